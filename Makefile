@@ -1,0 +1,53 @@
+# One set-up for everything: each goal below depends on the stamp, so a second call starts at once.
+PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.version_info >= (3, 11) and print("$(p)")' 2>/dev/null)))
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ENV ?= Maze
+AGENT ?= oracle
+REPEAT ?= 1
+
+.PHONY: launch test install check run run-lightweight results bench clean
+.DEFAULT_GOAL := help
+
+help:
+	@printf '%s\n' 'make launch            open the console' 'make test              run the tests' \
+	  'make run ENV=BabyAI AGENT=oracle REPEAT=3' 'make run-lightweight   every lightweight environment once' \
+	  'make results           what has run so far' 'make check             lint, types, import directions' \
+	  'make bench             measured ratios' 'make install           set up .venv and stop' 'make clean             remove .venv'
+
+$(STAMP): requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo 'Python 3.11 or newer is needed and none was found; install one, or run: make PYTHON=/path/to/python3' >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo 'Creating .venv failed; on Debian and Ubuntu the package python3-venv is missing.' >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+install: $(STAMP)
+
+launch: $(STAMP)
+	@$(BIN)/agentgym-tui launch
+
+run: $(STAMP)
+	@$(BIN)/agentgym-runner --run "$(ENV)" --agent "$(AGENT)" --repeat "$(REPEAT)"
+
+run-lightweight: $(STAMP)
+	@$(BIN)/agentgym-runner --battery lightweight --agent "$(AGENT)" --repeat "$(REPEAT)"
+
+results: $(STAMP)
+	@$(BIN)/agentgym-runner --results
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+bench: $(STAMP)
+	@$(BIN)/python -m tests.benchmarks
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,1 @@
+"""Environments played in this process, one module each, and what they share."""

@@ -1,0 +1,53 @@
+"""One vocabulary of errors, named by the boundary they come from, and the one place that catches everything."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class RunnerError(Exception):
+    """Base of all errors of ours: says what was asked, what came back, and what to do next."""
+
+
+class ConfigError(RunnerError):
+    """A profile, option or name that cannot be used."""
+
+
+class EnvironmentFault(RunnerError):
+    """An environment that broke its contract or could not be reached."""
+
+
+class AgentFault(RunnerError):
+    """An agent that broke its contract."""
+
+
+class OracleDiverged(RunnerError):
+    """The oracle's local twin saw something else than the environment did."""
+
+
+class StoreError(RunnerError):
+    """A file of the state directory that cannot be read or written."""
+
+
+@contextmanager
+def boundary(on_error: Callable[[BaseException], None]) -> Iterator[None]:
+    """Hand whatever foreign code raises to ``on_error``; cancellation and Ctrl-C pass through.
+
+    This is the only broad ``except`` of the project: environments, agents and observers are other people's code, and a
+    ``sys.exit`` in one of them must not end the process either.
+    """
+    try:
+        yield
+    except (Exception, SystemExit) as exc:  # noqa: BLE001 - the named boundary
+        on_error(exc)
+
+
+def log_failure(logger: logging.Logger, what: str) -> Callable[[BaseException], None]:
+    """An ``on_error`` that only logs, for work whose failure must not change a result."""
+
+    def report(exc: BaseException) -> None:
+        logger.warning("%s failed: %s: %s", what, type(exc).__name__, exc)
+
+    return report

@@ -1,0 +1,17 @@
+"""The files that ship with the runner: profiles and task data, from a wheel or from a checkout."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+
+def shipped(*parts: str) -> Traversable:
+    """A shipped file or folder, e.g. ``shipped("configs")`` or ``shipped("data", "wordle", "words.txt")``.
+
+    A wheel carries them inside the package; in a checkout they lie beside it, where people edit them.
+    """
+    package = files("runner")
+    packaged = package.joinpath("shipped")
+    root = packaged if packaged.is_dir() else package.joinpath("..")
+    return root.joinpath(*parts)

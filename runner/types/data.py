@@ -1,0 +1,180 @@
+"""The data of an episode: messages, actions, timesteps, trajectories, spans.
+
+Shapes follow the OpenAI chat format where one exists; times are in seconds unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
+
+import msgspec
+
+
+class Message(TypedDict):
+    """One chat message of the OpenAI shape."""
+
+    role: str
+    content: str | None
+    reasoning_content: NotRequired[str | None]
+    tool_calls: NotRequired[list[dict[str, Any]]]
+    tool_call_id: NotRequired[str]
+
+
+Chat: TypeAlias = list[Message]
+ToolSchema: TypeAlias = dict[str, Any]
+Mode: TypeAlias = Literal["strict", "compat"]
+SpanLevel: TypeAlias = Literal["off", "episode", "full"]
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """A call of one of the environment's tools; ``arguments`` is a JSON object as text."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class Action(msgspec.Struct, frozen=True):
+    """What an agent does: free text, tool calls, or text that a parser resolved into tool calls."""
+
+    text: str | None = None
+    tool_calls: list[ToolCall] = []
+
+
+class InvalidAction(msgspec.Struct, frozen=True):
+    """A text that names no action of the environment, with what would have been one."""
+
+    text: str
+    expected: str
+
+
+StepResult: TypeAlias = tuple[Chat, float, bool]
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    """Token counts of one or many inferences."""
+
+    prompt: int = 0
+    completion: int = 0
+    reasoning: int = 0
+    cached: int = 0
+
+    def __add__(self, other: Tokens) -> Tokens:
+        return Tokens(
+            self.prompt + other.prompt,
+            self.completion + other.completion,
+            self.reasoning + other.reasoning,
+            self.cached + other.cached,
+        )
+
+    @property
+    def total(self) -> int:
+        """Prompt and completion together; reasoning and cached tokens are parts of those two."""
+        return self.prompt + self.completion
+
+
+class ErrorInfo(msgspec.Struct, frozen=True):
+    """An exception as data: its kind, its message, and where it was raised."""
+
+    type: str
+    message: str
+    traceback: str
+
+
+class Outcome(enum.StrEnum):
+    """How an episode ended."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    TRUNCATED = "truncated"
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+    INTERRUPTED = "interrupted"
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Hard limits of one episode: rounds, and seconds without the paused ones."""
+
+    max_rounds: int = 15
+    max_duration_s: float = 300.0
+
+
+class TimeStep(msgspec.Struct, kw_only=True):
+    """One round: what the agent was given and answered, and what the environment replied.
+
+    Attributes:
+        chats: the chats the agent held for this step, each a list of messages; usually one.
+        action: what the agent did; ``action.tool_calls`` is filled by the environment's parser when it sent text.
+        valid: whether the environment knows the action at all.
+        observation: the environment's reply to the action.
+        reward: this step's reward, finite.
+        model_s: seconds spent in the agent, of which ``ttft_s`` passed until the model's first token.
+        env_s: seconds spent in the environment's step.
+    """
+
+    index: int
+    chats: list[Chat]
+    action: Action
+    observation: Chat
+    reward: float
+    done: bool
+    available_tool_schemas: list[ToolSchema]
+    valid: bool = True
+    actor: Literal["agent", "human"] = "agent"
+    model_s: float = 0.0
+    env_s: float = 0.0
+    endpoint: str | None = None
+    model: str | None = None
+    ttft_s: float | None = None
+    tokens: Tokens | None = None
+    cost: float | None = None
+
+
+class Trajectory(msgspec.Struct, kw_only=True):
+    """A played episode; ``error_info`` says why it ended early, ``outcome`` how it ended."""
+
+    episode_id: str
+    timesteps: list[TimeStep] = []
+    reset_kwargs: dict[str, Any] = {}
+    error_info: ErrorInfo | None = None
+    trace_last_response_flow_id: int | None = None
+    reset_observation: Chat = []
+    env_episode_id: str | None = None
+    outcome: Outcome = Outcome.FAILURE
+    success: bool = False
+    duration_s: float = 0.0
+    paused_s: float = 0.0
+
+    @property
+    def reward(self) -> float:
+        """The sum of the step rewards."""
+        return sum(step.reward for step in self.timesteps)
+
+
+class EvaluatedTrajectory(Trajectory, kw_only=True):
+    """A trajectory whose environment also gave evaluation details, as JSON-encodable data."""
+
+    evaluation: dict[str, Any]
+
+
+class Span(msgspec.Struct, kw_only=True):
+    """A closed interval of work; times are nanoseconds of one monotonic clock."""
+
+    id: int
+    parent: int | None
+    name: str
+    category: str
+    track: str
+    start_ns: int
+    end_ns: int
+    attributes: dict[str, str | int | float | bool | None] = {}
+
+
+class Flow(msgspec.Struct, frozen=True, kw_only=True):
+    """One end of an arrow between spans; both ends carry the same ``id`` (unsigned 64 bit)."""
+
+    id: int
+    span: int
+    phase: Literal["start", "end"]

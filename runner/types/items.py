@@ -1,0 +1,84 @@
+"""What an episode or batch tells its observers while it runs: a closed union, told apart by ``kind``."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TypeAlias
+
+import msgspec
+
+from runner.types.data import Chat, Mode, TimeStep, Trajectory
+
+
+class EpisodeHeader(msgspec.Struct, kw_only=True):
+    """All that is known of an episode before its reset; the journal's first line and the file's first fields."""
+
+    schema: int = 1
+    episode_id: str
+    batch_id: str
+    battery_id: str | None = None
+    node: str = "local"
+    boot: str = ""
+    profile: str = ""
+    env: str
+    transport: str = "embedded"
+    data_label: str = ""
+    mode: Mode = "strict"
+    task_index: int = 0
+    seed: int | None = None
+    attempt: int = 0
+    agent: str = ""
+    model: str | None = None
+    started_at: datetime
+    parent: dict[str, str | int] | None = None
+    versions: dict[str, str] = {}
+
+
+class _EpisodeItem(msgspec.Struct, kw_only=True, tag_field="kind"):
+    at: datetime
+    episode_id: str
+    seq: int
+
+
+class EpisodeStarted(_EpisodeItem, kw_only=True, tag="episode.started"):
+    """An episode is about to reset its environment."""
+
+    header: EpisodeHeader
+
+
+class EpisodePaused(_EpisodeItem, kw_only=True, tag="episode.paused"):
+    """An episode waits at a step boundary."""
+
+
+class EpisodeResumed(_EpisodeItem, kw_only=True, tag="episode.resumed"):
+    """A paused episode goes on."""
+
+
+class TimestepPlayed(_EpisodeItem, kw_only=True, tag="timestep"):
+    """A round is over; the first one also brings what the reset gave."""
+
+    step: TimeStep
+    reset_observation: Chat | None = None
+
+
+class EpisodeEnded(_EpisodeItem, kw_only=True, tag="episode.ended"):
+    """An episode is over, cleaned up, and will not change any more."""
+
+    trajectory: Trajectory
+
+
+class BatchProgress(msgspec.Struct, kw_only=True, tag_field="kind", tag="batch.progress"):
+    """How far a batch is; ``eta_s`` is None until one episode has ended."""
+
+    at: datetime
+    batch_id: str
+    seq: int
+    n_done: int
+    n_planned: int
+    n_success: int
+    mean_reward: float | None
+    eta_s: float | None
+
+
+EpisodeEvent: TypeAlias = EpisodeStarted | EpisodePaused | EpisodeResumed | TimestepPlayed | EpisodeEnded
+Item: TypeAlias = EpisodeEvent | BatchProgress
