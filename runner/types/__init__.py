@@ -34,6 +34,7 @@ from runner.types.items import (
 from runner.types.protocols import (
     Agent,
     Environment,
+    MaybeAwaitable,
     OraclePlanner,
     SupportsBind,
     SupportsCleanup,
@@ -62,6 +63,7 @@ __all__ = [
     "InvalidAction",
     "Item",
     "Limits",
+    "MaybeAwaitable",
     "Message",
     "Mode",
     "OraclePlanner",

@@ -1,0 +1,1 @@
+"""Agents: an oracle that looks inside, a random baseline, and a fixed script."""

@@ -1,0 +1,123 @@
+"""The options of ``agentgym-runner``."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Literal, get_args
+
+from runner import __version__
+from runner.types import SpanLevel
+
+EPILOG = """exit codes:
+  0  every episode ran, whatever its outcome
+  1  an episode ended in an error or could not be stored; with --dry-run: the run would not work
+  2  usage or configuration
+  130  interrupted; what ran is kept and summarised"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The command line; None where the profile decides."""
+
+    run: str | None
+    battery: Literal["lightweight", "moderate", "all"] | None
+    list_envs: bool
+    results: bool
+    env: str | None
+    config: str | None
+    data_dir: str | None
+    node: str | None
+    agent: str
+    script: Path | None
+    repeat: int
+    attempts: int
+    task_index: int
+    seed: int
+    concurrency: int | None
+    max_rounds: int | None
+    max_duration: float | None
+    tracing: SpanLevel | None
+    compat: bool
+    dry_run: bool
+    json: bool
+
+
+def parse(argv: Sequence[str]) -> Options:
+    """Read the command line; argparse itself answers ``--help``, ``--version`` and misuse (exit 2)."""
+    parser = _parser()
+    given = parser.parse_args(argv)
+    if given.env is not None and not given.results:
+        parser.error("--env narrows --results; to play an environment use --run")
+    if given.dry_run and not (given.run or given.battery):
+        parser.error("--dry-run tries what --run or --battery would play; name one of them")
+    return Options(**{field.name: getattr(given, field.name) for field in fields(Options)})
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="agentgym-runner",
+        description="Play agents through AgentGym environments and keep every episode as a file.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"agentgym-runner {__version__}")
+    _add_goals(parser)
+    _add_play(parser)
+    _add_place(parser)
+    return parser
+
+
+def _add_goals(parser: argparse.ArgumentParser) -> None:
+    goals = parser.add_argument_group("what to do").add_mutually_exclusive_group(required=True)
+    goals.add_argument("--run", metavar="ENV", help="play one environment (any case)")
+    goals.add_argument("--battery", choices=["lightweight", "moderate", "all"], help="play a tier of the profile")
+    goals.add_argument("--list-envs", action="store_true", help="show the environments and whether they can be played")
+    goals.add_argument("--results", action="store_true", help="show what was played so far")
+
+
+def _add_play(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("how to play")
+    group.add_argument("--agent", default="oracle", help="oracle (default), random, scripted, or an installed one")
+    group.add_argument("--script", type=Path, metavar="FILE", help="the scripted agent's actions, one per line")
+    group.add_argument("--repeat", type=_at_least(1), default=1, metavar="N", help="play N tasks, one after the other")
+    group.add_argument("--attempts", type=_at_least(1), default=1, metavar="K", help="play each task K times")
+    group.add_argument("--task-index", type=_at_least(0), default=0, metavar="I", help="the first task (default 0)")
+    group.add_argument("--seed", type=int, default=0, help="for the agent's randomness (default 0)")
+    group.add_argument("--concurrency", type=_at_least(1), metavar="N", help="episodes at the same time")
+    group.add_argument("--max-rounds", type=_at_least(1), metavar="N", help="rounds after which an episode is cut")
+    group.add_argument("--max-duration", type=_seconds, metavar="SEC", help="seconds after which an episode is cut")
+    group.add_argument("--tracing", choices=get_args(SpanLevel), help="how much goes into the trace (default full)")
+    group.add_argument("--compat", action="store_true", help="AgentGym's rules with their quirks, not the strict ones")
+    group.add_argument("--dry-run", action="store_true", help="only try whether that run would work")
+
+
+def _add_place(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("where and how to show")
+    group.add_argument("--config", metavar="NAME|PATH", help="the profile (default field-runner-4090)")
+    group.add_argument("--data-dir", metavar="DIR", help="the state directory (default ./data)")
+    group.add_argument("--node", metavar="NAME", help="this machine's name in what is stored")
+    group.add_argument("--env", metavar="ENV", help="with --results: only this environment")
+    group.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
+
+
+def _at_least(least: int) -> type[int]:
+    def number(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{value} is below {least}")
+        return value
+
+    number.__name__ = "whole number"
+    return number  # type: ignore[return-value]  # argparse takes any callable; int is what it returns
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not (value > 0 and math.isfinite(value)):
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
+    return value

@@ -1,0 +1,34 @@
+"""Warnings go to the person and to ``logs/runner.log`` of the state directory, made safe and without secrets."""
+
+from __future__ import annotations
+
+import logging
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from runner.cli.terminal import err, safe
+
+MAX_BYTES = 4 * 1024 * 1024
+
+
+class _Safe(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return safe(super().format(record)).replace("\n", "\n  ")
+
+
+class _ToPerson(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        err(self.format(record))
+
+
+def log_to(data_dir: Path) -> None:
+    """Send the runner's warnings to standard error and to a log file that is kept small."""
+    folder = data_dir / "logs"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    to_file = RotatingFileHandler(
+        folder / "runner.log", maxBytes=MAX_BYTES, backupCount=1, encoding="utf-8", delay=True
+    )
+    to_file.setFormatter(_Safe("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    to_person = _ToPerson()
+    to_person.setFormatter(_Safe("%(levelname)s: %(message)s"))
+    logging.getLogger("runner").handlers = [to_file, to_person]

@@ -1,0 +1,68 @@
+"""``--dry-run``: build and reset what would be played, and try to write where it would be stored."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+
+import msgspec
+
+from runner.cli.session import Session
+from runner.cli.terminal import console, print_json, safe
+from runner.episode import Runner
+from runner.spec import BatchSpec
+from runner.types import Trajectory
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing a run needs, and whether it is there."""
+
+    what: str
+    ok: bool
+    detail: str
+
+
+def preview(session: Session) -> int:
+    """Print what would be played and whether it would work; returns 0 or 1."""
+    checks = [_check_state(session), *(_check_batch(spec) for spec in session.specs())]
+    ok = all(check.ok for check in checks)
+    if session.options.json:
+        print_json({"ok": ok, "checks": checks})
+    else:
+        for check in checks:
+            console().print(safe(f"{'ok  ' if check.ok else 'FAIL'} {check.what}: {check.detail}"), soft_wrap=True)
+    return 0 if ok else 1
+
+
+def _check_state(session: Session) -> Check:
+    """Whether the state directory, or the nearest folder above it that exists, takes new files."""
+    folder = session.data_dir
+    while not folder.exists():
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return Check("state directory", True, str(session.data_dir))
+    except OSError as exc:
+        return Check("state directory", False, f"{session.data_dir} cannot be written ({exc.strerror}); use --data-dir")
+
+
+def _check_batch(spec: BatchSpec) -> Check:
+    """Play the first round of the first task, storing nothing."""
+    runner = spec.runner()
+    first = spec.plan()[0]
+    one_round = Runner(
+        env_cfg=runner.env_cfg,
+        agent_cfg=runner.agent_cfg,
+        tracing_level="off",
+        limits=msgspec.structs.replace(spec.limits, max_rounds=1),
+    )
+    played = asyncio.run(one_round.play_episode({"task_index": first.task_index, "seed": first.seed}))
+    what = f"{spec.env} with {spec.agent}"
+    if played.error_info is not None:
+        return Check(what, False, f"{played.error_info.type}: {played.error_info.message}")
+    return Check(what, True, _promise(spec, played))
+
+
+def _promise(spec: BatchSpec, played: Trajectory) -> str:
+    limits = f"at most {spec.limits.max_rounds} rounds and {spec.limits.max_duration_s:g} s each"
+    return f"{spec.n_planned} episodes, {limits}; the first round took {played.duration_s:.2f} s"

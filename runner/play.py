@@ -1,0 +1,274 @@
+"""One episode, from building the agent and the environment to cleaning both up: the only loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+
+from runner.clock import Clock
+from runner.control import EpisodeControl
+from runner.errors import boundary, log_failure
+from runner.replies import check_chat, check_step, check_turn, resolve, settle
+from runner.tracing import Collector, SpanHandle, Tracer, create_error_info, create_flow_id
+from runner.types import (
+    Agent,
+    Chat,
+    Environment,
+    EpisodeEnded,
+    EpisodeEvent,
+    EpisodeHeader,
+    EpisodePaused,
+    EpisodeResumed,
+    EpisodeStarted,
+    EvaluatedTrajectory,
+    Limits,
+    MaybeAwaitable,
+    Outcome,
+    SpanLevel,
+    SupportsBind,
+    SupportsCleanup,
+    SupportsClose,
+    SupportsEvaluation,
+    SupportsFlow,
+    SupportsTruncation,
+    TimeStep,
+    TimestepPlayed,
+    Trajectory,
+)
+
+logger = logging.getLogger(__name__)
+
+CLEANUP_S = 5.0
+"""Seconds an async ``cleanup`` or ``close`` may take."""
+
+
+def _ignore(event: EpisodeEvent) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class EpisodeContext:
+    """What one episode is played with besides the agent and the environment.
+
+    ``emit`` is called on the playing thread with every event, in order, and must neither block nor raise.
+    """
+
+    header: EpisodeHeader
+    control: EpisodeControl = field(default_factory=EpisodeControl)
+    collectors: Sequence[Collector] = ()
+    track: str = "slot 0"
+    emit: Callable[[EpisodeEvent], None] = _ignore
+    clock: Clock = field(default_factory=Clock)
+
+
+class Builds(Protocol):
+    """Where the agent and the environment of an episode come from, and how it is bounded."""
+
+    limits: Limits
+    tracing_level: SpanLevel
+
+    def build_environment(self) -> Environment:
+        """A fresh environment."""
+
+    def build_agent(self) -> Agent:
+        """A fresh agent."""
+
+
+class Play:
+    """The state of one episode while it is played; ``run`` may be awaited once."""
+
+    def __init__(self, builds: Builds, reset_kwargs: dict[str, Any], context: EpisodeContext) -> None:
+        """Take the settings; nothing happens before ``run``."""
+        self._builds = builds
+        self._limits = builds.limits
+        self._reset_kwargs = reset_kwargs
+        self._context = context
+        self._control = context.control
+        self._clock = context.clock
+        self._tracer = Tracer(builds.tracing_level, context.collectors, track=context.track)
+        self._deadline = asyncio.timeout(None)
+        self._environment: Environment | None = None
+        self._agent: Agent | None = None
+        self._trajectory = Trajectory(episode_id=context.header.episode_id, reset_kwargs=reset_kwargs, timesteps=[])
+        self._seq = 0
+        self._started = self._clock.monotonic()
+
+    async def run(self) -> Trajectory:
+        """Play the episode; see ``Runner.play_episode``."""
+        header = self._context.header
+        self._send(EpisodeStarted, header=header)
+        attributes = {"trace_id": header.episode_id, "task_id": self._task_id(), "semantic": "episode"}
+        try:
+            with self._tracer.span("episode", "episode", **attributes) as span:
+                span.end_flow(create_flow_id("task", str(self._reset_kwargs.get("task_unique_id", self._task_id()))))
+                span.start_flow(create_flow_id("episode_return", header.episode_id))
+                await self._play_and_clean(span)
+        finally:
+            self._trajectory.duration_s = self._clock.monotonic() - self._started
+            self._trajectory.paused_s = self._control.paused_s()
+            self._send(EpisodeEnded, trajectory=self._trajectory)
+        return self._trajectory
+
+    def _task_id(self) -> str:
+        task = self._reset_kwargs.get("task")
+        named = task.get("task_id") if isinstance(task, Mapping) else getattr(task, "task_id", None)
+        header = self._context.header
+        return str(named) if named is not None else f"{header.env}:{header.task_index}"
+
+    async def _play_and_clean(self, span: SpanHandle) -> None:
+        try:
+            with boundary(self._fail):
+                await self._within_time()
+            await self._judge()
+        except asyncio.CancelledError:
+            self._trajectory.outcome = Outcome.CANCELLED
+            raise
+        finally:
+            self._control.settled = self._trajectory.outcome
+            await self._clean()
+            span.set_attribute("num_timesteps", len(self._trajectory.timesteps))
+            span.set_attribute("final_reward", self._trajectory.reward)
+            if self._trajectory.error_info is not None:
+                span.set_attribute("error", self._trajectory.error_info.type)
+
+    async def _within_time(self) -> None:
+        self._deadline = asyncio.timeout(self._limits.max_duration_s)
+        try:
+            async with self._deadline:
+                environment, agent = await self._start()
+                self._trajectory.outcome = await self._loop(environment, agent)
+        except TimeoutError:
+            if not self._deadline.expired():
+                raise
+            self._trajectory.outcome = Outcome.TIMEOUT
+
+    async def _start(self) -> tuple[Environment, Agent]:
+        self._environment = environment = self._builds.build_environment()
+        self._agent = agent = self._builds.build_agent()
+        agent.tracer = self._tracer
+        if isinstance(agent, SupportsBind):
+            agent.bind(environment, self._reset_kwargs)
+        with self._tracer.span("env.reset", "environment", semantic="environment"):
+            observation = await settle(environment.reset(**self._reset_kwargs))
+        self._trajectory.reset_observation = check_chat(observation, "the observation of a reset")
+        self._trajectory.env_episode_id = str(await settle(environment.get_episode_id()))
+        with self._tracer.span("agent.init_after_reset", "agent", semantic="agent"):
+            await settle(agent.init_after_reset())
+        return environment, agent
+
+    async def _loop(self, environment: Environment, agent: Agent) -> Outcome:
+        """Play rounds until the environment is done or a limit or a command says stop."""
+        steps = self._trajectory.timesteps
+        observation = reset_observation = self._trajectory.reset_observation
+        while await self._pass_boundary():
+            step = await self._timestep(environment, agent, len(steps), observation)
+            steps.append(step)
+            self._send(TimestepPlayed, step=step, reset_observation=reset_observation if step.index == 0 else None)
+            observation = step.observation
+            if step.done:
+                return Outcome.FAILURE
+            if len(steps) >= self._limits.max_rounds:
+                return Outcome.TRUNCATED
+            if self._time_left_s() <= 0:
+                return Outcome.TIMEOUT
+        return Outcome.CANCELLED
+
+    async def _pass_boundary(self) -> bool:
+        if not self._control.must_wait():
+            return await self._control.boundary()
+        self._deadline.reschedule(None)
+        self._send(EpisodePaused)
+        go_on = await self._control.boundary()
+        self._send(EpisodeResumed)
+        self._deadline.reschedule(asyncio.get_running_loop().time() + self._time_left_s())
+        return go_on
+
+    def _time_left_s(self) -> float:
+        played_s = self._clock.monotonic() - self._started - self._control.paused_s()
+        return self._limits.max_duration_s - played_s
+
+    async def _timestep(self, environment: Environment, agent: Agent, index: int, observation: Chat) -> TimeStep:
+        span_of, clock = self._tracer.span, self._clock.monotonic
+        with span_of("timestep", "timestep", index=index, semantic="timestep") as span:
+            with span_of("get_tool_schemas", "environment"):
+                schemas = await settle(environment.get_tool_schemas())
+            asked = clock()
+            with span_of("agent.act", "agent", semantic="agent"):
+                chats, action = check_turn(await settle(agent.act(observation, schemas)))
+            answered = clock()
+            with span_of("env.step", "environment", semantic="environment"):
+                reply, reward, done = check_step(await settle(environment.step(action)))
+            stepped = clock()
+            span.set_attribute("reward", reward)
+            span.set_attribute("done", done)
+        resolved, valid = resolve(environment, action, schemas)
+        return TimeStep(
+            index=index,
+            chats=chats,
+            action=resolved,
+            observation=reply,
+            reward=reward,
+            done=done,
+            available_tool_schemas=schemas,
+            valid=valid,
+            model_s=answered - asked,
+            env_s=stepped - answered,
+        )
+
+    async def _judge(self) -> None:
+        """Ask the environment whether the episode succeeded, and for details where it has any."""
+        environment, trajectory = self._environment, self._trajectory
+        if environment is None or trajectory.error_info is not None:
+            return
+        with boundary(self._fail):
+            trajectory.success = bool(environment.success(trajectory))
+            trajectory.outcome = _outcome(environment, trajectory)
+        if isinstance(environment, SupportsEvaluation):
+            with boundary(log_failure(logger, "get_evaluation_details")):
+                details = await settle(environment.get_evaluation_details())
+                msgspec.json.encode(details)
+                self._trajectory = EvaluatedTrajectory(**msgspec.structs.asdict(trajectory), evaluation=details)
+
+    async def _clean(self) -> None:
+        """Give back what the environment and the agent hold; once, whatever happened before."""
+        agent, environment = self._agent, self._environment
+        if isinstance(agent, SupportsFlow):
+            self._trajectory.trace_last_response_flow_id = agent.last_response_flow_id
+        with self._tracer.span("cleanup", "environment"):
+            if isinstance(environment, SupportsCleanup):
+                await _bounded("cleanup", environment.cleanup)
+            if isinstance(agent, SupportsClose):
+                await _bounded("close", agent.close)
+
+    def _fail(self, exc: BaseException) -> None:
+        self._trajectory.error_info = create_error_info(exc)
+        self._trajectory.outcome = Outcome.ERROR
+        self._trajectory.success = False
+
+    def _send(self, kind: type[EpisodeEvent], **fields: Any) -> None:  # noqa: ANN401 - the fields of that kind
+        header = self._context.header
+        self._context.emit(kind(at=self._clock.now(), episode_id=header.episode_id, seq=self._seq, **fields))
+        self._seq += 1
+
+
+def _outcome(environment: Environment, trajectory: Trajectory) -> Outcome:
+    if trajectory.outcome in (Outcome.TIMEOUT, Outcome.CANCELLED):
+        return trajectory.outcome
+    if trajectory.success:
+        return Outcome.SUCCESS
+    own_limit = isinstance(environment, SupportsTruncation) and environment.truncated
+    return Outcome.TRUNCATED if own_limit else trajectory.outcome
+
+
+async def _bounded(what: str, work: Callable[[], MaybeAwaitable[None]]) -> None:
+    """Run cleaning work to its end even when the episode is being cancelled, but not for ever."""
+    with boundary(log_failure(logger, what)):
+        pending = work()
+        if inspect.isawaitable(pending):
+            await asyncio.wait_for(asyncio.shield(pending), CLEANUP_S)

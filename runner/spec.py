@@ -1,0 +1,83 @@
+"""What is to be played: a batch is one environment and one agent over some tasks, each tried one or more times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from runner import registry
+from runner.agents.scripted import Script
+from runner.episode import Runner
+from runner.errors import ConfigError
+from runner.types import Limits, Mode, SpanLevel
+
+
+class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One batch: task indices ``task_index … task_index + repeat - 1``, each played ``attempts`` times.
+
+    Attributes:
+        seed: feeds the agent's randomness; attempt k of a task plays with ``seed + k``.
+        script: the actions of the ``scripted`` agent.
+    """
+
+    env: str
+    agent: str = "oracle"
+    model: str | None = None
+    repeat: int = 1
+    attempts: int = 1
+    task_index: int = 0
+    seed: int = 0
+    concurrency: int = 1
+    limits: Limits = Limits()
+    mode: Mode = "strict"
+    tracing: SpanLevel = "full"
+    script: tuple[str, ...] | None = None
+
+    @property
+    def n_planned(self) -> int:
+        """How many episodes the batch has."""
+        return self.repeat * self.attempts
+
+    def plan(self) -> list[PlannedEpisode]:
+        """The episodes of the batch, task by task."""
+        tasks = range(self.task_index, self.task_index + self.repeat)
+        return [
+            PlannedEpisode(task_index=task, attempt=attempt, seed=self.seed + attempt)
+            for task in tasks
+            for attempt in range(self.attempts)
+        ]
+
+    def checked(self) -> BatchSpec:
+        """The same batch with registered spellings of its names.
+
+        Raises:
+            ConfigError: for unknown names, numbers below their minimum, or a script that is missing or not asked for.
+        """
+        for field, least in (("repeat", 1), ("attempts", 1), ("concurrency", 1), ("task_index", 0)):
+            if (value := getattr(self, field)) < least:
+                raise ConfigError(f"{field} is {value}; it has to be at least {least}")
+        agent = registry.canonical(registry.AGENTS, self.agent)
+        if (agent == "scripted") != (self.script is not None):
+            raise ConfigError("The agent scripted and a script go together: give both or neither")
+        return msgspec.structs.replace(self, env=registry.canonical(registry.ENVS, self.env), agent=agent)
+
+    def runner(self) -> Runner:
+        """What plays this batch's episodes."""
+        mode: dict[str, Any] = {} if self.mode == "strict" else {"mode": self.mode}
+        env_cfg = registry.target(registry.ENVS, self.env, **mode)
+        needs: dict[str, Any] = {}
+        if self.agent == "oracle":
+            needs["twin"] = env_cfg
+        if self.script is not None:
+            needs["script"] = Script(self.script)
+        agent_cfg = registry.target(registry.AGENTS, self.agent, **needs)
+        return Runner(env_cfg=env_cfg, agent_cfg=agent_cfg, tracing_level=self.tracing, limits=self.limits)
+
+
+class PlannedEpisode(msgspec.Struct, frozen=True, kw_only=True):
+    """One episode of a batch, before it is played."""
+
+    task_index: int
+    attempt: int
+    seed: int
