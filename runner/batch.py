@@ -6,7 +6,8 @@ import itertools
 import logging
 import queue
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -22,8 +23,8 @@ from runner.result import BatchResult, BatchStatus, Tally
 from runner.slots import Slot
 from runner.spec import BatchSpec, PlannedEpisode
 from runner.store import EpisodeRecorder
-from runner.tracing import SpanList
-from runner.types import BatchProgress, EpisodeEvent, EpisodeHeader, ErrorInfo, Outcome
+from runner.tracing import PerfettoTrack, SpanList, Tracer
+from runner.types import BatchProgress, EpisodeEvent, EpisodeHeader, ErrorInfo, Flow, Outcome, Span
 from runner.workspace import Workspace
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,15 @@ class Playing:
         """Keep an event; what goes wrong with that is remembered and never reaches the episode."""
         with boundary(self.problems.append):
             self.recorder.on_event(event)
+
+
+@dataclass
+class EpisodeSpans:
+    """The spans of an episode as its recorder wants them."""
+
+    spans: list[Span]
+    flows: list[Flow]
+    open_spans: Callable[[], list[Span]]
 
 
 class Finished(msgspec.Struct, frozen=True):
@@ -119,7 +129,6 @@ class Batch:
         for slot in idle:
             slot.close()
         self._hub.close()
-        self._trace_file.close()
         return self._tally.result(
             self.spec,
             batch_id=self.batch_id,
@@ -130,18 +139,19 @@ class Batch:
         )
 
     def _start(self, slot: Slot, planned: PlannedEpisode) -> None:
-        spans = SpanList()
+        spans, trace = SpanList(), self._trace_file.for_track(slot.name)
+        tracer = Tracer(self.spec.tracing, (spans, trace), track=slot.name)
         header = self._header(planned)
-        recorder = EpisodeRecorder(self._workspace.store, self._workspace.index, spans)
+        source = EpisodeSpans(spans.spans, spans.flows, tracer.open_spans)
+        recorder = EpisodeRecorder(self._workspace.store, self._workspace.index, source, self._clock)
         control = EpisodeControl(self._clock)
         if self._paused:
             control.pause()
         playing = self._playing[slot] = Playing(header, recorder, control, self._clock.monotonic())
-        slot.submit(partial(self._play, slot, playing, spans), partial(self._report, slot))
+        slot.submit(partial(self._play, playing, tracer, trace), partial(self._report, slot))
 
-    async def _play(self, slot: Slot, playing: Playing, spans: SpanList) -> None:
+    async def _play(self, playing: Playing, tracer: Tracer, trace: PerfettoTrack) -> None:
         """Runs on the slot's thread."""
-        trace = self._trace_file.for_track(slot.name)
 
         def emit(event: EpisodeEvent) -> None:
             playing.record(event)
@@ -150,8 +160,7 @@ class Batch:
         context = EpisodeContext(
             header=playing.header,
             control=playing.control,
-            collectors=(spans, trace),
-            track=slot.name,
+            tracer=tracer,
             emit=emit,
             clock=self._clock,
         )

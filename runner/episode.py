@@ -51,7 +51,7 @@ class Runner:
 
         Args:
             reset_kwargs: passed to ``reset``; ``task`` (with ``task_id``) and ``task_unique_id`` name it in traces.
-            context: ids, control, collectors and listeners; a fresh unnamed one by default.
+            context: ids, control, tracer and listener; a fresh unnamed one by default.
         """
         context = context or EpisodeContext(self._anonymous_header(reset_kwargs or {}))
         return await Play(self, dict(reset_kwargs or {}), context).run()

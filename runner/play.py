@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from runner.clock import Clock
 from runner.control import EpisodeControl
 from runner.errors import boundary, log_failure
 from runner.replies import check_chat, check_step, check_turn, resolve, settle
-from runner.tracing import Collector, SpanHandle, Tracer, create_error_info, create_flow_id
+from runner.tracing import SpanHandle, Tracer, create_error_info, create_flow_id
 from runner.types import (
     Agent,
     Chat,
@@ -56,13 +56,13 @@ def _ignore(event: EpisodeEvent) -> None:
 class EpisodeContext:
     """What one episode is played with besides the agent and the environment.
 
-    ``emit`` is called on the playing thread with every event, in order, and must neither block nor raise.
+    ``emit`` is called on the playing thread with every event, in order, and must neither block nor raise. Without a
+    ``tracer`` of its own the episode gets one of the runner's level, whose spans only the agent can see.
     """
 
     header: EpisodeHeader
     control: EpisodeControl = field(default_factory=EpisodeControl)
-    collectors: Sequence[Collector] = ()
-    track: str = "slot 0"
+    tracer: Tracer | None = None
     emit: Callable[[EpisodeEvent], None] = _ignore
     clock: Clock = field(default_factory=Clock)
 
@@ -91,7 +91,7 @@ class Play:
         self._context = context
         self._control = context.control
         self._clock = context.clock
-        self._tracer = Tracer(builds.tracing_level, context.collectors, track=context.track)
+        self._tracer = context.tracer or Tracer(builds.tracing_level)
         self._deadline = asyncio.timeout(None)
         self._environment: Environment | None = None
         self._agent: Agent | None = None
@@ -238,12 +238,12 @@ class Play:
     async def _clean(self) -> None:
         """Give back what the environment and the agent hold; once, whatever happened before."""
         agent, environment = self._agent, self._environment
-        if isinstance(agent, SupportsFlow):
+        if agent is not None and isinstance(agent, SupportsFlow):
             self._trajectory.trace_last_response_flow_id = agent.last_response_flow_id
         with self._tracer.span("cleanup", "environment"):
-            if isinstance(environment, SupportsCleanup):
+            if environment is not None and isinstance(environment, SupportsCleanup):
                 await _bounded("cleanup", environment.cleanup)
-            if isinstance(agent, SupportsClose):
+            if agent is not None and isinstance(agent, SupportsClose):
                 await _bounded("close", agent.close)
 
     def _fail(self, exc: BaseException) -> None:

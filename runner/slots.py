@@ -25,7 +25,7 @@ class Slot:
         """Start the thread; it ends with ``close``, or with the process."""
         self.name = name
         self._jobs: queue.SimpleQueue[tuple[Work, Report] | None] = queue.SimpleQueue()
-        self._task: asyncio.Task[object] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         threading.Thread(target=self._serve, name=name, daemon=True).start()
 
@@ -49,12 +49,15 @@ class Slot:
             while (job := self._jobs.get()) is not None:
                 work, report = job
                 problems: list[BaseException] = []
-                with boundary(problems.append):
-                    runner.run(self._run(work, problems))
+                runner.run(self._run(work, problems))
                 report(problems[0] if problems else None)
 
     async def _run(self, work: Work, problems: list[BaseException]) -> None:
-        self._task = asyncio.ensure_future(work())
+        async def guarded() -> None:
+            with boundary(problems.append):
+                await work()
+
+        self._task = asyncio.ensure_future(guarded())
         try:
             await self._task
         except asyncio.CancelledError as exc:

@@ -49,10 +49,10 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def checked(self) -> BatchSpec:
-        """The same batch with registered spellings of its names.
+        """The same batch with registered spellings of its names, all of which can be loaded.
 
         Raises:
-            ConfigError: for unknown names, numbers below their minimum, or a script that is missing or not asked for.
+            ConfigError: for unknown or broken names, numbers below their minimum, a script missing or not asked for.
         """
         for field, least in (("repeat", 1), ("attempts", 1), ("concurrency", 1), ("task_index", 0)):
             if (value := getattr(self, field)) < least:
@@ -60,7 +60,10 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
         agent = registry.canonical(registry.AGENTS, self.agent)
         if (agent == "scripted") != (self.script is not None):
             raise ConfigError("The agent scripted and a script go together: give both or neither")
-        return msgspec.structs.replace(self, env=registry.canonical(registry.ENVS, self.env), agent=agent)
+        env = registry.canonical(registry.ENVS, self.env)
+        registry.load(registry.ENVS, env)
+        registry.load(registry.AGENTS, agent)
+        return msgspec.structs.replace(self, env=env, agent=agent)
 
     def runner(self) -> Runner:
         """What plays this batch's episodes."""

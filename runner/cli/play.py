@@ -12,9 +12,8 @@ from ulid import ULID
 from runner.batch import Batch
 from runner.cli.logs import log_to
 from runner.cli.progress import progress_for
-from runner.cli.report import print_summary
+from runner.cli.report import print_summary, tell_recovered
 from runner.cli.session import Session
-from runner.cli.terminal import err
 from runner.result import BatchResult
 from runner.spec import BatchSpec
 from runner.workspace import Workspace
@@ -27,8 +26,7 @@ def play(session: Session) -> int:
     specs = session.specs()
     workspace = Workspace(session.data_dir, node=session.node, profile=session.profile.id)
     log_to(session.data_dir)
-    for record in workspace.recovered:
-        err(f"Recovered {record.env} episode {record.episode_id} of a killed run: {record.rounds} rounds, interrupted.")
+    tell_recovered(workspace.recovered)
     try:
         battery_id = str(ULID()) if session.options.battery else None
         results = _play_all(specs, workspace, battery_id)

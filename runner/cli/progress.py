@@ -48,10 +48,8 @@ def _lines(title: str) -> Observer:
         if isinstance(item, EpisodeEnded):
             played = item.trajectory
             task = played.reset_kwargs.get("task_index")
-            rounds, reward = len(played.timesteps), played.reward
-            err(
-                f"{title}: task {task} {played.outcome} in {rounds} rounds, reward {reward:g}, {played.duration_s:.2f} s"
-            )
+            text = f"task {task} {played.outcome} in {len(played.timesteps)} rounds, reward {played.reward:g}"
+            err(f"{title}: {text}, {played.duration_s:.2f} s")
         elif isinstance(item, BatchProgress) and item.n_done == item.n_planned:
             err(f"{title}: {item.n_done}/{item.n_planned} episodes, {_state(item)}")
 

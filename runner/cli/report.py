@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from runner.cli.terminal import console, err, print_json, safe
 from runner.result import BatchResult
+from runner.store import EpisodeRecord
 
 MAX_ERRORS = 5
 """Errors named per batch; the files have them all."""
@@ -30,16 +32,15 @@ def print_summary(results: list[BatchResult], data_dir: Path, *, as_json: bool) 
 
 
 def _row(result: BatchResult) -> list[str]:
-    labels = [label for label in (result.mode if result.mode != "strict" else "", result.data_label) if label]
     return [
-        " · ".join([result.env, *labels]),
+        environment_cell(result.env, result.mode, result.data_label),
         f"{result.agent} (baseline, no model)" if result.baseline else f"{result.agent} {result.model}",
         f"{result.n_episodes}/{result.n_planned}",
         percent(result.success_rate),
         interval(result.success_interval),
         number(result.mean_reward),
         number(result.mean_rounds),
-        ", ".join(f"{count} {outcome}" for outcome, count in result.outcomes.items()),
+        outcomes_cell(result.outcomes),
     ]
 
 
@@ -49,6 +50,22 @@ def _print_errors(result: BatchResult) -> None:
         err(f"{result.env}: {line}")
     if (more := len(errors) + len(result.problems) - MAX_ERRORS) > 0:
         err(f"{result.env}: and {more} more errors, see the episode files")
+
+
+def tell_recovered(records: list[EpisodeRecord]) -> None:
+    """Say which episodes of killed runs were saved."""
+    for record in records:
+        err(f"Recovered {record.env} episode {record.episode_id} of a killed run: {record.rounds} rounds, interrupted.")
+
+
+def environment_cell(env: str, mode: str, data_label: str) -> str:
+    """An environment with what makes its numbers incomparable to others."""
+    return " · ".join([env, *(label for label in (mode if mode != "strict" else "", data_label) if label)])
+
+
+def outcomes_cell(outcomes: Mapping[str, int]) -> str:
+    """How many episodes ended how."""
+    return ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
 
 
 def percent(rate: float | None) -> str:

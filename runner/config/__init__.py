@@ -1,0 +1,34 @@
+"""Profiles: what a node plays, with which limits and models; and where it keeps its state."""
+
+from runner.config.load import load_profile
+from runner.config.places import resolve_data_dir, resolve_node
+from runner.config.profile import (
+    AgentSettings,
+    Endpoint,
+    EnvironmentEntry,
+    Environments,
+    EpisodeSettings,
+    Hardware,
+    NatsSettings,
+    Price,
+    Profile,
+    SkipEntry,
+    Tier,
+)
+
+__all__ = [
+    "AgentSettings",
+    "Endpoint",
+    "EnvironmentEntry",
+    "Environments",
+    "EpisodeSettings",
+    "Hardware",
+    "NatsSettings",
+    "Price",
+    "Profile",
+    "SkipEntry",
+    "Tier",
+    "load_profile",
+    "resolve_data_dir",
+    "resolve_node",
+]

@@ -1,0 +1,71 @@
+"""What a profile expects at a place, in words."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from msgspec import inspect
+
+from runner.config.problems import Where
+from runner.config.profile import Profile
+
+_WORDS: dict[type[inspect.Type], str] = {
+    inspect.StrType: "a text",
+    inspect.IntType: "a whole number",
+    inspect.FloatType: "a number",
+    inspect.BoolType: "true or false",
+    inspect.NoneType: "nothing",
+    inspect.DictType: "a mapping",
+    inspect.VarTupleType: "a list",
+}
+
+
+def expected(where: Where) -> str:
+    """What may stand at ``where``."""
+    return _describe(_type_at(where))
+
+
+def known_keys(where: Where) -> list[str]:
+    """The keys of the mapping at ``where``."""
+    return [field.encode_name for field in _fields(_type_at(where))]
+
+
+@cache
+def _profile() -> inspect.Type:
+    return inspect.type_info(Profile)
+
+
+def _type_at(where: Where) -> inspect.Type:
+    found = _profile()
+    for step in where:
+        found = _child(_plain(found), step)
+    return found
+
+
+def _child(parent: inspect.Type, step: str | int) -> inspect.Type:
+    if isinstance(parent, inspect.VarTupleType):
+        return parent.item_type
+    if isinstance(parent, inspect.DictType):
+        return parent.value_type
+    return next((field.type for field in _fields(parent) if field.encode_name == step), inspect.AnyType())
+
+
+def _fields(of: inspect.Type) -> tuple[inspect.Field, ...]:
+    plain = _plain(of)
+    return plain.fields if isinstance(plain, inspect.StructType) else ()
+
+
+def _plain(annotated: inspect.Type) -> inspect.Type:
+    return annotated.type if isinstance(annotated, inspect.Metadata) else annotated
+
+
+def _describe(wanted: inspect.Type) -> str:
+    if isinstance(wanted, inspect.Metadata):
+        return str((wanted.extra_json_schema or {}).get("description") or _describe(wanted.type))
+    if isinstance(wanted, inspect.UnionType):
+        return ", or ".join(map(_describe, wanted.types))
+    if isinstance(wanted, inspect.LiteralType):
+        return f"one of {', '.join(map(str, wanted.values))}"
+    if isinstance(wanted, inspect.StructType):
+        return f"a mapping with the keys {', '.join(known_field.encode_name for known_field in wanted.fields)}"
+    return _WORDS.get(type(wanted), "something else")

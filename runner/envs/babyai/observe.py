@@ -1,0 +1,92 @@
+"""The agent's 7x7 view as text: what lies where, seen from where it stands."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple, TypeAlias
+
+Cell: TypeAlias = tuple[int, int]
+"""Steps in front of the agent (0-6) and steps to its right (-3 to 3)."""
+
+SIZE = 7
+UNSEEN, EMPTY, WALL, FLOOR, DOOR, KEY, BALL, BOX = range(8)
+KINDS = ("unseen", "empty", "wall", "floor", "door", "key", "ball", "box")
+COLORS = ("red", "green", "blue", "purple", "yellow", "grey")
+DOOR_STATES = ("open", "closed", "locked")
+PORTABLE = (KEY, BALL, BOX)
+
+
+class Thing(NamedTuple):
+    """A key, ball, box or door in view; ``label`` is its name and number, e.g. ``red closed door 1``."""
+
+    label: str
+    kind: int
+    color: str
+    state: str
+    cell: Cell
+
+
+class View:
+    """One observation, decoded.
+
+    Attributes:
+        kinds: what is in each cell, by its place.
+        things: the things in view, nearest first.
+        carrying: colour and kind of what the agent holds, e.g. ``("red", "key")``.
+    """
+
+    def __init__(self, image: list[list[list[int]]], carrying: tuple[str, str] | None) -> None:
+        """Decode minigrid's ``image`` (7 columns of 7 cells of kind, colour, state; the agent bottom middle)."""
+        self.kinds: dict[Cell, int] = {}
+        self.carrying = carrying
+        found: list[tuple[int, int, str, str, Cell]] = []
+        for row in range(SIZE):
+            for column in range(SIZE):
+                kind, color, state = image[column][row]
+                cell = (SIZE - 1 - row, column - SIZE // 2)
+                self.kinds[cell] = kind
+                if kind in (DOOR, *PORTABLE) and cell != (0, 0):
+                    distance = cell[0] + abs(cell[1])
+                    found.append((distance, kind, COLORS[color], DOOR_STATES[state] if kind == DOOR else "", cell))
+        found.sort(key=lambda item: item[0])
+        self.things = _numbered(found)
+
+    def text(self) -> str:
+        """The view in words, in the wording of AgentGym's servers."""
+        facing = self._facing()
+        held = f"a {' '.join(self.carrying)}" if self.carrying else ""
+        return (
+            f"{self._listing()}The room has walls around you. {facing}"
+            f"{f'You are carrying {held}.' if held else 'You are not carrying anything.'}"
+        )
+
+    def _listing(self) -> str:
+        if not self.things and WALL not in self.kinds.values():
+            return "You cannot see any objects within sight."
+        sentences = "".join(f"There is a {thing.label} {_place(thing.cell)}.  " for thing in self.things)
+        return f"In front of you in this room, you can see several objects: {sentences}"
+
+    def _facing(self) -> str:
+        for steps in range(1, SIZE):
+            kind = self.kinds[steps, 0]
+            if kind in (WALL, BOX):
+                return f"You are facing a {KINDS[kind]} {steps} steps away. "
+        return ""
+
+
+def _numbered(found: list[tuple[int, int, str, str, Cell]]) -> list[Thing]:
+    counts: Counter[str] = Counter()
+    things = []
+    for _, kind, color, state, cell in found:
+        name = f"{color} {state} {KINDS[kind]}" if state else f"{color} {KINDS[kind]}"
+        counts[name] += 1
+        things.append(Thing(f"{name} {counts[name]}", kind, color, state, cell))
+    return things
+
+
+def _place(cell: Cell) -> str:
+    forward, right = cell
+    if right == 0:
+        return f"right in front of you {forward} steps away"
+    side = "right" if right > 0 else "left"
+    return f"{forward} steps in front of you and {abs(right)} steps to your {side}"

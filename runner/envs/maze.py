@@ -1,0 +1,156 @@
+"""Maze: walk a fixed 10 x 13 grid to its goal, told only the position and the walls around it."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from functools import cache
+from typing import ClassVar, TypeAlias
+
+from runner.envs.base import EmbeddedEnvironment, StepText
+from runner.envs.grammar import Command, Grammar
+from runner.types import Action, InvalidAction
+
+Position: TypeAlias = tuple[int, int]
+
+GRID = (
+    "#############",
+    "#.....#.....#",
+    "###.#####.###",
+    "###.#####.###",
+    "###.#####.###",
+    "###.......###",
+    "######.######",
+    "######.######",
+    "######.######",
+    "#############",
+)
+GOAL: Position = (8, 6)
+STARTS: tuple[Position, ...] = (
+    *((1, column) for column in range(1, 6)),
+    *((1, column) for column in range(7, 12)),
+    *((2, 3), (3, 3), (4, 3), (5, 3), (5, 4), (5, 5), (5, 6), (6, 6), (7, 6)),
+    *((5, 7), (5, 8), (5, 9), (4, 9), (3, 9), (2, 9)),
+)
+MAX_STEPS = 50
+
+_OFFSETS: dict[str, Position] = {"left": (0, -1), "right": (0, 1), "up": (-1, 0), "down": (1, 0)}
+_MOVES = {f"move {direction}": offset for direction, offset in _OFFSETS.items()}
+_SIDES = {"to your right": "right", "to your left": "left", "above you": "up", "below you": "down"}
+
+_GRAMMAR = Grammar(
+    [
+        Command(
+            name="move",
+            description="Move one cell. Moving into a wall leaves you where you are and still counts as a step.",
+            template="move {direction}",
+            pattern=re.compile(f"move (?P<direction>{'|'.join(_OFFSETS)})"),
+            parameters={"direction": {"type": "string", "enum": list(_OFFSETS)}},
+        )
+    ],
+    expected=f"exactly one of: {', '.join(_MOVES)}",
+)
+
+
+class Maze(EmbeddedEnvironment):
+    """The double-T maze of LMRL-Gym (MIT); task ``i`` starts at ``STARTS[i]``.
+
+    Reaching the goal gives 1 and ends the episode. A bump and a text that is no move count as steps; once 50 steps are
+    used, the next action is not carried out any more: it gives -1 and ends the episode as truncated.
+
+    AgentGym's server has one quirk, which ``compat`` keeps: a move with white space around it, such as the newline that
+    ends a model's answer, is no move. ``strict`` ignores white space there. All texts are the same in both modes.
+    """
+
+    name: ClassVar[str] = "Maze"
+    n_tasks = len(STARTS)
+
+    position: Position = STARTS[0]
+    """Where the agent stands: row and column, from 0."""
+    _steps = 0
+
+    @property
+    def grammar(self) -> Grammar:
+        """One command: ``move left|right|up|down``."""
+        return _GRAMMAR
+
+    def admissible_actions(self) -> list[str]:
+        """The four moves, everywhere."""
+        return list(_MOVES)
+
+    def parse(self, text: str) -> Action | InvalidAction:
+        """The move that ``text`` means; lower case only."""
+        if self._trimmed(text) not in _MOVES:
+            return InvalidAction(text, self.grammar.expected)
+        return super().parse(text)
+
+    def oracle(self, seed: int | None) -> MazeOracle:
+        """A planner of shortest paths; there is nothing random in it."""
+        return MazeOracle(self)
+
+    def _reset(self, task_index: int) -> str:
+        self.position = STARTS[task_index]
+        self._steps = 0
+        return _describe(self.position)
+
+    def _step(self, text: str) -> StepText:
+        if self._steps >= MAX_STEPS:
+            self._truncated = True
+            return "Failure\n", -1.0, True
+        self._steps += 1
+        self.position = _moved(self.position, _MOVES.get(self._trimmed(text), (0, 0)))
+        if self.position == GOAL:
+            return "Success\n", 1.0, True
+        return _describe(self.position), 0.0, False
+
+    def _trimmed(self, text: str) -> str:
+        return text.strip() if self.mode == "strict" else text
+
+
+class MazeOracle:
+    """Walks a shortest path to the goal, at most 12 moves from any start."""
+
+    def __init__(self, maze: Maze) -> None:
+        """Read the position of ``maze``, which the caller steps."""
+        self._maze = maze
+
+    def next_action(self) -> str:
+        """The move that brings the agent one step nearer."""
+        distances = _distances()
+        position = self._maze.position
+        return min(_MOVES, key=lambda move: distances[_moved(position, _MOVES[move])])
+
+
+@cache
+def _distances() -> dict[Position, int]:
+    """Moves from each free cell to the goal, breadth first."""
+    distances = {GOAL: 0}
+    queue = deque([GOAL])
+    while queue:
+        cell = queue.popleft()
+        for offset in _OFFSETS.values():
+            neighbour = _moved(cell, offset)
+            if neighbour not in distances:
+                distances[neighbour] = distances[cell] + 1
+                queue.append(neighbour)
+    return distances
+
+
+def _moved(position: Position, offset: Position) -> Position:
+    row, column = position[0] + offset[0], position[1] + offset[1]
+    return position if GRID[row][column] == "#" else (row, column)
+
+
+def _describe(position: Position) -> str:
+    row, column = position
+    goal = f"The goal is at position {GOAL[0]}, {GOAL[1]}."
+    return f"{goal} Your current position is at position {row}, {column}. {_walls(position)}"
+
+
+def _walls(position: Position) -> str:
+    walls = [side for side, direction in _SIDES.items() if _moved(position, _OFFSETS[direction]) == position]
+    if not walls:
+        return "There are no walls near you."
+    if len(walls) == 1:
+        return f"There is a wall {walls[0]}."
+    return f"There are walls {', '.join(walls)}."

@@ -1,0 +1,98 @@
+"""The Wordle environment."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+from runner.envs.base import EmbeddedEnvironment, StepText
+from runner.envs.grammar import Command, Grammar
+from runner.envs.wordle.oracle import WordleOracle
+from runner.envs.wordle.rules import DrawnWord, FixedWord, Hidden, Marking, loose_marks, official_marks
+from runner.envs.wordle.words import AGENTGYM_WORDS, secrets, shipped_words
+from runner.types import Mode
+
+TRIES = 6
+ALL_RIGHT = "ggggg"
+
+_COMPAT_TASKS = 2**31
+_FORM = 'five lower-case letters, such as "crane" or "c r a n e"'
+_RULES = (
+    "Let's start Wordle! A five-letter English word is hidden; you have six guesses. Each guess is one lower-case "
+    'word, such as "crane" or "c r a n e". The reply marks its letters in order: g = right letter in the right place, '
+    "y = in the word but in another place, b = not in the word, or not once more. "
+    'A guess that is not a known word is answered with "invalid word" and uses up a guess.'
+)
+
+
+def _grammar(guessable: str) -> Grammar:
+    guess = Command(
+        name="guess",
+        description=f"Guess the hidden word. {guessable}",
+        template="{word}",
+        pattern=re.compile(r"(?P<word>[a-z](?: *[a-z]){4})"),
+        parameters={"word": {"type": "string", "description": _FORM}},
+    )
+    return Grammar([guess], expected=_FORM)
+
+
+_STRICT_GRAMMAR = _grammar("It is a common English word of five letters.")
+_COMPAT_GRAMMAR = _grammar(f"It is one of: {', '.join(AGENTGYM_WORDS)}.")
+
+
+class Wordle(EmbeddedEnvironment):
+    """Six guesses; finding the word gives 1 and ends the episode, everything else gives 0.
+
+    ``strict``: the published rules on 3,568 words of SCOWL (see ``data/wordle/LICENSE``). The task index names the
+    hidden word; the first observation states the rules.
+
+    ``compat``: AgentGym's server with its 40 words, which the tool's description lists. Two quirks: the hidden word is
+    drawn anew for each guess among those that all marks so far allow (the task index is the seed), and a letter out of
+    place is marked ``y`` whenever the word has it, however often.
+    """
+
+    name: ClassVar[str] = "Wordle"
+
+    def __init__(self, *, mode: Mode = "strict") -> None:
+        super().__init__(mode=mode)
+        strict = mode == "strict"
+        self.words: tuple[str, ...] = shipped_words() if strict else AGENTGYM_WORDS
+        self.marking: Marking = official_marks if strict else loose_marks
+        self.n_tasks = len(self.words) if strict else _COMPAT_TASKS
+        self.history: list[tuple[str, str]] = []
+        """The valid guesses of this episode and their marks, such as ``("crane", "bygbb")``."""
+        self._known = frozenset(self.words)
+        self._tries = 0
+        self._hidden: Hidden
+
+    @property
+    def grammar(self) -> Grammar:
+        """One command: a guess."""
+        return _STRICT_GRAMMAR if self.mode == "strict" else _COMPAT_GRAMMAR
+
+    def admissible_actions(self) -> list[str]:
+        """Every word that can be guessed, whatever the marks so far say."""
+        return list(self.words)
+
+    def oracle(self, seed: int | None) -> WordleOracle:
+        """A planner that narrows down the words by the marks; it does not know the hidden one."""
+        return WordleOracle(self.words, self.marking, self.history, seed)
+
+    def _reset(self, task_index: int) -> str:
+        self.history = []
+        self._tries = 0
+        if self.mode == "strict":
+            self._hidden = FixedWord(secrets()[task_index])
+            return _RULES
+        self._hidden = DrawnWord(self.words, task_index)
+        return "Let's start Wordle!"
+
+    def _step(self, text: str) -> StepText:
+        self._tries += 1
+        guess = text.strip().replace(" ", "")
+        if guess not in self._known:
+            return "invalid word", 0.0, self._tries >= TRIES
+        marks = self._hidden.mark(guess)
+        self.history.append((guess, marks))
+        won = marks == ALL_RIGHT
+        return " ".join(marks) + "\n", float(won), won or self._tries >= TRIES

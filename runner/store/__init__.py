@@ -1,0 +1,28 @@
+"""What was played: episode files as the truth, journals against sudden death, an index for lists and results."""
+
+from runner.store.database import EpisodeRow
+from runner.store.episodes import EpisodeFile, EpisodeStore
+from runner.store.files import Damaged
+from runner.store.index import EpisodeIndex, open_index
+from runner.store.recorder import EpisodeRecorder, SpanSource, SupportsOpenSpans
+from runner.store.records import ActionRecord, EpisodeRecord, TimestepRecord
+from runner.store.results import UNRATED, ResultRow, summarise, wilson
+
+__all__ = [
+    "UNRATED",
+    "ActionRecord",
+    "Damaged",
+    "EpisodeFile",
+    "EpisodeIndex",
+    "EpisodeRecord",
+    "EpisodeRecorder",
+    "EpisodeRow",
+    "EpisodeStore",
+    "ResultRow",
+    "SpanSource",
+    "SupportsOpenSpans",
+    "TimestepRecord",
+    "open_index",
+    "summarise",
+    "wilson",
+]

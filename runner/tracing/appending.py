@@ -1,0 +1,99 @@
+"""Adding whole packets to a trace file that other processes add to as well, and that any of them may die writing."""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import logging
+import mmap
+import os
+from pathlib import Path
+
+from runner.errors import StoreError
+
+logger = logging.getLogger(__name__)
+
+_PACKET_TAG = 0x0A
+"""Field 1, length-delimited: a packet in the trace message, which is all that a trace file consists of."""
+
+
+def framed(packet: bytes) -> bytes:
+    """An encoded packet with the tag and the length that make it part of a trace."""
+    return _header(len(packet)) + packet
+
+
+@functools.lru_cache(maxsize=1024)
+def _header(length: int) -> bytes:
+    header = [_PACKET_TAG]
+    while length >= 0x80:
+        header.append(length & 0x7F | 0x80)
+        length >>= 7
+    header.append(length)
+    return bytes(header)
+
+
+def append_packets(path: Path, packets: bytes, *, repair: bool = False) -> None:
+    """Add encoded packets in one write; the file is created with mode 0600 and its folder with 0700.
+
+    Args:
+        path: the trace file.
+        packets: one or more packets, each with its tag and length.
+        repair: drop first what a killed process left unfinished at the end of the file, which would make everything
+            behind it unreadable.
+
+    Raises:
+        StoreError: the file cannot be written; it then holds what it held before.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if repair:
+                _drop_torn_end(path, descriptor)
+            _write_whole(descriptor, packets)
+        finally:
+            os.close(descriptor)
+    except OSError as exc:
+        raise StoreError(f"cannot add to the trace {path}: {exc}; check the disk's space and permissions") from exc
+
+
+def _write_whole(descriptor: int, packets: bytes) -> None:
+    size_before = os.fstat(descriptor).st_size
+    written = os.write(descriptor, packets)
+    if written < len(packets):
+        os.ftruncate(descriptor, size_before)
+        raise OSError(f"only {written} of {len(packets)} bytes were written")
+
+
+def _drop_torn_end(path: Path, descriptor: int) -> None:
+    size = os.fstat(descriptor).st_size
+    if size == 0:
+        return
+    with mmap.mmap(descriptor, size, prot=mmap.PROT_READ) as data:
+        complete = complete_length(data)
+    if complete < size:
+        logger.warning("dropped %d unfinished bytes at the end of the trace %s", size - complete, path)
+        os.ftruncate(descriptor, complete)
+
+
+def complete_length(data: bytes | mmap.mmap) -> int:
+    """How many bytes at the beginning are whole packets."""
+    complete, size = 0, len(data)
+    while complete < size and data[complete] == _PACKET_TAG:
+        end = _packet_end(data, complete + 1)
+        if end > size:
+            break
+        complete = end
+    return complete
+
+
+def _packet_end(data: bytes | mmap.mmap, position: int) -> int:
+    """Where the packet ends whose length, a base-128 number, starts at ``position``; may lie outside the data."""
+    length = shift = 0
+    for index in range(position, min(position + 10, len(data))):
+        length |= (data[index] & 0x7F) << shift
+        shift += 7
+        if data[index] < 0x80:
+            return index + 1 + length
+    return len(data) + 1

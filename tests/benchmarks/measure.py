@@ -1,0 +1,105 @@
+"""How benchmarks measure and report: ratios of interleaved pairs, never two absolute times taken apart."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+
+PAIRS = 9
+"""How many pairs a ratio takes, at least."""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How much longer ``a`` takes than ``b``: quartiles over the pairs, and the median seconds of each side."""
+
+    median: float
+    q1: float
+    q3: float
+    a_median: float
+    b_median: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f}x ({self.q1:.2f}-{self.q3:.2f})"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the report; ``ok`` is None where there is no bound."""
+
+    name: str
+    value: str
+    bound: str = ""
+    ok: bool | None = None
+
+    @classmethod
+    def of_ratio(cls, name: str, measured: Ratio, *, at_most: float) -> Row:
+        """A ratio and its bound, which holds for the median."""
+        return cls(name, str(measured), f"<= {at_most:g}x", measured.median <= at_most)
+
+
+def seconds(work: Callable[[], object], clock: Callable[[], float] = time.process_time) -> float:
+    """How long one call takes, starting with nothing for the garbage collector to do."""
+    gc.collect()
+    started = clock()
+    work()
+    return clock() - started
+
+
+def ratio(
+    a: Callable[[], object],
+    b: Callable[[], object],
+    *,
+    pairs: int = PAIRS,
+    clock: Callable[[], float] = time.process_time,
+) -> Ratio:
+    """Time ``a`` against ``b`` in interleaved pairs, each second one in the opposite order, after one warm-up of both.
+
+    Args:
+        a: what is judged; one call has to take long enough for the clock, some milliseconds.
+        b: what it is measured against.
+        pairs: how many of them, at least ``PAIRS``.
+        clock: ``time.process_time`` for CPU, ``time.perf_counter`` for wall time, both in seconds.
+    """
+    if pairs < PAIRS:
+        raise ValueError(f"{pairs} pairs say too little, take at least {PAIRS}")
+    a()
+    b()
+    timed: list[tuple[float, float]] = []
+    for number in range(pairs):
+        if number % 2:
+            b_seconds = seconds(b, clock)
+            timed.append((seconds(a, clock), b_seconds))
+        else:
+            timed.append((seconds(a, clock), seconds(b, clock)))
+    return ratio_of(*zip(*timed, strict=True))
+
+
+def ratio_of(a: Sequence[float], b: Sequence[float]) -> Ratio:
+    """The ratio of two sides that were measured in interleaved pairs."""
+    q1, median, q3 = _quartiles([one / other for one, other in zip(a, b, strict=True)])
+    return Ratio(median, q1, q3, statistics.median(a), statistics.median(b))
+
+
+def quartiles(values: Sequence[float]) -> str:
+    """Between what the middle half of the values lies, to be put behind their median."""
+    q1, _, q3 = _quartiles(values)
+    return f"({q1:.2f}-{q3:.2f})"
+
+
+def _quartiles(values: Sequence[float]) -> list[float]:
+    return statistics.quantiles(values, n=4, method="inclusive")
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """The report."""
+    result = Table("benchmark", "measured", "bound", "")
+    for row in rows:
+        verdict = {None: "", True: "[green]ok[/]", False: "[bold red]MISSED[/]"}[row.ok]
+        result.add_row(row.name, row.value, row.bound, verdict)
+    return result

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from runner import registry
+
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Make environments and agents known the way an installed distribution does: by its metadata on the path."""
+
+    def add(envs: dict[str, str] | None = None, agents: dict[str, str] | None = None) -> None:
+        folder = tmp_path / "installed" / "fakes-1.0.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: fakes\nVersion: 1.0\n")
+        sections = {"agentgym.envs": envs or {}, "agentgym.agents": agents or {}}
+        lines = [
+            f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in points.items()) for group, points in sections.items()
+        ]
+        (folder / "entry_points.txt").write_text("\n".join(lines))
+        monkeypatch.syspath_prepend(str(folder.parent))
+        registry._points.cache_clear()
+
+    yield add
+    registry._points.cache_clear()

@@ -1,0 +1,63 @@
+"""The wheel carries everything it needs: installed away from the checkout, it plays every embedded environment."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EMBEDDED = ["BabyAI", "Maze", "TextCraft", "Wordle"]
+
+
+def run(command: list[str], cwd: Path) -> str:
+    environ = {"PATH": os.environ["PATH"], "HOME": str(cwd)}
+    done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin folder of a new virtual environment that has the wheel, and this one's libraries but not the checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)], ROOT)
+    (wheel,) = folder.glob("*.whl")
+    run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], folder)
+    (site_packages,) = (folder / "venv").glob("lib/python*/site-packages")
+    # A path line adds the libraries only: .pth files found there, such as the checkout's, are not followed.
+    (site_packages / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    python = str(folder / "venv" / "bin" / "python")
+    run([sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", str(wheel)], folder)
+    return folder / "venv" / "bin"
+
+
+@pytest.mark.timeout(400)
+def test_the_wheel_plays_every_embedded_environment_outside_the_checkout(installed: Path, tmp_path: Path) -> None:
+    python, command = str(installed / "python"), str(installed / "agentgym-runner")
+    where = run([python, "-c", "import runner; print(runner.__file__)"], tmp_path)
+    assert not Path(where.strip()).is_relative_to(ROOT)
+    played = json.loads(
+        run([command, "--battery", "lightweight", "--repeat", "2", "--max-rounds", "100", "--json"], tmp_path)
+    )
+    assert sorted(batch["env"] for batch in played["batches"]) == EMBEDDED
+    assert all(batch["outcomes"] == {"success": 2} for batch in played["batches"])
+    assert played["data_dir"] == str(tmp_path / "data")
+
+
+def test_the_wheel_carries_profiles_licences_and_both_commands(installed: Path, tmp_path: Path) -> None:
+    listed = json.loads(run([str(installed / "agentgym-runner"), "--list-envs", "--json"], tmp_path))
+    assert listed["profile"] == "field-runner-4090"
+    code = (
+        "from runner.resources import shipped\n"
+        "for name in ('textcraft', 'wordle'): print(len(shipped('data', name, 'LICENSE').read_text()) > 100)"
+    )
+    assert run([str(installed / "python"), "-c", code], tmp_path).split() == ["True", "True"]
+    console = subprocess.run(
+        [str(installed / "agentgym-tui"), "launch"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert console.returncode == 2
+    assert "agentgym-runner" in console.stderr

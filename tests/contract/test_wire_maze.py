@@ -1,0 +1,58 @@
+"""Maze against recorded exchanges of AgentGym's own server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from runner.envs.maze import STARTS, Maze
+from runner.errors import EnvironmentFault
+from runner.types import Action
+from tests.contract.recordings import exchanges
+
+AGENTGYM_STARTS = len(STARTS) + 1
+"""AgentGym's list of starts also has the goal as its last one, which counts for negative indices."""
+
+
+def stepped(maze: Maze, text: str) -> dict[str, Any]:
+    chat, reward, done = maze.step(Action(text=text))
+    return {"observation": chat[0]["content"], "reward": reward, "done": done}
+
+
+def test_every_recorded_text_is_reproduced() -> None:
+    maze = Maze(mode="compat")
+    compared = {"reset": 0, "step": 0, "available_actions": 0, "detail": 0}
+    seen = ""
+    for exchange in exchanges("maze.jsonl"):
+        sent, received = exchange.sent, exchange.received
+        match exchange.kind:
+            case "reset":
+                chat = maze.reset(task_index=sent["game"] % AGENTGYM_STARTS)
+                assert chat[0]["content"] == received["observation"]
+                seen, n_steps = received["observation"], 0
+            case "step":
+                if received["observation"] == "Failure\n":
+                    # The recording leaves out repetitions of this step, up to the cap.
+                    while n_steps < 50:
+                        assert stepped(maze, sent["action"]) == {"observation": seen, "reward": 0, "done": False}
+                        n_steps += 1
+                assert stepped(maze, sent["action"]) == received
+                seen, n_steps = received["observation"], n_steps + 1
+            case "available_actions":
+                assert maze.admissible_actions() == received
+            case "detail":
+                assert received["observation"] == seen
+            case "http error" | "server error" | "create":
+                continue
+            case other:
+                pytest.fail(f"an exchange of unknown kind: {other}")
+        compared[exchange.kind] += 1
+    assert compared == {"reset": 4, "step": 46, "available_actions": 1, "detail": 1}
+
+
+def test_what_agentgym_answers_with_an_error_is_a_fault_here() -> None:
+    refused = [exchange for exchange in exchanges("maze.jsonl") if exchange.kind == "server error"]
+    assert len(refused) == 8
+    with pytest.raises(EnvironmentFault, match="call reset first"):
+        stepped(Maze(mode="compat"), "move up")

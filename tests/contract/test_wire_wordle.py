@@ -1,0 +1,59 @@
+"""Wordle against recorded exchanges of AgentGym's own server, the drawn words included."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.envs.wordle import Wordle
+from runner.envs.wordle.rules import consistent
+from runner.types import Action
+from tests.contract.recordings import exchanges
+
+
+def task_of(seed: object) -> int:
+    """The task that a recorded seed stands for: AgentGym reads it as an integer and its generator ignores the sign."""
+    assert isinstance(seed, int | str)
+    return abs(int(seed))
+
+
+def candidates(env: Wordle) -> list[str]:
+    words = list(env.words)
+    for guess, marks in env.history:
+        words = consistent(words, env.marking, guess, marks)
+    return words
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("wordle.jsonl", {"reset": 3, "step": 11, "filtered_vocab": 8, "detail": 2, "unseeded step": 1}),
+        ("wordle_rng.jsonl", {"reset": 10, "step": 27, "filtered_vocab": 3}),
+    ],
+)
+def test_every_recorded_text_is_reproduced(name: str, expected: dict[str, int]) -> None:
+    env = Wordle(mode="compat")
+    compared = dict.fromkeys(expected, 0)
+    observation, started = None, False
+    for exchange in exchanges(name):
+        sent, received, what = exchange.sent, exchange.received, exchange.kind
+        match what:
+            case "reset":
+                chat = env.reset(task_index=task_of(sent["seed"]))
+                observation, started = chat[0]["content"], True
+                assert observation == received["observation"]
+            case "step" if not started:
+                what = "unseeded step"  # the server also steps before a reset, with a seed nobody knows
+            case "step":
+                chat, reward, done = env.step(Action(text=sent["action"]))
+                observation = chat[0]["content"]
+                assert {"observation": observation, "reward": reward, "done": done} == received
+            case "filtered_vocab":
+                assert candidates(env) == received
+            case "detail":
+                assert received.get("observation") == observation
+            case "http error" | "server error" | "create":
+                continue
+            case other:
+                pytest.fail(f"an exchange of unknown kind: {other}")
+        compared[what] += 1
+    assert compared == expected

@@ -1,0 +1,216 @@
+"""Environments and agents for tests: small real implementations of the protocols, each with one peculiarity."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from typing import Any, ClassVar
+
+from runner.types import Action, Chat, InvalidAction, Message, StepResult, ToolCall, ToolSchema, Trajectory
+
+
+def user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+class Counter:
+    """Counts up to ``goal``; each ``up`` is one step and the last one is rewarded."""
+
+    n_tasks = 1000
+    closed: ClassVar[list[str]] = []
+
+    def __init__(self, *, goal: int = 3, mode: str = "strict") -> None:
+        self.goal = goal
+        self.count = 0
+
+    def reset(self, **kwargs: Any) -> Chat:  # noqa: ANN401
+        self.task_index = kwargs.get("task_index", 0)
+        self.count = 0
+        return [user(f"task {self.task_index}: count to {self.goal}")]
+
+    def step(self, action: Action) -> StepResult:
+        if action.text == "up" or action.tool_calls:
+            self.count += 1
+        done = self.count >= self.goal
+        return [user(f"at {self.count}")], 1.0 if done else 0.0, done
+
+    def get_tool_schemas(self) -> list[ToolSchema]:
+        return [{"type": "function", "function": {"name": "up", "description": "", "parameters": {"type": "object"}}}]
+
+    def get_episode_id(self) -> str:
+        return f"../counter\x1b[2J/{self.task_index}"
+
+    def admissible_actions(self) -> list[str] | None:
+        return ["up", "wait"]
+
+    def parse(self, text: str) -> Action | InvalidAction:
+        if text == "up":
+            return Action(text=text, tool_calls=[ToolCall("call_0", "up", "{}")])
+        return InvalidAction(text, "up")
+
+    def success(self, trajectory: Trajectory) -> bool:
+        return any(step.reward > 0 for step in trajectory.timesteps)
+
+    def cleanup(self) -> None:
+        Counter.closed.append(type(self).__name__)
+
+
+class AsyncCounter(Counter):
+    async def reset(self, **kwargs: Any) -> Chat:  # type: ignore[override]  # noqa: ANN401
+        await asyncio.sleep(0)
+        return super().reset(**kwargs)
+
+    async def step(self, action: Action) -> StepResult:  # type: ignore[override]
+        await asyncio.sleep(0)
+        return super().step(action)
+
+    async def cleanup(self) -> None:  # type: ignore[override]
+        await asyncio.sleep(0)
+        super().cleanup()
+
+
+class FailingReset(Counter):
+    def reset(self, **kwargs: Any) -> Chat:  # noqa: ANN401
+        raise RuntimeError("no power")
+
+
+class FailingStep(Counter):
+    def step(self, action: Action) -> StepResult:
+        if self.count == 2:
+            raise ValueError("broke at two [/]")
+        return super().step(action)
+
+
+class Exiting(Counter):
+    def step(self, action: Action) -> StepResult:
+        sys.exit(3)
+
+
+class FailingCleanup(Counter):
+    def cleanup(self) -> None:
+        super().cleanup()
+        raise RuntimeError("stuck valve")
+
+
+class HangingCleanup(Counter):
+    async def cleanup(self) -> None:  # type: ignore[override]
+        super().cleanup()
+        await asyncio.Event().wait()
+
+
+class NanReward(Counter):
+    def step(self, action: Action) -> StepResult:
+        return [user("?")], float("nan"), False
+
+
+class ShapelessStep(Counter):
+    def step(self, action: Action) -> StepResult:
+        return "at 1"  # type: ignore[return-value]
+
+
+class Truncating(Counter):
+    truncated = True
+
+    def step(self, action: Action) -> StepResult:
+        return [user("out of moves")], 0.0, True
+
+
+class Evaluated(Counter):
+    async def get_evaluation_details(self) -> dict[str, Any]:
+        return {"count": self.count, "notes": ["fine"]}
+
+
+class BadlyEvaluated(Counter):
+    def get_evaluation_details(self) -> dict[str, Any]:
+        return {"unencodable": object()}
+
+
+class Gated(Counter):
+    """Says on ``entered`` that a step began and waits for ``gate``, as a blocking call does."""
+
+    gate = threading.Semaphore(0)
+    entered = threading.Semaphore(0)
+
+    def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init__(**kwargs)
+        self._gate, self._entered = Gated.gate, Gated.entered
+
+    @classmethod
+    def fresh(cls) -> None:
+        """Let go of whoever still waits, and start anew."""
+        cls.gate.release(1000)
+        cls.gate, cls.entered = threading.Semaphore(0), threading.Semaphore(0)
+
+    def step(self, action: Action) -> StepResult:
+        self._entered.release()
+        if not self._gate.acquire(timeout=30):
+            raise TimeoutError("the test never opened the gate")
+        return super().step(action)
+
+
+class AsyncHanging(Counter):
+    """An async step that never returns, as a lost connection does."""
+
+    entered = threading.Semaphore(0)
+
+    async def step(self, action: Action) -> StepResult:  # type: ignore[override]
+        AsyncHanging.entered.release()
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+
+class UpAgent:
+    """Always says ``up``."""
+
+    closed: ClassVar[list[str]] = []
+
+    def __init__(self, **_: object) -> None:
+        self.tracer: Any = None
+
+    def init_after_reset(self) -> None:
+        pass
+
+    def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> tuple[list[Chat], Action]:
+        return [[*observation, {"role": "assistant", "content": "up"}]], Action(text="up")
+
+    def close(self) -> None:
+        UpAgent.closed.append("UpAgent")
+
+
+class AsyncUpAgent(UpAgent):
+    async def act(  # type: ignore[override]
+        self, observation: Chat, tool_schemas: list[ToolSchema]
+    ) -> tuple[list[Chat], Action]:
+        await asyncio.sleep(0)
+        return super().act(observation, tool_schemas)
+
+
+class FailingInit(UpAgent):
+    async def init_after_reset(self) -> None:  # type: ignore[override]
+        raise ConnectionError("no model")
+
+
+class TwoChats(UpAgent):
+    """Holds two chats per step and calls a tool; knows the flow of its last response."""
+
+    last_response_flow_id = 77
+
+    def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> tuple[list[Chat], Action]:
+        call = ToolCall("c1", "up", "{}")
+        return [[user("plan")], [*observation]], Action(tool_calls=[call])
+
+
+class Mumbling(UpAgent):
+    def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> tuple[list[Chat], Action]:
+        return [[*observation]], Action(text="mumble \x1b]0;x\x07 \ud800")
+
+
+class WithManager(UpAgent):
+    """Keeps the inference manager it was given."""
+
+    seen: ClassVar[list[object]] = []
+
+    def __init__(self, *, inference_mngr: object) -> None:
+        super().__init__()
+        WithManager.seen.append(inference_mngr)

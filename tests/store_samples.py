@@ -1,0 +1,137 @@
+"""Episodes to store, and a way to play one into a recorder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from hypothesis import strategies as st
+from ulid import ULID
+
+from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRecorder, EpisodeStore
+from runner.tracing import SpanList, Tracer
+from runner.types import (
+    Action,
+    EpisodeEnded,
+    EpisodeEvent,
+    EpisodeHeader,
+    EpisodeStarted,
+    Outcome,
+    TimeStep,
+    TimestepPlayed,
+    Tokens,
+    ToolCall,
+    ToolSchema,
+    Trajectory,
+)
+
+START = datetime(2026, 3, 4, 5, 6, 7, 890000, UTC)
+END = datetime(2026, 3, 4, 5, 6, 19, tzinfo=UTC)
+
+
+def new_id() -> str:
+    return str(ULID())
+
+
+def header(**fields: Any) -> EpisodeHeader:  # noqa: ANN401
+    known: dict[str, Any] = {"episode_id": new_id(), "batch_id": new_id(), "env": "Maze", "agent": "oracle"}
+    return EpisodeHeader(**{**known, "started_at": START, "versions": {"python": "3.11"}, **fields})
+
+
+def tools(*names: str) -> list[ToolSchema]:
+    return [{"type": "function", "function": {"name": name, "parameters": {}}} for name in names]
+
+
+def step(index: int, **fields: Any) -> TimeStep:  # noqa: ANN401
+    known: dict[str, Any] = {
+        "chats": [[{"role": "user", "content": f"observation {index}"}, {"role": "assistant", "content": "move up"}]],
+        "action": Action("move up", [ToolCall("call_0", "move", '{"direction": "up"}')]),
+        "observation": [{"role": "user", "content": f"observation {index + 1}"}],
+        "reward": 0.25,
+        "done": False,
+        "available_tool_schemas": tools("move"),
+        "model_s": 0.5,
+        "env_s": 0.25,
+    }
+    return TimeStep(**{"index": index, **known, **fields})
+
+
+def trajectory(of: EpisodeHeader, steps: list[TimeStep], **fields: Any) -> Trajectory:  # noqa: ANN401
+    known: dict[str, Any] = {"outcome": Outcome.SUCCESS, "success": True, "duration_s": 1.5}
+    reset = [{"role": "user", "content": "observation 0"}]
+    return Trajectory(
+        **{"episode_id": of.episode_id, "timesteps": steps, "reset_observation": reset, **known, **fields}
+    )
+
+
+class TracedSpans(SpanList):
+    """The spans of a tracer of its own, the open ones included."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tracer = Tracer("full", [self])
+
+    def open_spans(self) -> list[Any]:
+        return self.tracer.open_spans()
+
+
+class Recording:
+    """Plays an episode into a recorder, event by event, the way the runner does."""
+
+    def __init__(self, store: EpisodeStore, index: EpisodeIndex, **fields: Any) -> None:  # noqa: ANN401
+        self.header = header(**fields)
+        self.spans = TracedSpans()
+        self.recorder = EpisodeRecorder(store, index, self.spans)
+        self.steps: list[TimeStep] = []
+        self.store = store
+        self._seq = 0
+
+    @property
+    def journal(self) -> Path:
+        return self.store.journal_path(self.header.batch_id, self.header.episode_id)
+
+    @property
+    def file(self) -> Path:
+        return self.store.path(self.header.batch_id, self.header.episode_id)
+
+    def send(self, kind: Callable[..., EpisodeEvent], **fields: Any) -> None:  # noqa: ANN401
+        self.recorder.on_event(kind(at=END, episode_id=self.header.episode_id, seq=self._seq, **fields))
+        self._seq += 1
+
+    def start(self) -> None:
+        self.send(EpisodeStarted, header=self.header)
+
+    def play(self, played: TimeStep) -> None:
+        self.steps.append(played)
+        reset = [{"role": "user", "content": "observation 0"}] if played.index == 0 else None
+        self.send(TimestepPlayed, step=played, reset_observation=reset)
+
+    def end(self, **fields: Any) -> None:  # noqa: ANN401
+        self.send(EpisodeEnded, trajectory=trajectory(self.header, self.steps, **fields))
+
+    def whole(self, n_steps: int = 3, **fields: Any) -> EpisodeRecord:  # noqa: ANN401
+        """The record of an episode played to its end."""
+        self.start()
+        with self.spans.tracer.span("episode", "episode"):
+            for index in range(n_steps):
+                with self.spans.tracer.span("timestep", "timestep", index=index):
+                    played = step(index, tokens=Tokens(10, 2), cost=0.5)
+                self.play(played)
+        self.end(**fields)
+        assert self.recorder.record is not None
+        return self.recorder.record
+
+
+def as_json(value: object) -> Any:  # noqa: ANN401
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
+@st.composite
+def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
+    """``whole`` with a part replaced by other bytes."""
+    start = draw(st.integers(0, len(whole)))
+    end = draw(st.integers(start, min(len(whole), start + 40)))
+    return whole[:start] + draw(st.binary(max_size=40)) + whole[end:]

@@ -1,0 +1,359 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.envs.babyai import BabyAI
+from runner.envs.babyai.actions import Menu
+from runner.envs.babyai.levels import LEVELS, N_TASKS, make_world
+from runner.envs.babyai.observe import BALL, BOX, COLORS, DOOR, EMPTY, KEY, UNSEEN, WALL, Cell, View
+from runner.errors import EnvironmentFault
+from runner.types import Action, InvalidAction, Mode, TimeStep, ToolCall, Trajectory
+
+MODES: tuple[Mode, ...] = ("strict", "compat")
+UNKNOWN = "The action is not recognized. Please check valid actions."
+
+
+def started(task_index: int = 0, mode: Mode = "strict") -> BabyAI:
+    env = BabyAI(mode=mode)
+    env.reset(task_index=task_index)
+    return env
+
+
+def told(env: BabyAI, text: str) -> tuple[str, float, bool]:
+    chat, reward, done = env.step(Action(text=text))
+    return chat[0]["content"] or "", reward, done
+
+
+def said(env: BabyAI, text: str) -> str:
+    """The reply to a text without the list of actions."""
+    return told(env, text)[0].rpartition("\nAvailable actions: ")[0]
+
+
+def view_of(contents: dict[Cell, tuple[int, str, int]], carrying: tuple[str, str] | None = None) -> View:
+    """An otherwise empty view with these kinds, colours and states."""
+    image = [[[EMPTY, 0, 0] for _ in range(7)] for _ in range(7)]
+    for (forward, right), (kind, color, state) in contents.items():
+        image[right + 3][6 - forward] = [kind, COLORS.index(color), state]
+    return View(image, carrying)
+
+
+def test_things_are_numbered_by_name_from_near_to_far() -> None:
+    view = view_of(
+        {
+            (2, 0): (KEY, "red", 0),
+            (0, -1): (KEY, "red", 0),
+            (3, 2): (DOOR, "blue", 0),
+            (3, -2): (DOOR, "blue", 2),
+            (5, 0): (WALL, "grey", 0),
+        },
+        carrying=("green", "ball"),
+    )
+    assert view.text() == (
+        "In front of you in this room, you can see several objects: "
+        "There is a red key 1 0 steps in front of you and 1 steps to your left.  "
+        "There is a red key 2 right in front of you 2 steps away.  "
+        "There is a blue locked door 1 3 steps in front of you and 2 steps to your left.  "
+        "There is a blue open door 1 3 steps in front of you and 2 steps to your right.  "
+        "The room has walls around you. You are facing a wall 5 steps away. You are carrying a green ball."
+    )
+
+
+def test_a_view_of_nothing_says_so() -> None:
+    assert view_of({}).text() == (
+        "You cannot see any objects within sight.The room has walls around you. You are not carrying anything."
+    )
+
+
+def test_the_nearest_box_or_wall_is_what_one_faces() -> None:
+    text = view_of({(1, 0): (KEY, "red", 0), (3, 0): (BOX, "red", 0), (5, 0): (WALL, "grey", 0)}).text()
+    assert "You are facing a box 3 steps away." in text
+
+
+def test_what_the_agent_holds_is_not_seen_before_it() -> None:
+    view = view_of({(0, 0): (BALL, "red", 0)}, carrying=("red", "ball"))
+    assert view.things == []
+
+
+def test_doors_can_be_passed_when_open_closed_or_unlockable() -> None:
+    doors = {(1, 0): (DOOR, "red", 2), (2, 1): (DOOR, "red", 0), (2, -1): (DOOR, "blue", 1), (3, 1): (DOOR, "grey", 2)}
+    passages = ["go through red open door 1", "toggle and go through blue closed door 1"]
+    texts = Menu(view_of(doors)).texts
+    assert [text for text in texts if "through" in text] == passages[::-1]
+    assert "toggle" not in texts
+    texts = Menu(view_of(doors, carrying=("red", "key"))).texts
+    assert [text for text in texts if "through" in text] == ["toggle and go through red locked door 1", *passages[::-1]]
+    assert texts[:5] == ["turn left", "turn right", "move forward", "drop", "toggle"]
+    assert not any(text.startswith("pickup") for text in texts)
+
+
+def test_a_thing_behind_others_has_no_path() -> None:
+    balls = {(5, 3), (6, 2)}
+    view = view_of({(6, 3): (KEY, "red", 0), **dict.fromkeys(balls, (BALL, "blue", 0))})
+    assert Menu(view).moves("pickup red key 1") == ("You cannot pickup red key 1, as there is no path leading to it.")
+
+
+def test_a_macro_avoids_things_and_the_unseen() -> None:
+    fence = dict.fromkeys([(1, -1), (1, 0), (2, 1)], (BALL, "blue", 0))
+    menu = Menu(view_of({(2, 0): (KEY, "red", 0), **fence}))
+    forward, left, right = 2, 0, 1
+    expected = [left, forward, forward, right, forward, forward, right, forward]
+    assert menu.moves("go to red key 1") == expected
+    unseen = dict.fromkeys([(0, -1), (0, -2), (0, 1)], (UNSEEN, "red", 0))
+    assert isinstance(Menu(view_of({(2, 0): (KEY, "red", 0), **fence, **unseen})).moves("go to red key 1"), str)
+
+
+def test_a_barrier_is_not_walked_into() -> None:
+    env = started()
+    for _ in range(5):
+        told(env, "move forward")
+    assert "move forward" not in (env.admissible_actions() or [])
+    taken = env.world.step_count
+    assert said(env, "move forward") == "There is a barrier in front of you, you can't move forward."
+    assert env.world.step_count == taken
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("text", "reply"),
+    [
+        ("", "No change in state."),
+        (" \n\t", "No change in state."),
+        ("drop", "No change in state."),
+        ("toggle", "No change in state."),
+        ("fly", UNKNOWN),
+        ("pick up red ball 1", UNKNOWN),
+        ("pickup red ball 2", UNKNOWN),
+        ("pickup red ball 01", UNKNOWN),
+        ("go to red ball " + "9" * 5000, UNKNOWN),
+        ("x" * 1_000_000, UNKNOWN),
+        ("go to\x00red ball 1", UNKNOWN),
+        ("\ud800", UNKNOWN),
+    ],
+)
+def test_nonsense_is_answered_and_changes_nothing(text: str, reply: str, mode: Mode) -> None:
+    env = started(mode=mode)
+    actions = env.admissible_actions()
+    assert said(env, text) == reply
+    assert env.admissible_actions() == actions
+    assert said(env, "go to red ball 1").endswith("The task is completed.")
+
+
+def test_every_reply_ends_with_the_admissible_actions() -> None:
+    env = started()
+    for text in ("turn left", "nonsense", "please CHECK it"):
+        reply = told(env, text)[0]
+        listed = ", ".join(f'"{action}"' for action in env.admissible_actions() or [])
+        assert reply.endswith(f"\nAvailable actions: [{listed}]")
+    assert reply.startswith("You can take the following actions: turn left, turn right, ")
+
+
+def test_the_mission_is_rewarded_once_by_the_steps_it_took() -> None:
+    env = started()
+    assert told(env, "  MOVE Forward ")[1:] == (0.0, False)
+    text, reward, done = told(env, "go to red ball 1")
+    assert "\n The task is completed.\n" in text
+    assert (reward, done) == (0.8875, True)
+    assert not env.truncated
+    with pytest.raises(EnvironmentFault):
+        told(env, "turn left")
+
+
+def test_the_step_limit_of_the_level_ends_a_strict_episode() -> None:
+    env = started()
+    for _ in range(63):
+        assert told(env, "turn left")[2] is False
+    text, reward, done = told(env, "turn left")
+    assert (reward, done, env.truncated) == (0.0, True, True)
+    assert "The step limit is reached." in text
+    env.reset(task_index=0)
+    assert not env.truncated
+
+
+def test_opening_the_wrong_door_first_fails_a_debug_level() -> None:
+    env = started(LEVELS.index("OpenDoorsOrderN4Debug"))
+    text, reward, done = told(env, "toggle and go through grey closed door 1")
+    assert "\n The task has failed.\n" in text
+    assert (reward, done, env.truncated) == (0.0, True, False)
+
+
+def test_compat_repeats_a_late_reward_and_goes_on() -> None:
+    env = started(mode="compat")
+    for _ in range(60):
+        told(env, "turn left")
+    assert told(env, "go to red ball 1")[1:] == (1 - 0.9 * (68 / 64), False)
+    assert told(env, "fly")[1:] == (1 - 0.9 * (68 / 64), False)
+    assert told(env, "turn left")[1:] == (0.0, False)
+    text, reward, done = told(env, "turn right")
+    assert "The task is completed." in text
+    assert (reward, done) == (1 - 0.9 * (70 / 64), False)
+
+
+def test_where_nothing_is_in_sight_only_compat_takes_a_move_for_none() -> None:
+    task = LEVELS.index("OneRoomS20")
+    assert said(started(task, "compat"), "move forward") == "No change in state."
+    assert said(started(task, "strict"), "move forward").startswith("You cannot see any objects within sight.")
+
+
+def test_toggle_and_go_through_leads_past_the_door() -> None:
+    env = started(LEVELS.index("GoToObjMazeS7"))
+    said(env, "toggle and go through yellow closed door 1")
+    said(env, "turn left")
+    behind = said(env, "turn left")
+    assert "There is a yellow open door 1 right in front of you 1 steps away." in behind
+    assert "go through yellow open door 1" in (env.admissible_actions() or [])
+
+
+def test_carrying_replaces_picking_up() -> None:
+    env = started(LEVELS.index("GoToLocalS8N7"))
+    pickup = next(text for text in env.admissible_actions() or [] if text.startswith("pickup"))
+    name = pickup.removeprefix("pickup ").rpartition(" ")[0]
+    assert f"You are carrying a {name}." in said(env, pickup)
+    assert "drop" in (env.admissible_actions() or [])
+    assert not any(text.startswith("pickup") for text in env.admissible_actions() or [])
+    assert "You are not carrying anything." in said(env, "drop")
+
+
+def test_missions_read_as_one_list_of_demands() -> None:
+    observation = BabyAI().reset(task_index=LEVELS.index("OpenRedBlueDoorsDebug"))[0]["content"] or ""
+    assert observation.startswith("Your goal: open the red door, and open the blue door\n")
+
+
+@pytest.mark.parametrize("task_index", range(40, 80))
+def test_each_level_is_what_gymnasium_makes(task_index: int) -> None:
+    seed, level = divmod(task_index, 40)
+    world, observation = make_world(task_index)
+    import gymnasium
+
+    version = "v1" if LEVELS[level] == "GoToObjS6" else "v0"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the wrappers that are left out here
+        made = gymnasium.make(f"BabyAI-{LEVELS[level]}-{version}")
+        expected, _ = made.reset(seed=seed)
+    assert world.mission == expected["mission"]
+    assert (observation["image"] == expected["image"]).all()
+    assert world.max_steps == made.unwrapped.max_steps  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("task_index", [7, 50, 38, N_TASKS - 1])
+def test_a_task_index_fixes_an_episode_to_the_byte(task_index: int) -> None:
+    first, second = BabyAI(), BabyAI()
+    second.reset(task_index=3)
+    assert first.reset(task_index=task_index, seed=1) == second.reset(task_index=task_index, seed=2)
+    for text in ("turn left", "move forward", "turn right", "move forward"):
+        assert told(first, text) == told(second, text)
+
+
+def test_any_reward_is_success() -> None:
+    def trajectory(*rewards: float) -> Trajectory:
+        steps = [
+            TimeStep(
+                index=i, chats=[], action=Action(), observation=[], reward=r, done=False, available_tool_schemas=[]
+            )
+            for i, r in enumerate(rewards)
+        ]
+        return Trajectory(episode_id="e", timesteps=steps)
+
+    assert BabyAI().success(trajectory(0.0, 0.04))
+    assert not BabyAI().success(trajectory(0.0, 0.0))
+    assert not BabyAI().success(trajectory(-0.125))
+
+
+def test_admissible_actions_survive_parsing_and_rendering() -> None:
+    env = BabyAI()
+    for task_index in range(40):
+        env.reset(task_index=task_index)
+        for text in env.admissible_actions() or []:
+            action = env.parse(text)
+            assert isinstance(action, Action), text
+            assert env.grammar.render(action.tool_calls[0]) == text
+
+
+def test_tools_and_texts_are_one_grammar() -> None:
+    env = started()
+    names = [schema["function"]["name"] for schema in env.get_tool_schemas()]
+    assert len(set(names)) == len(names) == 9
+    call = ToolCall(id="c", name="go_to", arguments='{"target": "red ball", "number": 1}')
+    chat, reward, done = env.step(Action(tool_calls=[call]))
+    assert chat[0]["role"] == "tool"
+    assert (reward, done) == (1 - 0.9 * (8 / 64), True)
+
+
+def test_a_tool_call_that_does_not_fit_leaves_the_task_as_it_was() -> None:
+    env = started()
+    call = ToolCall(id="c", name="go_to", arguments='{"target": "unicorn", "number": 1}')
+    chat, reward, done = env.step(Action(tool_calls=[call]))
+    assert (chat[0]["content"] or "").startswith("Invalid action. Expected go_to")
+    assert (reward, done) == (0.0, False)
+
+
+VOCABULARY = (
+    "turn left right move forward pickup drop toggle and go to through check red Grey ball KEY box open closed locked "
+    "door 1 2 0 999999999 9999999999 chec\N{KELVIN SIGN} \x00"
+)
+COMMANDS = ("go to grey box 1", "Pickup grey key 2", "turn LEFT", "drop", "toggle", "MOVE forward", "recheck\n")
+TEXTS = st.one_of(
+    st.text(st.characters(), max_size=40),
+    st.lists(st.sampled_from(VOCABULARY.split(" ")), max_size=8).map(" ".join),
+    st.sampled_from(COMMANDS),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(texts=st.lists(TEXTS, min_size=1, max_size=8), task_index=st.integers(0, 120), mode=st.sampled_from(MODES))
+def test_no_text_breaks_a_step(texts: list[str], task_index: int, mode: Mode) -> None:
+    env = started(task_index, mode)
+    for text in texts:
+        reply, reward, done = told(env, text)
+        assert "\nAvailable actions: [" in reply
+        assert -1.0 < reward < 1.0
+        if done:
+            break
+
+
+@settings(max_examples=60, deadline=None)
+@given(texts=st.lists(TEXTS, min_size=1, max_size=8), task_index=st.integers(0, 120))
+def test_a_parsed_text_does_what_the_text_does(texts: list[str], task_index: int) -> None:
+    by_text, by_call = started(task_index), started(task_index)
+    for text in texts:
+        action = by_call.parse(text)
+        if isinstance(action, InvalidAction):
+            continue
+        spoken = told(by_text, text)
+        chat, reward, done = by_call.step(action)
+        assert (chat[0]["content"], reward, done) == spoken
+        if done:
+            break
+
+
+def run_python(source: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", source], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_importing_loads_nothing_heavy() -> None:
+    source = (
+        "import sys, runner.envs.babyai\n"
+        "print(sorted({'minigrid', 'gymnasium', 'numpy', 'pygame'} & sys.modules.keys()))"
+    )
+    assert run_python(source).stdout == "[]\n"
+
+
+def test_nothing_is_printed_or_warned() -> None:
+    """The levels of these tasks reject samples, which minigrid reports on stdout."""
+    source = (
+        "from runner.envs.babyai import BabyAI\n"
+        "from runner.types import Action\n"
+        "env = BabyAI()\n"
+        "for task in (50, 167):\n"
+        "    env.reset(task_index=task)\n"
+        "    env.step(Action(text='turn left'))\n"
+    )
+    finished = run_python(source)
+    assert (finished.returncode, finished.stdout, finished.stderr) == (0, "", "")

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.envs.maze import GRID, STARTS, Maze
+from runner.errors import EnvironmentFault
+from runner.types import Action, InvalidAction, Mode, StepResult, TimeStep, ToolCall, Trajectory
+
+MODES: tuple[Mode, ...] = ("strict", "compat")
+
+
+def told(maze: Maze, text: str) -> tuple[str, float, bool]:
+    chat, reward, done = maze.step(Action(text=text))
+    return chat[0]["content"] or "", reward, done
+
+
+def started(task_index: int = 0, mode: Mode = "strict") -> Maze:
+    maze = Maze(mode=mode)
+    maze.reset(task_index=task_index)
+    return maze
+
+
+def test_the_first_observation_names_goal_position_and_walls() -> None:
+    assert Maze().reset(task_index=0) == [
+        {
+            "role": "user",
+            "content": "The goal is at position 8, 6. Your current position is at position 1, 1. "
+            "There are walls to your left, above you, below you.",
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("task_index", "position", "walls"),
+    [
+        (2, "1, 3", "There is a wall above you."),
+        (8, "1, 10", "There are walls above you, below you."),
+        (10, "2, 3", "There are walls to your right, to your left."),
+        (21, "5, 9", "There are walls to your right, below you."),
+        (24, "2, 9", "There are walls to your right, to your left."),
+    ],
+)
+def test_each_task_starts_at_its_own_position(task_index: int, position: str, walls: str) -> None:
+    observation = Maze().reset(task_index=task_index)[0]["content"]
+    assert observation == f"The goal is at position 8, 6. Your current position is at position {position}. {walls}"
+
+
+def test_all_free_cells_but_the_goal_are_starts() -> None:
+    free = {(row, column) for row, line in enumerate(GRID) for column, cell in enumerate(line) if cell == "."}
+    assert set(STARTS) == free - {(8, 6)}
+    assert Maze().n_tasks == len(STARTS) == 25
+
+
+def test_task_indices_wrap_around() -> None:
+    assert Maze().reset(task_index=25 + 3) == Maze().reset(task_index=3)
+    assert Maze().reset(task_index=-1) == Maze().reset(task_index=24)
+
+
+def test_moves_go_in_their_direction_and_bumps_stay() -> None:
+    maze = started(2)
+    positions = []
+    for move in ("move up", "move right", "move left", "move down", "move left"):
+        assert told(maze, move)[1:] == (0.0, False)
+        positions.append(maze.position)
+    assert positions == [(1, 3), (1, 4), (1, 3), (2, 3), (2, 3)]
+
+
+def test_the_goal_ends_the_episode_with_reward_1() -> None:
+    maze = started(18)
+    assert told(maze, "move down") == ("Success\n", 1.0, True)
+    assert not maze.truncated
+    with pytest.raises(EnvironmentFault, match="call reset first"):
+        told(maze, "move down")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("filler", ["move left", "nonsense"])
+def test_the_51st_step_fails_and_counts_as_truncated(mode: Mode, filler: str) -> None:
+    maze = started(0, mode)
+    for _ in range(50):
+        assert told(maze, filler)[1:] == (0.0, False)
+    before = maze.truncated
+    assert told(maze, "move right") == ("Failure\n", -1.0, True)
+    after = maze.truncated
+    maze.reset(task_index=0)
+    assert (before, after, maze.truncated) == (False, True, False)
+
+
+def test_the_50th_step_may_still_reach_the_goal() -> None:
+    maze = started(18)
+    for _ in range(49):
+        told(maze, "wait")
+    assert told(maze, "move down") == ("Success\n", 1.0, True)
+
+
+@pytest.mark.parametrize(
+    "text", ["Move Right", "move  right", "right", "move right now", "", "MOVE RIGHT", "move\nright"]
+)
+@pytest.mark.parametrize("mode", MODES)
+def test_only_the_exact_lower_case_texts_are_moves(text: str, mode: Mode) -> None:
+    maze = started(0, mode)
+    assert isinstance(maze.parse(text), InvalidAction)
+    told(maze, text)
+    assert maze.position == (1, 1)
+
+
+def test_white_space_around_a_move_is_ignored_but_in_compat_it_makes_it_no_move() -> None:
+    strict, compat = started(), started(mode="compat")
+    for maze in (strict, compat):
+        told(maze, "move right\n")
+    assert strict.position == (1, 2)
+    assert compat.position == (1, 1)
+    assert isinstance(strict.parse("move right\n"), Action)
+    assert isinstance(compat.parse("move right\n"), InvalidAction)
+
+
+def test_a_tool_call_is_the_same_as_its_text() -> None:
+    by_text, by_call = started(), started()
+    parsed = by_call.parse("move right")
+    assert isinstance(parsed, Action)
+    assert [(call.name, call.arguments) for call in parsed.tool_calls] == [("move", '{"direction": "right"}')]
+    chat, reward, done = by_call.step(Action(tool_calls=parsed.tool_calls))
+    assert (chat[0]["content"], reward, done) == told(by_text, "move right")
+    assert chat[0]["tool_call_id"] == parsed.tool_calls[0].id
+
+
+def test_a_tool_call_outside_its_schema_is_answered_with_what_was_expected() -> None:
+    maze = started()
+    chat, reward, done = maze.step(
+        Action(tool_calls=[ToolCall(id="a", name="move", arguments='{"direction": "north"}')])
+    )
+    assert (reward, done, maze.position) == (0.0, False, (1, 1))
+    assert "move left" in (chat[0]["content"] or "") or "direction" in (chat[0]["content"] or "")
+
+
+def test_all_four_moves_are_admissible_everywhere() -> None:
+    assert started().admissible_actions() == ["move left", "move right", "move up", "move down"]
+
+
+@pytest.mark.parametrize("task_index", range(25))
+def test_the_oracle_reaches_the_goal_within_12_moves(task_index: int) -> None:
+    maze = started(task_index)
+    oracle = maze.oracle(None)
+    results: list[StepResult] = []
+    while not results or not results[-1][2]:
+        results.append(maze.step(Action(text=oracle.next_action())))
+    assert len(results) <= 12
+    assert results[-1][1] == 1.0
+
+
+def test_success_is_any_rewarded_step() -> None:
+    def episode(*rewards: float) -> Trajectory:
+        steps = [
+            TimeStep(
+                index=i, chats=[], action=Action(), observation=[], reward=r, done=False, available_tool_schemas=[]
+            )
+            for i, r in enumerate(rewards)
+        ]
+        return Trajectory(episode_id="x", timesteps=steps)
+
+    assert Maze().success(episode(0.0, 1.0))
+    assert not Maze().success(episode(0.0, -1.0))
+    assert not Maze().success(episode())
+
+
+@settings(deadline=None)
+@given(texts=st.lists(st.text(alphabet=st.characters(codec=None)), max_size=60), mode=st.sampled_from(MODES))
+def test_no_text_breaks_a_step(texts: list[str], mode: Mode) -> None:
+    maze = started(0, mode)
+    for n, text in enumerate(texts, start=1):
+        observation, reward, done = told(maze, text)
+        assert (observation == "Failure\n", reward == -1.0, done) == (n == 51,) * 3
+        if done:
+            break

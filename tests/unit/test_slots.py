@@ -1,0 +1,56 @@
+import asyncio
+import queue
+import threading
+
+from runner.slots import Slot
+
+
+def test_work_runs_on_the_slots_own_thread_and_loop_again_and_again() -> None:
+    reports: queue.Queue[BaseException | None] = queue.Queue()
+    threads: list[str] = []
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def work() -> None:
+        threads.append(threading.current_thread().name)
+        loops.append(asyncio.get_running_loop())
+
+    slot = Slot("slot 7")
+    for _ in range(2):
+        slot.submit(work, reports.put)
+        assert reports.get(timeout=10) is None
+    slot.close()
+    assert threads == ["slot 7", "slot 7"]
+    assert loops[0] is loops[1]
+
+
+def test_what_work_raises_is_reported_and_the_slot_lives_on() -> None:
+    reports: queue.Queue[BaseException | None] = queue.Queue()
+
+    async def fail() -> None:
+        raise SystemExit(4)
+
+    async def succeed() -> None:
+        pass
+
+    slot = Slot("slot")
+    slot.submit(fail, reports.put)
+    assert isinstance(reports.get(timeout=10), SystemExit)
+    slot.submit(succeed, reports.put)
+    assert reports.get(timeout=10) is None
+    slot.close()
+
+
+def test_interrupt_cancels_what_awaits() -> None:
+    reports: queue.Queue[BaseException | None] = queue.Queue()
+    entered = threading.Event()
+
+    async def hang() -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    slot = Slot("slot")
+    slot.submit(hang, reports.put)
+    assert entered.wait(10)
+    slot.interrupt()
+    assert isinstance(reports.get(timeout=10), asyncio.CancelledError)
+    slot.close()
