@@ -44,17 +44,10 @@ def _print_table(title: str, rows: Sequence[ResultRow], metrics: Sequence[str]) 
     for column in ("environment", "agent", "model", "n", "95% interval", *map(safe, metrics), "outcomes"):
         table.add_column(column, overflow="fold")
     for row in rows:
-        labels = [label for label in (row.mode if row.mode != "strict" else "", row.data_label) if label]
-        cells = [
-            " · ".join([row.env, *labels]),
-            row.agent,
-            row.model or "-",
-            str(row.n),
-            interval(row.success_interval),
-        ]
+        environment = environment_cell(row.env, row.mode, row.data_label)
+        cells = [environment, row.agent, row.model or "-", str(row.n), interval(row.success_interval)]
         cells += [_metric(row, metric) for metric in metrics]
-        cells.append(", ".join(f"{count} {outcome}" for outcome, count in row.outcomes.items()))
-        table.add_row(*map(safe, cells))
+        table.add_row(*map(safe, [*cells, outcomes_cell(row.outcomes)]))
     console().print(table)
 
 

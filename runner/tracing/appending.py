@@ -32,14 +32,19 @@ def _header(length: int) -> bytes:
     return bytes(header)
 
 
-def append_packets(path: Path, packets: bytes, *, repair: bool = False) -> None:
+def append_packets(path: Path, packets: bytes, *, whole_until: int = 0) -> int:
     """Add encoded packets in one write; the file is created with mode 0600 and its folder with 0700.
+
+    What a killed process left unfinished at the end of the file is dropped first: it would make everything behind it
+    unreadable.
 
     Args:
         path: the trace file.
         packets: one or more packets, each with its tag and length.
-        repair: drop first what a killed process left unfinished at the end of the file, which would make everything
-            behind it unreadable.
+        whole_until: how many bytes are known to be whole packets; what others added behind them is looked through.
+
+    Returns:
+        how many bytes are whole packets now.
 
     Raises:
         StoreError: the file cannot be written; it then holds what it held before.
@@ -49,37 +54,38 @@ def append_packets(path: Path, packets: bytes, *, repair: bool = False) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if repair:
-                _drop_torn_end(path, descriptor)
-            _write_whole(descriptor, packets)
+            size = _drop_torn_end(path, descriptor, whole_until)
+            return _write_whole(descriptor, packets, size)
         finally:
             os.close(descriptor)
     except OSError as exc:
         raise StoreError(f"cannot add to the trace {path}: {exc}; check the disk's space and permissions") from exc
 
 
-def _write_whole(descriptor: int, packets: bytes) -> None:
-    size_before = os.fstat(descriptor).st_size
+def _write_whole(descriptor: int, packets: bytes, size: int) -> int:
     written = os.write(descriptor, packets)
     if written < len(packets):
-        os.ftruncate(descriptor, size_before)
+        os.ftruncate(descriptor, size)
         raise OSError(f"only {written} of {len(packets)} bytes were written")
+    return size + written
 
 
-def _drop_torn_end(path: Path, descriptor: int) -> None:
+def _drop_torn_end(path: Path, descriptor: int, whole_until: int) -> int:
+    """Cut the file behind its last whole packet; returns its size."""
     size = os.fstat(descriptor).st_size
-    if size == 0:
-        return
+    if size in (0, whole_until):
+        return size
     with mmap.mmap(descriptor, size, prot=mmap.PROT_READ) as data:
-        complete = complete_length(data)
+        complete = complete_length(data, whole_until if whole_until < size else 0)
     if complete < size:
         logger.warning("dropped %d unfinished bytes at the end of the trace %s", size - complete, path)
         os.ftruncate(descriptor, complete)
+    return complete
 
 
-def complete_length(data: bytes | mmap.mmap) -> int:
-    """How many bytes at the beginning are whole packets."""
-    complete, size = 0, len(data)
+def complete_length(data: bytes | mmap.mmap, complete: int = 0) -> int:
+    """How many bytes at the beginning are whole packets, the first ``complete`` ones being known to be."""
+    size = len(data)
     while complete < size and data[complete] == _PACKET_TAG:
         end = _packet_end(data, complete + 1)
         if end > size:

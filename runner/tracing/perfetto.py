@@ -36,6 +36,7 @@ class PerfettoFile:
         self._boot = boot or uuid.uuid4().hex
         self._sequence = create_flow_id("sequence", self._boot) % (2**32 - 1) + 1
         self._lock = threading.Lock()
+        self._whole_until = 0
         self._free_from: dict[str, list[int]] = {}
 
     def for_track(self, track: str) -> PerfettoTrack:
@@ -56,7 +57,7 @@ class PerfettoFile:
             arrows = _arrows_by_span(flows)
             for number, lane in enumerate(lanes):
                 packets += self._slices(self._track_uuid(track, number), lane.events, arrows)
-            append_packets(self.path, b"".join(packets), repair=not self._free_from)
+            self._whole_until = append_packets(self.path, b"".join(packets), whole_until=self._whole_until)
             self._free_from[track] = [lane.free_from for lane in lanes]
 
     def _slices(self, track_uuid: int, events: Sequence[Event], arrows: Mapping[int, Sequence[Flow]]) -> list[bytes]:

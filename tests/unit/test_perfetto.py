@@ -350,6 +350,24 @@ def test_the_warning_names_the_file(trace: PerfettoFile, caplog: pytest.LogCaptu
     assert len(episodes_in(trace.path)) == 2
 
 
+def test_what_another_process_left_torn_is_dropped_at_any_time(trace: PerfettoFile) -> None:
+    play_episode(trace)
+    play_episode(PerfettoFile(trace.path))
+    with trace.path.open("ab") as file:
+        file.write(b"\x0a\x05torn")
+    play_episode(trace)
+    assert len(episodes_in(trace.path)) == 3
+
+
+def test_a_file_that_was_replaced_meanwhile_is_looked_through(trace: PerfettoFile) -> None:
+    play_episode(trace)
+    size = trace.path.stat().st_size
+    trace.path.write_bytes(trace.path.read_bytes()[: size - 1])
+    play_episode(trace)
+    whole = complete_length(trace.path.read_bytes())
+    assert whole == trace.path.stat().st_size > size
+
+
 @given(st.binary(max_size=300))
 def test_whole_packets_are_found_in_any_bytes(data: bytes) -> None:
     length = complete_length(data)

@@ -1,0 +1,241 @@
+"""The command as a person or a script meets it: real processes, real files, real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMMAND = str(Path(sys.executable).with_name("agentgym-runner"))
+ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
+
+
+def agentgym(cwd: Path, *options: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [COMMAND, *options],
+        cwd=cwd,
+        env=ENVIRON | (environ or {}),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def test_run_plays_stores_and_sums_up(tmp_path: Path) -> None:
+    done = agentgym(tmp_path, "--run", "mAzE", "--repeat", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    (batch,) = json.loads(done.stdout)["batches"]
+    assert (batch["env"], batch["agent"], batch["baseline"], batch["outcomes"]) == (
+        "Maze",
+        "oracle",
+        True,
+        {"success": 3},
+    )
+    files = list((tmp_path / "data" / "runs" / batch["batch_id"]).iterdir())
+    assert sorted(file.stem for file in files) == sorted(episode["episode_id"] for episode in batch["episodes"])
+    assert "Maze · oracle: 3/3 episodes, success 100%" in done.stderr
+    assert oct((tmp_path / "data").stat().st_mode & 0o777) == "0o700"
+
+
+def test_the_oracle_is_always_named_as_a_baseline(tmp_path: Path) -> None:
+    shown = agentgym(tmp_path, "--run", "Maze").stdout + agentgym(tmp_path, "--results").stdout
+    assert "oracle (baseline, no model)" in shown
+    assert "Baselines (no model)" in shown
+    assert "Models" not in shown
+
+
+def test_attempts_seed_and_the_random_agent_are_reproducible(tmp_path: Path) -> None:
+    options = ("--run", "Maze", "--agent", "random", "--attempts", "2", "--seed", "7", "--task-index", "3", "--json")
+    results = [json.loads(agentgym(tmp_path, *options).stdout)["batches"][0] for _ in range(2)]
+    played = [[actions(tmp_path, batch, episode) for episode in batch["episodes"]] for batch in results]
+    assert played[0] == played[1]
+    assert played[0][0] != played[0][1]
+    assert [episode["task_index"] for episode in results[0]["episodes"]] == [3, 3]
+
+
+def actions(cwd: Path, batch: dict[str, Any], episode: dict[str, Any]) -> list[str]:
+    path = cwd / "data" / "runs" / batch["batch_id"] / f"{episode['episode_id']}.json"
+    return [step["action"]["text"] for step in json.loads(path.read_bytes())["timesteps"]]
+
+
+def test_a_script_is_played_line_by_line(tmp_path: Path) -> None:
+    (tmp_path / "script").write_text("move up\n\nmove down\n${oc.env:HOME}\n")
+    options = ("--run", "Maze", "--agent", "scripted", "--script", "script", "--max-rounds", "3", "--json")
+    done = agentgym(tmp_path, *options)
+    (batch,) = json.loads(done.stdout)["batches"]
+    assert done.returncode == 0
+    assert actions(tmp_path, batch, batch["episodes"][0]) == ["move up", "move down", "${oc.env:HOME}"]
+
+
+def test_an_episode_that_ends_in_an_error_exits_1_and_names_it(tmp_path: Path) -> None:
+    (tmp_path / "script").write_text("move up\n")
+    done = agentgym(tmp_path, "--run", "Maze", "--agent", "scripted", "--script", "script")
+    assert done.returncode == 1
+    assert "agent_fault: The script has 1 actions and the episode wants another one" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--run", "babyia"), "no environment named 'babyia'. Did you mean BabyAI?"),
+        (("--run", "sciworld"), "SciWorld is skipped in profile field-runner-4090: needs a Java"),
+        (("--run", "Maze", "--agent", "orakel"), "no agent named 'orakel'. Did you mean oracle?"),
+        (("--run", "Maze", "--config", "nowhere"), "nowhere"),
+        (("--run", "Maze", "--node", "no spaces"), "--node: expected a name"),
+        (("--run", "Maze", "--script", "x"), "The script x cannot be read"),
+        (("--run", "Maze", "--repeat", "0"), "0 is below 1"),
+        (("--run", "Maze", "--max-duration", "nan"), "not a positive number"),
+        (("--run", "Maze", "--results"), "not allowed with argument"),
+        (("--run", "Maze", "--env", "Maze"), "--env narrows --results"),
+        (("--dry-run", "--results"), "name one of them"),
+        (("watch", "--run", "Maze"), "unrecognized arguments: watch"),
+        ((), "one of the arguments --run --battery --list-envs --results is required"),
+    ],
+)
+def test_misuse_exits_2_and_says_what_to_do(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
+    done = agentgym(tmp_path, *options)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert not (tmp_path / "data").exists()
+
+
+def test_dry_run_plays_one_round_and_stores_nothing(tmp_path: Path) -> None:
+    done = agentgym(tmp_path, "--battery", "lightweight", "--dry-run", "--json")
+    checked = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert checked["ok"]
+    assert [check["what"] for check in checked["checks"][1:]] == [
+        f"{env} with oracle" for env in ("BabyAI", "TextCraft", "Maze", "Wordle")
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--run", "ALFWorld"), "no environment of that name is installed"),
+        (("--run", "Maze", "--data-dir", "/proc/nothing"), "cannot be written"),
+        (("--battery", "moderate"), "no environment of that name is installed"),
+    ],
+)
+def test_dry_run_exits_1_with_the_reason(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
+    done = agentgym(tmp_path, *options, "--dry-run")
+    assert done.returncode == 1
+    assert said in done.stdout + done.stderr
+
+
+def test_list_envs_shows_health_or_the_reason(tmp_path: Path) -> None:
+    rows = {row["name"]: row for row in json.loads(agentgym(tmp_path, "--list-envs", "--json").stdout)["environments"]}
+    assert (rows["Maze"]["port"], rows["Maze"]["tier"], rows["Maze"]["playable"]) == (36003, "lightweight", True)
+    assert rows["BabyAI"]["deps"] == ["minigrid"]
+    assert (rows["ALFWorld"]["playable"], rows["ALFWorld"]["health"]) == (False, "not installed")
+    assert rows["WebArena"]["tier"] == "skip"
+    plain = agentgym(tmp_path, "--list-envs").stdout
+    assert all(name in plain for name in rows)
+
+
+def test_results_narrow_to_an_environment_and_name_damaged_files(tmp_path: Path) -> None:
+    agentgym(tmp_path, "--battery", "lightweight")
+    (batch,) = json.loads(agentgym(tmp_path, "--run", "Maze", "--json").stdout)["batches"]
+    damaged = tmp_path / "data" / "runs" / batch["batch_id"] / f"{batch['episodes'][0]['episode_id']}.json"
+    damaged.write_bytes(b"{")
+    done = agentgym(tmp_path, "--results", "--env", "maze", "--json")
+    shown = json.loads(done.stdout)
+    assert [(row["env"], row["n"]) for row in shown["results"]] == [("Maze", 1)]
+    assert [file["path"] for file in shown["damaged"]] == [str(damaged)]
+    assert str(damaged) in done.stderr
+
+
+def test_results_of_nothing_say_what_to_run(tmp_path: Path) -> None:
+    done = agentgym(tmp_path, "--results")
+    assert done.returncode == 0
+    assert "Nothing was played yet" in done.stderr
+    assert "agentgym-runner --battery lightweight" in done.stderr
+
+
+def test_nothing_hostile_reaches_the_terminal(tmp_path: Path) -> None:
+    hostile = "\x1b]0;owned\x07[/][red]\u202e\x9b2J"
+    (tmp_path / "profile.yaml").write_text(
+        json.dumps({"id": hostile, "environments": {"skip": [{"name": hostile, "reason": hostile}]}})
+    )
+    for options in (("--list-envs",), ("--run", hostile), ("--results",), ("--run", "Maze", "--env", hostile)):
+        done = agentgym(tmp_path, "--config", "profile.yaml", *options)
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", done.stdout + done.stderr), options
+
+
+def test_secrets_are_masked_in_what_is_said(tmp_path: Path) -> None:
+    environ = {"MY_API_KEY": "sesame-street-1"}
+    done = agentgym(tmp_path, "--run", "sesame-street-1", environ=environ)
+    assert "sesame-street-1" not in done.stdout + done.stderr
+    assert "***" in done.stderr
+
+
+def test_an_interrupt_keeps_and_sums_up_what_ran(tmp_path: Path) -> None:
+    command = [COMMAND, "--run", "BabyAI", "--repeat", "2000", "--json"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=ENVIRON, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        for _ in range(3):
+            assert process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        stdout, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    (batch,) = json.loads(stdout)["batches"]
+    assert batch["status"] == "cancelled"
+    assert 3 <= batch["n_episodes"] < 2000
+    files = list((tmp_path / "data" / "runs" / batch["batch_id"]).iterdir())
+    assert len(files) == batch["n_episodes"]
+    assert all(file.suffix == ".json" for file in files)
+
+
+def test_a_killed_run_is_recovered_by_the_next_start(tmp_path: Path) -> None:
+    command = [COMMAND, "--run", "Maze", "--repeat", "100000"]
+    with subprocess.Popen(command, cwd=tmp_path, env=ENVIRON, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline()
+        process.kill()
+    journals = list((tmp_path / "data" / "runs").glob("*/*.journal.jsonl"))
+    shown = json.loads(agentgym(tmp_path, "--results", "--json").stdout)
+    assert list((tmp_path / "data" / "runs").glob("*/*.journal.jsonl")) == []
+    assert shown["results"][0]["outcomes"].get("interrupted", 0) == len(journals) <= 1
+    assert shown["results"][0]["n_rated"] >= 1
+
+
+def test_a_terminal_gets_a_live_bar(tmp_path: Path) -> None:
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execve(COMMAND, [COMMAND, "--run", "Maze", "--repeat", "5"], ENVIRON | {"TERM": "xterm-256color"})
+    seen = read_all(fd, deadline=time.monotonic() + 60)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert "5/5" in seen
+    assert "success 100%" in seen
+
+
+def read_all(fd: int, deadline: float) -> str:
+    data = b""
+    while select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        try:
+            chunk = os.read(fd, 65536)
+        except OSError:  # Linux reports the end of a pseudo terminal this way
+            break
+        if not chunk:
+            break
+        data += chunk
+    return data.decode(errors="replace")
