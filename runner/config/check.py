@@ -9,7 +9,7 @@ import msgspec
 from runner.config.document import Value
 from runner.config.expand import Expanded
 from runner.config.expected import expected, known_keys
-from runner.config.problems import Problem, Show, Where
+from runner.config.problems import MAX_PROBLEMS, Problem, Show, Where
 from runner.config.profile import Price, Profile
 from runner.config.rules import broken_rules
 
@@ -21,10 +21,10 @@ def build(expanded: Expanded, show: Show) -> Profile | list[Problem]:
     """The profile, or what is wrong with it.
 
     The first problem is always found. After one that can be taken out of the data the search goes on, so that most
-    files show all of theirs at once.
+    files show all of theirs at once, though never more than ``MAX_PROBLEMS``.
     """
     if expanded.problems:
-        return expanded.problems
+        return expanded.problems[:MAX_PROBLEMS]
     problems: list[Problem] = []
     while True:
         try:
@@ -33,8 +33,10 @@ def build(expanded: Expanded, show: Show) -> Profile | list[Problem]:
             where, unknown = _locate(str(exc), expanded.data)
             if _keep_text(expanded, where):
                 continue
+            if any(where == place for place, _ in problems):  # a key that is needed, and was taken out as a bad one
+                return problems
             problems.append((where, _reason(where, unknown, expanded.data, show)))
-            if not _take_out(expanded.data, where):
+            if len(problems) == MAX_PROBLEMS or not _take_out(expanded.data, where):
                 return problems
         else:
             return problems or broken_rules(profile, show) or profile

@@ -40,7 +40,7 @@ def parse(text: str) -> Value:
         return _Reader(text).document()
     except yaml.MarkedYAMLError as exc:
         raise ConfigError(f"{_line(exc.problem_mark)}not valid YAML: {exc.problem or exc.context}") from exc
-    except (yaml.YAMLError, ValueError) as exc:  # ValueError: the parser without libyaml, on escapes beyond Unicode
+    except (yaml.YAMLError, ValueError, OverflowError) as exc:  # the last two: without libyaml, escapes beyond Unicode
         raise ConfigError(f"not valid YAML: {exc}") from exc
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from runner.config.document import Value, resolve
 from runner.config.problems import Problem, Where
@@ -14,8 +15,7 @@ _REFERENCE = re.compile(r"\$\{(?:(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<defaul
 _UNUSABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
-@dataclass
-class Expanded:
+class Expanded(msgspec.Struct):
     """The data with every reference replaced.
 
     Attributes:
@@ -26,8 +26,8 @@ class Expanded:
     """
 
     data: Value = None
-    texts: dict[Where, str] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    texts: dict[Where, str] = {}
+    problems: list[Problem] = []
 
 
 def expand(text: str, environ: Mapping[str, str]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -108,6 +107,8 @@ def _folders(cwd: Path, user_config: Path | None) -> Iterator[Traversable]:
 
 
 def _nearest(name: str, cwd: Path, user_config: Path | None) -> str:
+    from difflib import get_close_matches  # only a failed search needs it
+
     names = sorted({known for folder in _folders(cwd, user_config) for known in _names(folder)})
     close = get_close_matches(name, names)
     return f"Did you mean {' or '.join(close)}?" if close else f"Known are: {', '.join(names) or 'none'}."

@@ -8,6 +8,8 @@ from typing import TypeAlias
 
 from runner.config.document import Value
 
+MAX_PROBLEMS = 20
+
 Where: TypeAlias = tuple[str | int, ...]
 """Keys, and indices of lists, from the top of the file."""
 

@@ -4,7 +4,7 @@ from runner.store.database import EpisodeRow
 from runner.store.episodes import EpisodeFile, EpisodeStore
 from runner.store.files import Damaged
 from runner.store.index import EpisodeIndex, open_index
-from runner.store.recorder import EpisodeRecorder, SpanSource, SupportsOpenSpans
+from runner.store.recorder import EpisodeRecorder, SpanSource
 from runner.store.records import ActionRecord, EpisodeRecord, TimestepRecord
 from runner.store.results import UNRATED, ResultRow, summarise, wilson
 
@@ -20,7 +20,6 @@ __all__ = [
     "EpisodeStore",
     "ResultRow",
     "SpanSource",
-    "SupportsOpenSpans",
     "TimestepRecord",
     "open_index",
     "summarise",

@@ -23,6 +23,9 @@ VERSION = 1
 
 BUSY_TIMEOUT_S = 10.0
 
+DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+"""What SQLite's module raises; the latter when a broken file makes it describe the damage in no readable text."""
+
 _SIDE_FILES = ("", "-wal", "-shm", "-journal")
 _INT64 = 2**63
 
@@ -131,14 +134,14 @@ def connect(path: Path) -> sqlite3.Connection:
     try:
         try:
             return _open(path)
-        except sqlite3.Error as exc:
+        except DATABASE_ERRORS as exc:
             if not _is_damage(exc):
                 raise
             logger.warning("%s cannot be used (%s) and is made anew from the episode files", path, exc)
         for suffix in _SIDE_FILES:
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         return _open(path)
-    except (sqlite3.Error, OSError) as exc:
+    except (*DATABASE_ERRORS, OSError) as exc:
         raise StoreError(f"{path} cannot be opened: {exc}; check its permissions and the room on the disk") from exc
 
 
@@ -147,7 +150,7 @@ def _open(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
         _prepare(connection)
-    except sqlite3.Error:
+    except DATABASE_ERRORS:
         connection.close()
         raise
     return connection
@@ -170,6 +173,6 @@ def _prepare(connection: sqlite3.Connection) -> None:
     connection.execute("SELECT episode_id, batch_id, size, mtime_ns, reason FROM damaged LIMIT 0")
 
 
-def _is_damage(exc: sqlite3.Error) -> bool:
+def _is_damage(exc: Exception) -> bool:
     code = getattr(exc, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
     return code & 0xFF not in _NOT_THE_FILES_FAULT

@@ -110,7 +110,7 @@ class EpisodeStore:
             path = batch / f"{episode_id}.json"
             if is_id(episode_id) and path.exists():
                 return path
-        raise StoreError(f"there is no episode {episode_id!r} under {self.runs}; --results shows what there is")
+        raise StoreError(f"there is no episode {episode_id!r} under {self.runs}; check the id and the state directory")
 
     def files(self, damaged: list[Damaged] | None = None) -> Iterator[EpisodeFile]:
         """All episode files, in no order; files whose names are no episode id are added to ``damaged``."""

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from runner.errors import StoreError
-from runner.store.database import COLUMNS, EpisodeRow, connect, episode_row, from_columns, to_columns
+from runner.store.database import COLUMNS, DATABASE_ERRORS, EpisodeRow, connect, episode_row, from_columns, to_columns
 from runner.store.episodes import EpisodeFile, EpisodeStore
 from runner.store.files import Damaged, locked
 from runner.store.records import EpisodeRecord
@@ -128,7 +128,7 @@ class EpisodeIndex:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
-            except sqlite3.Error:
+            except DATABASE_ERRORS:
                 connection.execute("ROLLBACK")
                 raise
             connection.execute("COMMIT")
@@ -138,7 +138,7 @@ class EpisodeIndex:
         with self._lock:
             try:
                 yield self._connection
-            except sqlite3.Error as exc:
+            except DATABASE_ERRORS as exc:
                 raise self._unusable(exc) from exc
 
     def _unusable(self, exc: Exception) -> StoreError:

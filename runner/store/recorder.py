@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Protocol
 
 from runner.clock import Clock
 from runner.errors import StoreError
@@ -28,18 +29,19 @@ logger = logging.getLogger(__name__)
 
 
 class SpanSource(Protocol):
-    """The closed spans of the episode and their flows so far; both lists only grow."""
+    """The spans of one episode while it is played; the two lists hold the closed ones and only grow."""
 
-    spans: list[Span]
-    flows: list[Flow]
+    @property
+    def spans(self) -> list[Span]:
+        """Closed spans, in order of closing."""
 
+    @property
+    def flows(self) -> list[Flow]:
+        """The flows of the closed spans."""
 
-@runtime_checkable
-class SupportsOpenSpans(Protocol):
-    """A span source that knows the open spans as well."""
-
-    def open_spans(self) -> list[Span]:
-        """Copies of the open spans, outer ones first, each ending now."""
+    @property
+    def open_spans(self) -> Callable[[], list[Span]]:
+        """Gives copies of the open spans, outer ones first, each ending now; callable from any thread."""
 
 
 class EpisodeRecorder:
@@ -63,7 +65,6 @@ class EpisodeRecorder:
         self._store = store
         self._index = index
         self._source = source
-        self._tracks_open = source if isinstance(source, SupportsOpenSpans) else None  # isinstance is slow here
         self._clock = clock or Clock()
         self._lock = threading.Lock()
         self._over = False
@@ -167,10 +168,7 @@ class EpisodeRecorder:
         spans, flows = source.spans[self._n_spans :], source.flows[self._n_flows :]
         self._n_spans += len(spans)
         self._n_flows += len(flows)
-        return Traces(spans=spans, flows=flows, open_spans=self._open_spans())
-
-    def _open_spans(self) -> list[Span]:
-        return [] if self._tracks_open is None else self._tracks_open.open_spans()
+        return Traces(spans=spans, flows=flows, open_spans=source.open_spans())
 
     def _list(self, record: EpisodeRecord) -> None:
         try:

@@ -82,18 +82,14 @@ def ratio(
 
 def ratio_of(a: Sequence[float], b: Sequence[float]) -> Ratio:
     """The ratio of two sides that were measured in interleaved pairs."""
-    q1, median, q3 = _quartiles([one / other for one, other in zip(a, b, strict=True)])
+    q1, median, q3 = quartiles([one / other for one, other in zip(a, b, strict=True)])
     return Ratio(median, q1, q3, statistics.median(a), statistics.median(b))
 
 
-def quartiles(values: Sequence[float]) -> str:
-    """Between what the middle half of the values lies, to be put behind their median."""
-    q1, _, q3 = _quartiles(values)
-    return f"({q1:.2f}-{q3:.2f})"
-
-
-def _quartiles(values: Sequence[float]) -> list[float]:
-    return statistics.quantiles(values, n=4, method="inclusive")
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """The first quartile, the median and the third quartile."""
+    q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
+    return q1, median, q3
 
 
 def table(rows: Sequence[Row]) -> Table:

@@ -296,7 +296,7 @@ def test_abandoning_at_any_moment_gives_one_whole_episode(store: EpisodeStore, i
     assert len(index.recent()) == 8
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(st.data())
 def test_no_bytes_in_a_journal_crash_the_recovery(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:

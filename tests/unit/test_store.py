@@ -267,7 +267,7 @@ def test_what_is_no_plain_file_or_too_large_is_not_read(store: EpisodeStore) -> 
         store.load(path)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(st.data())
 def test_no_bytes_in_an_episode_file_crash_its_reader(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -1,0 +1,160 @@
+"""The TextCraft environment."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import msgspec
+
+from runner.envs.base import EmbeddedEnvironment, StepText
+from runner.envs.grammar import Command, Grammar
+from runner.envs.textcraft.crafting import (
+    COUNT,
+    WrongFormat,
+    craft,
+    fill,
+    holds,
+    ingredients_of,
+    item_id,
+    matching_recipe,
+)
+from runner.envs.textcraft.oracle import TextCraftOracle
+from runner.envs.textcraft.recipes import craft_command, shipped_table, spoken
+from runner.envs.textcraft.task import Task, make_task
+from runner.types import Action, InvalidAction, Mode, StepResult
+
+_COUNT: dict[str, Any] = {"type": "integer", "minimum": 1, "maximum": 999_999_999}
+_GRAMMAR = Grammar(
+    [
+        Command(
+            name="get",
+            description="Take items from the world. Only what cannot be crafted can be had this way.",
+            template="get {count} {item}",
+            pattern=re.compile(rf"get (?P<count>{COUNT}) (?P<item>.+)"),
+            parameters={"count": _COUNT, "item": {"type": "string", "description": 'As in "oak log".'}},
+        ),
+        Command(
+            name="craft",
+            description="Carry out one of the crafting commands once, with items you hold.",
+            template="craft {count} {item} using {ingredients}",
+            pattern=re.compile(rf"craft (?P<count>{COUNT}) (?P<item>.+) using (?P<ingredients>.+)"),
+            parameters={
+                "count": {**_COUNT, "description": "How many one crafting makes; the recipe decides."},
+                "item": {"type": "string", "description": 'As in "oak sign".'},
+                "ingredients": {
+                    "type": "string",
+                    "description": 'Exactly what the recipe asks for, as in "6 oak planks, 1 stick".',
+                },
+            },
+        ),
+        Command(
+            name="inventory",
+            description="List the items you hold.",
+            template="inventory",
+            pattern=re.compile("inventory"),
+        ),
+    ],
+    expected="get <count> <item>, craft <count> <item> using <count> <item>, <count> <item> …, or inventory",
+)
+_UNCOUNTED = re.compile(r"\Acraft (?=[^0-9])")
+
+
+class TextCraft(EmbeddedEnvironment):
+    """Craft one item of Minecraft 1.16 from what can be got; doing so gives 1 and ends the episode.
+
+    The first observation lists every recipe that may take part and up to ten others that share an ingredient. What has
+    a recipe cannot be got. A generic ingredient, such as planks, accepts any of its members, also mixed; where no
+    member has to be crafted, as with oak logs, it can also be got by its own name. One command is one crafting, and the
+    recipe says how many items that makes, whatever count is given or left out. There is no step limit.
+
+    ``compat`` keeps a quirk of AgentGym's server: the task can be stepped on after its end.
+    """
+
+    name: ClassVar[str] = "TextCraft"
+
+    def __init__(self, *, mode: Mode = "strict") -> None:
+        super().__init__(mode=mode)
+        self._table = shipped_table()
+        self.n_tasks = len(self._table.goals)
+        self.inventory: dict[str, int] = {}
+        """The items held and how many, in the order in which they came."""
+        self._task: Task
+
+    @property
+    def grammar(self) -> Grammar:
+        """Three commands: get, craft and inventory."""
+        return _GRAMMAR
+
+    def step(self, action: Action) -> StepResult:
+        """Take one action; see :meth:`EmbeddedEnvironment.step`."""
+        result = super().step(action)
+        self._running = self._running or self.mode == "compat"
+        return result
+
+    def parse(self, text: str) -> Action | InvalidAction:
+        """The call that ``text`` means; ``craft stick using …`` means one stick."""
+        parsed = super().parse(_UNCOUNTED.sub("craft 1 ", text.strip()))
+        return msgspec.structs.replace(parsed, text=text)
+
+    def admissible_actions(self) -> list[str]:
+        """``inventory``, the listed craftings that the inventory allows now, and what recipes towards the goal take.
+
+        There are more: any listed item in any number, and recipes that are not listed.
+        """
+        table = self._table
+        amounts = dict.fromkeys(amount for recipe in self._task.tree for amount in recipe.ingredients)
+        gets = [f"get {count} {spoken(name)}" for name, count in amounts if name in table.base]
+        filled = ((recipe, fill(table, recipe, self.inventory)) for recipe in self._task.listed)
+        return ["inventory", *gets, *(craft_command(recipe, used) for recipe, used in filled if used)]
+
+    def oracle(self, seed: int | None) -> TextCraftOracle:
+        """A planner for the running task; there is nothing random in it."""
+        return TextCraftOracle(self._table, self._task.goal, self.inventory)
+
+    def _reset(self, task_index: int) -> str:
+        self._task = make_task(self._table, task_index)
+        self.inventory = {}
+        return self._task.observation
+
+    def _step(self, text: str) -> StepText:
+        parsed = self.parse(text)
+        if isinstance(parsed, InvalidAction):
+            return f"Could not execute {text}", 0.0, False
+        call = parsed.tool_calls[0]
+        arguments = json.loads(call.arguments)
+        match call.name:
+            case "get":
+                return self._get(**arguments), 0.0, False
+            case "craft":
+                return self._craft(arguments)
+            case _:
+                return self._listed_inventory(), 0.0, False
+
+    def _get(self, count: int, item: str) -> str:
+        name = item_id(item)
+        if name not in self._table.base:
+            return f"Could not find {item}"
+        self.inventory[name] = self.inventory.get(name, 0) + count
+        return f"Got {count} {item}"
+
+    def _craft(self, arguments: Mapping[str, str]) -> StepText:
+        output = item_id(arguments["item"])
+        try:
+            given = ingredients_of(arguments["ingredients"])
+        except WrongFormat as exc:
+            return f"Wrong item format: {exc}", 0.0, False
+        if not holds(self.inventory, given):
+            return f"Could not find enough items to craft minecraft:{output}", 0.0, False
+        recipe = matching_recipe(self._table, output, given)
+        if recipe is None:
+            return f"Could not find a valid recipe for minecraft:{output}", 0.0, False
+        craft(self.inventory, recipe, given)
+        done = output == self._task.goal
+        return f"Crafted {recipe.count} minecraft:{output}", float(done), done
+
+    def _listed_inventory(self) -> str:
+        held = "".join(f"[{spoken(name)}] ({count}) " for name, count in self.inventory.items())
+        return f"Inventory: {held or 'You are not carrying anything.'}"

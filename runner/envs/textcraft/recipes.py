@@ -1,0 +1,150 @@
+"""The recipe table: what can be crafted from what, without circles."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, cached_property
+
+import msgspec
+
+from runner.resources import shipped
+
+
+class Recipe(msgspec.Struct, frozen=True, dict=True, cache_hash=True):
+    """One crafting: ``count`` of ``output`` from the ingredients, each an item or a generic name and how many."""
+
+    output: str
+    count: int
+    ingredients: tuple[tuple[str, int], ...]
+
+    @cached_property
+    def command(self) -> str:
+        """The recipe as it is listed, e.g. ``craft 4 stick using 2 planks``."""
+        return craft_command(self, dict(self.ingredients))
+
+
+class Source(msgspec.Struct, frozen=True):
+    """The shipped file; a recipe is ``[output, count, {ingredient: n}]``, and ``a|b`` as an ingredient makes it two."""
+
+    source: str
+    generics: dict[str, tuple[str, ...]]
+    recipes: list[tuple[str, int, dict[str, int]]]
+
+
+class Table:
+    """The recipes that are played; nothing changes once it is made.
+
+    Left out are those that unpack a single ``*_block``, and those that would close a circle (gold nuggets from the
+    ingot that is made of gold nuggets), taken in the order of the file. So every item can be made.
+    """
+
+    def __init__(self, source: Source) -> None:
+        """Choose the recipes of ``source``."""
+        self._members = source.generics
+        chosen: dict[str, list[Recipe]] = {}
+        for recipe in itertools.chain.from_iterable(map(_alternatives, source.recipes)):
+            if not _unpacks_a_block(recipe) and not self._closes_a_circle(recipe, chosen):
+                chosen.setdefault(recipe.output, []).append(recipe)
+        self.recipes: Mapping[str, Sequence[Recipe]] = chosen
+        self.base = frozenset(filter(self._is_base, _names(source)))
+        """What can be had without crafting: items without a recipe, and generic names that ask for no crafted item."""
+
+    @cached_property
+    def generics(self) -> Mapping[str, frozenset[str]]:
+        """Per generic name all that serves as it: its members, and such generic names as can be had themselves."""
+        return {
+            name: frozenset(members).union(
+                other for other, narrower in self._members.items() if other in self.base and {*narrower} <= {*members}
+            )
+            for name, members in self._members.items()
+        }
+
+    @cached_property
+    def goals(self) -> Sequence[str]:
+        """All items with a recipe: the fewest levels of crafting first, then by name."""
+        return tuple(sorted(self.recipes, key=lambda item: (self._depth(item), item)))
+
+    @cached_property
+    def uses(self) -> Mapping[str, Sequence[Recipe]]:
+        """Per ingredient the recipes that list it."""
+        uses: dict[str, list[Recipe]] = defaultdict(list)
+        for recipe in itertools.chain.from_iterable(self.recipes.values()):
+            for name, _ in recipe.ingredients:
+                uses[name].append(recipe)
+        return dict(uses)
+
+    def ways(self, name: str) -> list[Recipe]:
+        """The recipes that make an ingredient: those of all members of a generic name; none where none is needed."""
+        makers = () if name in self.base else self._members.get(name, (name,))
+        return [recipe for item in makers for recipe in self.recipes.get(item, ())]
+
+    def depth_of_recipe(self, recipe: Recipe) -> int:
+        """How many levels of crafting it takes at least, its own included."""
+        return 1 + max(self._depth(name) for name, _ in recipe.ingredients)
+
+    def tree(self, goal: str) -> list[Recipe]:
+        """Every recipe that may take part in making ``goal``."""
+        tree = dict.fromkeys(self.ways(goal))
+        pending = list(tree)
+        for recipe in pending:
+            new = dict.fromkeys(way for name, _ in recipe.ingredients for way in self.ways(name) if way not in tree)
+            tree.update(new)
+            pending.extend(new)
+        return pending
+
+    def _closes_a_circle(self, recipe: Recipe, chosen: Mapping[str, Sequence[Recipe]]) -> bool:
+        """Whether an ingredient, or a member of one, is itself made of the output."""
+        pending = [name for name, _ in recipe.ingredients]
+        seen = set(pending)
+        for name in pending:
+            below = [used for known in chosen.get(name, ()) for used, _ in known.ingredients]
+            new = {*below, *self._members.get(name, ())} - seen
+            seen |= new
+            pending.extend(new)
+        return recipe.output in seen
+
+    def _is_base(self, name: str) -> bool:
+        members = self._members.get(name)
+        if members is None:
+            return name not in self.recipes
+        needed = {used for item in members for recipe in self.recipes.get(item, ()) for used, _ in recipe.ingredients}
+        return needed <= {*members}
+
+    def _depth(self, name: str) -> int:
+        return min(map(self.depth_of_recipe, self.ways(name)), default=0)
+
+
+def craft_command(recipe: Recipe, ingredients: Mapping[str, int]) -> str:
+    """The command that carries ``recipe`` out with these items for its ingredients."""
+    using = ", ".join(f"{count} {spoken(name)}" for name, count in ingredients.items())
+    return f"craft {recipe.count} {spoken(recipe.output)} using {using}"
+
+
+def spoken(name: str) -> str:
+    """An item's name in observations and commands."""
+    return name.replace("_", " ")
+
+
+@cache
+def shipped_table() -> Table:
+    """The table of ``data/textcraft/recipes.json``, read once per process."""
+    text = shipped("data", "textcraft", "recipes.json").read_bytes()
+    return Table(msgspec.json.decode(text, type=Source))
+
+
+def _names(source: Source) -> set[str]:
+    """All items and generic names."""
+    names = {name for _, _, ingredients in source.recipes for places in ingredients for name in places.split("|")}
+    return names.union((output for output, _, _ in source.recipes), *source.generics.values())
+
+
+def _alternatives(row: tuple[str, int, dict[str, int]]) -> Iterator[Recipe]:
+    output, count, ingredients = row
+    for names in itertools.product(*(name.split("|") for name in ingredients)):
+        yield Recipe(output, count, tuple(zip(names, ingredients.values(), strict=True)))
+
+
+def _unpacks_a_block(recipe: Recipe) -> bool:
+    return len(recipe.ingredients) == 1 and recipe.ingredients[0][0].endswith("_block")

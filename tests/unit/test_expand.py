@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.config.document import parse, resolve
+from runner.config.expand import expand, expand_all
+from runner.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "expanded"),
+    [
+        ("${URL:-http://localhost:3030}/v1", "http://localhost:3030/v1"),
+        ("${SET}", "value"),
+        ("${SET:-other}", "value"),
+        ("<${SET}|${SET}>", "<value|value>"),
+        ("${EMPTY:-filled}", "filled"),
+        ("${EMPTY}", ""),
+        ("${UNSET:-}", ""),
+        ("${UNSET:-a b:-c}", "a b:-c"),
+        ("$SET {SET} $$ $", "$SET {SET} $$ $"),
+    ],
+)
+def test_references_expand(text: str, expanded: str) -> None:
+    assert expand(text, {"SET": "value", "EMPTY": ""}) == expanded
+
+
+@given(st.text())
+def test_a_value_is_never_expanded_again(value: str) -> None:
+    assert expand("${OUTER:-x}", {"OUTER": f"{value}${{INNER}}", "INNER": "bad"}) == f"{value}${{INNER}}"
+
+
+def test_an_unset_variable_without_a_default_is_named() -> None:
+    with pytest.raises(ConfigError, match="NOT_THERE is not set"):
+        expand("a ${NOT_THERE}", {})
+
+
+@pytest.mark.parametrize("text", ["${", "${}", "${1A}", "${A:?no}", "${A:-${B}}", "${A-b}", "${A"])
+def test_anything_else_after_the_opening_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected"):
+        expand(text, {"A": "a", "B": "b"})
+
+
+@given(st.text(), st.dictionaries(st.sampled_from(["A", "B"]), st.text()))
+def test_no_text_breaks_the_expansion(text: str, environ: dict[str, str]) -> None:
+    for candidate in (text, f"${{A:-{text}}}", f"${{{text}}}"):
+        try:
+            expand(candidate, environ)
+        except ConfigError as exc:
+            assert "expected" in str(exc) or "is not set" in str(exc)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("36001", 36001),
+        ("-7", -7),
+        ("010", 10),
+        ("90.5", 90.5),
+        ("1e3", 1000.0),
+        (".5", 0.5),
+        ("true", True),
+        ("False", False),
+        ("", None),
+        ("~", None),
+        ("null", None),
+        ("off", "off"),
+        ("yes", "yes"),
+        ("12:30", "12:30"),
+        ("1_000", "1_000"),
+        (".nan", ".nan"),
+        ("-.inf", "-.inf"),
+        ("1e999", "1e999"),
+        ("9" * 5000, "9" * 5000),
+        ("2024-01-01", "2024-01-01"),
+    ],
+)
+def test_scalars_are_read_by_one_rule(text: str, value: object) -> None:
+    assert resolve(text) == value
+    assert type(resolve(text)) is type(value)
+    assert parse(f"key: {text}") == {"key": value}
+    assert parse(f"key: '{text}'") == {"key": text}
+    expanded = expand_all({"key": "${VAR}"}, {"VAR": text})
+    assert expanded.data == {"key": value}
+    assert expanded.texts == {("key",): text}
+
+
+def test_a_reference_within_a_text_leaves_a_text() -> None:
+    expanded = expand_all({"key": "${A}${B}", "other": " ${A}"}, {"A": "1", "B": "2"})
+    assert expanded.data == {"key": "12", "other": " 1"}
+    assert not expanded.texts
+
+
+def test_keys_are_not_expanded_and_a_leading_underscore_is_refused_anywhere() -> None:
+    expanded = expand_all({"${A}": [{"_target_": "os.system"}]}, {"A": "a"})
+    assert expanded.data == {"${A}": [{"_target_": "os.system"}]}
+    assert expanded.problems == [(("${A}", 0, "_target_"), "keys must not start with _")]
+
+
+def test_every_problem_is_collected_with_its_place() -> None:
+    problems = expand_all({"a": "${NO}", "b": ["x\x1b", "y\ud800", "\n\t"]}, {}).problems
+    assert [where for where, _ in problems] == [("a",), ("b", 0), ("b", 1)]
+
+
+def test_nothing_is_shared_after_expansion() -> None:
+    data = expand_all(parse("a: &x {k: [1]}\nb: *x"), {}).data
+    assert isinstance(data, dict)
+    assert data["a"] == data["b"]
+    assert data["a"] is not data["b"]
