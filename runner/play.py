@@ -199,10 +199,10 @@ class Play:
             with span_of("get_tool_schemas", "environment"):
                 schemas = await settle(environment.get_tool_schemas())
             asked = clock()
-            with span_of("agent.act", "agent", semantic="agent"):
+            with span_of("agent.act", "agent"):
                 chats, action = check_turn(await settle(agent.act(observation, schemas)))
             answered = clock()
-            with span_of("env.step", "environment", semantic="environment"):
+            with span_of("env.step", "environment"):
                 reply, reward, done = check_step(await settle(environment.step(action)))
             stepped = clock()
             span.set_attribute("reward", reward)

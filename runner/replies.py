@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Awaitable
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar, cast
 
 import msgspec
 
@@ -15,11 +14,14 @@ from runner.types import Action, Chat, Environment, InvalidAction, StepResult, T
 _T = TypeVar("_T")
 
 
+def pending(value: _T | Awaitable[_T]) -> TypeGuard[Awaitable[_T]]:
+    """Whether the callee was async; asked before ``await``, since most are not and awaiting has its price."""
+    return hasattr(value, "__await__")
+
+
 async def settle(value: _T | Awaitable[_T]) -> _T:
     """The value itself, awaited first if the callee was async."""
-    if inspect.isawaitable(value):
-        return await value
-    return value
+    return await value if pending(value) else cast(_T, value)
 
 
 def check_chat(value: object, what: str) -> Chat:

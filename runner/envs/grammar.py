@@ -81,6 +81,8 @@ class Grammar:
 
 
 def _arguments(command: Command, groups: dict[str, str]) -> str:
+    if not groups:
+        return "{}"
     values: dict[str, str | int] = {
         name: int(value) if command.parameters[name]["type"] == "integer" else value for name, value in groups.items()
     }

@@ -27,7 +27,7 @@ Mode: TypeAlias = Literal["strict", "compat"]
 SpanLevel: TypeAlias = Literal["off", "episode", "full"]
 
 
-class ToolCall(msgspec.Struct, frozen=True):
+class ToolCall(msgspec.Struct, frozen=True, gc=False):
     """A call of one of the environment's tools; ``arguments`` is a JSON object as text."""
 
     id: str
@@ -52,7 +52,7 @@ class InvalidAction(msgspec.Struct, frozen=True):
 StepResult: TypeAlias = tuple[Chat, float, bool]
 
 
-class Tokens(msgspec.Struct, frozen=True):
+class Tokens(msgspec.Struct, frozen=True, gc=False):
     """Token counts of one or many inferences."""
 
     prompt: int = 0
@@ -152,6 +152,11 @@ class Trajectory(msgspec.Struct, kw_only=True):
         """The sum of the step rewards."""
         return sum(step.reward for step in self.timesteps)
 
+    def __repr__(self) -> str:
+        """A line: whole transcripts would end up in logs, and asyncio writes the repr of a task's result down."""
+        rounds = len(self.timesteps)
+        return f"<{type(self).__name__} {self.episode_id} {self.outcome} rounds={rounds} reward={self.reward:g}>"
+
 
 class EvaluatedTrajectory(Trajectory, kw_only=True):
     """A trajectory whose environment also gave evaluation details, as JSON-encodable data."""
@@ -159,7 +164,7 @@ class EvaluatedTrajectory(Trajectory, kw_only=True):
     evaluation: dict[str, Any]
 
 
-class Span(msgspec.Struct, kw_only=True):
+class Span(msgspec.Struct, kw_only=True, gc=False):
     """A closed interval of work; times are nanoseconds of one monotonic clock."""
 
     id: int
@@ -172,7 +177,7 @@ class Span(msgspec.Struct, kw_only=True):
     attributes: dict[str, str | int | float | bool | None] = {}
 
 
-class Flow(msgspec.Struct, frozen=True, kw_only=True):
+class Flow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One end of an arrow between spans; both ends carry the same ``id`` (unsigned 64 bit)."""
 
     id: int

@@ -66,10 +66,10 @@ def matching_recipe(table: Table, output: str, given: Items) -> Recipe | None:
     return next((recipe for recipe in table.recipes.get(output, ()) if fill(table, recipe, given) == given), None)
 
 
-def craft(inventory: dict[str, int], recipe: Recipe, used: Items) -> None:
-    """Take ``used``, which the inventory holds, and put in what the recipe makes of it."""
-    for item, count in used.items():
-        inventory[item] -= count
-        if not inventory[item]:
-            del inventory[item]
-    inventory[recipe.output] = inventory.get(recipe.output, 0) + recipe.count
+def exchange(inventory: dict[str, int], used: Items, item: str, count: int) -> None:
+    """Take ``used``, which the inventory holds, and put in ``count`` of ``item``."""
+    for name, taken in used.items():
+        inventory[name] -= taken
+        if not inventory[name]:
+            del inventory[name]
+    inventory[item] = inventory.get(item, 0) + count

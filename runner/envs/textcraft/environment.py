@@ -14,7 +14,7 @@ from runner.envs.grammar import Command, Grammar
 from runner.envs.textcraft.crafting import (
     COUNT,
     WrongFormat,
-    craft,
+    exchange,
     fill,
     holds,
     ingredients_of,
@@ -137,7 +137,7 @@ class TextCraft(EmbeddedEnvironment):
         name = item_id(item)
         if name not in self._table.base:
             return f"Could not find {item}"
-        self.inventory[name] = self.inventory.get(name, 0) + count
+        exchange(self.inventory, {}, name, count)
         return f"Got {count} {item}"
 
     def _craft(self, arguments: Mapping[str, str]) -> StepText:
@@ -151,7 +151,7 @@ class TextCraft(EmbeddedEnvironment):
         recipe = matching_recipe(self._table, output, given)
         if recipe is None:
             return f"Could not find a valid recipe for minecraft:{output}", 0.0, False
-        craft(self.inventory, recipe, given)
+        exchange(self.inventory, given, output, recipe.count)
         done = output == self._task.goal
         return f"Crafted {recipe.count} minecraft:{output}", float(done), done
 

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from runner.envs.textcraft.crafting import Items, craft, fill
+from runner.envs.textcraft.crafting import Items, exchange, fill
 from runner.envs.textcraft.recipes import Recipe, Table, craft_command, spoken
+
+
+class Step(NamedTuple):
+    """An action and what it does to an inventory."""
+
+    text: str
+    used: Items
+    item: str
+    count: int
 
 
 class TextCraftOracle:
     """Gets all base items, then crafts upwards.
 
     The recipe for each ingredient is settled at the start, by trying one change after the other as long as the plan
-    gets shorter; each action then is the first of a plan from the inventory of that moment.
+    gets shorter. The plan is made anew when the inventory is not what the last action should have made of it.
 
     Args:
         table: the recipes.
@@ -25,25 +35,32 @@ class TextCraftOracle:
         self._goal = goal
         self._inventory = inventory
         self._recipes = self._settled()
+        self._expected: dict[str, int] = {}
+        self._steps: list[Step] = []
 
     def next_action(self) -> str:
         """The next ``get`` or ``craft`` command."""
-        return self.plan()[0]
+        if self._inventory != self._expected or not self._steps:
+            self._expected = dict(self._inventory)
+            self._steps = self._plan(self._recipes)
+        step = self._steps.pop(0)
+        exchange(self._expected, step.used, step.item, step.count)
+        return step.text
 
     def plan(self) -> list[str]:
         """All actions from here to the goal."""
-        return _Plan(self._table, self._recipes, self._inventory).actions(self._goal)
+        return [step.text for step in self._plan(self._recipes)]
 
     def _settled(self) -> dict[str, Recipe]:
         options = self._options()
         recipes = {name: possible[0] for name, possible in options.items()}
         trials = [(name, recipe) for name, possible in options.items() for recipe in possible[1:]]
-        length, shortest = 0, self._length(recipes)
+        length, shortest = 0, len(self._plan(recipes))
         while length != shortest:
             length = shortest
             for name, recipe in trials:
                 trial = {**recipes, name: recipe}
-                if (tried := self._length(trial)) < shortest:
+                if (tried := len(self._plan(trial))) < shortest:
                     recipes, shortest = trial, tried
         return recipes
 
@@ -54,23 +71,24 @@ class TextCraftOracle:
         options = {name: self._table.ways(name) for name in names}
         return {name: sorted(ways, key=self._table.depth_of_recipe) for name, ways in options.items() if ways}
 
-    def _length(self, recipes: Mapping[str, Recipe]) -> int:
-        return len(_Plan(self._table, recipes, self._inventory).actions(self._goal))
+    def _plan(self, recipes: Mapping[str, Recipe]) -> list[Step]:
+        return _Plan(self._table, recipes, self._inventory).steps(self._goal)
 
 
 class _Plan:
-    """The actions from one inventory with one recipe for each crafted ingredient."""
+    """What to do from one inventory with one recipe for each crafted ingredient."""
 
     def __init__(self, table: Table, recipes: Mapping[str, Recipe], inventory: Items) -> None:
         self._table = table
         self._recipes = recipes
         self._stock = dict(inventory)
         self._gets: dict[str, int] = {}
-        self._crafts: list[str] = []
+        self._crafts: list[Step] = []
 
-    def actions(self, goal: str) -> list[str]:
+    def steps(self, goal: str) -> list[Step]:
         self._make(goal, 1)
-        return [f"get {count} {spoken(name)}" for name, count in self._gets.items()] + self._crafts
+        gets = [Step(f"get {count} {spoken(name)}", {}, name, count) for name, count in self._gets.items()]
+        return gets + self._crafts
 
     def _make(self, name: str, needed: int) -> None:
         """Put at least ``needed`` more of an item, or of a member of a generic name, into the stock."""
@@ -81,16 +99,12 @@ class _Plan:
             self._reserve(ingredient, count * times, reserved)
         for _ in range(times):
             used = fill(self._table, recipe, reserved) or {}  # never None: all of it is reserved
-            self._crafts.append(craft_command(recipe, used))
-            craft(reserved, recipe, used)
+            self._crafts.append(Step(craft_command(recipe, used), used, recipe.output, recipe.count))
+            exchange(reserved, used, recipe.output, recipe.count)
         self._stock[recipe.output] = self._stock.get(recipe.output, 0) + reserved[recipe.output]
 
     def _reserve(self, name: str, needed: int, reserved: dict[str, int]) -> None:
-        """Move ``needed`` of an ingredient from the stock to what is reserved, after adding what the stock lacks.
-
-        What the plan itself adds is taken before anything else that serves. So one action later, when part of it is
-        there, the next plan takes the same.
-        """
+        """Move ``needed`` of an ingredient from the stock to what is reserved, after adding what the stock lacks."""
         own = name if name in self._table.base else self._recipes[name].output
         serving = [own, *(item for item in self._stock if item in self._table.generics.get(name, ()) and item != own)]
         missing = needed - sum(self._stock.get(item, 0) for item in serving)

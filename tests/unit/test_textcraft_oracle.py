@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from statistics import median
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.envs.textcraft import TextCraft, TextCraftOracle
+from runner.envs.textcraft.recipes import shipped_table
+from runner.types import Action
+
+N_TASKS = 547
+
+
+def started(goal: str) -> TextCraft:
+    env = TextCraft()
+    env.reset(task_index=shipped_table().goals.index(goal))
+    return env
+
+
+def told(env: TextCraft, *texts: str) -> list[tuple[str | None, float, bool]]:
+    results = [env.step(Action(text=text)) for text in texts]
+    return [(chat[0]["content"], reward, done) for chat, reward, done in results]
+
+
+def finish(env: TextCraft, oracle: TextCraftOracle | None = None) -> list[str]:
+    """Let the oracle play to the end; each action has to succeed."""
+    oracle, actions, done = oracle or env.oracle(None), [], False
+    while not done:
+        actions.append(oracle.next_action())
+        assert len(actions) <= 200, actions
+        [(observation, reward, done)] = told(env, actions[-1])
+        assert observation and observation.startswith(("Got", "Crafted")), (actions[-1], observation)
+        assert reward == float(done)
+    return actions
+
+
+def test_every_task_is_solved_by_the_plan_of_its_start() -> None:
+    env = TextCraft()
+    lengths = []
+    for index in range(env.n_tasks):
+        env.reset(task_index=index)
+        plan = env.oracle(None).plan()
+        assert finish(env) == plan
+        lengths.append(len(plan))
+    assert len(lengths) == N_TASKS
+    assert max(lengths) == 48
+    assert median(lengths) == 5
+    assert sum(length <= 15 for length in lengths) == 526
+    assert max(lengths[:20]) == 4
+
+
+@pytest.mark.parametrize(
+    ("goal", "plan"),
+    [
+        ("emerald_block", ["get 9 emerald", "craft 1 emerald block using 9 emerald"]),
+        (
+            "stone_pickaxe",
+            [
+                "get 3 stone tool materials",
+                "get 4 bamboo",
+                "craft 1 stick using 2 bamboo",
+                "craft 1 stick using 2 bamboo",
+                "craft 1 stone pickaxe using 3 stone tool materials, 2 stick",
+            ],
+        ),
+        (
+            "oak_sign",
+            [
+                "get 2 oak logs",
+                "craft 4 oak planks using 1 oak logs",
+                "craft 4 oak planks using 1 oak logs",
+                "craft 4 stick using 2 oak planks",
+                "craft 3 oak sign using 6 oak planks, 1 stick",
+            ],
+        ),
+    ],
+)
+def test_plans(goal: str, plan: list[str]) -> None:
+    assert finish(started(goal)) == plan
+
+
+def test_what_is_held_is_used_and_surplus_is_not_made_again() -> None:
+    env = started("bookshelf")
+    told(env, "get 3 paper", "get 1 oak log", "get 1 spruce log")
+    told(env, "craft 4 oak planks using 1 oak log", "craft 4 spruce planks using 1 spruce log")
+    actions = finish(env)
+    assert not any("planks using" in action for action in actions)
+    assert actions[-1] == "craft 1 bookshelf using 4 oak planks, 2 spruce planks, 3 book"
+
+
+@settings(deadline=None, max_examples=60)
+@given(task_index=st.integers(0, N_TASKS - 1), data=st.data())
+def test_the_oracle_goes_on_from_any_inventory(task_index: int, data: st.DataObject) -> None:
+    env = TextCraft()
+    env.reset(task_index=task_index)
+    oracle = env.oracle(None)
+    for _ in range(data.draw(st.integers(0, 12))):
+        text = data.draw(st.sampled_from(env.admissible_actions()))
+        if told(env, text)[0][2]:
+            return
+    oracle = data.draw(st.sampled_from([oracle, env.oracle(None)]))
+    plan = oracle.plan()
+    assert oracle.next_action() == plan[0] == oracle.next_action()
+    assert finish(env, oracle) == plan
