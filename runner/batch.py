@@ -120,6 +120,7 @@ class Batch:
 
     def run(self) -> BatchResult:
         """Play everything planned; returns early only when cancelled or aborted."""
+        self._obey_early()
         n_slots = min(self.spec.concurrency, len(self._pending))
         idle = [self._new_slot() for _ in range(n_slots)]
         while self._pending or self._playing:
@@ -137,6 +138,13 @@ class Batch:
             data_label=self._data_label,
             duration_s=self._clock.monotonic() - self._started,
         )
+
+    def _obey_early(self) -> None:
+        """A command given before the start holds from the first episode on."""
+        while not self._inbox.empty():
+            item = self._inbox.get()
+            if not isinstance(item, Finished):
+                self._obey(item)
 
     def _start(self, slot: Slot, planned: PlannedEpisode) -> None:
         spans, trace = SpanList(), self._trace_file.for_track(slot.name)

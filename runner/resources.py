@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from pathlib import Path
 
 
 def shipped(*parts: str) -> Traversable:
@@ -13,5 +14,6 @@ def shipped(*parts: str) -> Traversable:
     """
     package = files("runner")
     packaged = package.joinpath("shipped")
-    root = packaged if packaged.is_dir() else package.joinpath("..")
-    return root.joinpath(*parts)
+    if isinstance(package, Path) and not packaged.is_dir():
+        return package.parent.joinpath(*parts)
+    return packaged.joinpath(*parts)

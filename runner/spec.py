@@ -12,6 +12,9 @@ from runner.episode import Runner
 from runner.errors import ConfigError
 from runner.types import Limits, Mode, SpanLevel
 
+MAX_NUMBER = 2**62
+"""Seeds and task indices stay below: with the attempts and tasks added they still fit 64 bits, as files need."""
+
 
 class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One batch: task indices ``task_index … task_index + repeat - 1``, each played ``attempts`` times.
@@ -57,6 +60,9 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
         for field, least in (("repeat", 1), ("attempts", 1), ("concurrency", 1), ("task_index", 0)):
             if (value := getattr(self, field)) < least:
                 raise ConfigError(f"{field} is {value}; it has to be at least {least}")
+        for field in ("seed", "task_index"):
+            if abs(getattr(self, field)) >= MAX_NUMBER:
+                raise ConfigError(f"{field} is {getattr(self, field)}; it has to be below {MAX_NUMBER}")
         agent = registry.canonical(registry.AGENTS, self.agent)
         if (agent == "scripted") != (self.script is not None):
             raise ConfigError("The agent scripted and a script go together: give both or neither")

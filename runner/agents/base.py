@@ -13,7 +13,7 @@ class TextAgent(ABC):
 
     tracer: Any = None
 
-    def init_after_reset(self) -> None:
+    def init_after_reset(self) -> None:  # noqa: B027 - a default, not a hook that was forgotten
         """Nothing to prepare."""
 
     @abstractmethod

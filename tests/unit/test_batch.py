@@ -178,21 +178,19 @@ def test_pause_holds_every_slot_and_resume_lets_go(workspace: Workspace) -> None
         elif isinstance(item, TimestepPlayed):
             played.append(item)
 
-    running = Running(Batch(spec("Gated", repeat=2, concurrency=2), workspace, observers=[observe]))
-    for _ in range(2):
-        assert Gated.entered.acquire(timeout=10)
-    running.batch.command("pause")
-    Gated.gate.release(2)
+    batch = Batch(spec("Gated", repeat=2, concurrency=2), workspace, observers=[observe])
+    batch.command("pause")
+    running = Running(batch)
     for _ in range(2):
         paused.get(timeout=10)
-    assert len(played) == 2
+    assert played == []
     running.batch.command("step")
     Gated.gate.release(2)
     for _ in range(2):
         paused.get(timeout=10)
-    assert len(played) == 4
+    assert len(played) == 2
     running.batch.command("resume")
-    Gated.gate.release(2)
+    Gated.gate.release(4)
     assert running.result().outcomes == {"success": 2}
 
 
@@ -228,6 +226,7 @@ def test_a_result_that_cannot_be_stored_is_a_named_problem(workspace: Workspace)
     [
         ({"repeat": 0}, "repeat is 0; it has to be at least 1"),
         ({"task_index": -1}, "task_index is -1"),
+        ({"seed": -(2**70)}, "seed is -1180591620717411303424; it has to be below"),
         ({"agent": "scripted"}, "give both or neither"),
         ({"script": ("a",)}, "give both or neither"),
         ({"env": "Contr"}, "Did you mean"),

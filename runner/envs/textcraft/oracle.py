@@ -15,7 +15,7 @@ class Step(NamedTuple):
     text: str
     used: Items
     item: str
-    count: int
+    amount: int
 
 
 class TextCraftOracle:
@@ -44,7 +44,7 @@ class TextCraftOracle:
             self._expected = dict(self._inventory)
             self._steps = self._plan(self._recipes)
         step = self._steps.pop(0)
-        exchange(self._expected, step.used, step.item, step.count)
+        exchange(self._expected, step.used, step.item, step.amount)
         return step.text
 
     def plan(self) -> list[str]:
@@ -104,18 +104,22 @@ class _Plan:
         self._stock[recipe.output] = self._stock.get(recipe.output, 0) + reserved[recipe.output]
 
     def _reserve(self, name: str, needed: int, reserved: dict[str, int]) -> None:
-        """Move ``needed`` of an ingredient from the stock to what is reserved, after adding what the stock lacks."""
-        own = name if name in self._table.base else self._recipes[name].output
-        serving = [own, *(item for item in self._stock if item in self._table.generics.get(name, ()) and item != own)]
-        missing = needed - sum(self._stock.get(item, 0) for item in serving)
-        if missing > 0 and name in self._table.base:
+        """Reserve ``needed`` of an ingredient: first what the stock has of it, then what is got or made for it."""
+        serving = self._table.generics.get(name, {name})
+        missing = self._take([item for item in self._stock if item in serving], needed, reserved)
+        if missing and name in self._table.base:
             self._gets[name] = self._gets.get(name, 0) + missing
-            self._stock[name] = self._stock.get(name, 0) + missing
-        elif missing > 0:
+            reserved[name] = reserved.get(name, 0) + missing
+        elif missing:
             self._make(name, missing)
-        for item in serving:
-            taken = min(needed, self._stock.get(item, 0))
+            self._take([self._recipes[name].output], missing, reserved)
+
+    def _take(self, items: list[str], needed: int, reserved: dict[str, int]) -> int:
+        """Move up to ``needed`` of these items from the stock to what is reserved; returns how many are missing."""
+        for item in items:
+            taken = min(needed, self._stock[item])
             if taken:
                 self._stock[item] -= taken
                 reserved[item] = reserved.get(item, 0) + taken
                 needed -= taken
+        return needed
