@@ -17,19 +17,15 @@ _PACKET_TAG = 0x0A
 """Field 1, length-delimited: a packet in the trace message, which is all that a trace file consists of."""
 
 
-def framed(packet: bytes) -> bytes:
-    """An encoded packet with the tag and the length that make it part of a trace."""
-    return _header(len(packet)) + packet
-
-
 @functools.lru_cache(maxsize=1024)
-def _header(length: int) -> bytes:
-    header = [_PACKET_TAG]
+def header(length: int, tag: int = _PACKET_TAG) -> bytes:
+    """The tag and the length that stand before a message to make it a field of another, by default a packet."""
+    encoded = [tag]
     while length >= 0x80:
-        header.append(length & 0x7F | 0x80)
+        encoded.append(length & 0x7F | 0x80)
         length >>= 7
-    header.append(length)
-    return bytes(header)
+    encoded.append(length)
+    return bytes(encoded)
 
 
 def append_packets(path: Path, packets: bytes, *, whole_until: int = 0) -> int:

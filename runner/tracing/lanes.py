@@ -11,7 +11,7 @@ from runner.types import Span
 Event: TypeAlias = tuple[int, Span | None]
 """A time and the span that begins there, or None where the innermost open one ends."""
 
-_opening_order = attrgetter("start_ns", "id")
+_id, _start_ns = attrgetter("id"), attrgetter("start_ns")
 
 
 class Lane:
@@ -23,21 +23,28 @@ class Lane:
         self.free_from = free_from
         self._open: list[Span] = []
 
-    def take(self, span: Span) -> bool:
-        """Put the span here if it is free or has the span's parent, and nothing later, open."""
-        self._close_until(span)
-        if self._open:
-            if not _contains(self._open[-1], span):
-                return False
-        elif span.start_ns < self.free_from:
-            return False
-        self.events.append((span.start_ns, span))
-        self._open.append(span)
-        return True
+    def take(self, spans: Iterable[Span]) -> int:
+        """Put spans here, one after the other, up to the first that does not fit; returns how many did.
 
-    def _close_until(self, span: Span) -> None:
-        while self._open and self._open[-1].end_ns <= span.start_ns and not _contains(self._open[-1], span):
-            self._close()
+        A span fits if the lane is free or has the span's parent, and nothing later, open.
+        """
+        n_taken, opened, add = 0, self._open, self.events.append
+        for span in spans:
+            parent, start_ns, end_ns = span.parent, span.start_ns, span.end_ns
+            while opened:
+                last = opened[-1]
+                if last.id == parent and end_ns <= last.end_ns:  # a child; both may have taken no time at all
+                    break
+                if last.end_ns > start_ns:
+                    return n_taken
+                self._close()
+            else:
+                if start_ns < self.free_from:
+                    return n_taken
+            add((start_ns, span))
+            opened.append(span)
+            n_taken += 1
+        return n_taken
 
     def _close(self) -> None:
         self.free_from = self._open.pop().end_ns
@@ -58,11 +65,14 @@ def arrange(spans: Iterable[Span], free_from: Iterable[int]) -> list[Lane]:
         spans: in any order; the ids of one tracer's spans grow in the order of their opening.
         free_from: of each lane there is, the time its last slice ended.
     """
-    lanes = [Lane(time_ns) for time_ns in free_from]
-    lane_of: dict[int | None, Lane] = {}
-    for span in sorted(spans, key=_opening_order):
+    ordered = sorted(sorted(spans, key=_id), key=_start_ns)
+    lanes = [Lane(time_ns) for time_ns in free_from] or [Lane(0)]
+    n_taken = lanes[0].take(ordered)  # nearly always all
+    rest = ordered[n_taken:]
+    lane_of: dict[int | None, Lane] = {span.id: lanes[0] for span in ordered[:n_taken]} if rest else {}
+    for span in rest:
         lane = lane_of.get(span.parent)
-        if lane is None or not lane.take(span):
+        if lane is None or not lane.take([span]):
             lane = _first_free(lanes, span)
         lane_of[span.id] = lane
     for lane in lanes:
@@ -70,15 +80,10 @@ def arrange(spans: Iterable[Span], free_from: Iterable[int]) -> list[Lane]:
     return lanes
 
 
-def _contains(parent: Span, span: Span) -> bool:
-    """Whether ``span`` is a child that its parent did not close before; both may have taken no time at all."""
-    return parent.id == span.parent and span.end_ns <= parent.end_ns
-
-
 def _first_free(lanes: list[Lane], span: Span) -> Lane:
     for lane in lanes:
-        if lane.take(span):
+        if lane.take([span]):
             return lane
     lanes.append(Lane(span.start_ns))
-    lanes[-1].take(span)
+    lanes[-1].take([span])
     return lanes[-1]

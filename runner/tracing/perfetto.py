@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from runner.tracing.appending import append_packets, framed
+from runner.tracing.appending import append_packets, header
 from runner.tracing.collectors import take_all
 from runner.tracing.lanes import Event, arrange
 from runner.tracing.tracer import create_flow_id
@@ -18,6 +18,9 @@ from runner.types import Flow, Span
 
 _REALTIME, _MONOTONIC = 1, 3
 """Perfetto's numbers of the two clocks."""
+
+_EVENT_TAG = 0x5A
+"""Field 11, length-delimited: a packet's track event."""
 
 
 class PerfettoFile:
@@ -38,6 +41,7 @@ class PerfettoFile:
         self._lock = threading.Lock()
         self._whole_until = 0
         self._free_from: dict[str, list[int]] = {}
+        self._encoders: dict[tuple[str, int], _SliceEncoder] = {}
 
     def for_track(self, track: str) -> PerfettoTrack:
         """A collector for one episode that is shown on the row ``track``."""
@@ -56,16 +60,16 @@ class PerfettoFile:
             packets += [self._descriptor(track, number) for number in range(len(known), len(lanes))]
             arrows = _arrows_by_span(flows)
             for number, lane in enumerate(lanes):
-                packets += self._slices(self._track_uuid(track, number), lane.events, arrows)
+                packets += self._encoder(track, number).slices(lane.events, arrows)
             self._whole_until = append_packets(self.path, b"".join(packets), whole_until=self._whole_until)
             self._free_from[track] = [lane.free_from for lane in lanes]
 
-    def _slices(self, track_uuid: int, events: Sequence[Event], arrows: Mapping[int, Sequence[Flow]]) -> list[bytes]:
-        encoder = _SliceEncoder(self._sequence, track_uuid)
-        return [
-            encoder.end(time_ns) if span is None else encoder.begin(span, arrows.get(span.id, ()))
-            for time_ns, span in events
-        ]
+    def _encoder(self, track: str, number: int) -> _SliceEncoder:
+        encoder = self._encoders.get((track, number))
+        if encoder is None:
+            encoder = _SliceEncoder(self._sequence, self._track_uuid(track, number))
+            self._encoders[track, number] = encoder
+        return encoder
 
     def _clocks(self) -> bytes:
         """Says that times are of the monotonic clock, and what time of day it was."""
@@ -129,59 +133,86 @@ def _arrows_by_span(flows: Sequence[Flow]) -> dict[int, list[Flow]]:
 
 
 class _SliceEncoder:
-    """Encodes the slices of one lane with the same two packets again and again, as making new ones takes far longer."""
+    """Encodes the slices of one lane.
+
+    Only times differ from slice to slice: the rest is encoded once and kept. Encoded messages of the same kind can be
+    joined into one, so a packet is its time and what was kept, and an event is its name, its attributes and its arrows.
+    """
 
     def __init__(self, sequence: int, track_uuid: int) -> None:
         from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket, TrackEvent
 
-        self._begin, self._end = TracePacket(), TracePacket()
-        for packet, kind in ((self._begin, TrackEvent.TYPE_SLICE_BEGIN), (self._end, TrackEvent.TYPE_SLICE_END)):
-            packet.timestamp_clock_id = _MONOTONIC
-            packet.trusted_packet_sequence_id = sequence
-            packet.track_event.type = kind
-            packet.track_event.track_uuid = track_uuid
-        self._event = self._begin.track_event
-        self._event.categories.append("")
-        self._categories = self._event.categories
-        self._annotations = self._event.debug_annotations
+        self._track_uuid = track_uuid
+        self._time = TracePacket()
+        packet = TracePacket(timestamp_clock_id=_MONOTONIC, trusted_packet_sequence_id=sequence)
+        self._packet: bytes = packet.SerializeToString()
+        packet.track_event.type = TrackEvent.TYPE_SLICE_END
+        packet.track_event.track_uuid = track_uuid
+        self._end: bytes = packet.SerializeToString()
+        self._named = functools.lru_cache(maxsize=128)(self._name)
+        self._plain = functools.lru_cache(maxsize=128)(self._begin)
 
-    def begin(self, span: Span, arrows: Sequence[Flow]) -> bytes:
-        self._begin.timestamp = span.start_ns
-        self._event.name = span.name
-        self._categories[0] = span.category
-        annotations = self._annotations
-        del annotations[:]
-        for key, value in span.attributes.items():
-            _annotate(annotations.add(), key, value)
+    def slices(self, events: Iterable[Event], arrows: Mapping[int, Sequence[Flow]]) -> list[bytes]:
+        """The packets, in pieces to be joined."""
+        pieces: list[bytes] = []
+        message, encode, plain, end = self._time, self._time.SerializeToString, self._plain, self._end
+        for time_ns, span in events:
+            if span is None:
+                body = end
+            elif span.attributes or span.id in arrows:
+                body = self._begin(span.name, span.category, span.attributes, arrows.get(span.id, ()))
+            else:
+                body = plain(span.name, span.category)
+            message.timestamp = time_ns
+            encoded: bytes = encode()
+            pieces += (header(len(encoded) + len(body)), encoded, body)
+        return pieces
+
+    def _begin(
+        self, name: str, category: str, attributes: Mapping[str, Value] | None = None, arrows: Sequence[Flow] = ()
+    ) -> bytes:
+        event = self._named(name, category)
+        if attributes:
+            event += b"".join([_annotation(key, value) for key, value in attributes.items()])
         if arrows:
-            return self._begin_with(arrows)
-        encoded: bytes = self._begin.SerializeToString()
-        return framed(encoded)
+            event += _ends(arrows)
+        return self._packet + header(len(event), _EVENT_TAG) + event
 
-    def _begin_with(self, arrows: Sequence[Flow]) -> bytes:
-        event = self._event
-        event.flow_ids.extend(flow.id for flow in arrows if flow.phase == "start")
-        event.terminating_flow_ids.extend(flow.id for flow in arrows if flow.phase == "end")
-        encoded: bytes = self._begin.SerializeToString()
-        del event.flow_ids[:], event.terminating_flow_ids[:]
-        return framed(encoded)
+    def _name(self, name: str, category: str) -> bytes:
+        from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
 
-    def end(self, time_ns: int) -> bytes:
-        self._end.timestamp = time_ns
-        encoded: bytes = self._end.SerializeToString()
-        return framed(encoded)
+        event = TrackEvent(type=TrackEvent.TYPE_SLICE_BEGIN, track_uuid=self._track_uuid, name=name)
+        event.categories.append(category)
+        encoded: bytes = event.SerializeToString()
+        return encoded
 
 
-def _annotate(annotation: Any, key: str, value: Value) -> None:  # noqa: ANN401
-    annotation.name = key
+def _ends(arrows: Sequence[Flow]) -> bytes:
+    """The part of an event that says which arrows leave and which arrive."""
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
+
+    event = TrackEvent()
+    event.flow_ids.extend(flow.id for flow in arrows if flow.phase == "start")
+    event.terminating_flow_ids.extend(flow.id for flow in arrows if flow.phase == "end")
+    encoded: bytes = event.SerializeToString()
+    return encoded
+
+
+@functools.lru_cache(maxsize=1024, typed=True)
+def _annotation(key: str, value: Value) -> bytes:
+    """The part of an event that holds one attribute."""
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
+
+    event = TrackEvent()
+    annotation = event.debug_annotations.add(name=key)
     kind = type(value)
-    if kind is str:
-        annotation.string_value = value
-    elif kind is int:
+    if kind is int:
         annotation.int_value = value
     elif kind is float:
         annotation.double_value = value
     elif kind is bool:
         annotation.bool_value = value
     else:
-        annotation.string_value = "None"
+        annotation.string_value = str(value)
+    encoded: bytes = event.SerializeToString()
+    return encoded
