@@ -7,9 +7,7 @@ import logging
 import queue
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal, TypeAlias
 
 import msgspec
 from ulid import ULID
@@ -19,49 +17,16 @@ from runner.control import EpisodeControl
 from runner.episode import EpisodeContext
 from runner.errors import boundary, log_failure
 from runner.observers import Observer, ObserverHub
+from runner.playing import Command, CommandName, EpisodeSpans, Playing
 from runner.result import BatchResult, BatchStatus, Tally
 from runner.slots import Slot
 from runner.spec import BatchSpec, PlannedEpisode
-from runner.store import EpisodeRecorder
+from runner.store import UNRATED, EpisodeRecord, EpisodeRecorder
 from runner.tracing import PerfettoTrack, SpanList, Tracer
-from runner.types import BatchProgress, EpisodeEvent, EpisodeHeader, ErrorInfo, Flow, Outcome, Span
+from runner.types import BatchProgress, EpisodeEvent, EpisodeHeader
 from runner.workspace import Workspace
 
 logger = logging.getLogger(__name__)
-
-Command: TypeAlias = Literal["cancel", "abort", "pause", "resume", "step"]
-
-INTERRUPT_AFTER_S = 2.0
-"""Seconds a cancelled episode has to reach a step boundary before what it awaits is cancelled."""
-
-
-class Playing:
-    """One episode in a slot: what is recorded of it and how it is commanded."""
-
-    def __init__(
-        self, header: EpisodeHeader, recorder: EpisodeRecorder, control: EpisodeControl, started: float
-    ) -> None:
-        """Remember them; the caller starts the slot."""
-        self.header = header
-        self.recorder = recorder
-        self.control = control
-        self.started = started
-        self.problems: list[BaseException] = []
-        self.interrupted = False
-
-    def record(self, event: EpisodeEvent) -> None:
-        """Keep an event; what goes wrong with that is remembered and never reaches the episode."""
-        with boundary(self.problems.append):
-            self.recorder.on_event(event)
-
-
-@dataclass
-class EpisodeSpans:
-    """The spans of an episode as its recorder wants them."""
-
-    spans: list[Span]
-    flows: list[Flow]
-    open_spans: Callable[[], list[Span]]
 
 
 class Finished(msgspec.Struct, frozen=True):
@@ -78,6 +43,9 @@ class Batch:
         spec: what to play, with registered names (``BatchSpec.checked``).
         workspace: where it is stored.
         observers: called with every item on threads of their own.
+        on_record: called on the thread of ``run`` with every episode that is over.
+        batch_id: a new one by default.
+        played: episodes of this batch from before; those that came to an end are counted and not played again.
         grace_s: seconds beyond the time limit after which a slot that does not come back is given up.
     """
 
@@ -87,42 +55,55 @@ class Batch:
         workspace: Workspace,
         *,
         observers: Iterable[Observer] = (),
+        on_record: Callable[[EpisodeRecord], None] | None = None,
+        batch_id: str | None = None,
         battery_id: str | None = None,
+        played: Iterable[EpisodeRecord] = (),
         grace_s: float = 5.0,
     ) -> None:
         """Prepare; nothing is played before ``run``."""
         self.spec = spec
-        self.batch_id = str(ULID())
+        self.batch_id = batch_id or str(ULID())
         self.battery_id = battery_id
         self._workspace = workspace
         self._clock = workspace.clock
         self._grace_s = grace_s
+        self._on_record = on_record
         self._hub = ObserverHub(observers)
         self._runner = spec.runner()
         environment = registry.load(registry.ENVS, spec.env)
         self._data_label: str = getattr(environment, "data_label", "")
         self._versions = {**workspace.versions, **registry.versions(getattr(environment, "packages", ()))}
         self._trace_file = workspace.trace_file(self.batch_id)
-        self._pending = deque(spec.plan())
+        self._tally = Tally()
+        self._pending = deque(self._missing(played))
+        self._n_before = len(self._tally.episodes)
         self._playing: dict[Slot, Playing] = {}
         self._inbox: queue.SimpleQueue[Finished | Command] = queue.SimpleQueue()
         self._names = itertools.count()
         self._status: BatchStatus = "completed"
-        self._cancelled_at: float | None = None
         self._paused = False
-        self._tally = Tally()
         self._seq = itertools.count()
         self._started = self._clock.monotonic()
 
-    def command(self, command: Command) -> None:
-        """Cancel, pause, resume or single-step the batch; ``abort`` gives up even on steps that are under way."""
-        self._inbox.put(command)
+    @property
+    def episode_ids(self) -> set[str]:
+        """The episodes that are being played."""
+        return {playing.header.episode_id for playing in list(self._playing.values())}
+
+    @property
+    def paused(self) -> bool:
+        """Whether its episodes wait at their step boundaries."""
+        return self._paused
+
+    def command(self, name: CommandName, episode_id: str | None = None) -> None:
+        """Command the batch, or one episode of it; takes effect at the next step boundaries."""
+        self._inbox.put(Command(name, episode_id))
 
     def run(self) -> BatchResult:
-        """Play everything planned; returns early only when cancelled or aborted."""
+        """Play everything planned; returns early only when it was ended by a command."""
         self._obey_early()
-        n_slots = min(self.spec.concurrency, len(self._pending))
-        idle = [self._new_slot() for _ in range(n_slots)]
+        idle = [self._new_slot() for _ in range(min(self.spec.concurrency, len(self._pending)))]
         while self._pending or self._playing:
             while idle and self._pending:
                 self._start(idle.pop(), self._pending.popleft())
@@ -139,23 +120,35 @@ class Batch:
             duration_s=self._clock.monotonic() - self._started,
         )
 
+    def _missing(self, played: Iterable[EpisodeRecord]) -> list[PlannedEpisode]:
+        ended = [record for record in played if record.outcome not in UNRATED]
+        for record in ended:
+            self._tally.add(record)
+        done = {(record.task_index, record.attempt) for record in ended}
+        return [planned for planned in self.spec.plan() if (planned.task_index, planned.attempt) not in done]
+
     def _obey_early(self) -> None:
         """A command given before the start holds from the first episode on."""
         while not self._inbox.empty():
             item = self._inbox.get()
-            if not isinstance(item, Finished):
+            if isinstance(item, Command):
                 self._obey(item)
 
     def _start(self, slot: Slot, planned: PlannedEpisode) -> None:
         spans, trace = SpanList(), self._trace_file.for_track(slot.name)
         tracer = Tracer(self.spec.tracing, (spans, trace), track=slot.name)
-        header = self._header(planned)
         source = EpisodeSpans(spans.spans, spans.flows, tracer.open_spans)
-        recorder = EpisodeRecorder(self._workspace.store, self._workspace.index, source, self._clock)
-        control = EpisodeControl(self._clock)
+        playing = self._playing[slot] = Playing(
+            slot=slot,
+            header=self._header(planned),
+            recorder=EpisodeRecorder(self._workspace.store, self._workspace.index, source, self._clock),
+            control=EpisodeControl(self._clock),
+            clock=self._clock,
+            deadline_s=self.spec.limits.max_duration_s + self._grace_s,
+            grace_s=self._grace_s,
+        )
         if self._paused:
-            control.pause()
-        playing = self._playing[slot] = Playing(header, recorder, control, self._clock.monotonic())
+            playing.control.pause()
         slot.submit(partial(self._play, playing, tracer, trace), partial(self._report, slot))
 
     async def _play(self, playing: Playing, tracer: Tracer, trace: PerfettoTrack) -> None:
@@ -165,16 +158,10 @@ class Batch:
             playing.record(event)
             self._hub.emit(event)
 
-        context = EpisodeContext(
-            header=playing.header,
-            control=playing.control,
-            tracer=tracer,
-            emit=emit,
-            clock=self._clock,
-        )
-        reset_kwargs = {"task_index": playing.header.task_index, "seed": playing.header.seed}
+        header = playing.header
+        context = EpisodeContext(header=header, control=playing.control, tracer=tracer, emit=emit, clock=self._clock)
         try:
-            await self._runner.play_episode(reset_kwargs, context=context)
+            await self._runner.play_episode({"task_index": header.task_index, "seed": header.seed}, context=context)
         finally:
             with boundary(log_failure(logger, "writing the trace")):
                 trace.flush()
@@ -207,46 +194,49 @@ class Batch:
 
     def _wait(self) -> list[Slot]:
         """Wait for a slot, a command or the next deadline; returns the slots that are free now."""
+        left_s = min((playing.left_s() for playing in self._playing.values()), default=1.0)
+        freed: list[Slot] = []
         try:
-            item = self._inbox.get(timeout=self._next_check_s())
+            item = self._inbox.get(timeout=min(1.0, max(0.01, left_s)))
         except queue.Empty:
-            return self._enforce()
-        if isinstance(item, Finished):
-            return self._finish(item)
-        self._obey(item)
-        return self._enforce()
-
-    def _next_check_s(self) -> float:
-        if self._cancelled_at is not None:
-            return 0.1
-        left = [self._deadline_s() - self._active_s(playing) for playing in self._playing.values()]
-        return min(1.0, max(0.01, min(left, default=1.0)))
-
-    def _deadline_s(self) -> float:
-        return self.spec.limits.max_duration_s + self._grace_s
-
-    def _active_s(self, playing: Playing) -> float:
-        return self._clock.monotonic() - playing.started - playing.control.paused_s()
+            return self._give_up_overdue()
+        if isinstance(item, Command):
+            self._obey(item)
+        else:
+            freed += self._finish(item)
+        return freed + self._give_up_overdue()
 
     def _finish(self, finished: Finished) -> list[Slot]:
         playing = self._playing.pop(finished.slot, None)
         if playing is None:  # a slot that was given up came back after all
-            finished.slot.close()
             return []
-        if finished.problem is not None and not playing.control.cancelled:
+        if finished.problem is not None and playing.control.cancelled is None:
             playing.problems.append(finished.problem)
         self._count(playing)
         return [finished.slot]
 
+    def _give_up_overdue(self) -> list[Slot]:
+        """Give up slots that are past their deadline or do not heed their end; each is replaced by a new one."""
+        overdue = [playing for playing in self._playing.values() if playing.overdue()]
+        for playing in overdue:
+            del self._playing[playing.slot]
+            playing.give_up()
+            self._count(playing)
+        return [self._new_slot() for _ in overdue]
+
     def _count(self, playing: Playing) -> None:
         if (record := playing.recorder.record) is not None:
             self._tally.add(record)
+            if self._on_record is not None:
+                with boundary(log_failure(logger, "announcing an episode")):
+                    self._on_record(record)
         for problem in playing.problems:
             self._tally.problems.append(f"episode {playing.header.episode_id}: {type(problem).__name__}: {problem}")
         self._announce()
 
     def _announce(self) -> None:
         n_done, n_planned = len(self._tally.episodes), self.spec.n_planned
+        n_new = n_done - self._n_before
         elapsed = self._clock.monotonic() - self._started
         self._hub.emit(
             BatchProgress(
@@ -257,56 +247,18 @@ class Batch:
                 n_planned=n_planned,
                 n_success=self._tally.n_success,
                 mean_reward=self._tally.mean_reward,
-                eta_s=elapsed / n_done * (n_planned - n_done) if n_done else None,
+                eta_s=elapsed / n_new * (n_planned - n_done) if n_new else None,
             )
         )
 
     def _obey(self, command: Command) -> None:
-        controls = [playing.control for playing in self._playing.values()]
-        match command:
-            case "cancel" | "abort":
-                self._pending.clear()
-                self._status = "cancelled"
-                self._cancelled_at = self._cancelled_at or self._clock.monotonic()
-                if command == "abort":
-                    self._cancelled_at = float("-inf")
-                for control in controls:
-                    control.cancel()
-            case "pause":
-                self._paused = True
-                for control in controls:
-                    control.pause()
-            case "resume":
-                self._paused = False
-                for control in controls:
-                    control.resume()
-            case "step":
-                self._paused = True
-                for control in controls:
-                    control.step()
-
-    def _enforce(self) -> list[Slot]:
-        """Give up slots that are past their deadline or do not heed a cancellation; each is replaced by a new one."""
-        freed: list[Slot] = []
-        for slot, playing in list(self._playing.items()):
-            if self._cancelled_at is not None:
-                waited = self._clock.monotonic() - self._cancelled_at
-                if waited > INTERRUPT_AFTER_S and not playing.interrupted:
-                    playing.interrupted = True
-                    slot.interrupt()
-                if waited > INTERRUPT_AFTER_S + self._grace_s:
-                    freed.append(self._give_up(slot, playing, Outcome.CANCELLED))
-            elif self._active_s(playing) > self._deadline_s():
-                freed.append(self._give_up(slot, playing, Outcome.TIMEOUT))
-        return freed
-
-    def _give_up(self, slot: Slot, playing: Playing, outcome: Outcome) -> Slot:
-        """Store what the journal has of an episode whose slot does not come back."""
-        del self._playing[slot]
-        slot.close()
-        settled = playing.control.settled
-        late = ErrorInfo("slot_abandoned", f"The episode did not come back within {self._deadline_s():g} s", "")
-        with boundary(playing.problems.append):
-            playing.recorder.abandon(settled or outcome, None if settled else late)
-        self._count(playing)
-        return self._new_slot()
+        for playing in self._playing.values():
+            if command.episode_id in (None, playing.header.episode_id):
+                playing.obey(command)
+        if command.episode_id is not None:
+            return
+        if command.ends is not None:
+            self._pending.clear()
+            self._status = "interrupted" if command.name == "interrupt" else "cancelled"
+        else:
+            self._paused = command.name != "resume"

@@ -20,7 +20,7 @@ class EpisodeControl:
         """Start out running; ``clock`` measures the pauses."""
         self._clock = clock or Clock()
         self._lock = threading.Lock()
-        self._cancelled = False
+        self._cancelled: Outcome | None = None
         self._paused = False
         self._permits = 0
         self._paused_s = 0.0
@@ -30,8 +30,8 @@ class EpisodeControl:
         """How the episode ended once that is certain, though cleaning up may still take time."""
 
     @property
-    def cancelled(self) -> bool:
-        """Whether the episode was told to stop."""
+    def cancelled(self) -> Outcome | None:
+        """The outcome that the episode was told to stop with, None while it may go on."""
         return self._cancelled
 
     @property
@@ -39,10 +39,10 @@ class EpisodeControl:
         """Whether the episode is to wait at its next step boundary."""
         return self._paused
 
-    def cancel(self) -> None:
-        """Stop at the next step boundary; also ends a pause."""
+    def cancel(self, outcome: Outcome = Outcome.CANCELLED) -> None:
+        """Stop at the next step boundary with this outcome; also ends a pause."""
         with self._lock:
-            self._cancelled = True
+            self._cancelled = outcome
             self._notify()
 
     def pause(self) -> None:

@@ -127,7 +127,7 @@ class Play:
                 await self._within_time()
             await self._judge()
         except asyncio.CancelledError:
-            self._trajectory.outcome = Outcome.CANCELLED
+            self._trajectory.outcome = self._control.cancelled or Outcome.CANCELLED
             raise
         finally:
             self._control.settled = self._trajectory.outcome
@@ -177,7 +177,7 @@ class Play:
                 return Outcome.TRUNCATED
             if self._time_left_s() <= 0:
                 return Outcome.TIMEOUT
-        return Outcome.CANCELLED
+        return self._control.cancelled or Outcome.CANCELLED
 
     async def _pass_boundary(self) -> bool:
         if not self._control.must_wait():
@@ -258,7 +258,7 @@ class Play:
 
 
 def _outcome(environment: Environment, trajectory: Trajectory) -> Outcome:
-    if trajectory.outcome in (Outcome.TIMEOUT, Outcome.CANCELLED):
+    if trajectory.outcome in (Outcome.TIMEOUT, Outcome.CANCELLED, Outcome.INTERRUPTED):
         return trajectory.outcome
     if trajectory.success:
         return Outcome.SUCCESS

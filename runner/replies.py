@@ -12,6 +12,8 @@ from runner.errors import AgentFault, EnvironmentFault
 from runner.types import Action, Chat, Environment, InvalidAction, StepResult, ToolSchema
 
 _T = TypeVar("_T")
+_NUMBERS = (int, float)  # made once: a union of types in an ``isinstance`` is made anew at each call
+_PAIRS = (tuple, list)
 
 
 def pending(value: _T | Awaitable[_T]) -> TypeGuard[Awaitable[_T]]:
@@ -30,8 +32,12 @@ def check_chat(value: object, what: str) -> Chat:
     Raises:
         EnvironmentFault: naming ``what`` and the type that came instead.
     """
-    if isinstance(value, list) and all(isinstance(message, dict) and "role" in message for message in value):
-        return value
+    if isinstance(value, list):
+        for message in value:
+            if not isinstance(message, dict) or "role" not in message:
+                break
+        else:
+            return value
     raise EnvironmentFault(f"{what} should be a list of messages with a role; got {type(value).__name__}")
 
 
@@ -44,7 +50,7 @@ def check_step(value: object) -> StepResult:
     if not isinstance(value, tuple) or len(value) != 3:
         raise EnvironmentFault(f"step should return (messages, reward, done); got {type(value).__name__}")
     chat, reward, done = value
-    if not isinstance(reward, int | float) or not math.isfinite(reward):
+    if not isinstance(reward, _NUMBERS) or not math.isfinite(reward):
         raise EnvironmentFault(f"step should return a finite number as reward; got {reward!r}")
     return check_chat(chat, "the observation of a step"), float(reward), bool(done)
 
@@ -55,8 +61,9 @@ def check_turn(value: object) -> tuple[list[Chat], Action]:
     Raises:
         AgentFault: naming the type that came instead.
     """
-    match value:
-        case (list() as chats, Action() as action) if all(isinstance(chat, list) for chat in chats):
+    if isinstance(value, _PAIRS) and len(value) == 2:
+        chats, action = value
+        if isinstance(action, Action) and isinstance(chats, list) and all(isinstance(chat, list) for chat in chats):
             return chats, action
     raise AgentFault(f"act should return (list of chats, Action); got {type(value).__name__}")
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
 
 from runner import registry
 from runner.agents.scripted import Script
+from runner.config import Profile, SkipEntry
 from runner.episode import Runner
 from runner.errors import ConfigError
 from runner.types import Limits, Mode, SpanLevel
 
 MAX_NUMBER = 2**62
 """Seeds and task indices stay below: with the attempts and tasks added they still fit 64 bits, as files need."""
+
+
+MAX_CONCURRENCY = 256
+"""Slots of one batch; each is a thread."""
+MAX_EPISODES = 1_000_000
+"""Episodes of one batch."""
 
 
 class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +68,12 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
         for field, least in (("repeat", 1), ("attempts", 1), ("concurrency", 1), ("task_index", 0)):
             if (value := getattr(self, field)) < least:
                 raise ConfigError(f"{field} is {value}; it has to be at least {least}")
+        if self.n_planned > MAX_EPISODES:
+            raise ConfigError(f"repeat x attempts is {self.n_planned}; one batch has at most {MAX_EPISODES} episodes")
+        if self.concurrency > MAX_CONCURRENCY:
+            raise ConfigError(f"concurrency is {self.concurrency}; at most {MAX_CONCURRENCY} slots can play at a time")
+        if self.limits.max_rounds < 1 or not 0 < self.limits.max_duration_s < math.inf:
+            raise ConfigError("The limits have to be at least one round and a positive number of seconds")
         for field in ("seed", "task_index"):
             if abs(getattr(self, field)) >= MAX_NUMBER:
                 raise ConfigError(f"{field} is {getattr(self, field)}; it has to be below {MAX_NUMBER}")
@@ -90,3 +104,24 @@ class PlannedEpisode(msgspec.Struct, frozen=True, kw_only=True):
     task_index: int
     attempt: int
     seed: int
+
+
+def resolve_environment(profile: Profile, name: str) -> str:
+    """The registered name of an environment that the profile allows to be played.
+
+    Raises:
+        ConfigError: saying why it cannot.
+    """
+    entry = profile.find(name)
+    if isinstance(entry, SkipEntry):
+        raise ConfigError(f"{entry.name} is skipped in profile {profile.id}: {entry.reason}")
+    installed = registry.names(registry.ENVS)
+    if name.lower() in map(str.lower, installed):
+        return registry.canonical(registry.ENVS, name)
+    if entry is None:
+        known = [*installed, *(listed.name for _, listed in profile.listed())]
+        raise ConfigError(f"There is no environment named {name!r}. {registry.suggestion(name, known)}")
+    raise ConfigError(
+        f"{entry.name} is in profile {profile.id}, but no environment of that name is installed. "
+        f"Installed are: {', '.join(installed)}."
+    )

@@ -4,23 +4,54 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from runner.cli.arguments import Options, parse
 from runner.cli.terminal import err
 from runner.errors import RunnerError
 
 USAGE = 2
+Subcommand: TypeAlias = Callable[[Sequence[str]], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 0 done, 1 an episode failed to run, 2 usage, 130 interrupted."""
-    options = parse(sys.argv[1:] if argv is None else argv)
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments and (subcommand := _subcommand(arguments[0])) is not None:
+        return _guarded(lambda: subcommand(arguments[1:]), failure=USAGE)
+    options = parse(arguments)
+    return _guarded(lambda: _dispatch(options), failure=1 if options.dry_run else USAGE)
+
+
+def _subcommand(name: str) -> Subcommand | None:
+    """What runs a subcommand; these and the options of a run exclude each other."""
+    match name:
+        case "node":
+            from runner.cli.node import main_node
+
+            return main_node
+        case "watch":
+            from runner.cli.watch import main_watch
+
+            return main_watch
+        case "outbox":
+            from runner.cli.outbox import main_outbox
+
+            return main_outbox
+        case "nats-info":
+            from runner.cli.nats_info import main_nats_info
+
+            return main_nats_info
+    return None
+
+
+def _guarded(work: Callable[[], int], *, failure: int) -> int:
     try:
-        return _dispatch(options)
+        return work()
     except RunnerError as exc:
         err(f"agentgym-runner: {exc}")
-        return 1 if options.dry_run else USAGE
+        return failure
     except BrokenPipeError:  # the reader of a pipe left; nothing more can be said to it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return USAGE

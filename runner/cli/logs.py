@@ -24,7 +24,8 @@ class _ToPerson(logging.Handler):
 def log_to(data_dir: Path) -> None:
     """Send the runner's warnings to standard error and to a log file that is kept small."""
     folder = data_dir / "logs"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
     to_file = RotatingFileHandler(
         folder / "runner.log", maxBytes=MAX_BYTES, backupCount=1, encoding="utf-8", delay=True
     )

@@ -7,11 +7,10 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner import registry
 from runner.cli.arguments import Options
-from runner.config import Profile, SkipEntry, load_profile, resolve_data_dir, resolve_node
+from runner.config import Profile, load_profile, resolve_data_dir, resolve_node
 from runner.errors import ConfigError
-from runner.spec import BatchSpec
+from runner.spec import BatchSpec, resolve_environment
 from runner.types import Limits
 
 
@@ -53,28 +52,7 @@ class Session:
             names = [entry.name for entry in self.profile.tier("lightweight") + self.profile.tier("moderate")]
         else:
             names = [entry.name for entry in self.profile.tier(options.battery or "lightweight")]
-        return [self._spec(self.environment(name)) for name in names]
-
-    def environment(self, name: str) -> str:
-        """The registered name of an environment that can be played.
-
-        Raises:
-            ConfigError: saying why it cannot.
-        """
-        entry = self.profile.find(name)
-        if isinstance(entry, SkipEntry):
-            raise ConfigError(f"{entry.name} is skipped in profile {self.profile.id}: {entry.reason}")
-        installed = registry.names(registry.ENVS)
-        if entry is None:
-            known = [*installed, *(known.name for _, known in self.profile.listed())]
-            if name.lower() not in map(str.lower, installed):
-                raise ConfigError(f"There is no environment named {name!r}. {registry.suggestion(name, known)}")
-        elif entry.name.lower() not in map(str.lower, installed):
-            raise ConfigError(
-                f"{entry.name} is in profile {self.profile.id}, but no environment of that name is installed. "
-                f"Installed are: {', '.join(installed)}."
-            )
-        return registry.canonical(registry.ENVS, name)
+        return [self._spec(resolve_environment(self.profile, name)) for name in names]
 
     def _spec(self, env: str) -> BatchSpec:
         options, episode = self.options, self.profile.episode

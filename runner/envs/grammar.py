@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Sequence
@@ -10,6 +11,9 @@ from typing import Any
 import msgspec
 
 from runner.types import Action, InvalidAction, ToolCall, ToolSchema
+
+_SHORT = 200
+"""Longer texts are not kept."""
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -52,15 +56,19 @@ class Grammar:
         self.expected = expected
         self.schemas: list[ToolSchema] = [command.schema() for command in commands]
         self._by_name = {command.name: command for command in commands}
+        self._known_call = functools.lru_cache(maxsize=1024)(self._call)  # agents say the same few things again
 
     def parse(self, text: str) -> Action | InvalidAction:
         """The tool call that ``text`` means, or why it means none."""
+        call = self._known_call(text) if len(text) <= _SHORT else self._call(text)
+        return InvalidAction(text, self.expected) if call is None else Action(text=text, tool_calls=[call])
+
+    def _call(self, text: str) -> ToolCall | None:
         stripped = text.strip()
         for command in self.commands:
             if match := command.pattern.fullmatch(stripped):
-                call = ToolCall(id="call_0", name=command.name, arguments=_arguments(command, match.groupdict()))
-                return Action(text=text, tool_calls=[call])
-        return InvalidAction(text, self.expected)
+                return ToolCall(id="call_0", name=command.name, arguments=_arguments(command, match.groupdict()))
+        return None
 
     def render(self, call: ToolCall) -> str | InvalidAction:
         """The canonical text of a tool call; a name, argument or value that does not fit is an invalid action."""

@@ -5,7 +5,7 @@ from runner.store.episodes import EpisodeFile, EpisodeStore
 from runner.store.files import Damaged
 from runner.store.index import EpisodeIndex, open_index
 from runner.store.recorder import EpisodeRecorder, SpanSource
-from runner.store.records import ActionRecord, EpisodeRecord, TimestepRecord
+from runner.store.records import ActionRecord, EpisodeRecord, TimestepRecord, is_id
 from runner.store.results import UNRATED, ResultRow, summarise, wilson
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "ResultRow",
     "SpanSource",
     "TimestepRecord",
+    "is_id",
     "open_index",
     "summarise",
     "wilson",

@@ -48,7 +48,7 @@ def _repaired(value: object, depth: int) -> Any:  # noqa: ANN401 - any JSON valu
     if depth == 0:
         return "…"
     match value:
-        case None | bool() | datetime():
+        case None | bool() | datetime() | msgspec.Raw():
             return value
         case str():
             return encodable(value)

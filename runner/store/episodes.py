@@ -105,6 +105,10 @@ class EpisodeStore:
         path = source if isinstance(source, Path) else self._find(source)
         return decode_episode(read(path), path)
 
+    def read_bytes(self, episode_id: str) -> bytes:
+        """The file of an episode as it is; raises a ``StoreError`` when there is none."""
+        return read(self._find(episode_id))
+
     def _find(self, episode_id: str) -> Path:
         for batch in self._folders():
             path = batch / f"{episode_id}.json"

@@ -30,8 +30,8 @@ class Traces(msgspec.Struct, kw_only=True, omit_defaults=True):
     open_spans: list[Span] = []
 
 
-class JournalLine(TimestepRecord, kw_only=True):
-    """A timestep, with what the episode file would otherwise not get: each only in the first line that knows it."""
+class Extras(msgspec.Struct, kw_only=True):
+    """What a line holds beside its timestep, as the episode file would not get it else: each where it is new."""
 
     reset_observation: StoredChat | msgspec.UnsetType = msgspec.UNSET
     tool_schemas: list[list[ToolSchema]] | msgspec.UnsetType = msgspec.UNSET
@@ -77,13 +77,15 @@ class JournalWriter:
             raise
         self._descriptor: int | None = descriptor
 
-    def append(self, line: JournalLine) -> None:
-        """Add a line; does nothing after ``fence`` or ``close``.
+    def append(self, step: bytes, extras: Extras) -> None:
+        """Add the line of an encoded ``TimestepRecord``; does nothing after ``fence`` or ``close``.
 
         Raises:
             OSError: when it cannot be written. What follows a torn line would be lost, so the journal is then fenced.
         """
-        data = encode(line) + b"\n"
+        further = encode(extras)
+        # Both are JSON objects; the line is one with the fields of both.
+        data = step + b"\n" if further == b"{}" else b"".join((step[:-1], b",", further[1:], b"\n"))
         with self._lock:
             if self._fenced or self._descriptor is None:
                 return
@@ -107,7 +109,8 @@ class JournalWriter:
 
 
 _HEADERS = msgspec.json.Decoder(EpisodeHeader)
-_LINES = msgspec.json.Decoder(JournalLine)
+_STEPS = msgspec.json.Decoder(TimestepRecord)
+_EXTRAS = msgspec.json.Decoder(Extras)
 
 
 def read_journal(path: Path) -> Journal:
@@ -170,21 +173,17 @@ def _take(journal: Journal, data: bytes) -> str | None:
     """Add a line to ``journal``, or say why it cannot be used."""
     try:
         str(data, "utf-8")
-        line = _LINES.decode(data)
+        step, extras = _STEPS.decode(data), _EXTRAS.decode(data)
     except (ValueError, RecursionError) as exc:
         return str(exc)
-    tool_schemas = journal.tool_schemas + _given(line.tool_schemas, [])
-    if not 0 <= line.tool_schemas_ref < len(tool_schemas):
+    tool_schemas = journal.tool_schemas + _given(extras.tool_schemas, [])
+    if not 0 <= step.tool_schemas_ref < len(tool_schemas):
         return "it refers to tool schemas that no line holds"
     journal.tool_schemas = tool_schemas
-    journal.reset_observation = _given(line.reset_observation, journal.reset_observation)
-    journal.steps.append(_timestep(line))
-    _add_traces(journal.traces, _given(line.traces, Traces()))
+    journal.reset_observation = _given(extras.reset_observation, journal.reset_observation)
+    journal.steps.append(step)
+    _add_traces(journal.traces, _given(extras.traces, Traces()))
     return None
-
-
-def _timestep(line: JournalLine) -> TimestepRecord:
-    return TimestepRecord(**{name: getattr(line, name) for name in TimestepRecord.__struct_fields__})
 
 
 def _add_traces(traces: Traces, new: Traces) -> None:

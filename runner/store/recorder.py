@@ -11,8 +11,8 @@ from runner.clock import Clock
 from runner.errors import StoreError
 from runner.store.episodes import EpisodeStore
 from runner.store.index import EpisodeIndex
-from runner.store.journal import Journal, JournalLine, JournalWriter, Traces, unfinished_record
-from runner.store.records import EpisodeRecord, SchemaTable, played_record, timestep_record
+from runner.store.journal import Extras, Journal, JournalWriter, Traces, unfinished_record
+from runner.store.records import EpisodeRecord, StoredSteps, played_record
 from runner.types import (
     EpisodeEnded,
     EpisodeEvent,
@@ -70,7 +70,7 @@ class EpisodeRecorder:
         self._over = False
         self._header: EpisodeHeader | None = None
         self._journal: JournalWriter | None = None
-        self._table = SchemaTable()
+        self._steps = StoredSteps()
         self._n_spans = 0
         self._n_flows = 0
 
@@ -117,18 +117,20 @@ class EpisodeRecorder:
             self._give_up_journal(exc)
 
     def _add(self, event: TimestepPlayed) -> None:
+        tools = self._steps.table.lists
+        n_known = len(tools)
+        step = self._steps.add(event.step)
         if self._journal is None or self.journal_error is not None:
             return
-        n_known = len(self._table.lists)
-        line = timestep_record(event.step, self._table.ref(event.step.available_tool_schemas), JournalLine)
-        if len(self._table.lists) > n_known:
-            line.tool_schemas = self._table.lists[n_known:]
+        extras = Extras()
+        if len(tools) > n_known:
+            extras.tool_schemas = tools[n_known:]
         if event.reset_observation is not None:
-            line.reset_observation = event.reset_observation
+            extras.reset_observation = event.reset_observation
         if self._source is not None:
-            line.traces = self._new_traces(self._source)
+            extras.traces = self._new_traces(self._source)
         try:
-            self._journal.append(line)
+            self._journal.append(step, extras)
         except OSError as exc:
             self._give_up_journal(exc)
 
@@ -139,12 +141,13 @@ class EpisodeRecorder:
         self.record = played_record(
             self._header,
             event.trajectory,
+            self._steps,
             ended_at=event.at,
             spans=list(self._source.spans) if self._source else [],
             flows=list(self._source.flows) if self._source else [],
         )
         try:
-            self._store.save(self.record)
+            self._store.save(self._steps.written_into(self.record))
         finally:
             if self._journal is not None:
                 self._journal.close()

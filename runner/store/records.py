@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import msgspec
 
 from runner.errors import StoreError
-from runner.store.encoding import finite
+from runner.store.encoding import encode, finite
 from runner.types import (
     Action,
     EpisodeHeader,
@@ -62,9 +62,6 @@ class TimestepRecord(msgspec.Struct, kw_only=True):
     cost: float | None = None
 
 
-_Step = TypeVar("_Step", bound=TimestepRecord)
-
-
 class EpisodeRecord(EpisodeHeader, kw_only=True):
     """An episode file; ``tokens`` and ``cost`` are sums, ``cost`` is None when no step has one."""
 
@@ -111,9 +108,31 @@ class SchemaTable:
         return len(self.lists) - 1
 
 
-def timestep_record(step: TimeStep, tool_schemas_ref: int, kind: type[_Step]) -> _Step:
+class StoredSteps:
+    """The timesteps of an episode while it is played, each encoded once, with the tools they refer to."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.records: list[TimestepRecord] = []
+        self.encoded: list[msgspec.Raw] = []
+        self.table = SchemaTable()
+
+    def add(self, step: TimeStep) -> bytes:
+        """Take the next played step; returns it encoded."""
+        record = timestep_record(step, self.table.ref(step.available_tool_schemas))
+        data = encode(record)
+        self.records.append(record)
+        self.encoded.append(msgspec.Raw(data))
+        return data
+
+    def written_into(self, record: EpisodeRecord) -> EpisodeRecord:
+        """The record of these steps as it is to be encoded: with the steps as they already are."""
+        return msgspec.structs.replace(record, timesteps=self.encoded)
+
+
+def timestep_record(step: TimeStep, tool_schemas_ref: int) -> TimestepRecord:
     """A played step as it is stored."""
-    return kind(
+    return TimestepRecord(
         index=step.index,
         actor=step.actor,
         chats=step.chats,
@@ -152,16 +171,21 @@ def episode_record(
 
 
 def played_record(
-    header: EpisodeHeader, trajectory: Trajectory, *, ended_at: datetime, spans: list[Span], flows: list[Flow]
+    header: EpisodeHeader,
+    trajectory: Trajectory,
+    steps: StoredSteps | None = None,
+    *,
+    ended_at: datetime,
+    spans: list[Span],
+    flows: list[Flow],
 ) -> EpisodeRecord:
-    """The record of an episode that came to its end."""
-    table = SchemaTable()
-    steps = [
-        timestep_record(step, table.ref(step.available_tool_schemas), TimestepRecord) for step in trajectory.timesteps
-    ]
+    """The record of an episode that came to its end; ``steps`` are those it has so far, the others are added."""
+    steps = steps or StoredSteps()
+    for step in trajectory.timesteps[len(steps.records) :]:
+        steps.add(step)
     return episode_record(
         header,
-        steps,
+        steps.records,
         env_episode_id=trajectory.env_episode_id,
         ended_at=ended_at,
         duration_s=finite(trajectory.duration_s),
@@ -169,7 +193,7 @@ def played_record(
         outcome=trajectory.outcome,
         success=trajectory.success,
         reset_observation=trajectory.reset_observation,
-        tool_schemas=table.lists,
+        tool_schemas=steps.table.lists,
         spans=spans,
         flows=flows,
         error=trajectory.error_info,

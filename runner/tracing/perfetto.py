@@ -148,35 +148,46 @@ class _SliceEncoder:
         self._packet: bytes = packet.SerializeToString()
         packet.track_event.type = TrackEvent.TYPE_SLICE_END
         packet.track_event.track_uuid = track_uuid
-        self._end: bytes = packet.SerializeToString()
+        self._end_packet: bytes = packet.SerializeToString()
         self._named = functools.lru_cache(maxsize=128)(self._name)
         self._plain = functools.lru_cache(maxsize=128)(self._begin)
+        self._end = functools.lru_cache(maxsize=16)(self._ending)
 
     def slices(self, events: Iterable[Event], arrows: Mapping[int, Sequence[Flow]]) -> list[bytes]:
         """The packets, in pieces to be joined."""
         pieces: list[bytes] = []
         message, encode, plain, end = self._time, self._time.SerializeToString, self._plain, self._end
         for time_ns, span in events:
-            if span is None:
-                body = end
-            elif span.attributes or span.id in arrows:
-                body = self._begin(span.name, span.category, span.attributes, arrows.get(span.id, ()))
-            else:
-                body = plain(span.name, span.category)
             message.timestamp = time_ns
-            encoded: bytes = encode()
-            pieces += (header(len(encoded) + len(body)), encoded, body)
+            time: bytes = encode()
+            if span is None:
+                pieces += (end(len(time)), time)
+            elif span.attributes or span.id in arrows:
+                own = span.attributes, arrows.get(span.id, ())
+                pieces += (self._begin(len(time), span.name, span.category, *own), time)
+            else:
+                pieces += (plain(len(time), span.name, span.category), time)
         return pieces
 
     def _begin(
-        self, name: str, category: str, attributes: Mapping[str, Value] | None = None, arrows: Sequence[Flow] = ()
+        self,
+        n_more: int,
+        name: str,
+        category: str,
+        attributes: Mapping[str, Value] | None = None,
+        arrows: Sequence[Flow] = (),
     ) -> bytes:
+        """The packet that begins a slice, but for its last ``n_more`` bytes."""
         event = self._named(name, category)
         if attributes:
             event += b"".join([_annotation(key, value) for key, value in attributes.items()])
         if arrows:
             event += _ends(arrows)
-        return self._packet + header(len(event), _EVENT_TAG) + event
+        event = self._packet + header(len(event), _EVENT_TAG) + event
+        return header(len(event) + n_more) + event
+
+    def _ending(self, n_more: int) -> bytes:
+        return header(len(self._end_packet) + n_more) + self._end_packet
 
     def _name(self, name: str, category: str) -> bytes:
         from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
@@ -208,8 +219,8 @@ def _annotation(key: str, value: Value) -> bytes:
     kind = type(value)
     if kind is int:
         annotation.int_value = value
-    elif kind is float:
-        annotation.double_value = value
+    elif isinstance(value, float):
+        annotation.double_value = value + 0.0  # -0.0 and 0.0 are the same to the cache
     elif kind is bool:
         annotation.bool_value = value
     else:

@@ -15,21 +15,20 @@ from typing import Any, Literal, Self, TypeVar, cast
 import msgspec
 
 from runner.tracing.collectors import Collector
-from runner.tracing.values import plain, plain_attributes, plain_text
+from runner.tracing.values import MAX_VALUE_BYTES, plain, plain_attributes, plain_text
 from runner.types import Flow, Span, SpanLevel
 
 _UINT64 = 2**64 - 1
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-class SpanHandle:
+class SpanHandle(msgspec.Struct, eq=False):
     """A span for the code inside its ``with`` block. This class records nothing: it is what a tracer gives that is off.
 
     ``id`` is unique in its tracer and 0 where nothing is recorded.
     """
 
-    __slots__ = ()
-    id: int = 0
+    id: int
 
     def set_attribute(self, key: str, value: object) -> None:
         """Add or replace an attribute."""
@@ -48,21 +47,17 @@ class SpanHandle:
     ) -> None: ...
 
 
-_NOTHING = SpanHandle()
+_NOTHING = SpanHandle(0)
 _current: ContextVar[_OpenSpan | None] = ContextVar("current_span", default=None)
 
 
-class _OpenSpan(SpanHandle):
+class _OpenSpan(SpanHandle, eq=False):
     """A span that is recorded; it counts from ``__enter__`` to ``__exit__``."""
 
-    __slots__ = ("_flows", "_outer", "_record", "_tracer", "id")
-    _outer: _OpenSpan | None  # what was current before, of any tracer; set by __enter__
-
-    def __init__(self, tracer: Tracer, record: Span) -> None:
-        self._tracer = tracer
-        self._record = record
-        self._flows: list[Flow] | None = None
-        self.id = record.id
+    _tracer: Tracer
+    _record: Span
+    _outer: _OpenSpan | None = None  # what was current before, of any tracer
+    _flows: list[Flow] | None = None
 
     def set_attribute(self, key: str, value: object) -> None:
         self._record.attributes[plain_text(key)] = plain(value)
@@ -146,17 +141,19 @@ class Tracer:
         """
         if not self._full and (self.level == "off" or category != "episode"):
             return _NOTHING
+        if not (len(name) + len(category) <= MAX_VALUE_BYTES and name.isascii() and category.isascii()):
+            name, category = plain_text(name), plain_text(category)
         record = Span(
             id=self._next_id(),
             parent=None,
-            name=plain_text(name),
-            category=plain_text(category),
+            name=name,
+            category=category,
             track=self.track,
             start_ns=0,
             end_ns=0,
-            attributes=plain_attributes(attributes),
+            attributes=plain_attributes(attributes) if attributes else {},
         )
-        return _OpenSpan(self, record)
+        return _OpenSpan(record.id, self, record)
 
     def open_spans(self) -> list[Span]:
         """Copies of the spans that are open, outer ones first, each ending now; callable from any thread."""

@@ -19,13 +19,13 @@ _ALWAYS_PLAIN = frozenset({float, bool, type(None)})
 def plain(value: Any) -> Value:  # noqa: ANN401 - told apart by exact type, for speed
     """A value that JSON and protobuf can hold: 64-bit numbers, bool, None, and all else as text of at most 1 KiB."""
     kind = type(value)
-    if (kind is str and len(value) <= MAX_VALUE_BYTES and value.isascii()) or kind in _ALWAYS_PLAIN:
-        result: Value = value
-    elif kind is int and -_INT64 <= value < _INT64:
-        result = value
-    else:
-        result = _converted(value)
-    return result
+    if (
+        kind in _ALWAYS_PLAIN
+        or (kind is str and len(value) <= MAX_VALUE_BYTES and value.isascii())
+        or (kind is int and -_INT64 <= value < _INT64)
+    ):
+        return value  # type: ignore[no-any-return]
+    return _converted(value)
 
 
 def plain_attributes(attributes: dict[str, Any]) -> dict[str, Value]:
@@ -34,8 +34,7 @@ def plain_attributes(attributes: dict[str, Any]) -> dict[str, Value]:
     if len(keys) > MAX_VALUE_BYTES or not keys.isascii():
         attributes = {plain_text(key): value for key, value in attributes.items()}
     for key, value in attributes.items():
-        if type(value) not in _ALWAYS_PLAIN:
-            attributes[key] = plain(value)
+        attributes[key] = plain(value)
     return attributes
 
 

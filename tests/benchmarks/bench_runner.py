@@ -15,9 +15,9 @@ from typing import Self, TypeAlias
 from ulid import ULID
 
 from runner.agents.random import RandomAgent
-from runner.batch import EpisodeSpans
 from runner.envs.babyai import BabyAI
 from runner.episode import EpisodeContext, Runner
+from runner.playing import EpisodeSpans
 from runner.store import EpisodeRecorder
 from runner.tracing import SpanList, Tracer
 from runner.types import EpisodeHeader, Limits

@@ -150,7 +150,7 @@ def test_cancel_keeps_what_ran_and_leaves_it_out_of_the_rates(workspace: Workspa
 
 
 def test_cancel_reaches_an_await_that_never_returns(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.batch.INTERRUPT_AFTER_S", 0.05)
+    monkeypatch.setattr("runner.playing.INTERRUPT_AFTER_S", 0.05)
     running = Running(Batch(spec("AsyncHanging"), workspace))
     assert AsyncHanging.entered.acquire(timeout=10)
     Counter.closed.clear()
@@ -227,6 +227,9 @@ def test_a_result_that_cannot_be_stored_is_a_named_problem(workspace: Workspace)
         ({"repeat": 0}, "repeat is 0; it has to be at least 1"),
         ({"task_index": -1}, "task_index is -1"),
         ({"seed": -(2**70)}, "seed is -1180591620717411303424; it has to be below"),
+        ({"concurrency": 30_000}, "at most 256 slots"),
+        ({"repeat": 10_000, "attempts": 10_000}, "at most 1000000 episodes"),
+        ({"limits": Limits(max_rounds=0)}, "at least one round"),
         ({"agent": "scripted"}, "give both or neither"),
         ({"script": ("a",)}, "give both or neither"),
         ({"env": "Contr"}, "Did you mean"),

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from runner.clock import Clock
 from runner.errors import StoreError
 from runner.store import EpisodeIndex, EpisodeStore, open_index
-from runner.store.journal import JournalLine, JournalWriter, read_journal
+from runner.store.encoding import encode
+from runner.store.journal import Extras, JournalWriter, read_journal
 from runner.store.records import timestep_record
 from runner.types import ErrorInfo, Outcome, Tokens
 from tests.store_samples import Recording, damaged, header, new_id, step, tools
@@ -34,11 +35,9 @@ def index(store: EpisodeStore) -> Iterator[EpisodeIndex]:
     index.close()
 
 
-def _line(number: int) -> JournalLine:
-    line = timestep_record(step(number), 0, JournalLine)
-    if number == 0:
-        line.tool_schemas = [tools("move")]
-    return line
+def _append(writer: JournalWriter, number: int) -> None:
+    extras = Extras() if number else Extras(tool_schemas=[tools("move")])
+    writer.append(encode(timestep_record(step(number), 0)), extras)
 
 
 def _orphan(store: EpisodeStore, n_steps: int) -> Path:
@@ -46,7 +45,7 @@ def _orphan(store: EpisodeStore, n_steps: int) -> Path:
     about = header()
     writer = JournalWriter(store.journal_path(about.batch_id, about.episode_id), about)
     for number in range(n_steps):
-        writer.append(_line(number))
+        _append(writer, number)
     writer.close()
     return writer.path
 
@@ -148,9 +147,9 @@ def test_a_journal_of_another_name_is_not_used(other: str, store: EpisodeStore) 
 def test_a_journal_in_use_is_left_alone(store: EpisodeStore) -> None:
     about = header()
     writer = JournalWriter(store.journal_path(about.batch_id, about.episode_id), about)
-    writer.append(_line(0))
+    _append(writer, 0)
     assert EpisodeStore(store.data_dir).recover() == []
-    writer.append(_line(1))
+    _append(writer, 1)
     writer.close()
     assert [record.rounds for record in store.recover()] == [2]
 
@@ -183,12 +182,12 @@ def test_half_written_files_are_removed_once_they_are_nobodys(store: EpisodeStor
 def test_nothing_is_written_after_the_fence(store: EpisodeStore) -> None:
     about = header()
     writer = JournalWriter(store.journal_path(about.batch_id, about.episode_id), about)
-    writer.append(_line(0))
+    _append(writer, 0)
     writer.fence()
-    writer.append(_line(1))
+    _append(writer, 1)
     assert len(read_journal(writer.path).steps) == 1
     writer.close()
-    writer.append(_line(1))
+    _append(writer, 1)
     assert len(read_journal(writer.path).steps) == 1
 
 

@@ -1,0 +1,89 @@
+"""Turns what was played into durable events, which wait in the outbox until every sink has them."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Literal
+
+from runner.config import NatsSettings
+from runner.errors import boundary, log_failure
+from runner.events.codec import DurableNames
+from runner.events.outbox import Outbox, OutboxEvent
+from runner.events.schema import NodeStatus
+from runner.publish import batch_event, enqueue_missing, episode_event, status_event
+from runner.result import BatchResult
+from runner.store import EpisodeRecord
+from runner.workspace import Workspace
+
+logger = logging.getLogger(__name__)
+
+
+class Announcer:
+    """Adds events to the outbox; from any thread, and never an error to whoever plays.
+
+    What cannot be added now is derived from the episode files at the next start.
+    """
+
+    def __init__(self, workspace: Workspace, names: DurableNames, *, role: Literal["node", "run"]) -> None:
+        """Open the outbox, and add what an earlier process played but could not announce.
+
+        Raises:
+            StoreError: when the outbox cannot be used.
+        """
+        self.outbox = Outbox(workspace.data_dir / "outbox.sqlite", workspace.clock)
+        self._workspace = workspace
+        self.names = names
+        self._role: Literal["node", "run"] = role
+        self._n_status = itertools.count()
+        self._status: NodeStatus | None = None
+        self._lock = threading.Lock()
+        enqueue_missing(workspace.index, self.outbox, names)
+
+    def record(self, record: EpisodeRecord) -> None:
+        """An episode is over."""
+        self._add(lambda: episode_event(record, self.names))
+
+    def result(self, result: BatchResult) -> None:
+        """A batch is over for good."""
+        now = self._workspace.clock.now()
+        self._add(lambda: batch_event(result, self.names, node=self._workspace.node, time=now))
+
+    def status(self, status: NodeStatus) -> None:
+        """This process does something else than before."""
+        with self._lock:
+            if status == self._status:
+                return
+            self._status = status
+            n = next(self._n_status)
+        self._add(
+            lambda: status_event(
+                status,
+                self.names,
+                n=n,
+                role=self._role,
+                node=self._workspace.node,
+                profile=self._workspace.profile,
+                boot=self._workspace.boot,
+                pid=os.getpid(),
+                time=self._workspace.clock.now(),
+            )
+        )
+
+    def close(self) -> None:
+        """Close the outbox."""
+        self.outbox.close()
+
+    def _add(self, make: Callable[[], OutboxEvent]) -> None:
+        with boundary(log_failure(logger, "announcing")):
+            self.outbox.add(make())
+
+
+def durable_names(nats: NatsSettings) -> DurableNames:
+    """The names that a profile gives the durable subjects."""
+    return DurableNames(
+        episode_completed=nats.episode_completed, eval_batch=nats.eval_batch, field_status=nats.field_status
+    )

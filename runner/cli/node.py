@@ -1,0 +1,53 @@
+"""``agentgym-runner node``: the worker service in the foreground."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner.cli.egress import egress_of
+from runner.cli.logs import log_to
+from runner.cli.terminal import err
+from runner.config import load_profile, resolve_data_dir, resolve_node
+from runner.errors import RunnerError
+from runner.node.service import Node
+
+
+def main_node(argv: Sequence[str]) -> int:
+    """Serve until SIGTERM or SIGINT; returns 0, or 2 when the node cannot start."""
+    parser = argparse.ArgumentParser(
+        prog="agentgym-runner node", description="Own a state directory and play what is asked for over the bus."
+    )
+    parser.add_argument("--config", metavar="NAME|PATH", help="the profile (default field-runner-4090)")
+    parser.add_argument("--data-dir", metavar="DIR", help="the state directory (default ./data)")
+    parser.add_argument("--node", metavar="NAME", help="this machine's name on the bus")
+    parser.add_argument("--idle-exit", type=float, metavar="SEC", help="leave after so long without anything to do")
+    given = parser.parse_args(argv)
+    cwd = Path.cwd()
+    profile = load_profile(given.config, environ=os.environ, cwd=cwd)
+    data_dir = resolve_data_dir(given.data_dir, os.environ, profile, cwd)
+    name = resolve_node(given.node, os.environ, profile, socket.gethostname())
+    asyncio.run(_run(Node(profile, data_dir, name, egress=egress_of(profile), idle_exit_s=given.idle_exit), data_dir))
+    return 0
+
+
+async def _run(node: Node, data_dir: Path) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, node.stop)
+    log_to(data_dir)
+    try:
+        await node.run()
+    except* RunnerError as group:
+        raise _first(group) from group
+    err("agentgym-runner node: stopped")
+
+
+def _first(group: BaseExceptionGroup[RunnerError]) -> RunnerError:
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first

@@ -1,0 +1,143 @@
+"""Between the bus and its follower: bounded, in order, decoded only when it is taken out, each id once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from datetime import datetime
+
+import msgspec
+
+from runner.events.codec import DurableNames, decode, message_id
+from runner.events.rows import DurableRow
+from runner.events.seen import Notice, Received, Seen
+
+N_REMEMBERED = 100_000
+"""Ids that are known to have been seen; a broker forgets them after minutes."""
+
+
+class Incoming(msgspec.Struct, gc=False):
+    """A message as it came."""
+
+    subject: str
+    headers: dict[str, str]
+    payload: bytes
+    stream: str | None = None
+    sequence: int | None = None
+    time: datetime | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes it takes, about."""
+        return len(self.payload) + sum(len(name) + len(value) for name, value in self.headers.items()) + 200
+
+
+class SeenBuffer:
+    """What came and was not yet looked at.
+
+    What a stream keeps is ``put``: its reader waits for ``room`` before it asks for more. What no stream keeps is
+    ``offer``ed: it is left out while the buffer is full, and counted.
+    """
+
+    def __init__(self, names: DurableNames, *, capacity: int = 10_000, max_bytes: int = 64 << 20) -> None:
+        """Start empty."""
+        self._names = names
+        self._capacity = capacity
+        self._max_bytes = max_bytes
+        self._waiting: deque[Incoming | Notice] = deque()
+        self._bytes = 0
+        self._skipped = 0
+        self._ended = False
+        self._filled = asyncio.Event()
+        self._emptied = asyncio.Event()
+        self._emptied.set()
+        self._ids: OrderedDict[int, None] = OrderedDict()
+
+    def notify(self, notice: Notice) -> None:
+        """Add a notice."""
+        self._tell_skipped()
+        self._append(notice)
+
+    def put(self, message: Incoming) -> None:
+        """Add a message, also beyond the bounds."""
+        self._tell_skipped()
+        self._bytes += message.size
+        self._append(message)
+
+    def offer(self, message: Incoming) -> None:
+        """Add a message if there is room."""
+        if self._full(1.0):
+            self._skipped += 1
+        else:
+            self.put(message)
+
+    async def room(self) -> None:
+        """Wait until the buffer is at most half full."""
+        while self._full(0.5):
+            self._emptied.clear()
+            await self._emptied.wait()
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        self._ended = True
+        self._filled.set()
+
+    async def take(self) -> Seen | None:
+        """The next thing to see; None when there is nothing more and nothing will come."""
+        while (item := await self._next()) is not None:
+            if isinstance(item, Incoming):
+                self._bytes -= item.size
+            if not self._emptied.is_set() and not self._full(0.5):
+                self._emptied.set()
+            if (seen := self._decoded(item) if isinstance(item, Incoming) else item) is not None:
+                return seen
+        return None
+
+    async def _next(self) -> Incoming | Notice | None:
+        if not self._waiting:
+            self._tell_skipped()
+        while not self._waiting and not self._ended:
+            self._filled.clear()
+            await self._filled.wait()
+        return self._waiting.popleft() if self._waiting else None
+
+    def _append(self, item: Incoming | Notice) -> None:
+        self._waiting.append(item)
+        self._filled.set()
+
+    def _full(self, share: float) -> bool:
+        return len(self._waiting) >= self._capacity * share or self._bytes >= self._max_bytes * share
+
+    def _tell_skipped(self) -> None:
+        """Where messages are missing, before what comes after them."""
+        if self._skipped:
+            count, self._skipped = self._skipped, 0
+            self._append(Notice(kind="skipped", text=f"too slow: {count} messages were left out", count=count))
+
+    def _decoded(self, message: Incoming) -> Received | None:
+        """The message, None when it was seen before."""
+        event_id = message_id(message.headers)
+        if event_id and self._seen_before(message, event_id):
+            return None
+        decoded = decode(message.subject, message.headers, message.payload, self._names)
+        if not event_id and isinstance(decoded, DurableRow) and self._seen_before(message, decoded.id):
+            return None
+        return Received(
+            subject=message.subject,
+            stream=message.stream,
+            sequence=message.sequence,
+            time=message.time,
+            headers=message.headers,
+            decoded=decoded,
+        )
+
+    def _seen_before(self, message: Incoming, event_id: str) -> bool:
+        if not event_id:
+            return False
+        key = hash((message.headers.get("ce-source", ""), event_id))  # ids are of any length
+        known = key in self._ids
+        self._ids[key] = None
+        self._ids.move_to_end(key)
+        if len(self._ids) > N_REMEMBERED:
+            self._ids.popitem(last=False)
+        return known

@@ -1,0 +1,195 @@
+"""Following a bus: history and what comes now by one iterator, which outlives outages and says what it missed.
+
+Where a stream keeps a subject it is read from there. Where none does, or reading is not allowed, messages are taken
+as they pass and a notice says so. A follower changes nothing on the bus.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from runner.events.buffer import SeenBuffer
+from runner.events.codec import DurableNames
+from runner.events.connect import Connection
+from runner.events.failure import BusError
+from runner.events.listener import Listener
+from runner.events.lookup import NoStreams, streams_of
+from runner.events.patterns import covered_by_any
+from runner.events.seen import Notice, Received, Seen, Since
+from runner.events.stream_reader import BUS_ERRORS, POLL_S, Position, StreamReader, until_connected
+
+__all__ = ["DurableNames", "Follow", "Notice", "Received", "Seen", "Since"]
+
+LOOK_AGAIN_S: Final = 2.0
+"""How often streams are looked for while a subject has none."""
+
+PATIENCE: Final = 2
+"""How often they are asked for in vain before a follower makes do without."""
+
+
+class Follow:
+    """Everything on some subjects of a bus, for ``async with`` and in it ``async for``.
+
+    Each event comes once. What streams keep waits there for a slow reader; of what no stream keeps at most
+    ``capacity`` messages and 64 MiB wait here, the others are counted in a notice.
+
+    Args:
+        connection: may come and go; stays open.
+        patterns: subjects, with wildcards.
+        since: where the history of each stream begins.
+        names: the subjects of the durable events.
+        capacity: messages that wait here.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        patterns: Sequence[str],
+        since: Since,
+        names: DurableNames | None = None,
+        capacity: int = 10_000,
+    ) -> None:
+        """Follow from ``__aenter__`` on."""
+        self._connection = connection
+        self._patterns = [p for p in dict.fromkeys(patterns) if not covered_by_any(set(patterns) - {p}, p)]
+        self._since = since
+        self._buffer = SeenBuffer(names or DurableNames(), capacity=capacity)
+        self._listener = Listener(connection, self._buffer)
+        self._readers: dict[str, tuple[StreamReader, asyncio.Task[None]]] = {}
+        self._positions: dict[str, Position] = {}
+        self._forbidden: set[str] = set()
+        self._silences = 0
+        self._told: set[str] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        """Start to follow."""
+        self._tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._watch_connection())]
+        for task in self._tasks:
+            task.add_done_callback(lambda _: self._buffer.end())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop."""
+        tasks = [*self._tasks, *(task for _, task in self._readers.values())]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._listener.close()
+
+    def __aiter__(self) -> Self:
+        """Itself."""
+        return self
+
+    async def __anext__(self) -> Seen:
+        """The next message or notice; waits for it."""
+        if (seen := await self._buffer.take()) is not None:
+            return seen
+        for task in self._tasks:
+            if task.done():
+                task.result()
+        raise StopAsyncIteration
+
+    async def _follow(self) -> None:
+        generation = -1
+        while True:
+            await until_connected(self._connection)
+            if generation != self._connection.generation:
+                generation = self._connection.generation
+                self._forbidden.clear()
+            try:
+                await self._cover()
+            except BUS_ERRORS:
+                await asyncio.sleep(POLL_S)
+            else:
+                await self._until_changed(generation)
+
+    async def _cover(self) -> None:
+        """Have a reader for each stream that keeps what is wanted, and listen to the rest."""
+        reason = await self._start_readers()
+        held = [subject for reader, _ in self._readers.values() for subject in reader.subjects]
+        uncovered = [pattern for pattern in self._patterns if not covered_by_any(held, pattern)]
+        await self._listener.listen(uncovered, held)
+        for pattern in uncovered:
+            self._tell(Notice(kind="no_history", text=f"{pattern}: {reason}, so only what comes from now on is shown"))
+        for pattern in self._patterns:
+            if (error := self._connection.permission_error(pattern)) is not None:
+                self._tell(Notice(kind="permission", text=str(error)))
+
+    async def _start_readers(self) -> str:
+        """Returns why there may be subjects without one."""
+        try:
+            found = await streams_of(self._connection, self._patterns)
+        except NoStreams as exc:
+            if exc.forbidden:
+                self._tell(Notice(kind="permission", text=str(exc)))
+            return str(exc)
+        except BUS_ERRORS:
+            self._silences += 1
+            if self._silences < PATIENCE or not self._connection.connected:
+                raise
+            return "this bus does not say which streams it keeps"
+        self._silences = 0
+        for info in found:
+            name = info.config.name or ""
+            if name in self._readers or name in self._forbidden:
+                continue
+            position = self._positions.setdefault(name, Position.at(self._since, info))
+            reader = StreamReader(self._connection, info, self._patterns, position, self._buffer)
+            self._readers[name] = (reader, asyncio.create_task(reader.run()))
+        return "no stream keeps all of it" if found else "no stream keeps it"
+
+    async def _until_changed(self, generation: int) -> None:
+        """Wait until a reader ended, or until streams are to be looked for again."""
+        look_again = asyncio.get_running_loop().time() + LOOK_AGAIN_S
+        while self._connection.generation == generation:
+            await asyncio.sleep(POLL_S)
+            if self._ended_reader() or not self._connection.connected:
+                return
+            if self._listener.patterns and asyncio.get_running_loop().time() > look_again:
+                return
+
+    def _ended_reader(self) -> bool:
+        """Whether a reader has ended; it is forgotten then."""
+        ended = [(name, task) for name, (_, task) in self._readers.items() if task.done()]
+        for name, task in ended:
+            del self._readers[name]
+            try:
+                task.result()
+            except BusError as exc:
+                self._forbidden.add(name)
+                self._tell(Notice(kind="permission", text=f"stream {name} cannot be read: {exc}"))
+        return bool(ended)
+
+    def _tell(self, notice: Notice) -> None:
+        """Say a thing once."""
+        if notice.text not in self._told:
+            self._told.add(notice.text)
+            self._buffer.notify(notice)
+
+    async def _watch_connection(self) -> None:
+        """Say what becomes of the connection."""
+        told, reconnects = "connected", self._reconnects()
+        while True:
+            state = self._connection.state
+            now = self._reconnects()
+            if state.status == "connected" and (told != "connected" or now != reconnects):
+                missing = "; meanwhile messages that no stream keeps may have passed" if self._listener.patterns else ""
+                self._buffer.notify(Notice(kind="reconnected", text=f"connected again{missing}"))
+                reconnects = now
+            elif state.status == "stalled" and told != "stalled":
+                self._buffer.notify(Notice(kind="lost_server", text=state.reason or "the server does not answer"))
+            elif state.status not in ("connected", "stalled") and told in ("connected", "stalled"):
+                self._buffer.notify(Notice(kind="disconnected", text=state.reason or "not connected"))
+            told = state.status
+            await asyncio.sleep(POLL_S)
+
+    def _reconnects(self) -> tuple[int, int]:
+        generation = self._connection.generation
+        return (generation, self._connection.client.stats["reconnects"] if generation else 0)

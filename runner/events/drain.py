@@ -1,0 +1,188 @@
+"""Takes what waits in the outbox for one sink there, batch by batch, until nothing waits any more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from nats.aio.client import Client
+
+from runner.errors import StoreError
+from runner.events.delivery import TRANSPORT_ERRORS, Dead, Retry, Verdict, deliver, shown
+from runner.events.outbox import Ack, Outbox, OutboxEvent
+from runner.events.routes import Routes
+from runner.events.sink import Uplink
+
+BATCH = 500
+"""Events read, sent and marked at once."""
+
+IN_FLIGHT = 256
+"""Events sent and not yet acknowledged."""
+
+POLL_S = 0.5
+"""Seconds between two looks into the outbox: other processes add to it, too."""
+
+REFRESH_S = 60.0
+"""Seconds after which the streams are looked up again even if all goes well."""
+
+STAND_BY_S = 1.0
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 10.0
+
+
+class Drain:
+    """Empties the outbox into one sink; of several processes one at a time, the others stand by.
+
+    Attributes:
+        added: set it when there may be something new.
+    """
+
+    def __init__(self, uplink: Uplink, outbox: Outbox, routes: Routes, lock: Path) -> None:
+        """Not at work before ``run``."""
+        self.added = asyncio.Event()
+        self._uplink = uplink
+        self._sink = uplink.sink.name
+        self._outbox = outbox
+        self._routes = routes
+        self._lock = lock
+
+    async def run(self) -> None:
+        """Empty the outbox again and again until cancelled."""
+        with _opened(self._lock) as descriptor:
+            while not _taken(descriptor):  # noqa: ASYNC110 - another process lets go of it
+                await asyncio.sleep(STAND_BY_S)
+            await self._work()
+
+    async def _work(self) -> None:
+        failures = 0
+        loop = asyncio.get_running_loop()
+        looked_up = loop.time()
+        while True:
+            await self._uplink.up.wait()
+            if self._uplink.came_up.is_set() or failures or loop.time() - looked_up > REFRESH_S:
+                self._uplink.came_up.clear()
+                self._routes.forget()
+                looked_up = loop.time()
+            cause = await self._empty()
+            if cause is None:
+                failures = 0
+                self._tell_well()
+                await _wait(self.added, POLL_S)
+                self.added.clear()
+            else:
+                failures += 1
+                if self._uplink.up.is_set():
+                    self._uplink.tell("stalled", cause)
+                await _wait(self._uplink.came_up, pause_s(failures))
+
+    def _tell_well(self) -> None:
+        if self._uplink.up.is_set():
+            self._uplink.tell("up")
+
+    async def _empty(self) -> str | None:
+        """Send what waits; returns why it had to stop, None when nothing waits any more."""
+        try:
+            while True:
+                events = await asyncio.to_thread(self._outbox.pending, self._sink, BATCH)
+                if (client := self._uplink.client) is None:
+                    return "the connection was lost"
+                await self._routes.learn(client, {event.subject for event in events})
+                if not events:
+                    return None
+                if (cause := await self._send(client, events)) is not None:
+                    return cause
+        except TRANSPORT_ERRORS as exc:
+            return shown(exc)
+        except StoreError as exc:
+            return str(exc)
+
+    async def _send(self, client: Client, events: Sequence[OutboxEvent]) -> str | None:
+        """Deliver one batch; returns what made that fail, None when all of it is settled."""
+        gate = asyncio.Semaphore(IN_FLIGHT)
+        verdicts: dict[str, Verdict] = {}
+        causes: list[str] = []
+
+        async def one(event: OutboxEvent) -> None:
+            async with gate:
+                if causes:  # the rest has to wait anyway
+                    return
+                verdicts[event.id] = verdict = await self._deliver(client, event)
+                if isinstance(verdict, Retry):
+                    causes.append(verdict.cause)
+
+        whole = asyncio.gather(*map(one, events))
+        lost = asyncio.create_task(self._uplink.down.wait())
+        lost.add_done_callback(lambda task: None if task.cancelled() else whole.cancel())
+        try:
+            await whole
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                with contextlib.suppress(StoreError):
+                    self._note(verdicts)
+                raise
+            causes.append("the connection was lost")
+        finally:
+            lost.cancel()
+        await asyncio.to_thread(self._note, verdicts)
+        return causes[0] if causes else None
+
+    async def _deliver(self, client: Client, event: OutboxEvent) -> Verdict:
+        if (refusal := self._uplink.refused(event.subject)) is not None:
+            return Dead(refusal)
+        verdict = await deliver(client, event, self._routes.of(event.subject))
+        # A refusal comes beside the answer: what is refused looks like a time-out, or like a success where nothing
+        # acknowledges.
+        if (refusal := self._uplink.refused(event.subject)) is not None and getattr(verdict, "seq", None) is None:
+            return Dead(refusal)
+        return verdict
+
+    def _note(self, verdicts: dict[str, Verdict]) -> None:
+        acks = [verdict for verdict in verdicts.values() if isinstance(verdict, Ack)]
+        if acks:
+            self._outbox.ack(self._sink, acks)
+        for event_id, verdict in verdicts.items():
+            if isinstance(verdict, Dead):
+                self._outbox.bury(self._sink, event_id, verdict.reason)
+
+
+def pause_s(failures: int) -> float:
+    """Seconds to wait after so many failures in a row: doubling, with jitter, so that a fleet does not come at once."""
+    longest = min(FIRST_PAUSE_S * (1 << min(failures, 20)), LONGEST_PAUSE_S)
+    return longest * random.uniform(0.5, 1.0)
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return
+
+
+def _is_cancelled() -> bool:
+    """Whether this task itself is to end, and not only what it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _taken(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

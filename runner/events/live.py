@@ -1,0 +1,177 @@
+"""Live items on their way to the bus: gathered for a moment, sent together, and left out when there are too many."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+import msgspec
+from nats.aio.client import Client
+
+from runner.errors import boundary, log_failure
+from runner.events.delivery import TRANSPORT_ERRORS
+from runner.events.items import live_item
+from runner.events.live_items import LiveItem
+from runner.events.sink import Uplink
+from runner.events.subjects import LiveChannel, channel_of, live_subject
+from runner.types import Item
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_S = 0.075
+MAX_MESSAGE = 512 * 1024
+MAX_QUEUED = 8 * 1024 * 1024
+MAX_UNSENT = 2 * 1024 * 1024
+"""Bytes that the client may hold back for a server that does not read, before items are left in the queue."""
+
+_ENVELOPE_SIZE = 512
+
+Queued: TypeAlias = tuple[LiveChannel, bytes]
+
+
+class _Batch(msgspec.Struct):
+    """A ``LiveBatch`` whose items are JSON already."""
+
+    node: str
+    boot: str
+    dropped: int
+    items: list[msgspec.Raw]
+
+
+_ENCODER = msgspec.json.Encoder()
+
+
+class _Queue:
+    """Bounded in bytes; the oldest items make room for new ones."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._lock = threading.Lock()
+        self._items: deque[Queued] = deque()
+        self._size = 0
+        self.dropped = 0
+
+    def put(self, channel: LiveChannel, item: bytes) -> None:
+        with self._lock:
+            self._items.append((channel, item))
+            self._size += len(item)
+            while self._size > self._capacity:
+                self._size -= len(self._items.popleft()[1])
+                self.dropped += 1
+
+    def take(self) -> dict[LiveChannel, list[bytes]]:
+        with self._lock:
+            items, self._items, self._size = self._items, deque(), 0
+        taken: dict[LiveChannel, list[bytes]] = {}
+        for channel, item in items:
+            taken.setdefault(channel, []).append(item)
+        return taken
+
+    def drop(self, count: int) -> None:
+        with self._lock:
+            self.dropped += count
+
+
+class _Feed:
+    """One sink's queue, emptied every ``INTERVAL_S`` seconds while there is a connection."""
+
+    def __init__(self, uplink: Uplink, node: str, boot: str, capacity: int) -> None:
+        self.queue = _Queue(capacity)
+        self._uplink = uplink
+        self._node = node
+        self._boot = boot
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            await self.flush()
+
+    async def flush(self) -> None:
+        client = self._uplink.client
+        if client is None or client.pending_data_size > MAX_UNSENT:
+            return
+        for channel, items in self.queue.take().items():
+            for part in self._parts(items, min(MAX_MESSAGE, client.max_payload) - _ENVELOPE_SIZE):
+                await self._publish(client, channel, part)
+
+    def _parts(self, items: list[bytes], limit: int) -> Iterator[list[bytes]]:
+        part: list[bytes] = []
+        size = 0
+        for item in items:
+            if len(item) > limit:
+                self.queue.drop(1)
+                continue
+            if part and size + len(item) >= limit:
+                yield part
+                part, size = [], 0
+            part.append(item)
+            size += len(item) + 1
+        if part:
+            yield part
+
+    async def _publish(self, client: Client, channel: LiveChannel, items: list[bytes]) -> None:
+        batch = _Batch(self._node, self._boot, self.queue.dropped, [msgspec.Raw(item) for item in items])
+        try:
+            await client.publish(live_subject(channel, self._node), _ENCODER.encode(batch))
+        except TRANSPORT_ERRORS as exc:
+            logger.debug("%d live items were not sent: %s", len(items), exc)
+            self.queue.drop(len(items))
+
+
+class LivePublisher:
+    """An observer of episodes and batches that tells every connected sink what happens; never blocks, never raises.
+
+    While a sink is away or too slow its oldest items are left out; each message says how many these were so far.
+
+    Args:
+        uplinks: those of a ``Publisher``, whose connections are used.
+        node: names the subjects.
+        boot: this process.
+        capacity: bytes kept per sink.
+    """
+
+    def __init__(self, uplinks: Sequence[Uplink], *, node: str, boot: str, capacity: int = MAX_QUEUED) -> None:
+        """Prepare; items are kept, and nothing is sent before ``run``."""
+        self._feeds = [_Feed(uplink, node, boot, capacity) for uplink in uplinks]
+
+    @property
+    def dropped(self) -> list[int]:
+        """Per sink, the items that were never sent."""
+        return [feed.queue.dropped for feed in self._feeds]
+
+    def __call__(self, item: Item) -> None:
+        """Take what an episode or batch tells; from any thread."""
+        with boundary(self._lost):
+            if (told := live_item(item)) is not None:
+                self._put(told)
+
+    def put(self, item: LiveItem) -> None:
+        """Take a live item; from any thread."""
+        with boundary(self._lost):
+            self._put(item)
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for feed in self._feeds:
+                tasks.create_task(feed.run())
+
+    async def flush(self) -> None:
+        """Send what is there now, before the end."""
+        for feed in self._feeds:
+            await feed.flush()
+
+    def _put(self, item: LiveItem) -> None:
+        encoded = _ENCODER.encode(item)
+        channel = channel_of(str(type(item).__struct_config__.tag))
+        for feed in self._feeds:
+            feed.queue.put(channel, encoded)
+
+    def _lost(self, exc: BaseException) -> None:
+        log_failure(logger, "telling a live item")(exc)
+        for feed in self._feeds:
+            feed.queue.drop(1)

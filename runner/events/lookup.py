@@ -1,0 +1,84 @@
+"""Which streams of a bus keep some subjects; asks, and creates nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+import nats.errors
+from nats.js.api import StreamInfo
+from nats.js.errors import APIError, NotFoundError
+
+from runner.errors import RunnerError
+from runner.events.connect import Connection
+from runner.events.stream_reader import API_TIMEOUT_S, readable
+
+NAMES: Final = "$JS.API.STREAM.NAMES"
+
+
+class NoStreams(RunnerError):
+    """Streams cannot be looked for; ``forbidden``: because that is not allowed."""
+
+    def __init__(self, message: str, *, forbidden: bool = False) -> None:
+        """Take what is said about it."""
+        super().__init__(message)
+        self.forbidden = forbidden
+
+
+class _Error(msgspec.Struct):
+    description: str = "an error without a description"
+
+
+class _Names(msgspec.Struct):
+    streams: list[str] | None = None
+    error: _Error | None = None
+
+
+async def streams_of(connection: Connection, patterns: Iterable[str]) -> list[StreamInfo]:
+    """The streams that keep any subject of the patterns and can be read.
+
+    Raises:
+        NoStreams: when there are none on this bus, or they cannot be asked for.
+        nats.errors.Error, OSError: when the bus is away.
+    """
+    names: dict[str, None] = {}
+    for pattern in patterns:
+        names.update(dict.fromkeys(await _names(connection, pattern)))
+    infos = [info for name in names if (info := await _info(connection, name)) is not None]
+    return [info for info in infos if readable(info)]
+
+
+async def _names(connection: Connection, pattern: str) -> list[str]:
+    try:
+        answer = await connection.client.request(
+            NAMES, msgspec.json.encode({"subject": pattern}), timeout=API_TIMEOUT_S
+        )
+        names = msgspec.json.decode(answer.data, type=_Names)
+    except nats.errors.NoRespondersError:
+        raise NoStreams("this bus keeps no streams") from None
+    except msgspec.MsgspecError:
+        raise NoStreams("this bus does not say which streams it keeps") from None
+    except nats.errors.TimeoutError as exc:
+        raise _why_silent(connection, NAMES) or exc from None
+    if names.error is not None:
+        raise NoStreams(f"this bus keeps no streams ({names.error.description})")
+    return names.streams or []
+
+
+async def _info(connection: Connection, name: str) -> StreamInfo | None:
+    try:
+        return await connection.client.jetstream(timeout=API_TIMEOUT_S).stream_info(name)
+    except NotFoundError:
+        return None
+    except APIError as exc:
+        raise NoStreams(f"stream {name} cannot be read ({exc.description})") from None
+    except nats.errors.TimeoutError as exc:
+        raise _why_silent(connection, f"$JS.API.STREAM.INFO.{name}") or exc from None
+
+
+def _why_silent(connection: Connection, subject: str) -> NoStreams | None:
+    """A refused request looks like one without an answer."""
+    if (error := connection.permission_error(subject)) is not None:
+        return NoStreams(str(error), forbidden=True)
+    return None

@@ -1,0 +1,134 @@
+"""The publisher: brings every durable event of a state directory to every sink, however often they go away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from runner.errors import StoreError
+from runner.events.drain import Drain
+from runner.events.outbox import Outbox
+from runner.events.routes import Routes
+from runner.events.sink import OnState, Sink, SinkState, Uplink
+from runner.events.subjects import DURABLE
+
+logger = logging.getLogger(__name__)
+
+HOUSEKEEPING_S = 60.0
+LOOK_S = 0.05
+
+__all__ = ["Publisher", "Sink", "SinkState"]
+
+
+class Publisher:
+    """Sends to all sinks at the same time; an outage of one changes nothing for the others.
+
+    An event has arrived at a sink when the stream that keeps its subject has acknowledged it. Where no stream keeps it
+    (a broker without JetStream, or one whose streams are about other subjects) it has arrived when the server has read
+    it: those who listen then get it, those who come later do not.
+
+    Args:
+        outbox: where events wait; any thread and any process may add to it.
+        sinks: with different names.
+        on_state: told of each change of a sink's state, in the event loop.
+        subjects: those of the durable events.
+        name: shown by the servers.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        sinks: Sequence[Sink],
+        on_state: OnState | None = None,
+        *,
+        subjects: Iterable[str] = DURABLE,
+        name: str = "agentgym-runner",
+    ) -> None:
+        """Prepare; nothing is sent before ``run``."""
+        self._outbox = outbox
+        self._on_state = on_state or _ignore
+        self.uplinks = [Uplink(sink, client_name=name, on_state=self._tell) for sink in sinks]
+        self._names = [sink.name for sink in sinks]
+        wanted = tuple(subjects)
+        self._drains = [
+            Drain(
+                uplink,
+                outbox,
+                Routes(uplink, outbox, wanted),
+                outbox.path.with_name(f"outbox.{uplink.sink.name}.lock"),
+            )
+            for uplink in self.uplinks
+        ]
+
+    @property
+    def states(self) -> list[SinkState]:
+        """How the sinks are doing."""
+        return [uplink.state for uplink in self.uplinks]
+
+    async def run(self) -> None:
+        """Publish until cancelled.
+
+        Raises:
+            StoreError: when the outbox cannot be used at the start.
+        """
+        self._outbox.register(*self._names)
+        self._outbox.on_add = partial(_call_in, asyncio.get_running_loop(), self._wake)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for uplink, drain in zip(self.uplinks, self._drains, strict=True):
+                    tasks.create_task(uplink.run())
+                    tasks.create_task(drain.run())
+                tasks.create_task(self._keep_house())
+        finally:
+            self._outbox.on_add = None
+
+    async def drained(self, timeout_s: float) -> bool:
+        """Wait until nothing waits for any sink that could be reached; returns whether that came true.
+
+        Sinks without an address, and such as could not be reached from the start, are not waited for: what is meant for
+        them is kept, and sent the next time.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                while await asyncio.to_thread(self._outbox.has_pending, self._awaited()):  # noqa: ASYNC110 - or another process
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            return False
+        return True
+
+    def _awaited(self) -> list[str]:
+        return [uplink.sink.name for uplink in self.uplinks if not uplink.unreachable]
+
+    def _wake(self) -> None:
+        for drain in self._drains:
+            drain.added.set()
+
+    def _tell(self, state: SinkState) -> None:
+        logger.log(logging.INFO if state.cause is None else logging.WARNING, "sink %s", _line(state))
+        self._on_state(state)
+
+    async def _keep_house(self) -> None:
+        while True:
+            try:
+                await asyncio.to_thread(self._outbox.register, *self._names)
+                await asyncio.to_thread(self._outbox.prune)
+            except StoreError as exc:
+                logger.warning("the outbox could not be tidied up: %s", exc)
+            await asyncio.sleep(HOUSEKEEPING_S)
+
+
+def _ignore(state: SinkState) -> None:
+    """Nobody asked."""
+
+
+def _line(state: SinkState) -> str:
+    return f"{state.sink} is {state.status}" + (f": {state.cause}" if state.cause else "")
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+    """From any thread; the loop may have ended in the meantime."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(function)

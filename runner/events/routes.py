@@ -1,0 +1,89 @@
+"""Which stream of a bus keeps a subject, and whether it still holds what it acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+
+from runner.events.delivery import TRANSPORT_ERRORS, Route, shown
+from runner.events.outbox import Outbox
+from runner.events.sink import Uplink
+from runner.events.streams import ensure_streams, stream_of
+from runner.events.subjects import EVENTS_STREAM
+
+logger = logging.getLogger(__name__)
+
+LOOKUP_TIMEOUT_S = 2.0
+API = "$JS.API"
+
+
+class Routes:
+    """The streams of one sink as last looked up; on the own broker they are made where they are missing.
+
+    Args:
+        uplink: the sink and the connection to it.
+        outbox: told of what the streams hold.
+        subjects: the durable ones, looked up also while nothing waits for them.
+    """
+
+    def __init__(self, uplink: Uplink, outbox: Outbox, subjects: Iterable[str]) -> None:
+        """Know nothing yet."""
+        self._uplink = uplink
+        self._sink = uplink.sink.name
+        self._owned = uplink.sink.owned
+        self._outbox = outbox
+        self._wanted = set(subjects)
+        self._routes: dict[str, Route] = {}
+
+    def forget(self) -> None:
+        """Look everything up again: the server may be another one by now, or its streams may be."""
+        self._routes.clear()
+
+    def of(self, subject: str) -> Route:
+        """How to publish on a subject that was learned."""
+        return self._routes[subject]
+
+    async def learn(self, client: Client, subjects: Iterable[str]) -> None:
+        """Look up what is not known, and let events wait again that a stream has lost.
+
+        Raises:
+            nats.errors.Error, OSError: when the bus does not answer.
+            StoreError: when the outbox cannot be used.
+        """
+        self._wanted.update(subjects)
+        if self._routes.keys() >= self._wanted:
+            return
+        js = client.jetstream(timeout=LOOKUP_TIMEOUT_S)
+        if self._owned:
+            await ensure_streams(js, sorted(self._wanted))
+            streams: dict[str, str | None] = dict.fromkeys(self._wanted, EVENTS_STREAM)
+        else:
+            try:
+                streams = {subject: await stream_of(js, subject) for subject in sorted(self._wanted)}
+            except TRANSPORT_ERRORS:
+                if self._uplink.refused(f"{API}.STREAM.NAMES") is None:
+                    raise
+                self._routes = dict.fromkeys(self._wanted, "unknown")
+                return
+        for stream in {stream for stream in streams.values() if stream is not None}:
+            await self._compare(js, stream)
+        self._routes = {subject: "core" if stream is None else "stream" for subject, stream in streams.items()}
+
+    async def _compare(self, js: JetStreamContext, stream: str) -> None:
+        try:
+            info = await js.stream_info(stream)
+        except TRANSPORT_ERRORS as exc:
+            if self._owned:
+                raise
+            # Somebody else's broker may allow publishing only; what it loses is then lost there.
+            logger.info("stream %s of sink %s cannot be looked at: %s", stream, self._sink, shown(exc))
+            return
+        lost = await asyncio.to_thread(
+            self._outbox.stream_seen, self._sink, stream, created=info.created, last_seq=info.state.last_seq
+        )
+        if lost:
+            logger.warning("stream %s of sink %s lost %d events, they are sent again", stream, self._sink, lost)

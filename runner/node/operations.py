@@ -1,0 +1,236 @@
+"""What a node does when it is asked: the operations of the control subject, apart from the bus."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+import msgspec
+from ulid import ULID
+
+from runner import registry
+from runner.config import Profile
+from runner.errors import RunnerError, boundary
+from runner.events.control import (
+    ARGS,
+    Args,
+    BatchState,
+    ControlError,
+    EpisodeArgs,
+    EpisodeChunk,
+    NoArgs,
+    NodeHealth,
+    NodeList,
+    Op,
+    Reply,
+    Request,
+    ShutdownArgs,
+    StartArgs,
+    SubmitActionArgs,
+    TargetArgs,
+)
+from runner.node.player import Player
+from runner.node.queue import BatchQueue, QueuedBatch
+from runner.playing import CommandName
+from runner.spec import BatchSpec, resolve_environment
+from runner.store import EpisodeStore, is_id
+from runner.types import Limits
+
+CHUNK_BYTES = 256 * 1024
+N_LISTED = 200
+MAX_REQUEST_BYTES = 64 * 1024
+
+
+class Refused(RunnerError):
+    """A request that is not obeyed, and why."""
+
+    def __init__(self, code: str, message: str, hint: str = "") -> None:
+        """Take what the reply will say."""
+        super().__init__(message)
+        self.error = ControlError(code=code, message=message, hint=hint)
+
+
+@dataclass(frozen=True)
+class Operations:
+    """Answers requests; ``answer`` is quick and may be called on the node's event loop.
+
+    Attributes:
+        health: what ``health`` answers.
+        shutdown: called with ``drain``.
+    """
+
+    profile: Profile
+    store: EpisodeStore
+    queue: BatchQueue
+    player: Player
+    health: Callable[[], NodeHealth]
+    shutdown: Callable[[bool], object]
+
+    def answer(self, payload: bytes) -> bytes:
+        """The reply to a request, whatever its bytes are."""
+        request_id = ""
+        problems: list[BaseException] = []
+        result: Any = None
+        with boundary(problems.append):
+            _check_size(payload)
+            request_id = msgspec.json.decode(payload, type=_WithId).id
+            result = self._do(msgspec.json.decode(payload, type=Request))
+        if not problems:
+            return msgspec.json.encode(Reply(id=request_id, ok=True, result=msgspec.Raw(msgspec.json.encode(result))))
+        return msgspec.json.encode(Reply(id=request_id, ok=False, error=_error(problems[0])))
+
+    def _do(self, request: Request) -> object:
+        args = _arguments(request.op, request.args)
+        match args:
+            case StartArgs() as start:
+                return self._start(start)
+            case TargetArgs() as target:
+                return self._command(_as_command(request.op), target)
+            case EpisodeArgs() as episode:
+                return self._episode(episode)
+            case SubmitActionArgs() as action:
+                raise Refused("not_human", f"episode {action.episode_id} is not played by a person")
+            case ShutdownArgs() as shutdown:
+                self.shutdown(shutdown.drain)
+                return {}
+            case NoArgs():
+                return self.health() if request.op == "health" else self._list()
+            case _:
+                assert_never(args)
+
+    def _start(self, args: StartArgs) -> list[BatchState]:
+        if not is_id(args.batch_id):
+            raise Refused("bad_request", "batch_id has to be a ULID", "make a new one for each request to play")
+        if not args.envs:
+            raise Refused("bad_request", "envs is empty", "name at least one environment of the profile")
+        if known := self._batches(args.batch_id):
+            return [self._state(batch) for batch in (self._resume(known) if args.resume else known)]
+        specs = [self._spec(args, env) for env in args.envs]
+        batches = [_queued(args.batch_id, spec, alone=len(specs) == 1) for spec in specs]
+        for batch in batches:
+            self.queue.add(batch)
+        self.player.wake()
+        return [self._state(batch) for batch in batches]
+
+    def _batches(self, batch_id: str) -> list[QueuedBatch]:
+        """A batch by its id, or those of a battery."""
+        batch = self.queue.get(batch_id)
+        return [batch] if batch else self.queue.of_battery(batch_id)
+
+    def _resume(self, known: list[QueuedBatch]) -> list[QueuedBatch]:
+        for batch in known:
+            if batch.status == "interrupted":
+                self.queue.set_status(batch.batch_id, "queued")
+        self.player.wake()
+        return self._batches(known[0].battery_id or known[0].batch_id)
+
+    def _spec(self, args: StartArgs, env: str) -> BatchSpec:
+        episode = self.profile.episode
+        if args.agent is not None and args.agent not in registry.names(registry.AGENTS):
+            raise Refused("unknown_agent", f"there is no agent {args.agent!r} here", "ask list for the agents")
+        if args.model is not None and args.model != self.profile.agent.model:
+            raise Refused("unknown_model", f"there is no model {args.model!r} here", "ask list for the models")
+        return BatchSpec(
+            env=resolve_environment(self.profile, env),
+            agent=args.agent or "oracle",
+            repeat=args.repeat,
+            attempts=args.attempts,
+            task_index=args.task_index,
+            seed=args.seed,
+            concurrency=args.concurrency or episode.concurrent,
+            limits=Limits(args.max_rounds or episode.max_rounds, args.max_duration_sec or episode.max_duration_sec),
+            tracing=self.profile.tracing,
+        ).checked()
+
+    def _command(self, name: CommandName, target: TargetArgs) -> dict[str, str]:
+        if (target.batch_id is None) == (target.episode_id is None):
+            raise Refused("bad_request", "give either batch_id or episode_id")
+        running = self.player.batch
+        if target.episode_id is not None:
+            if running is None or target.episode_id not in running.episode_ids:
+                raise Refused("not_found", f"episode {target.episode_id!r} is not being played")
+            running.command(name, target.episode_id)
+            return {}
+        batches = self._batches(target.batch_id or "")
+        if not batches:
+            raise Refused("not_found", f"there is no batch {target.batch_id!r}", "ask list for the batches")
+        for batch in batches:
+            if running is not None and running.batch_id == batch.batch_id:
+                running.command(name)
+            elif name == "cancel" and batch.status in ("queued", "interrupted"):
+                self.player.give_up(batch)
+        return {}
+
+    def _episode(self, args: EpisodeArgs) -> EpisodeChunk:
+        data = self.store.read_bytes(args.episode_id)
+        part = data[args.offset : args.offset + CHUNK_BYTES] if args.offset >= 0 else b""
+        return EpisodeChunk(total=len(data), sha256=hashlib.sha256(data).hexdigest(), data=part)
+
+    def _state(self, batch: QueuedBatch) -> BatchState:
+        running = self.player.batch
+        paused = running is not None and running.batch_id == batch.batch_id and running.paused
+        return BatchState(
+            batch_id=batch.batch_id,
+            battery_id=batch.battery_id,
+            env=batch.spec.env,
+            agent=batch.spec.agent,
+            model=batch.spec.model,
+            status="paused" if paused else batch.status,
+            n_done=batch.n_done,
+            n_planned=batch.spec.n_planned,
+        )
+
+    def _list(self) -> NodeList:
+        return NodeList(
+            batches=[self._state(batch) for batch in self.queue.newest(N_LISTED)],
+            envs=[entry.name for _, entry in self.profile.listed()],
+            agents=registry.names(registry.AGENTS),
+            models=[self.profile.agent.model],
+        )
+
+
+def derived_batch_id(battery_id: str, env: str) -> str:
+    """The id of the batch of one environment of a battery: always the same, and a ULID of the same moment."""
+    digest = hashlib.blake2b(f"{battery_id}/{env}".encode(), digest_size=10).digest()
+    return str(ULID.from_bytes(ULID.from_str(battery_id).bytes[:6] + digest))
+
+
+def _queued(asked_id: str, spec: BatchSpec, *, alone: bool) -> QueuedBatch:
+    if alone:
+        return QueuedBatch(batch_id=asked_id, battery_id=None, spec=spec)
+    return QueuedBatch(batch_id=derived_batch_id(asked_id, spec.env), battery_id=asked_id, spec=spec)
+
+
+class _WithId(msgspec.Struct):
+    """What a reply needs of a request that cannot be read otherwise."""
+
+    id: str = ""
+
+
+def _check_size(payload: bytes) -> None:
+    if len(payload) > MAX_REQUEST_BYTES:
+        raise Refused("bad_request", f"a request may have {MAX_REQUEST_BYTES} bytes, this one has {len(payload)}")
+
+
+def _arguments(op: Op, args: msgspec.Raw) -> Args:
+    return msgspec.json.decode(args, type=ARGS[op])
+
+
+def _as_command(op: Op) -> CommandName:
+    commands: dict[Op, CommandName] = {"cancel": "cancel", "pause": "pause", "resume": "resume", "step": "step"}
+    return commands[op]
+
+
+def _error(exc: BaseException) -> ControlError:
+    match exc:
+        case Refused():
+            return exc.error
+        case RunnerError():
+            return ControlError(code="refused", message=str(exc))
+        case msgspec.MsgspecError() | UnicodeDecodeError() | RecursionError():
+            return ControlError(
+                code="bad_request", message=f"the request cannot be read: {exc}", hint="see docs/events.md"
+            )
+    return ControlError(code="internal", message=f"{type(exc).__name__}: {exc}", hint="see the node's log")

@@ -1,0 +1,116 @@
+"""The batches of a node, kept in SQLite so that they outlive it."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from runner.errors import StoreError
+from runner.spec import BatchSpec
+
+Status: TypeAlias = Literal["queued", "running", "completed", "cancelled", "interrupted"]
+
+_TABLE = """
+CREATE TABLE IF NOT EXISTS batches (
+    position INTEGER PRIMARY KEY AUTOINCREMENT,
+    batch_id TEXT NOT NULL UNIQUE,
+    battery_id TEXT,
+    spec BLOB NOT NULL,
+    status TEXT NOT NULL,
+    n_done INTEGER NOT NULL DEFAULT 0
+)
+"""
+_COLUMNS = "batch_id, battery_id, spec, status, n_done"
+
+
+class QueuedBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch that was asked for, and what became of it so far."""
+
+    batch_id: str
+    battery_id: str | None
+    spec: BatchSpec
+    status: Status = "queued"
+    n_done: int = 0
+
+
+class BatchQueue:
+    """First come, first played; usable from several threads of the node that owns it."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create the queue; what a killed node left unfinished is ``interrupted`` from now on.
+
+        Raises:
+            StoreError: when the file cannot be used.
+        """
+        self._lock = threading.Lock()
+        try:
+            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+            path.chmod(0o600)
+            self._connection.execute("PRAGMA journal_mode=WAL")
+            self._connection.execute(_TABLE)
+            self._connection.execute("UPDATE batches SET status = 'interrupted' WHERE status IN ('queued', 'running')")
+        except (sqlite3.Error, OSError) as exc:
+            raise StoreError(f"{path} cannot be used: {exc}; move it away, no episode is lost by that") from exc
+
+    def add(self, batch: QueuedBatch) -> bool:
+        """Append a batch; False when its id is known already."""
+        with self._lock:
+            cursor = self._connection.execute(
+                f"INSERT OR IGNORE INTO batches ({_COLUMNS}) VALUES (?, ?, ?, ?, ?)",
+                (batch.batch_id, batch.battery_id, msgspec.json.encode(batch.spec), batch.status, batch.n_done),
+            )
+            return cursor.rowcount == 1
+
+    def get(self, batch_id: str) -> QueuedBatch | None:
+        """A batch by its id."""
+        rows = self._select("WHERE batch_id = ?", (batch_id,))
+        return rows[0] if rows else None
+
+    def of_battery(self, battery_id: str) -> list[QueuedBatch]:
+        """The batches of a battery, in order."""
+        return self._select("WHERE battery_id = ? ORDER BY position", (battery_id,))
+
+    def waiting(self) -> list[QueuedBatch]:
+        """What is to be played, the next one first."""
+        return self._select("WHERE status = 'queued' ORDER BY position", ())
+
+    def newest(self, limit: int) -> list[QueuedBatch]:
+        """The batches asked for last."""
+        return self._select("ORDER BY position DESC LIMIT ?", (limit,))
+
+    def set_status(self, batch_id: str, status: Status) -> None:
+        """Say what became of a batch."""
+        self._update("status = ?", status, batch_id)
+
+    def set_done(self, batch_id: str, n_done: int) -> None:
+        """Say how many episodes of a batch are over."""
+        self._update("n_done = ?", n_done, batch_id)
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._connection.close()
+
+    def _update(self, change: str, value: str | int, batch_id: str) -> None:
+        with self._lock:
+            self._connection.execute(f"UPDATE batches SET {change} WHERE batch_id = ?", (value, batch_id))
+
+    def _select(self, condition: str, values: tuple[str | int, ...]) -> list[QueuedBatch]:
+        with self._lock:
+            rows = self._connection.execute(f"SELECT {_COLUMNS} FROM batches {condition}", values).fetchall()
+        return [_batch(row) for row in rows]
+
+
+def _batch(row: tuple[str, str | None, bytes, Status, int]) -> QueuedBatch:
+    batch_id, battery_id, spec, status, n_done = row
+    return QueuedBatch(
+        batch_id=batch_id,
+        battery_id=battery_id,
+        spec=msgspec.json.decode(spec, type=BatchSpec),
+        status=status,
+        n_done=n_done,
+    )

@@ -1,0 +1,235 @@
+"""A node from start to stop: lock, broker, publishing, playing, answering."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from runner import __version__
+from runner.announcer import Announcer, durable_names
+from runner.config import Profile
+from runner.errors import StoreError
+from runner.events.address import BusAddress
+from runner.events.broker import Broker
+from runner.events.connect import Connection
+from runner.events.control import NodeHealth, Reply, Request
+from runner.events.failure import BusError
+from runner.events.live import LivePublisher
+from runner.events.publisher import Publisher, Sink
+from runner.events.rpc import ask, serve
+from runner.events.schema import NodeStatus
+from runner.events.subjects import control_subject
+from runner.node.health import tell_health
+from runner.node.operations import Operations
+from runner.node.player import Announce, Player
+from runner.node.queue import BatchQueue
+from runner.node.state import NodeFile, StateLock
+from runner.workspace import Workspace
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+"""Seconds between two looks at whether the node has become idle."""
+HEALTH_REQUEST = msgspec.json.encode(Request(id="name", op="health"))
+STOP_S = 15.0
+"""Seconds for the running steps to end, and then for the last events to be sent, when a node stops."""
+
+
+class Node:
+    """The worker service of one state directory; ``run`` returns when it has stopped.
+
+    Args:
+        profile: what may be played and with which limits.
+        data_dir: absolute.
+        name: this node's name on the bus.
+        egress: another broker that gets the events too; asked at each attempt to connect.
+        idle_exit_s: leave by itself after so many seconds in which nothing ran, waited or was asked; None: never.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        data_dir: Path,
+        name: str,
+        *,
+        egress: Callable[[], BusAddress | None],
+        idle_exit_s: float | None = None,
+    ) -> None:
+        """Nothing is touched before ``run``."""
+        self._profile = profile
+        self._data_dir = data_dir
+        self._name = name
+        self._egress = egress
+        self._idle_exit_s = idle_exit_s
+        self._stopping = asyncio.Event()
+        self._drain = False
+        self._status: NodeStatus = "starting"
+        self._started = self._asked = time.monotonic()
+
+    def stop(self, *, drain: bool = False) -> None:
+        """Begin to stop; in the node's event loop, e.g. from a signal handler."""
+        self._drain = drain
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Serve until told to stop.
+
+        Raises:
+            RunnerError: when the node cannot start: another one has the directory or the name, or the broker fails.
+        """
+        async with AsyncExitStack() as stack:
+            lock = StateLock(self._data_dir)
+            stack.callback(lock.release)
+            workspace = Workspace(self._data_dir, node=self._name, profile=self._profile.id)
+            stack.callback(workspace.close)
+            await self._refuse_taken_name(workspace.boot)
+            queue = BatchQueue(self._data_dir / "queue.sqlite")
+            stack.callback(queue.close)
+            announcer = Announcer(workspace, durable_names(self._profile.nats), role="node")
+            stack.callback(announcer.close)
+            broker = Broker(self._data_dir, self._name)
+            broker.start()
+            stack.callback(broker.stop)
+            await self._serve(workspace, queue, announcer, broker, lock)
+
+    async def _serve(
+        self, workspace: Workspace, queue: BatchQueue, announcer: Announcer, broker: Broker, lock: StateLock
+    ) -> None:
+        self._become("starting", announcer)
+        sinks = [Sink("local", lambda: broker.address, owned=True), Sink("egress", self._egress)]
+        publisher = Publisher(announcer.outbox, sinks, subjects=announcer.names.all(), name=self._name)
+        live = LivePublisher(publisher.uplinks, node=self._name, boot=workspace.boot)
+        player = self._player(workspace, queue, announcer, live)
+        operations = self._operations(workspace, queue, player)
+        lock.announce(self._node_file(workspace, broker))
+        work = [publisher.run(), live.run(), tell_health(live, self._profile, workspace.clock)]
+        work += [serve(self._subject, self._heard(operations), read, name=self._name) for read in self._buses(broker)]
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(each) for each in work]
+            player.start()
+            self._become("idle" if player.idle else "running", announcer)
+            await self._until_stopped(player)
+            self._become("stopping", announcer)
+            player.drain() if self._drain else player.stop()
+            if not await asyncio.to_thread(player.join, None if self._drain else STOP_S):
+                logger.warning("a step did not end within %g s; its episode is in the journal", STOP_S)
+            self._become("stopped", announcer)
+            await publisher.drained(STOP_S)
+            await live.flush()
+            for task in running:
+                task.cancel()
+
+    @property
+    def _subject(self) -> str:
+        return control_subject(self._name)
+
+    def _buses(self, broker: Broker) -> list[Callable[[], BusAddress | None]]:
+        """Where requests are answered: always at home, elsewhere only if the profile says so."""
+        return [lambda: broker.address, *([self._egress] if self._profile.nats.control else [])]
+
+    def _heard(self, operations: Operations) -> Callable[[bytes], bytes]:
+        def answer(payload: bytes) -> bytes:
+            self._asked = time.monotonic()
+            return operations.answer(payload)
+
+        return answer
+
+    async def _until_stopped(self, player: Player) -> None:
+        """Wait for ``stop``, or until there has been nothing to do for long enough."""
+        while not self._stopping.is_set():
+            if not player.idle:
+                self._asked = time.monotonic()
+            left_s = LOOK_S if self._idle_exit_s is None else self._asked + self._idle_exit_s - time.monotonic()
+            if left_s <= 0:
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), min(left_s, LOOK_S))
+
+    def _become(self, status: NodeStatus, announcer: Announcer) -> None:
+        self._status = status
+        announcer.status(status)
+
+    def _player(self, workspace: Workspace, queue: BatchQueue, announcer: Announcer, live: LivePublisher) -> Player:
+        def busy(playing: bool) -> None:
+            if not self._stopping.is_set():
+                self._become("running" if playing else "idle", announcer)
+
+        announce = Announce(item=live, record=announcer.record, result=announcer.result, busy=busy)
+        return Player(workspace, queue, announce)
+
+    def _operations(self, workspace: Workspace, queue: BatchQueue, player: Player) -> Operations:
+        loop = asyncio.get_running_loop()
+        return Operations(
+            profile=self._profile,
+            store=workspace.store,
+            queue=queue,
+            player=player,
+            health=lambda: self._health(workspace),
+            shutdown=lambda drain: loop.call_soon_threadsafe(partial(self.stop, drain=drain)),
+        )
+
+    def _health(self, workspace: Workspace) -> NodeHealth:
+        egress = self._egress()
+        return NodeHealth(
+            node=self._name,
+            boot=workspace.boot,
+            pid=os.getpid(),
+            profile=self._profile.id,
+            version=__version__,
+            status=self._status,
+            uptime_s=time.monotonic() - self._started,
+            data_dir=str(self._data_dir),
+            egress=None if egress is None else egress.shown,
+        )
+
+    def _node_file(self, workspace: Workspace, broker: Broker) -> NodeFile:
+        return NodeFile(
+            node=self._name,
+            boot=workspace.boot,
+            pid=os.getpid(),
+            url=broker.url,
+            credential_file=str(broker.credential_file),
+            started_at=workspace.clock.now(),
+            version=__version__,
+        )
+
+    async def _refuse_taken_name(self, boot: str) -> None:
+        """Ask whether somebody else answers to this node's name on the other bus.
+
+        Raises:
+            StoreError: naming who does.
+        """
+        address = self._egress()
+        if address is None:
+            return
+        try:
+            async with await Connection.open(address, name=self._name) as connection:
+                reply = await ask(connection, self._subject, HEALTH_REQUEST, timeout_s=1.0)
+        except BusError as exc:
+            logger.warning("whether the name %s is free could not be asked: %s", self._name, exc)
+            return
+        other = None if reply is None else _boot_of(reply)
+        if other not in (None, boot):
+            raise StoreError(
+                f"a node named {self._name} (boot {other}) answers on {address.shown} already; choose another --node"
+            )
+
+
+def _boot_of(reply: bytes) -> str | None:
+    """Who sent a reply to ``health``; anything that answers to the name counts, also what we do not understand."""
+    try:
+        decoded = msgspec.json.decode(reply, type=Reply)
+        if isinstance(decoded.result, msgspec.Raw):
+            return msgspec.json.decode(decoded.result, type=NodeHealth).boot
+    except msgspec.MsgspecError:
+        pass
+    return "unknown"

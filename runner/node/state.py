@@ -1,0 +1,81 @@
+"""Who owns a state directory: a lock that dies with its holder, and ``node.json`` for clients."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from runner.errors import StoreError
+
+
+class NodeFile(msgspec.Struct, kw_only=True):
+    """``node.json``: where clients find the node of a state directory; the lock says whether it lives, not the pid."""
+
+    node: str
+    boot: str
+    pid: int
+    url: str
+    credential_file: str
+    started_at: datetime
+    version: str
+
+
+class StateLock:
+    """The one node of a state directory; held until ``release`` or the end of the process."""
+
+    def __init__(self, data_dir: Path) -> None:
+        """Take the directory, creating it.
+
+        Raises:
+            StoreError: when another node has it, with that node's pid.
+        """
+        self._file = data_dir / "node.json"
+        path = data_dir / "node.lock"
+        try:
+            data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as exc:
+            raise StoreError(f"{path} cannot be opened: {exc}; name another folder with --data-dir") from exc
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            pid = os.pread(self._descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(self._descriptor)
+            raise StoreError(
+                f"{data_dir} belongs to the node with pid {pid}; use that one, stop it, or name another --data-dir"
+            ) from exc
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def announce(self, node_file: NodeFile) -> None:
+        """Write ``node.json`` in one piece."""
+        temporary = self._file.with_suffix(".json.tmp")
+        temporary.unlink(missing_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(msgspec.json.encode(node_file))
+        temporary.replace(self._file)
+
+    def release(self) -> None:
+        """Let another node have the directory."""
+        self._file.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+
+def node_lives(data_dir: Path) -> bool:
+    """Whether a node has the state directory now."""
+    try:
+        descriptor = os.open(data_dir / "node.lock", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

@@ -1,0 +1,364 @@
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from nats.aio.msg import Msg
+from nats.js.api import DiscardPolicy, StreamConfig
+
+from runner.events import subjects
+from runner.events.codec import DurableNames
+from runner.events.outbox import Outbox, SinkCounts
+from runner.events.publisher import Sink
+from runner.publish import enqueue_missing
+from runner.store import EpisodeStore, open_index
+from tests.nats_server import NatsServer
+from tests.publishing import client_of, event, ids, outbox_in, publishing, sink, stored
+
+ROOT = Path(__file__).parents[2]
+PASSWORD = "canary-of-the-publisher"
+
+
+@pytest.fixture
+def outbox(tmp_path: Path) -> Iterator[Outbox]:
+    with outbox_in(tmp_path) as outbox:
+        yield outbox
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsServer]:
+    with NatsServer(tmp_path / "server") as server:
+        yield server
+
+
+def _plain(tmp_path: Path, **config: object) -> NatsServer:
+    return NatsServer(tmp_path / "plain", jetstream=False, config=config)
+
+
+def _all_kinds() -> list[str]:
+    return [f"event:{number}" for number in range(3)]
+
+
+async def test_events_arrive_in_order_with_their_headers(server: NatsServer, outbox: Outbox) -> None:
+    outbox.add(*(event(number, kind) for number, kind in enumerate(subjects.DURABLE)))
+    async with publishing(outbox, sink(server, "local")) as running:
+        await running.drained()
+        outbox.add(*map(event, range(3, 1000)))
+        await running.drained()
+    messages = await stored(server)
+    assert ids(messages) == [f"event:{number}" for number in range(1000)]
+    assert [message.subject for message in messages[:3]] == list(subjects.DURABLE)
+    assert messages[1].data == b'{"number": 1}'
+    assert messages[1].headers == {
+        "ce-specversion": "1.0",
+        "ce-type": subjects.BATCH_COMPLETED,
+        "ce-id": "event:1",
+        "ce-source": "node1",
+        "ce-time": "2026-03-04T05:06:07+00:00",
+        "content-type": "application/json",
+        "Nats-Msg-Id": "event:1",
+    }
+    assert outbox.counts() == {"local": SinkCounts(acked=1000)}
+
+
+async def test_killed_servers_lose_and_double_nothing(server: NatsServer, outbox: Outbox) -> None:
+    n, n_kills = 900, 3
+    async with publishing(outbox, sink(server, "local")) as running:
+        for number in range(n):
+            outbox.add(event(number))
+            if number % (n // n_kills) == n // n_kills // 2:
+                await asyncio.to_thread(server.restart)
+            elif number % 10 == 0:
+                await asyncio.sleep(0.001)
+        await running.drained()
+    assert sorted(ids(await stored(server))) == sorted(f"event:{number}" for number in range(n))
+
+
+async def test_a_server_that_lost_its_store_gets_everything_again(server: NatsServer, outbox: Outbox) -> None:
+    outbox.add(*map(event, range(5)))
+    async with publishing(outbox, sink(server, "local")) as running:
+        await running.drained()
+        server.kill()
+        server.empty_store()
+        await running.state("down")
+        outbox.add(event(5))
+        server.start()
+        await running.drained()
+    assert sorted(ids(await stored(server))) == [f"event:{number}" for number in range(6)]
+
+
+async def test_an_absent_server_is_waited_for(server: NatsServer, outbox: Outbox) -> None:
+    server.kill()
+    outbox.add(event(0))
+    async with publishing(outbox, sink(server, "local")) as running:
+        await running.state("down", "cannot be reached")
+        started = time.monotonic()
+        outbox.add(event(1))
+        assert await running.publisher.drained(5)  # there is nothing to wait for
+        assert time.monotonic() - started < 1
+        server.start()
+        await running.state("up")
+        await running.drained()
+    assert ids(await stored(server)) == ["event:0", "event:1"]
+
+
+async def test_what_has_no_address_yet_is_absent(server: NatsServer, outbox: Outbox) -> None:
+    there: list[Sink] = []
+    later = Sink("local", lambda: there[0].read_address() if there else None, owned=True)
+    outbox.add(event(0))
+    async with publishing(outbox, later) as running:
+        assert await running.publisher.drained(5)
+        assert running.publisher.states[0].status == "absent"
+        there.append(sink(server))
+        await running.state("up")
+        await running.drained()
+    assert ids(await stored(server)) == ["event:0"]
+
+
+async def test_an_outage_of_one_sink_does_not_touch_the_other(server: NatsServer, outbox: Outbox) -> None:
+    async with publishing(outbox, sink(server, "local"), Sink("egress", _nowhere)) as running:
+        await running.state("down", sink="egress")
+        outbox.add(*map(event, range(20)))
+        await running.drained()
+        assert outbox.counts() == {"local": SinkCounts(acked=20), "egress": SinkCounts(pending=20)}
+    assert len(await stored(server)) == 20
+
+
+def _nowhere() -> None:
+    from runner.errors import ConfigError
+
+    raise ConfigError("the bus URL is not valid")
+
+
+async def test_a_paused_server_gets_everything_once(server: NatsServer, outbox: Outbox) -> None:
+    async with publishing(outbox, sink(server, "local")) as running:
+        outbox.add(event(0))
+        await running.drained()
+        server.pause()
+        started = time.monotonic()
+        outbox.add(*map(event, range(1, 400)))
+        assert time.monotonic() - started < 1
+        await running.state("stalled", "does not answer")
+        assert time.monotonic() - started < 6
+        server.resume()
+        await running.drained()
+    assert sorted(ids(await stored(server))) == sorted(f"event:{number}" for number in range(400))
+
+
+async def _stream(server: NatsServer, **config: object) -> None:
+    async with client_of(server) as client:
+        known = {"name": "THEIRS", "subjects": ["agentgym.>"], **config}
+        await client.jetstream().add_stream(StreamConfig(**known))
+
+
+async def test_somebody_elses_stream_is_used_and_nothing_made(server: NatsServer, outbox: Outbox) -> None:
+    await _stream(server)
+    outbox.add(*map(event, range(5)))
+    async with publishing(outbox, sink(server)) as running:
+        await running.drained()
+    assert ids(await stored(server, "THEIRS")) == [f"event:{number}" for number in range(5)]
+    async with client_of(server) as client:
+        assert [info.config.name for info in await client.jetstream().streams_info()] == ["THEIRS"]
+
+
+async def test_a_full_stream_is_waited_out(server: NatsServer, outbox: Outbox) -> None:
+    await _stream(server, max_msgs=5, discard=DiscardPolicy.NEW)
+    outbox.add(*map(event, range(20)))
+    async with publishing(outbox, sink(server)) as running:
+        await running.state("stalled", "full")
+        assert outbox.counts()["egress"] == SinkCounts(pending=15, acked=5)
+        async with client_of(server) as client:
+            await client.jetstream().update_stream(StreamConfig(name="THEIRS", subjects=["agentgym.>"], max_msgs=100))
+        await running.drained()
+        assert running.publisher.states[0].status == "up"
+    assert sorted(ids(await stored(server, "THEIRS"))) == sorted(f"event:{number}" for number in range(20))
+
+
+async def test_what_is_too_large_becomes_a_dead_letter_and_the_rest_goes_on(tmp_path: Path, outbox: Outbox) -> None:
+    with NatsServer(tmp_path / "server", config={"max_payload": 4096}) as server:
+        await _stream(server, max_msg_size=2048)
+        too_large = event(1, payload=b"x" * 5000)
+        by_headers = event(2, payload=b"x" * 4000)
+        for_the_stream = event(3, payload=b"x" * 2500)
+        outbox.add(event(0), too_large, by_headers, for_the_stream, event(4))
+        async with publishing(outbox, sink(server)) as running:
+            await running.drained()
+            outbox.add(event(5))
+            await running.drained()
+            assert [state.status for state in running.states if state.status != "connecting"] == ["up"]
+        assert ids(await stored(server, "THEIRS")) == ["event:0", "event:4", "event:5"]
+    letters = [letter for letter in outbox.dead_letters() if letter.sink == "egress"]
+    assert [letter.id for letter in letters] == ["event:1", "event:2", "event:3"]
+    assert "the broker takes 4096" in letters[0].reason
+    assert "the broker takes 4096" in letters[1].reason
+    assert "size exceeds maximum" in letters[2].reason
+
+
+def _users(publish: object, password: str = PASSWORD) -> dict[str, object]:
+    user = {"user": "runner", "password": password, "permissions": {"publish": publish, "subscribe": ">"}}
+    return {"authorization": {"users": [user, {"user": "admin", "password": "admin"}]}}
+
+
+@pytest.mark.parametrize("jetstream", [True, False])
+async def test_a_denied_subject_becomes_a_dead_letter(jetstream: bool, tmp_path: Path, outbox: Outbox) -> None:
+    denied, allowed = subjects.EPISODE_COMPLETED, subjects.BATCH_COMPLETED
+    config = _users({"allow": [">"], "deny": [denied]})
+    with NatsServer(tmp_path / "server", jetstream=jetstream, config=config) as server:
+        if jetstream:
+            async with client_of(server, user="admin", password="admin") as client:
+                await client.jetstream().add_stream(StreamConfig(name="THEIRS", subjects=["agentgym.>"]))
+        outbox.add(event(0, denied), event(1, allowed), event(2, denied))
+        async with publishing(outbox, sink(server, user="runner", password=PASSWORD)) as running:
+            await running.drained()
+            letters = [letter for letter in outbox.dead_letters() if letter.sink == "egress"]
+            assert [letter.id for letter in letters] == ["event:0", "event:2"]
+            assert all(f"not allowed to publish to {denied}" in letter.reason for letter in letters)
+            assert outbox.counts()["egress"] == SinkCounts(acked=1, dead=2)
+            server.config = _users({"allow": [">"]})
+            await asyncio.to_thread(server.restart)
+            await running.state("down")
+            outbox.retry()
+            await running.drained()
+            assert outbox.counts()["egress"] == SinkCounts(acked=3)
+    assert PASSWORD not in repr(running.states)
+
+
+@pytest.mark.parametrize("jetstream", [True, False])
+async def test_without_the_right_to_ask_for_streams_events_still_arrive(
+    jetstream: bool, tmp_path: Path, outbox: Outbox
+) -> None:
+    config = _users({"allow": ["agentgym.>"]})
+    heard: list[Msg] = []
+    with NatsServer(tmp_path / "server", jetstream=jetstream, config=config) as server:
+        async with client_of(server, user="admin", password="admin") as client:
+            if jetstream:
+                await client.jetstream().add_stream(StreamConfig(name="THEIRS", subjects=["agentgym.>"]))
+            await client.subscribe("agentgym.>", cb=_into(heard))
+            await client.flush()
+            outbox.add(*(event(number, kind) for number, kind in enumerate(subjects.DURABLE)))
+            async with publishing(outbox, sink(server, user="runner", password=PASSWORD)) as running:
+                await running.drained()
+            await client.flush()
+            assert ids(heard) == _all_kinds()
+            assert outbox.counts()["egress"] == SinkCounts(acked=3)
+        if jetstream:
+            assert ids(await stored(server, "THEIRS", user="admin", password="admin")) == _all_kinds()
+
+
+def _into(heard: list[Msg]):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    async def hear(message: Msg) -> None:
+        heard.append(message)
+
+    return hear
+
+
+async def test_a_plain_subscriber_of_a_plain_server_gets_all_three_subjects(tmp_path: Path, outbox: Outbox) -> None:
+    heard: list[Msg] = []
+    with _plain(tmp_path) as server:
+        async with client_of(server) as client:
+            await client.subscribe("agentgym.>", cb=_into(heard))
+            await client.flush()
+            outbox.add(*(event(number, kind) for number, kind in enumerate(subjects.DURABLE)))
+            async with publishing(outbox, sink(server)) as running:
+                await running.drained()
+            await client.flush()
+    assert ids(heard) == _all_kinds()
+    assert [message.subject for message in heard] == list(subjects.DURABLE)
+
+
+async def test_a_wrong_password_is_named_and_events_wait_for_the_right_one(tmp_path: Path, outbox: Outbox) -> None:
+    with NatsServer(tmp_path / "server", config=_users(">", "another")) as server:
+        outbox.add(event(0))
+        started = time.monotonic()
+        async with publishing(outbox, sink(server, user="runner", password=PASSWORD)) as running:
+            state = await running.state("down", "credentials")
+            assert time.monotonic() - started < 4
+            assert PASSWORD not in str(state)
+            server.config = _users(">")
+            await asyncio.to_thread(server.restart)
+            await running.state("up")
+            await running.drained()
+            server.reload(_users(">", "rotated"))
+            await running.state("down")
+            outbox.add(event(1))
+            server.reload(_users(">"))
+            async with asyncio.timeout(15):
+                while outbox.counts()["egress"].pending:
+                    await running.publisher.drained(1)
+        assert outbox.counts()["egress"] == SinkCounts(acked=2)
+
+
+async def test_an_event_sent_again_is_stored_once_inside_the_window_and_known_by_its_id_outside(
+    server: NatsServer, outbox: Outbox
+) -> None:
+    await _stream(server, duplicate_window=2)
+    for again in range(3):
+        if again == 2:
+            await asyncio.sleep(2.5)  # the server's own window, which nothing announces
+        with (
+            outbox_in(outbox.path.parent / f"copy-{again}")
+            if (outbox.path.parent / f"copy-{again}").mkdir()
+            else (outbox_in(outbox.path.parent / f"copy-{again}")) as copy
+        ):
+            copy.add(event(0))
+            async with publishing(copy, sink(server)) as running:
+                await running.drained()
+        assert ids(await stored(server, "THEIRS")) == ["event:0"] * (1 if again < 2 else 2)
+
+
+async def test_one_process_at_a_time_serves_a_sink_and_the_next_takes_over(server: NatsServer, outbox: Outbox) -> None:
+    with outbox_in(outbox.path.parent) as other:
+        async with publishing(other, sink(server, "local")) as second:
+            async with publishing(outbox, sink(server, "local")) as first:
+                other.add(*map(event, range(50)))
+                await first.drained()
+                await second.drained()
+            other.add(event(50))
+            await second.drained()
+    assert ids(await stored(server)) == [f"event:{number}" for number in range(51)]
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from runner.store import EpisodeStore, open_index
+from tests.store_samples import Recording
+
+store = EpisodeStore(Path(sys.argv[1]))
+index = open_index(store)
+for _ in range(3):
+    print(Recording(store, index).whole().episode_id, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+async def test_a_process_killed_before_publishing_loses_no_episode(server: NatsServer, outbox: Outbox) -> None:
+    data_dir = outbox.path.parent
+    player = [sys.executable, "-c", KILLED, str(data_dir)]
+    killed = await asyncio.to_thread(subprocess.run, player, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    played = killed.stdout.split()
+    assert len(played) == 3
+    for _ in range(2):
+        index = open_index(EpisodeStore(data_dir))
+        enqueue_missing(index, outbox, DurableNames())
+        index.close()
+        async with publishing(outbox, sink(server, "local")) as running:
+            await running.drained()
+        assert sorted(ids(await stored(server))) == sorted(f"episode:{episode_id}" for episode_id in played)
+
+
+async def test_a_canary_stays_out_of_the_outbox(tmp_path: Path, outbox: Outbox) -> None:
+    with NatsServer(tmp_path / "server", config=_users({"allow": ["agentgym.eval.>", "$JS.API.>"]})) as server:
+        outbox.add(event(0))
+        async with publishing(outbox, sink(server, user="runner", password=PASSWORD)) as running:
+            with suppress(TimeoutError):
+                await running.drained()
+    assert outbox.counts()["egress"].dead == 1
+    for path in tmp_path.glob("outbox*"):
+        assert PASSWORD.encode() not in path.read_bytes()

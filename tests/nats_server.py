@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+EXECUTABLE = Path(sys.executable).with_name("nats-server")
+START_TIMEOUT_S = 20.0
+
+
+class NatsServer:
+    """A real nats-server on a random port of the loopback, in a folder of its own.
+
+    ``config`` is written as the server's configuration file (its format takes JSON); ``options`` are added to the
+    command line. Port and store stay the same over ``kill`` or ``stop`` and ``start``.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        jetstream: bool = True,
+        config: Mapping[str, Any] | None = None,
+        options: tuple[str, ...] = (),
+        port: int = -1,
+        scheme: str = "nats",
+    ) -> None:
+        self.folder = folder
+        self.store = folder / "store"
+        self.log = folder / "server.log"
+        self.port = port
+        self.config: dict[str, Any] = dict(config or {})
+        self._jetstream = jetstream
+        self._options = options
+        self._scheme = scheme
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    @property
+    def url(self) -> str:
+        return f"{self._scheme}://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the server was not started"
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> Self:
+        assert not self.running, "the server already runs"
+        ports = self.folder / "ports"
+        shutil.rmtree(ports, ignore_errors=True)
+        ports.mkdir(parents=True)
+        command = [str(EXECUTABLE), "-a", "127.0.0.1", "-p", str(self.port), "--ports_file_dir", str(ports)]
+        command += ["-l", str(self.log), *self._options]
+        if self._jetstream:
+            command += ["-js", "-sd", str(self.store)]
+        if self.config:
+            path = self.folder / "server.conf"
+            path.write_text(json.dumps(self.config))
+            command += ["-c", str(path)]
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        self.port = self._wait_for_port(ports)
+        self._wait_until_it_listens()
+        return self
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def restart(self) -> Self:
+        """Killed and started again, on the same port and store."""
+        self.kill()
+        return self.start()
+
+    def reload(self, config: Mapping[str, Any]) -> None:
+        """Go on with another configuration, as after a rotated password: clients that no longer fit are cut off."""
+        self.config = dict(config)
+        (self.folder / "server.conf").write_text(json.dumps(self.config))
+        os.kill(self.pid, signal.SIGHUP)
+
+    def pause(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def empty_store(self) -> None:
+        assert not self.running, "the store of a running server"
+        shutil.rmtree(self.store, ignore_errors=True)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            self._process.send_signal(how)
+            self._process.send_signal(signal.SIGCONT)  # one that is paused would not see anything but SIGKILL
+        self._process.wait(START_TIMEOUT_S)
+
+    def _wait_for_port(self, folder: Path) -> int:
+        for _ in self._attempts("wrote no ports file"):
+            for path in folder.glob("*.ports"):
+                try:
+                    return int(json.loads(path.read_text())["nats"][0].rpartition(":")[2])
+                except (ValueError, KeyError, IndexError):  # still being written
+                    continue
+        raise AssertionError("not reached")
+
+    def _wait_until_it_listens(self) -> None:
+        for _ in self._attempts("does not listen"):
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+            except OSError:
+                continue
+            return
+
+    def _attempts(self, failure: str) -> Iterator[None]:
+        assert self._process is not None
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while self._process.poll() is None and time.monotonic() < deadline:
+            yield
+            time.sleep(0.005)
+        raise AssertionError(f"nats-server {failure}:\n{self._read_log()}")
+
+    def _read_log(self) -> str:
+        return self.log.read_text(errors="replace")[-2000:] if self.log.exists() else "(no log)"
