@@ -3,11 +3,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import nkeys
+import nkeys  # type: ignore[import-untyped]
 import trustme
 
 from runner.events.connect import BusState
@@ -43,8 +44,6 @@ class States:
 
 
 def new_seed(prefix: int = nkeys.PREFIX_BYTE_USER) -> str:
-    import secrets
-
     return bytes(nkeys.encode_seed(secrets.token_bytes(32), prefix)).decode().rstrip("=")
 
 
@@ -52,7 +51,7 @@ def public_key(seed: str) -> str:
     return bytes(nkeys.from_seed(bytearray(seed.encode())).public_key).decode()
 
 
-def jwt(kind: str, name: str, subject: str, issuer_seed: str, **claims: Any) -> str:
+def jwt(kind: str, name: str, subject: str, issuer_seed: str, **claims: object) -> str:
     body = {"jti": name, "iat": 1, "iss": public_key(issuer_seed), "sub": subject, "name": name}
     body |= {"nats": {"type": kind, "version": 2, **claims}}
     signed = f"{_encoded({'typ': 'JWT', 'alg': 'ed25519-nkey'})}.{_encoded(body)}"

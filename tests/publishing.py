@@ -32,7 +32,7 @@ def ids(messages: Sequence[Msg]) -> list[str]:
     return [(message.headers or {})["ce-id"] for message in messages]
 
 
-def sink(server: NatsServer, name: str = "egress", **login: str) -> Sink:
+def sink(server: NatsServer, name: str = "egress", **login: Any) -> Sink:  # noqa: ANN401
     return Sink(name, lambda: BusAddress(server.url, **login), owned=name == "local")
 
 

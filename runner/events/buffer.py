@@ -84,7 +84,20 @@ class SeenBuffer:
 
     async def take(self) -> Seen | None:
         """The next thing to see; None when there is nothing more and nothing will come."""
-        while (item := await self._next()) is not None:
+        while True:
+            if not self._waiting:
+                self._tell_skipped()
+            if (seen := self.ready()) is not None:
+                return seen
+            if self._ended:
+                return None
+            self._filled.clear()
+            await self._filled.wait()
+
+    def ready(self) -> Seen | None:
+        """The next thing to see if it is there already."""
+        while self._waiting:
+            item = self._waiting.popleft()
             if isinstance(item, Incoming):
                 self._bytes -= item.size
             if not self._emptied.is_set() and not self._full(0.5):
@@ -92,14 +105,6 @@ class SeenBuffer:
             if (seen := self._decoded(item) if isinstance(item, Incoming) else item) is not None:
                 return seen
         return None
-
-    async def _next(self) -> Incoming | Notice | None:
-        if not self._waiting:
-            self._tell_skipped()
-        while not self._waiting and not self._ended:
-            self._filled.clear()
-            await self._filled.wait()
-        return self._waiting.popleft() if self._waiting else None
 
     def _append(self, item: Incoming | Notice) -> None:
         self._waiting.append(item)

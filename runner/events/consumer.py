@@ -17,7 +17,7 @@ from runner.events.connect import Connection
 from runner.events.failure import BusError
 from runner.events.listener import Listener
 from runner.events.lookup import NoStreams, streams_of
-from runner.events.patterns import covered_by_any
+from runner.events.patterns import common, covered_by_any
 from runner.events.seen import Notice, Received, Seen, Since
 from runner.events.stream_reader import BUS_ERRORS, POLL_S, Position, StreamReader, until_connected
 
@@ -96,6 +96,13 @@ class Follow:
                 task.result()
         raise StopAsyncIteration
 
+    async def some(self, limit: int = 500) -> list[Seen]:
+        """What is there already, at least one; waits for it. Raises ``StopAsyncIteration`` as ``__anext__`` does."""
+        seen = [await anext(self)]
+        while len(seen) < limit and (more := self._buffer.ready()) is not None:
+            seen.append(more)
+        return seen
+
     async def _follow(self) -> None:
         generation = -1
         while True:
@@ -117,24 +124,24 @@ class Follow:
         uncovered = [pattern for pattern in self._patterns if not covered_by_any(held, pattern)]
         await self._listener.listen(uncovered, held)
         for pattern in uncovered:
-            self._tell(Notice(kind="no_history", text=f"{pattern}: {reason}, so only what comes from now on is shown"))
+            self._tell(Notice(kind="no_history", text=f"{pattern}: {reason or _why(pattern, held)}"))
         for pattern in self._patterns:
             if (error := self._connection.permission_error(pattern)) is not None:
                 self._tell(Notice(kind="permission", text=str(error)))
 
-    async def _start_readers(self) -> str:
-        """Returns why there may be subjects without one."""
+    async def _start_readers(self) -> str | None:
+        """Returns why no streams can be found, None when they can."""
         try:
             found = await streams_of(self._connection, self._patterns)
         except NoStreams as exc:
             if exc.forbidden:
                 self._tell(Notice(kind="permission", text=str(exc)))
-            return str(exc)
+            return f"{exc}; only what comes from now on is shown"
         except BUS_ERRORS:
             self._silences += 1
             if self._silences < PATIENCE or not self._connection.connected:
                 raise
-            return "this bus does not say which streams it keeps"
+            return "this bus does not say what it keeps; only what comes from now on is shown"
         self._silences = 0
         for info in found:
             name = info.config.name or ""
@@ -143,7 +150,7 @@ class Follow:
             position = self._positions.setdefault(name, Position.at(self._since, info))
             reader = StreamReader(self._connection, info, self._patterns, position, self._buffer)
             self._readers[name] = (reader, asyncio.create_task(reader.run()))
-        return "no stream keeps all of it" if found else "no stream keeps it"
+        return None
 
     async def _until_changed(self, generation: int) -> None:
         """Wait until a reader ended, or until streams are to be looked for again."""
@@ -193,3 +200,9 @@ class Follow:
     def _reconnects(self) -> tuple[int, int]:
         generation = self._connection.generation
         return (generation, self._connection.client.stats["reconnects"] if generation else 0)
+
+
+def _why(pattern: str, held: list[str]) -> str:
+    if any(common(pattern, subject) for subject in held):
+        return "no stream keeps all of it; of the rest only what comes from now on is shown"
+    return "no stream keeps it; only what comes from now on is shown"

@@ -35,8 +35,8 @@ MAX_VALUES = 20_000
 FULL_LENGTH = "full_length"
 
 
-def live_item(item: Item) -> LiveItem | None:
-    """The live item that tells of ``item``; None for what stays inside the process."""
+def live_item(item: Item) -> LiveItem:
+    """The live item that tells of ``item``."""
     match item:
         case played.EpisodeStarted():
             return _started(item)

@@ -47,11 +47,16 @@ class Publisher:
         subjects: Iterable[str] = DURABLE,
         name: str = "agentgym-runner",
     ) -> None:
-        """Prepare; nothing is sent before ``run``."""
+        """From now on events wait for these sinks; nothing is sent before ``run``.
+
+        Raises:
+            StoreError: when the outbox cannot be used.
+        """
         self._outbox = outbox
         self._on_state = on_state or _ignore
         self.uplinks = [Uplink(sink, client_name=name, on_state=self._tell) for sink in sinks]
         self._names = [sink.name for sink in sinks]
+        outbox.register(*self._names)
         wanted = tuple(subjects)
         self._drains = [
             Drain(
@@ -69,12 +74,7 @@ class Publisher:
         return [uplink.state for uplink in self.uplinks]
 
     async def run(self) -> None:
-        """Publish until cancelled.
-
-        Raises:
-            StoreError: when the outbox cannot be used at the start.
-        """
-        self._outbox.register(*self._names)
+        """Publish until cancelled."""
         self._outbox.on_add = partial(_call_in, asyncio.get_running_loop(), self._wake)
         try:
             async with asyncio.TaskGroup() as tasks:

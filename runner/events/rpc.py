@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -14,6 +15,9 @@ from runner.events.connect import BusState, Connection
 from runner.events.failure import BusError
 
 logger = logging.getLogger(__name__)
+
+FLUSH_S = 5
+"""Seconds to wait for the server to read a subscription."""
 
 
 async def ask(connection: Connection, subject: str, payload: bytes, *, timeout_s: float) -> bytes | None:
@@ -36,7 +40,12 @@ async def ask(connection: Connection, subject: str, payload: bytes, *, timeout_s
 
 
 async def serve(
-    subject: str, handle: Callable[[bytes], bytes], read_address: Callable[[], BusAddress | None], *, name: str
+    subject: str,
+    handle: Callable[[bytes], bytes],
+    read_address: Callable[[], BusAddress | None],
+    *,
+    name: str,
+    on_served: Callable[[], None] | None = None,
 ) -> None:
     """Answer requests until cancelled, through all outages of the bus.
 
@@ -45,6 +54,7 @@ async def serve(
         handle: makes the reply on a thread of its own; has to answer everything and may not raise.
         read_address: where the bus is; None ends the service at once.
         name: shown by the server.
+        on_served: called each time the bus has taken notice that we answer.
     """
     address = read_address()
     if address is None:
@@ -67,5 +77,14 @@ async def serve(
             changed.clear()
             if connection.connected and served != connection.generation:
                 await connection.client.subscribe(subject, cb=answer)
+                await _noticed(connection)
                 served = connection.generation
+                if on_served is not None:
+                    on_served()
             await changed.wait()
+
+
+async def _noticed(connection: Connection) -> None:
+    """Wait until the server has read what was sent; when it cannot, the connection tells."""
+    with contextlib.suppress(nats.errors.Error):
+        await connection.client.flush(timeout=FLUSH_S)

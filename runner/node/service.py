@@ -110,11 +110,17 @@ class Node:
         live = LivePublisher(publisher.uplinks, node=self._name, boot=workspace.boot)
         player = self._player(workspace, queue, announcer, live)
         operations = self._operations(workspace, queue, player)
-        lock.announce(self._node_file(workspace, broker))
+        served = asyncio.Event()
         work = [publisher.run(), live.run(), tell_health(live, self._profile, workspace.clock)]
-        work += [serve(self._subject, self._heard(operations), read, name=self._name) for read in self._buses(broker)]
+        heard = self._heard(operations)
+        work.append(serve(self._subject, heard, lambda: broker.address, name=self._name, on_served=served.set))
+        if self._profile.nats.control:
+            work.append(serve(self._subject, heard, self._egress, name=self._name))
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(each) for each in work]
+            async with asyncio.timeout(STOP_S):
+                await served.wait()
+            lock.announce(self._node_file(workspace, broker))
             player.start()
             self._become("idle" if player.idle else "running", announcer)
             await self._until_stopped(player)
@@ -131,10 +137,6 @@ class Node:
     @property
     def _subject(self) -> str:
         return control_subject(self._name)
-
-    def _buses(self, broker: Broker) -> list[Callable[[], BusAddress | None]]:
-        """Where requests are answered: always at home, elsewhere only if the profile says so."""
-        return [lambda: broker.address, *([self._egress] if self._profile.nats.control else [])]
 
     def _heard(self, operations: Operations) -> Callable[[bytes], bytes]:
         def answer(payload: bytes) -> bytes:

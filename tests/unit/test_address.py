@@ -34,8 +34,20 @@ def test_servers(url: str, servers: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["", "nats://", "http://h", "ws://h", "nats://h:99999", "nats://h:x", "nats://h/path", "nats://h\nPUB x", "a,,b"]
-    + [f"http://u:{CANARY}@h", f"nats://u:{CANARY},x@h", f"nats://u:{CANARY}@"],
+    [
+        *(
+            "",
+            "nats://",
+            "http://h",
+            "ws://h",
+            "nats://h:99999",
+            "nats://h:x",
+            "nats://h/path",
+            "nats://h\nPUB x",
+            "a,,b",
+        ),
+        *(f"http://u:{CANARY}@h", f"nats://u:{CANARY},x@h", f"nats://u:{CANARY}@"),
+    ],
 )
 def test_a_bad_url_is_refused_and_not_quoted(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -103,8 +115,10 @@ def test_an_odd_key_file_is_refused(tmp_path: Path) -> None:
         path.chmod(0o600)
         with pytest.raises(ConfigError):
             address_from_environ("h", {"NATS_NKEY": str(path)})
-    with pytest.raises(ConfigError, match="regular"):
+    with pytest.raises(ConfigError, match="directory"):
         address_from_environ("h", {"NATS_NKEY": str(tmp_path)})
+    with pytest.raises(ConfigError, match="regular"):
+        address_from_environ("h", {"NATS_NKEY": "/dev/null"})
 
 
 def test_tls_is_required_when_it_is_asked_for() -> None:

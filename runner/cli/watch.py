@@ -1,0 +1,154 @@
+"""``watch``: what is said on a bus, a line each, for pipes and small terminals."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import re
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.cli.terminal import err
+from runner.config import Profile, load_profile, resolve_data_dir
+from runner.errors import ConfigError
+
+if TYPE_CHECKING:
+    from runner.events.codec import DurableNames
+    from runner.events.connect import BusAddress, Connection
+    from runner.events.seen import Since
+
+INTERRUPTED = 130
+EVERYTHING = "agentgym.>"
+
+EPILOG = """Without --nats it shows the node of the state directory. Credentials for another bus come from NATS_USER and
+NATS_PASSWORD, NATS_TOKEN, NATS_NKEY or NATS_CREDS (files), and NATS_CA, NATS_CERT, NATS_KEY, NATS_TLS_FIRST.
+Notices, such as lost connections and gaps, go to standard error. Ctrl-C ends it with exit code 130."""
+
+_SINCE = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def main_watch(argv: Sequence[str]) -> int:
+    """Print messages until interrupted, or until the reader of a pipe leaves.
+
+    Raises:
+        RunnerError: when there is no such bus, or it lets nobody in.
+    """
+    options = _parser().parse_args(argv)
+    try:
+        asyncio.run(_watch(options))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # what is still buffered has nowhere to go, either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+async def _watch(options: argparse.Namespace) -> None:
+    from runner.cli.watch_rows import json_lines, plain_lines
+    from runner.events.consumer import Follow
+    from runner.events.seen import Notice
+
+    profile = load_profile(options.config, environ=os.environ, cwd=Path.cwd())
+    names = _names(profile)
+    lines = json_lines if options.json else plain_lines
+    async with await _connect(options, profile) as connection:
+        patterns = options.subject or _subjects(names, own=options.nats is None)
+        async with Follow(connection, patterns=patterns, since=options.since, names=names) as follow:
+            while True:
+                seen = await follow.some()
+                text = "".join(f"{line}\n" for item in seen if not isinstance(item, Notice) for line in lines(item))
+                for notice in (item for item in seen if isinstance(item, Notice)):
+                    err(f"-- {notice.text}")
+                if text:
+                    await asyncio.to_thread(_write, text)  # a pipe may be full for long
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+async def _connect(options: argparse.Namespace, profile: Profile) -> Connection:
+    """A connection that is there or still tries; only what trying cannot mend is an error."""
+    from runner.events.connect import BusError, Connection, address_from_environ, address_of_node
+
+    data_dir = resolve_data_dir(options.data_dir, os.environ, profile, Path.cwd())
+
+    def read_address() -> BusAddress | None:
+        return address_from_environ(options.nats, os.environ) if options.nats else address_of_node(data_dir)
+
+    address = read_address()
+    if address is None:
+        raise ConfigError(
+            f"There never was a node in {data_dir}; start one with `agentgym-runner node`, or name a bus with --nats"
+        )
+    connection = await Connection.open(address, name="agentgym-watch", read_address=read_address, required=False)
+    if connection.state.kind in ("auth", "tls"):
+        await connection.close()
+        raise BusError(connection.state.kind, connection.state.reason)
+    return connection
+
+
+def _names(profile: Profile) -> DurableNames:
+    from runner.events.codec import DurableNames
+
+    nats = profile.nats
+    return DurableNames(
+        episode_completed=nats.episode_completed, eval_batch=nats.eval_batch, field_status=nats.field_status
+    )
+
+
+def _subjects(names: DurableNames, *, own: bool) -> list[str]:
+    """A node's broker has also requests on it; on another bus all that has to do with us may be of interest."""
+    from runner.events.subjects import LIVE_SUBJECTS
+
+    return [*names.all(), LIVE_SUBJECTS if own else EVERYTHING]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="agentgym-runner watch",
+        description="Show what is said on a bus, a line each.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--nats", metavar="URL", help="another bus than the node's own")
+    parser.add_argument(
+        "--since", type=_since, default="now", metavar="1h|all|SEQ", help="history, too: so long ago, all, from there"
+    )
+    parser.add_argument(
+        "--subject", type=_subject, action="append", metavar="PATTERN", help="only these; * and > as in NATS"
+    )
+    parser.add_argument("--json", action="store_true", help="a JSON document per line")
+    parser.add_argument("--config", metavar="NAME|PATH", help="the profile, for the names of subjects")
+    parser.add_argument("--data-dir", metavar="DIR", help="the state directory of the node (default ./data)")
+    return parser
+
+
+def _since(text: str) -> Since:
+    if text == "now":
+        return "now"
+    if text == "all":
+        return "all"
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    if (ago := _SINCE.fullmatch(text)) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of now, all, 30s, 10m, 1h, 2d, or a sequence from 1")
+    try:
+        return timedelta(**{_UNITS[ago[2]]: float(ago[1])})
+    except OverflowError:
+        return "all"
+
+
+def _subject(text: str) -> str:
+    from runner.events.patterns import PATTERN
+
+    if PATTERN.fullmatch(text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no subject; words joined by dots, * for one word, > at the end")
+    return text

@@ -1,0 +1,83 @@
+"""How fast durable events leave the outbox, against a bare ``js.publish`` loop of the same concurrency."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from pathlib import Path
+
+from runner.events.drain import IN_FLIGHT
+from runner.events.outbox import Outbox, OutboxEvent
+from tests.benchmarks.measure import PAIRS, Row, quartiles
+from tests.nats_server import NatsServer
+from tests.publishing import client_of, event, publishing, sink
+
+N = 3000
+PAYLOAD = b'{"text": "' + b"x" * 480 + b'"}'
+AT_LEAST = 2000
+BARE_STREAM = "BARE"
+BARE_SUBJECT = "bare.events"
+
+
+async def published(server: NatsServer, outbox: Outbox, events: list[OutboxEvent]) -> float:
+    """Events per second from ``add`` to the last mark in the outbox."""
+    async with publishing(outbox, sink(server, "local")) as running:
+        await running.state("up")
+        outbox.add(event(-1, id=f"warm-up:{events[0].id}"))
+        await running.drained()
+        started = time.perf_counter()
+        await asyncio.to_thread(outbox.add, *events)
+        await running.drained()
+        return len(events) / (time.perf_counter() - started)
+
+
+async def bare(server: NatsServer, events: list[OutboxEvent]) -> float:
+    """Events per second by the client alone, with an id each."""
+    async with client_of(server) as client:
+        js = client.jetstream()
+        gate = asyncio.Semaphore(IN_FLIGHT)
+
+        async def one(event: OutboxEvent) -> None:
+            async with gate:
+                await js.publish(BARE_SUBJECT, event.payload, headers={"Nats-Msg-Id": event.id})
+
+        await js.publish(BARE_SUBJECT, b"warm-up")
+        started = time.perf_counter()
+        await asyncio.gather(*map(one, events))
+        return len(events) / (time.perf_counter() - started)
+
+
+async def _pairs(server: NatsServer, outbox: Outbox) -> list[tuple[float, float]]:
+    async with client_of(server) as client:
+        await client.jetstream().add_stream(name=BARE_STREAM, subjects=[BARE_SUBJECT])
+    pairs: list[tuple[float, float]] = []
+    for number in range(PAIRS + 1):
+        events = [event(n, id=f"{number}:{n}", payload=PAYLOAD) for n in range(N)]
+        if number % 2:
+            rate = await published(server, outbox, events)
+            pair = (rate, await bare(server, events))
+        else:
+            bare_rate = await bare(server, events)
+            pair = (await published(server, outbox, events), bare_rate)
+        pairs.append(pair)
+    return pairs[1:]
+
+
+def run() -> list[Row]:
+    with tempfile.TemporaryDirectory() as folder, NatsServer(Path(folder) / "server") as server:
+        outbox = Outbox(Path(folder) / "outbox.sqlite")
+        pairs = asyncio.run(_pairs(server, outbox))
+        outbox.close()
+    q1, ratio, q3 = quartiles([ours / theirs for ours, theirs in pairs])
+    _, rate, _ = quartiles([ours for ours, _ in pairs])
+    _, bare_rate, _ = quartiles([theirs for _, theirs in pairs])
+    return [
+        Row("durable events from the outbox to their marks", f"{rate:,.0f}/s", f">= {AT_LEAST:,}/s", rate >= AT_LEAST),
+        Row(
+            "that against a bare js.publish loop, rates",
+            f"{ratio:.2f}x ({q1:.2f}-{q3:.2f}) of {bare_rate:,.0f}/s",
+            ">= 0.5x",
+            ratio >= 0.5,
+        ),
+    ]

@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.errors import ConfigError
+from runner.events.connect import BusAddress, BusError, Connection, TlsSettings
+from tests.bus_helpers import Certificates, States, creds_file, new_seed, operator_mode, public_key
+from tests.nats_server import NatsServer
+
+PASSWORD = "c4n4ry-p4ssw0rd"
+
+
+def _login(password: str) -> dict[str, Any]:
+    return {"authorization": {"user": "u", "password": password}}
+
+
+async def _check(address: BusAddress) -> None:
+    async with await Connection.open(address, name="test") as connection:
+        await connection.client.flush()
+
+
+async def _refused(address: BusAddress, kind: str, text: str = "") -> str:
+    with pytest.raises(BusError, match=text) as caught:
+        await _check(address)
+    assert caught.value.kind == kind, caught.value
+    assert PASSWORD not in str(caught.value)
+    return str(caught.value)
+
+
+def _tls(certificates: Certificates, *, client: bool = False, handshake_first: bool = False) -> TlsSettings:
+    cert, key = (str(certificates.client_cert), str(certificates.client_key)) if client else (None, None)
+    return TlsSettings(str(certificates.ca), cert, key, handshake_first)
+
+
+async def test_a_password(tmp_path: Path) -> None:
+    with NatsServer(tmp_path, jetstream=False, config=_login("right")) as server:
+        await _check(BusAddress(server.url, user="u", password="right"))
+        await _check(BusAddress(server.url.replace("//", "//u:right@")))
+        await _refused(BusAddress(server.url, user="u", password=PASSWORD), "auth", "does not accept the credentials")
+        await _refused(BusAddress(server.url), "auth")
+
+
+async def test_a_rotated_password_is_named_and_recovered_from(tmp_path: Path) -> None:
+    states = States()
+    with NatsServer(tmp_path, jetstream=False, config=_login(PASSWORD)) as server:
+        address = BusAddress(server.url, user="u", password=PASSWORD)
+        async with await Connection.open(address, name="test", on_state=states) as connection:
+            server.reload(_login("rotated"))
+            state = await states.until(lambda state: state.kind == "auth", timeout_s=3)
+            server.reload(_login(PASSWORD))
+            await states.until("connected", timeout_s=5)
+            await connection.client.flush()
+            # And while the server is away, which ends in an answer instead of a cut.
+            server.kill()
+            server.config = _login("rotated")
+            server.start()
+            await states.until(lambda state: state.kind == "auth", timeout_s=5)
+            server.kill()
+            server.config = _login(PASSWORD)
+            server.start()
+            await states.until("connected", timeout_s=5)
+        assert PASSWORD not in f"{states.seen} {connection.address!r} {state}"
+
+
+async def test_a_token(tmp_path: Path) -> None:
+    with NatsServer(tmp_path, jetstream=False, config={"authorization": {"token": "right"}}) as server:
+        await _check(BusAddress(server.url, token="right"))
+        await _check(BusAddress(server.url.replace("//", "//right@")))
+        await _refused(BusAddress(server.url, token=PASSWORD), "auth")
+
+
+async def test_an_nkey(tmp_path: Path) -> None:
+    seed, other = new_seed(), new_seed()
+    config = {"authorization": {"users": [{"nkey": public_key(seed)}]}}
+    path = tmp_path / "seed"
+    path.touch(mode=0o600)
+    with NatsServer(tmp_path / "server", jetstream=False, config=config) as server:
+        address = BusAddress(server.url, nkey_file=str(path))
+        path.write_text(f"{seed}\n")
+        await _check(address)
+        path.write_text(other)
+        assert other not in await _refused(address, "auth")
+        path.write_text(f"not a seed {PASSWORD}")
+        await _refused(address, "auth", "no nkey seed")
+        path.chmod(0o644)
+        with pytest.raises(ConfigError, match="chmod 600"):
+            await _check(address)
+
+
+async def test_creds(tmp_path: Path) -> None:
+    account = new_seed(prefix=0)
+    path = creds_file(tmp_path / "user.creds", account)
+    with NatsServer(tmp_path / "server", jetstream=False, config=operator_mode(account)) as server:
+        address = BusAddress(server.url, creds_file=str(path))
+        await _check(address)
+        creds_file(path, new_seed(prefix=0))
+        await _refused(address, "auth")
+        path.write_text(PASSWORD)
+        await _refused(address, "auth", "no user JWT")
+
+
+@pytest.mark.parametrize("handshake_first", [False, True])
+async def test_tls(handshake_first: bool, tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path / "right")
+    config = certificates.for_server(handshake_first=handshake_first) | _login("right")
+    with NatsServer(tmp_path, jetstream=False, config=config) as server:
+        tls = _tls(certificates, handshake_first=handshake_first)
+        good = BusAddress(server.url, user="u", password="right", tls=tls)
+        async with await Connection.open(good, name="test", on_state=(states := States())) as connection:
+            server.restart()
+            await states.until("disconnected")
+            await states.until("connected")
+            await connection.client.flush()
+        await _refused(BusAddress(server.url, user="u", password=PASSWORD, tls=tls), "auth")
+        wrong = _tls(Certificates(tmp_path / "wrong"), handshake_first=handshake_first)
+        await _refused(
+            BusAddress(server.url, user="u", password=PASSWORD, tls=wrong), "tls", "certificate .*verif|authority"
+        )
+        elsewhere = server.url.replace("127.0.0.1", "localhost")
+        await _refused(BusAddress(elsewhere, user="u", password=PASSWORD, tls=tls), "tls", "(?i)hostname mismatch")
+        if handshake_first:
+            await _refused(BusAddress(server.url, tls=_tls(certificates)), "timeout", "NATS_TLS_FIRST")
+        else:
+            # The system's authorities do not know the server, and without settings TLS is followed, not required.
+            await _refused(BusAddress(server.url, user="u", password=PASSWORD), "tls", "NATS_CA")
+
+
+async def test_a_client_certificate(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path / "right")
+    with NatsServer(tmp_path, jetstream=False, config=certificates.for_server(verify=True)) as server:
+        await _check(BusAddress(server.url, tls=_tls(certificates, client=True)))
+        await _refused(BusAddress(server.url, tls=_tls(certificates)), "tls", "NATS_CERT")
+        other = Certificates(tmp_path / "other")
+        mixed = TlsSettings(str(certificates.ca), str(other.client_cert), str(other.client_key))
+        await _refused(BusAddress(server.url, tls=mixed), "tls", "NATS_CERT")
+
+
+async def test_files_that_are_no_certificates(tmp_path: Path) -> None:
+    path = tmp_path / "file.pem"
+    path.write_text(PASSWORD)
+    for tls in (TlsSettings(ca=str(path)), TlsSettings(cert=str(path))):
+        await _refused(BusAddress("nats://127.0.0.1:1", tls=tls), "tls", "cannot be used")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        await _check(BusAddress("nats://127.0.0.1:1", tls=TlsSettings(ca="/missing")))
+
+
+@contextlib.asynccontextmanager
+async def _plaintext_server() -> AsyncIterator[tuple[int, bytearray]]:
+    """A server in the middle that offers no TLS and keeps what it is told."""
+    heard = bytearray()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"server_id":"x","version":"2.10.0","max_payload":1048576,"auth_required":true}\r\n')
+        while data := await reader.read(65536):
+            heard.extend(data)
+        writer.close()
+
+    async with await asyncio.start_server(listen, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1], heard
+
+
+@pytest.mark.parametrize("scheme", ["tls", "nats"])
+async def test_plaintext_is_refused_where_tls_was_asked_for(scheme: str, tmp_path: Path) -> None:
+    async with _plaintext_server() as (port, heard):
+        tls = TlsSettings() if scheme == "nats" else None
+        address = BusAddress(f"{scheme}://127.0.0.1:{port}", user="u", password=PASSWORD, tls=tls)
+        await _refused(address, "tls", "offers no TLS")
+        assert heard == b""
+        await _refused(BusAddress(address.url, token=PASSWORD, tls=TlsSettings(handshake_first=True)), "tls", "no TLS")
+        assert PASSWORD.encode() not in heard
+
+
+async def test_plaintext_is_refused_after_a_reconnect(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path / "right")
+    states = States()
+    with NatsServer(tmp_path, jetstream=False, config=certificates.for_server() | _login(PASSWORD)) as server:
+        address = BusAddress(server.url, user="u", password=PASSWORD, tls=_tls(certificates))
+        async with await Connection.open(address, name="test", on_state=states):
+            server.kill()
+            await states.until("disconnected")
+            heard = bytearray()
+
+            async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                writer.write(b'INFO {"server_id":"x","version":"2.10.0","max_payload":1048576}\r\n')
+                heard.extend(await reader.read(65536))
+                writer.close()
+
+            async with await asyncio.start_server(listen, "127.0.0.1", server.port):
+                state = await states.until(lambda state: state.kind == "tls")
+                assert "offers no TLS" in state.reason
+            assert heard == b""
+            server.start()
+            await states.until("connected")

@@ -1,0 +1,272 @@
+"""The node as a process: started twice, killed, stopped, resumed, asked nonsense."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from ulid import ULID
+
+from runner.node.operations import derived_batch_id
+from runner.store import EpisodeStore
+from runner.types import Outcome
+from tests.nats_server import NatsServer
+from tests.node_process import COMMAND, NodeProcess, environ
+
+pytestmark = pytest.mark.timeout(120)
+
+
+async def test_a_batch_asked_for_is_played_and_announced_once(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data") as node:
+        async with await node.connect() as connection:
+            heard: list[Msg] = []
+            await connection.client.subscribe("agentgym.>", cb=_into(heard))
+            batch_id = str(ULID())
+            for _ in range(2):  # idempotent by batch_id
+                (started,) = await node.request(connection, "start", batch_id=batch_id, envs=["maze"], repeat=3)
+                assert started["batch_id"] == batch_id
+            await node.until(connection, batch_id, "completed", n_done=3)
+            await _until(lambda: len(_ids(heard, "agentgym.eval.batch.completed.v1")) == 1)
+            assert len(_ids(heard, "agentgym.episode.completed.v1")) == 3
+            assert _ids(heard, "agentgym.eval.batch.completed.v1") == [f"batch:{batch_id}"]
+            channels = {
+                message.subject.split(".")[2] for message in heard if message.subject.startswith("agentgym.live")
+            }
+            assert {"episode", "timestep", "batch"} <= channels
+
+
+async def test_an_episode_file_comes_in_chunks(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data") as node:
+        async with await node.connect() as connection:
+            batch_id = str(ULID())
+            await node.request(connection, "start", batch_id=batch_id, envs=["Maze"])
+            await node.until(connection, batch_id, "completed")
+            (path,) = (tmp_path / "data" / "runs" / batch_id).glob("*.json")
+            chunk = await node.request(connection, "episode", episode_id=path.stem)
+            assert base64.b64decode(chunk["data"]) == path.read_bytes()
+            assert (chunk["total"], chunk["sha256"]) == (
+                path.stat().st_size,
+                hashlib.sha256(path.read_bytes()).hexdigest(),
+            )
+            rest = await node.request(connection, "episode", episode_id=path.stem, offset=100)
+            assert base64.b64decode(rest["data"]) == path.read_bytes()[100:]
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "code"),
+    [
+        ("start", {"batch_id": "../../etc", "envs": ["Maze"]}, "bad_request"),
+        ("start", {"batch_id": str(ULID()), "envs": []}, "bad_request"),
+        ("start", {"batch_id": str(ULID()), "envs": ["Maze"], "_target_": "os.system"}, "bad_request"),
+        ("start", {"batch_id": str(ULID()), "envs": ["/etc/passwd"]}, "refused"),
+        ("start", {"batch_id": str(ULID()), "envs": ["SciWorld"]}, "refused"),
+        ("start", {"batch_id": str(ULID()), "envs": ["Maze"], "agent": "os.system"}, "unknown_agent"),
+        ("start", {"batch_id": str(ULID()), "envs": ["Maze"], "model": "http://evil"}, "unknown_model"),
+        ("start", {"batch_id": str(ULID()), "envs": ["Maze"], "repeat": 10**9}, "refused"),
+        ("start", {"batch_id": str(ULID()), "envs": ["Maze"], "max_rounds": -1}, "refused"),
+        ("cancel", {}, "bad_request"),
+        ("cancel", {"batch_id": "nothing"}, "not_found"),
+        ("pause", {"episode_id": "nothing"}, "not_found"),
+        ("episode", {"episode_id": "../../node"}, "refused"),
+        ("submit_action", {"episode_id": "x", "step": 0, "action": "up"}, "not_human"),
+        ("dance", {}, "bad_request"),
+    ],
+)
+async def test_what_cannot_be_done_is_refused_with_a_code(
+    node: NodeProcess, op: str, args: dict[str, object], code: str
+) -> None:
+    async with await node.connect() as connection:
+        reply = await node.reply(connection, op, **args)
+    assert (reply["id"], reply["ok"], reply["error"]["code"]) == (f"test-{op}", False, code)
+    assert reply["error"]["message"]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    with NodeProcess(tmp_path_factory.mktemp("asked") / "data") as process:
+        yield process
+
+
+async def test_pause_step_resume_and_cancel_reach_the_running_batch(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data") as node:
+        async with await node.connect() as connection:
+            batch_id = str(ULID())
+            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], repeat=5000)
+            await node.until(connection, batch_id, "running", n_done=1)
+            await node.request(connection, "pause", batch_id=batch_id)
+            await node.until(connection, batch_id, "paused")
+            await node.request(connection, "resume", batch_id=batch_id)
+            before = await node.until(connection, batch_id, "running")
+            await node.until(connection, batch_id, "running", n_done=before["n_done"] + 1)
+            await node.request(connection, "cancel", batch_id=batch_id)
+            await node.until(connection, batch_id, "cancelled")
+
+
+async def test_a_battery_is_one_batch_per_environment(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data") as node:
+        async with await node.connect() as connection:
+            battery_id = str(ULID())
+            started = await node.request(connection, "start", batch_id=battery_id, envs=["Maze", "Wordle"])
+            assert [batch["battery_id"] for batch in started] == [battery_id] * 2
+            assert [batch["batch_id"] for batch in started] == [
+                derived_batch_id(battery_id, "Maze"),
+                derived_batch_id(battery_id, "Wordle"),
+            ]
+            for batch in started:
+                await node.until(connection, batch["batch_id"], "completed")
+
+
+async def test_a_killed_node_leaves_an_interrupted_batch_that_can_be_resumed(tmp_path: Path) -> None:
+    data_dir, batch_id, repeat = tmp_path / "data", str(ULID()), 60
+    with NodeProcess(data_dir) as node:
+        async with await node.connect() as connection:
+            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], repeat=repeat)
+            await node.until(connection, batch_id, "running", n_done=5)
+        node.kill()
+        finished = {path.stem for path in (data_dir / "runs" / batch_id).glob("*.json")}
+        node.start()
+        async with await node.connect() as connection:
+            heard: list[Msg] = []
+            await connection.client.subscribe("agentgym.eval.batch.completed.v1", cb=_into(heard))
+            stopped = await node.until(connection, batch_id, "interrupted")
+            assert 5 <= stopped["n_done"] < repeat
+            (resumed,) = await node.request(
+                connection, "start", batch_id=batch_id, envs=["BabyAI"], repeat=repeat, resume=True
+            )
+            assert resumed["status"] in ("queued", "running")
+            await node.until(connection, batch_id, "completed", n_done=repeat)
+            await _until(lambda: len(heard) == 1)
+    records = [EpisodeStore(data_dir).load(path) for path in (data_dir / "runs" / batch_id).glob("*.json")]
+    ended = [record.task_index for record in records if record.outcome is not Outcome.INTERRUPTED]
+    assert sorted(ended) == list(range(repeat))
+    assert finished <= {record.episode_id for record in records}
+    assert json.loads(heard[0].data)["n_episodes"] == repeat
+
+
+async def test_sigterm_interrupts_says_stopped_and_exits_0(tmp_path: Path) -> None:
+    data_dir, batch_id = tmp_path / "data", str(ULID())
+    with NatsServer(tmp_path / "other") as other, NodeProcess(data_dir, env=environ(NATS_URL=other.url)) as node:
+        client = Client()
+        await client.connect(other.url)
+        heard: list[Msg] = []
+        await client.subscribe("agentgym.field.status.v1", cb=_into(heard))
+        async with await node.connect() as connection:
+            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], repeat=5000)
+            await node.until(connection, batch_id, "running", n_done=1)
+        status, said = await asyncio.to_thread(node.terminate)
+        await _until(lambda: any(json.loads(message.data)["status"] == "stopped" for message in heard))
+        await client.close()
+    assert status == 0, said
+    assert not (data_dir / "node.json").exists()
+    assert list((data_dir / "runs" / batch_id).glob("*.journal.jsonl")) == []
+
+
+def test_a_second_node_refuses_with_the_pid_of_the_first(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data") as node:
+        second = subprocess.run(
+            [COMMAND, "node", "--data-dir", str(tmp_path / "data")],
+            env=environ(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert second.returncode == 2
+        assert f"belongs to the node with pid {node.pid}" in second.stderr
+        assert "Traceback" not in second.stderr
+
+
+def test_a_name_that_answers_from_another_boot_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "profile.yaml").write_text(
+        "id: p\nnats: {control: true}\nenvironments: {lightweight: [{name: Maze}]}\n"
+    )
+    profile = ("--config", str(tmp_path / "profile.yaml"))
+    with NatsServer(tmp_path / "shared") as shared:
+        env = environ(NATS_URL=shared.url)
+        with NodeProcess(tmp_path / "one", *profile, env=env, name="same"):
+            second = subprocess.run(
+                [COMMAND, "node", "--data-dir", str(tmp_path / "two"), "--node", "same", *profile],
+                env=env,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+    assert second.returncode == 2
+    assert "a node named same (boot 01" in second.stderr
+    assert "choose another --node" in second.stderr
+
+
+def test_an_idle_node_leaves_by_itself(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", "--idle-exit", "0.5") as node:
+        assert node.process is not None
+        assert node.process.wait(timeout=30) == 0
+
+
+def test_the_broker_dies_with_its_node(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data") as node:
+        children = subprocess.run(
+            ["pgrep", "-P", str(node.pid), "nats-server"], capture_output=True, text=True, timeout=10, check=False
+        ).stdout.split()
+        assert len(children) == 1
+        watched = os.pidfd_open(int(children[0]))
+        node.kill()
+        _wait_for_end(watched)
+
+
+def _wait_for_end(pidfd: int) -> None:
+    import select
+
+    assert select.select([pidfd], [], [], 30)[0], "the broker outlived its node"
+    os.close(pidfd)
+
+
+async def test_the_broker_is_started_again_and_nothing_is_lost(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data") as node:
+        async with await node.connect() as connection:
+            batch_id = str(ULID())
+            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], repeat=40)
+            await node.until(connection, batch_id, "running", n_done=2)
+            (broker,) = subprocess.run(
+                ["pgrep", "-P", str(node.pid), "nats-server"], capture_output=True, text=True, timeout=10, check=False
+            ).stdout.split()
+            os.kill(int(broker), signal.SIGKILL)
+            await _until(lambda: not connection.connected, timeout_s=10)
+            await _until(lambda: connection.connected, timeout_s=20)
+            await node.until(connection, batch_id, "completed", n_done=40)
+            js = connection.client.jetstream()
+            subscription = await js.pull_subscribe("agentgym.episode.completed.v1", stream="AGENTGYM_EVENTS")
+            ids: list[str] = []
+            async with asyncio.timeout(30):
+                while len(ids) < 40:
+                    ids += [
+                        str((message.headers or {})["ce-id"]) for message in await subscription.fetch(40, timeout=5)
+                    ]
+            assert len(set(ids)) == len(ids) == 40
+
+
+def _into(heard: list[Msg]) -> Callable[[Msg], Awaitable[None]]:
+    async def take(message: Msg) -> None:
+        heard.append(message)
+
+    return take
+
+
+def _ids(heard: list[Msg], subject: str) -> list[str]:
+    return [str((message.headers or {}).get("ce-id")) for message in heard if message.subject == subject]
+
+
+async def _until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.01)
