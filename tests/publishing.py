@@ -12,6 +12,7 @@ from typing import Any
 import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.js.api import AckPolicy, ConsumerConfig
 
 from runner.events import subjects
 from runner.events.connect import BusAddress
@@ -100,7 +101,8 @@ async def stored(server: NatsServer, stream: str = subjects.EVENTS_STREAM, **opt
         n = (await js.stream_info(stream)).state.messages
         if not n:
             return []
-        subscription = await js.pull_subscribe("", stream=stream)
+        config = ConsumerConfig(ack_policy=AckPolicy.NONE)
+        subscription = await js.pull_subscribe("", stream=stream, config=config)
         messages: list[Msg] = []
         while len(messages) < n:
             messages += await subscription.fetch(n, timeout=5)

@@ -15,7 +15,7 @@ from nats.aio.client import Client
 from runner.errors import RunnerError, boundary, log_failure
 from runner.events.address import BusAddress, TlsSettings, address_from_environ, address_of_node
 from runner.events.failure import BusError, BusErrorKind
-from runner.events.life import ClientLife, Denied, Down, Failed, News, Over, Up
+from runner.events.life import CLOSE_TIMEOUT_S, ClientLife, Denied, Down, Failed, News, Over, Up
 from runner.events.pauses import Pauses
 
 __all__ = [
@@ -31,7 +31,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-PROBE_EVERY_S = 1.5
+PROBE_EVERY_S = 1.0
 PROBE_TIMEOUT_S = 2
 LONGEST_PAUSE_S = 2.0
 MAX_DENIED = 100
@@ -80,9 +80,10 @@ class Connection:
         self._timeout_s = timeout_s
         self._life: ClientLife | None = None
         self._denied: dict[str, BusError] = {}
+        self._closed = False
         self._wake = asyncio.Event()
         self._pauses = Pauses(LONGEST_PAUSE_S)
-        self._keeper: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
     async def open(
@@ -116,7 +117,7 @@ class Connection:
             if required:
                 raise
             connection._show_failure(exc)
-        connection._keeper = asyncio.create_task(connection._keep(), name=f"keep {name} connected")
+        connection._tasks = [asyncio.create_task(connection._keep()), asyncio.create_task(connection._probe())]
         return connection
 
     @property
@@ -150,11 +151,11 @@ class Connection:
         await self.close()
 
     async def close(self) -> None:
-        """Send what is written, then close for good; takes at most ``CLOSE_TIMEOUT_S``."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._keeper
+        """Send what is written, then close for good; a server that hangs is waited for some seconds at most."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks, timeout=CLOSE_TIMEOUT_S)
         if self._life is not None:
             await self._life.close()
         self._show(BusState("closed"))
@@ -168,18 +169,15 @@ class Connection:
         self._hear(life, Up())
 
     async def _keep(self) -> None:
-        """Replace the client when it is over, look whether the server answers while it is not."""
+        """Replace the client whenever it is over."""
         while True:
+            if self._life is not None and not self._life.over:
+                await self._wake.wait()
             self._wake.clear()
             if self._life is None or self._life.over:
-                pause = await self._replace()
-            else:
-                pause = await self._probe(self._life)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), pause)
+                await self._replace()
 
-    async def _replace(self) -> float:
-        """One attempt; returns the seconds until the next thing to do."""
+    async def _replace(self) -> None:
         if self._life is not None:
             await self._life.close()
         self._move()
@@ -187,15 +185,22 @@ class Connection:
             await self._connect()
         except RunnerError as exc:
             self._show_failure(exc)
-            return self._pauses.next()
-        return PROBE_EVERY_S
+            await asyncio.sleep(self._pauses.next())
 
-    async def _probe(self, life: ClientLife) -> float:
-        if not await life.answers(PROBE_TIMEOUT_S):
-            self._show(BusState("stalled", "timeout", f"{self.address.shown} does not answer"))
-        elif self.state.status == "stalled" and life.client.is_connected:
-            self._show(BusState("connected"))
-        return PROBE_EVERY_S
+    async def _probe(self) -> None:
+        """Look whether the server answers: one that hangs keeps its connections."""
+        while not self._closed:  # flushing may swallow a cancellation
+            await asyncio.sleep(PROBE_EVERY_S)
+            life = self._life
+            if life is None or life.over:
+                continue
+            answers = await life.answers(PROBE_TIMEOUT_S)
+            if life is not self._life or not life.client.is_connected:
+                continue
+            if not answers:
+                self._show(BusState("stalled", "timeout", f"{self.address.shown} does not answer"))
+            elif self.state.status == "stalled":
+                self._show(BusState("connected"))
 
     def _hear(self, life: ClientLife, news: News) -> None:
         if life is not self._life:  # news of a client that was given up

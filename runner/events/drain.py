@@ -19,7 +19,7 @@ from runner.events.outbox import Ack, Outbox, OutboxEvent
 from runner.events.routes import Routes
 from runner.events.sink import Uplink
 
-BATCH = 500
+BATCH = 1000
 """Events read, sent and marked at once."""
 
 IN_FLIGHT = 256
@@ -104,19 +104,19 @@ class Drain:
 
     async def _send(self, client: Client, events: Sequence[OutboxEvent]) -> str | None:
         """Deliver one batch; returns what made that fail, None when all of it is settled."""
-        gate = asyncio.Semaphore(IN_FLIGHT)
+        waiting = iter(events)
         verdicts: dict[str, Verdict] = {}
         causes: list[str] = []
 
-        async def one(event: OutboxEvent) -> None:
-            async with gate:
-                if causes:  # the rest has to wait anyway
-                    return
+        async def one_after_the_other() -> None:
+            for event in waiting:
                 verdicts[event.id] = verdict = await self._deliver(client, event)
                 if isinstance(verdict, Retry):
                     causes.append(verdict.cause)
+                if causes:  # the rest has to wait anyway
+                    return
 
-        whole = asyncio.gather(*map(one, events))
+        whole = asyncio.gather(*(one_after_the_other() for _ in range(min(IN_FLIGHT, len(events)))))
         lost = asyncio.create_task(self._uplink.down.wait())
         lost.add_done_callback(lambda task: None if task.cancelled() else whole.cancel())
         try:

@@ -13,8 +13,8 @@ BusErrorKind: TypeAlias = Literal["auth", "tls", "refused", "timeout", "permissi
 
 _AUTH = re.compile(r"(?i)authori[sz]ation|authentication|credentials|nkey|seed")
 _PERMISSION = re.compile(r"(?i)permissions violation for (publish|subscription) to \"([^\"]*)\"")
-_CLIENT_CERTIFICATE = re.compile(r"(?i)alert.*certificate|certificate.required|bad.certificate")
-_TIMEOUT_HINT = "is it a NATS server? One that wants the TLS handshake first needs NATS_TLS_FIRST=1"
+_CLIENT_CERTIFICATE = re.compile(r"(?i)alert.*(certificate|unknown ca)")
+_TIMEOUT_HINT = "is it a NATS server, and is NATS_TLS_FIRST as it wants it?"
 
 
 class BusError(RunnerError):

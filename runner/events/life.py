@@ -134,7 +134,9 @@ class ClientLife:
         if attempt.done():
             with boundary(lambda exc: self._first_errors.append(self._error(exc))):
                 succeeded.append(attempt.result())
-        return bool(succeeded)
+        if succeeded and not self.client.is_connected:  # the client takes any answer for a welcome
+            self._first_errors.append(self._rejected())
+        return self.client.is_connected
 
     def _callbacks(self) -> dict[str, Any]:
         return {
@@ -183,5 +185,12 @@ class ClientLife:
     async def _on_closed(self) -> None:
         self.give_up()
 
+    def _rejected(self) -> BusError:
+        if self._address.tls_required:
+            return BusError("tls", f"{self._address.shown} ended the connection; it may want NATS_CERT and NATS_KEY")
+        return BusError("other", f"{self._address.shown} ended the connection; is it a NATS server?")
+
     def _error(self, exc: BaseException) -> BusError:
+        if self._opening is not None and isinstance(exc, ConnectionResetError | BrokenPipeError):
+            return self._rejected()
         return bus_error(exc, self._address.shown)

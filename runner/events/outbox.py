@@ -122,7 +122,7 @@ class Outbox:
     def pending(self, sink: str, limit: int) -> list[OutboxEvent]:
         """The oldest events that wait for a sink."""
         query = (
-            "SELECT id, subject, type, source, time, payload FROM marks JOIN events USING (n) "
+            "SELECT id, subject, type, source, time, payload FROM marks INDEXED BY waiting CROSS JOIN events USING (n) "
             "WHERE sink = ? AND state = 'pending' ORDER BY n LIMIT ?"
         )
         names = OutboxEvent.__struct_fields__
@@ -132,7 +132,7 @@ class Outbox:
 
     def has_pending(self, sinks: Sequence[str]) -> bool:
         """Whether anything waits for one of these sinks."""
-        query = "SELECT 1 FROM marks WHERE sink = ? AND state = 'pending' LIMIT 1"
+        query = "SELECT 1 FROM marks INDEXED BY waiting WHERE sink = ? AND state = 'pending' LIMIT 1"
         with self._session() as connection:
             return any(connection.execute(query, (sink,)).fetchone() is not None for sink in sinks)
 

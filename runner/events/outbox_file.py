@@ -25,11 +25,12 @@ DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 _SIDE_FILES = ("", "-wal", "-shm", "-journal")
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
 
+# Columns that are compared have the same type, else SQLite uses no index for that.
 # Each event has one mark per sink. Of events that are through everywhere only the id stays, in "settled".
 _TABLES = f"""
     BEGIN IMMEDIATE;
     CREATE TABLE events (n INTEGER PRIMARY KEY AUTOINCREMENT, id UNIQUE, subject, type, source, time, payload);
-    CREATE TABLE marks (sink, n, state, stream, seq, reason, at, PRIMARY KEY (sink, n)) WITHOUT ROWID;
+    CREATE TABLE marks (sink, n INTEGER, state, stream, seq, reason, at, PRIMARY KEY (sink, n)) WITHOUT ROWID;
     CREATE INDEX waiting ON marks (sink, n) WHERE state = 'pending';
     CREATE TABLE settled (id PRIMARY KEY) WITHOUT ROWID;
     CREATE TABLE sinks (name PRIMARY KEY, seen_at) WITHOUT ROWID;
@@ -40,6 +41,7 @@ _TABLES = f"""
 _PROBES = (
     "SELECT n, id, subject, type, source, time, payload FROM events LIMIT 0",
     "SELECT sink, n, state, stream, seq, reason, at FROM marks LIMIT 0",
+    "SELECT n FROM marks INDEXED BY waiting WHERE sink = '' AND state = 'pending' LIMIT 0",
     "SELECT id FROM settled LIMIT 0",
     "SELECT name, seen_at FROM sinks LIMIT 0",
     "SELECT sink, name, created FROM streams LIMIT 0",

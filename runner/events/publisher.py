@@ -18,7 +18,7 @@ from runner.events.subjects import DURABLE
 logger = logging.getLogger(__name__)
 
 HOUSEKEEPING_S = 60.0
-LOOK_S = 0.05
+LOOK_S = 0.02
 
 __all__ = ["Publisher", "Sink", "SinkState"]
 

@@ -13,7 +13,7 @@ from tests.benchmarks.measure import PAIRS, Row, quartiles
 from tests.nats_server import NatsServer
 from tests.publishing import client_of, event, publishing, sink
 
-N = 3000
+N = 5000
 PAYLOAD = b'{"text": "' + b"x" * 480 + b'"}'
 AT_LEAST = 2000
 BARE_STREAM = "BARE"

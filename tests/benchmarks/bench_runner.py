@@ -105,11 +105,11 @@ def bare(task_index: int, rounds: int) -> int:
     environment, agent = BabyAI(), RandomAgent()
     agent.bind(environment, {"seed": task_index})
     observation = environment.reset(task_index=task_index)
-    for n_steps in range(1, rounds + 1):
+    n_steps, done = 0, False
+    while n_steps < rounds and not done:
         _, action = agent.act(observation, environment.get_tool_schemas())
         observation, _, done = environment.step(action)
-        if done:
-            break
+        n_steps += 1
     return n_steps
 
 

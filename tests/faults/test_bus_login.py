@@ -25,7 +25,7 @@ async def _check(address: BusAddress) -> None:
         await connection.client.flush()
 
 
-async def _refused(address: BusAddress, kind: str, text: str = "") -> str:
+async def _refused(address: BusAddress, kind: str, text: str | None = None) -> str:
     with pytest.raises(BusError, match=text) as caught:
         await _check(address)
     assert caught.value.kind == kind, caught.value
@@ -120,7 +120,9 @@ async def test_tls(handshake_first: bool, tmp_path: Path) -> None:
         await _refused(BusAddress(server.url, user="u", password=PASSWORD, tls=tls), "auth")
         wrong = _tls(Certificates(tmp_path / "wrong"), handshake_first=handshake_first)
         await _refused(
-            BusAddress(server.url, user="u", password=PASSWORD, tls=wrong), "tls", "certificate .*verif|authority"
+            BusAddress(server.url, user="u", password=PASSWORD, tls=wrong),
+            "tls",
+            "is not accepted: unable to get local issuer",
         )
         elsewhere = server.url.replace("127.0.0.1", "localhost")
         await _refused(BusAddress(elsewhere, user="u", password=PASSWORD, tls=tls), "tls", "(?i)hostname mismatch")
@@ -172,7 +174,9 @@ async def test_plaintext_is_refused_where_tls_was_asked_for(scheme: str, tmp_pat
         address = BusAddress(f"{scheme}://127.0.0.1:{port}", user="u", password=PASSWORD, tls=tls)
         await _refused(address, "tls", "offers no TLS")
         assert heard == b""
-        await _refused(BusAddress(address.url, token=PASSWORD, tls=TlsSettings(handshake_first=True)), "tls", "no TLS")
+        await _refused(
+            BusAddress(address.url, token=PASSWORD, tls=TlsSettings(handshake_first=True)), "timeout", "NATS_TLS_FIRST"
+        )
         assert PASSWORD.encode() not in heard
 
 

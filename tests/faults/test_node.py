@@ -7,11 +7,13 @@ import base64
 import hashlib
 import json
 import os
+import select
 import signal
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -39,10 +41,7 @@ async def test_a_batch_asked_for_is_played_and_announced_once(tmp_path: Path) ->
             await _until(lambda: len(_ids(heard, "agentgym.eval.batch.completed.v1")) == 1)
             assert len(_ids(heard, "agentgym.episode.completed.v1")) == 3
             assert _ids(heard, "agentgym.eval.batch.completed.v1") == [f"batch:{batch_id}"]
-            channels = {
-                message.subject.split(".")[2] for message in heard if message.subject.startswith("agentgym.live")
-            }
-            assert {"episode", "timestep", "batch"} <= channels
+            await _until(lambda: {"episode", "timestep", "batch"} <= _channels(heard))
 
 
 async def test_an_episode_file_comes_in_chunks(tmp_path: Path) -> None:
@@ -215,18 +214,17 @@ def test_an_idle_node_leaves_by_itself(tmp_path: Path) -> None:
 
 def test_the_broker_dies_with_its_node(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node:
-        children = subprocess.run(
-            ["pgrep", "-P", str(node.pid), "nats-server"], capture_output=True, text=True, timeout=10, check=False
-        ).stdout.split()
-        assert len(children) == 1
-        watched = os.pidfd_open(int(children[0]))
+        watched = os.pidfd_open(_broker_of(node))
         node.kill()
         _wait_for_end(watched)
 
 
-def _wait_for_end(pidfd: int) -> None:
-    import select
+def _broker_of(node: NodeProcess) -> int:
+    (broker,) = (child.pid for child in psutil.Process(node.pid).children() if "nats-server" in child.name())
+    return broker
 
+
+def _wait_for_end(pidfd: int) -> None:
     assert select.select([pidfd], [], [], 30)[0], "the broker outlived its node"
     os.close(pidfd)
 
@@ -237,10 +235,7 @@ async def test_the_broker_is_started_again_and_nothing_is_lost(tmp_path: Path) -
             batch_id = str(ULID())
             await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], repeat=40)
             await node.until(connection, batch_id, "running", n_done=2)
-            (broker,) = subprocess.run(
-                ["pgrep", "-P", str(node.pid), "nats-server"], capture_output=True, text=True, timeout=10, check=False
-            ).stdout.split()
-            os.kill(int(broker), signal.SIGKILL)
+            os.kill(_broker_of(node), signal.SIGKILL)
             await _until(lambda: not connection.connected, timeout_s=10)
             await _until(lambda: connection.connected, timeout_s=20)
             await node.until(connection, batch_id, "completed", n_done=40)
@@ -262,11 +257,15 @@ def _into(heard: list[Msg]) -> Callable[[Msg], Awaitable[None]]:
     return take
 
 
+def _channels(heard: list[Msg]) -> set[str]:
+    return {message.subject.split(".")[2] for message in heard if message.subject.startswith("agentgym.live.")}
+
+
 def _ids(heard: list[Msg], subject: str) -> list[str]:
     return [str((message.headers or {}).get("ce-id")) for message in heard if message.subject == subject]
 
 
 async def _until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
     async with asyncio.timeout(timeout_s):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - the condition is in another process
             await asyncio.sleep(0.01)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ import pytest
 from nats.aio.msg import Msg
 from nats.js.api import DiscardPolicy, StreamConfig
 
-from runner.events import subjects
+from runner.events import delivery, routes, subjects
 from runner.events.codec import DurableNames
 from runner.events.outbox import Outbox, SinkCounts
 from runner.events.publisher import Sink
@@ -22,6 +23,7 @@ from tests.nats_server import NatsServer
 from tests.publishing import client_of, event, ids, outbox_in, publishing, sink, stored
 
 ROOT = Path(__file__).parents[2]
+N_EVENTS, N_KILLS = (2000, 10) if os.environ.get("AGENTGYM_FAULTS") == "full" else (600, 3)
 PASSWORD = "canary-of-the-publisher"
 
 
@@ -35,6 +37,14 @@ def outbox(tmp_path: Path) -> Iterator[Outbox]:
 def server(tmp_path: Path) -> Iterator[NatsServer]:
     with NatsServer(tmp_path / "server") as server:
         yield server
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits less for answers that will not come."""
+    monkeypatch.setattr(delivery, "ACK_TIMEOUT_S", 1)
+    monkeypatch.setattr(delivery, "ASKED_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(routes, "LOOKUP_TIMEOUT_S", 0.5)
 
 
 def _plain(tmp_path: Path, **config: object) -> NatsServer:
@@ -68,16 +78,52 @@ async def test_events_arrive_in_order_with_their_headers(server: NatsServer, out
 
 
 async def test_killed_servers_lose_and_double_nothing(server: NatsServer, outbox: Outbox) -> None:
-    n, n_kills = 900, 3
     async with publishing(outbox, sink(server, "local")) as running:
-        for number in range(n):
-            outbox.add(event(number))
-            if number % (n // n_kills) == n // n_kills // 2:
-                await asyncio.to_thread(server.restart)
-            elif number % 10 == 0:
-                await asyncio.sleep(0.001)
+        adding = asyncio.create_task(asyncio.to_thread(_add_slowly, outbox, N_EVENTS))
+        for number in range(1, N_KILLS + 1):
+            await _until_acked(outbox, N_EVENTS * number // (N_KILLS + 1))
+            await asyncio.to_thread(server.restart)
+        await adding
         await running.drained()
-    assert sorted(ids(await stored(server))) == sorted(f"event:{number}" for number in range(n))
+    assert sorted(ids(await stored(server))) == sorted(f"event:{number}" for number in range(N_EVENTS))
+
+
+def _add_slowly(outbox: Outbox, n: int) -> None:
+    for number in range(n):
+        outbox.add(event(number))
+        time.sleep(0.001)
+
+
+async def _until_acked(outbox: Outbox, n: int) -> None:
+    async with asyncio.timeout(30):
+        while outbox.counts()["local"].acked < n:  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.005)
+
+
+PUBLISHER = """
+import asyncio, sys
+from pathlib import Path
+from runner.events.connect import BusAddress
+from runner.events.outbox import Outbox
+from runner.events.publisher import Publisher, Sink
+
+sink = Sink("local", lambda: BusAddress(sys.argv[2]), owned=True)
+asyncio.run(Publisher(Outbox(Path(sys.argv[1])), [sink]).run())
+"""
+
+
+async def test_killed_publishers_lose_and_double_nothing(server: NatsServer, outbox: Outbox) -> None:
+    outbox.add(*map(event, range(6000)))
+    for number in (1, 2):
+        command = [sys.executable, "-c", PUBLISHER, str(outbox.path), server.url]
+        publisher = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
+        await _until_acked(outbox, 1500 * number)
+        publisher.kill()
+        await publisher.wait()
+    assert outbox.has_pending(["local"])
+    async with publishing(outbox, sink(server, "local")) as running:
+        await running.drained()
+    assert sorted(ids(await stored(server))) == sorted(f"event:{number}" for number in range(6000))
 
 
 async def test_a_server_that_lost_its_store_gets_everything_again(server: NatsServer, outbox: Outbox) -> None:
@@ -205,6 +251,7 @@ def _users(publish: object, password: str = PASSWORD) -> dict[str, object]:
     return {"authorization": {"users": [user, {"user": "admin", "password": "admin"}]}}
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("jetstream", [True, False])
 async def test_a_denied_subject_becomes_a_dead_letter(jetstream: bool, tmp_path: Path, outbox: Outbox) -> None:
     denied, allowed = subjects.EPISODE_COMPLETED, subjects.BATCH_COMPLETED
@@ -229,6 +276,7 @@ async def test_a_denied_subject_becomes_a_dead_letter(jetstream: bool, tmp_path:
     assert PASSWORD not in repr(running.states)
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("jetstream", [True, False])
 async def test_without_the_right_to_ask_for_streams_events_still_arrive(
     jetstream: bool, tmp_path: Path, outbox: Outbox

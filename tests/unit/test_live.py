@@ -14,6 +14,7 @@ from runner.events.live import MAX_MESSAGE, LivePublisher
 from runner.events.live_items import Heartbeat, LiveBatch, TokenText
 from runner.events.outbox import Outbox
 from runner.types import EpisodeStarted, TimestepPlayed
+from tests.contract.schemas import validate
 from tests.nats_server import NatsServer
 from tests.publishing import NOW, client_of, outbox_in, publishing, sink
 from tests.store_samples import header, step
@@ -98,6 +99,8 @@ async def test_items_travel_together_on_the_subject_of_their_kind(server: NatsSe
         f"{PREFIX}{channel}.v1.node1" for channel in ("episode", "timestep", "health", "token")
     ]
     assert heard.seqs("token") == list(range(2, 50))
+    for message in heard.messages:
+        validate(message.subject, message.data)
     (batch,) = heard.batches("timestep")
     assert (batch.node, batch.boot, batch.dropped) == ("node1", "boot1", 0)
 

@@ -15,6 +15,7 @@ from runner.publish import batch_event, enqueue_missing, episode_event, status_e
 from runner.result import BatchResult
 from runner.store import EpisodeIndex, EpisodeStore, open_index
 from runner.types import Outcome, Tokens
+from tests.contract.schemas import validate
 from tests.store_samples import END, Recording, as_json, new_id
 
 NAMES = DurableNames()
@@ -70,7 +71,7 @@ def test_an_episode_as_an_event(index: EpisodeIndex) -> None:
     event = episode_event(record, NAMES)
     assert (event.id, event.source, event.time) == (f"episode:{record.episode_id}", "node1", END)
     assert event.subject == event.type == "agentgym.episode.completed.v1"
-    assert msgspec.json.decode(event.payload) == {
+    assert validate(event.type, event.payload) == {
         "episode_id": record.episode_id,
         "env": "Maze",
         "reward": 0.75,
@@ -102,6 +103,7 @@ def test_a_batch_as_an_event() -> None:
     event = batch_event(result, NAMES, node="node1", time=now)
     assert (event.id, event.source, event.time) == (f"batch:{result.batch_id}", "node1", now)
     assert event.type == "agentgym.eval.batch.completed.v1"
+    validate(event.type, event.payload)
     assert msgspec.json.decode(event.payload, type=BatchCompleted) == BatchCompleted(
         batch_id=result.batch_id,
         env="Maze",
@@ -129,6 +131,7 @@ def test_a_status_as_an_event() -> None:
     event = status_event("idle", NAMES, n=3, role="node", node="node1", profile="lab", boot=boot, pid=42, time=END)
     assert (event.id, event.type) == (f"status:{boot}:3", "agentgym.field.status.v1")
     status = FieldStatus(node="node1", config="lab", status="idle", role="node", boot=boot, pid=42)
+    validate(event.type, event.payload)
     assert msgspec.json.decode(event.payload, type=FieldStatus) == status
 
 

@@ -1,0 +1,218 @@
+"""Write ``docs/events.md`` and ``docs/schemas/*.json`` from the schema of the bus.
+
+    python -m scripts.build_event_docs
+
+The same schema gives the same bytes; a test compares them with what is checked in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import reduce
+from operator import or_
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias, get_args, get_type_hints
+
+import msgspec
+
+from runner.events import subjects
+from runner.events.codec import MAX_BYTES, MAX_DEPTH, headers_for
+from runner.events.control import ARGS, ERRORS, RESULTS, ControlError, Op, Reply
+from runner.events.live_items import LiveBatch, LiveItem
+from runner.events.schema import DURABLE_TYPES, ForeignEpisode
+from runner.events.streams import MIB, stream_configs
+from runner.types import Outcome
+from scripts.event_texts import CONTROL, HEADERS, IDS, INTRO, LIVE, MEANINGS, STREAMS
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+Schema: TypeAlias = dict[str, Any]
+
+
+def main() -> None:
+    """Write the document and the schemas, and remove schemas of subjects that are no more."""
+    folder = DOCS / "schemas"
+    for old in folder.glob("*.json"):
+        old.unlink()
+    for name, text in files().items():
+        (DOCS / name).write_text(text, "utf-8")
+
+
+def files() -> dict[str, str]:
+    """What is to be in ``docs``, by path."""
+    written = {f"schemas/{name}.json": _json(schema) for name, schema in schemas().items()}
+    return {"events.md": "\n".join(_document()).rstrip() + "\n", **written}
+
+
+def schemas() -> dict[str, Schema]:
+    """The JSON Schema of every message, by subject without a node's name; control has one each way."""
+    result = {subject: _schema(event, subject) for subject, event in DURABLE_TYPES.items()}
+    for channel in subjects.LIVE_CHANNELS:
+        subject = f"agentgym.live.{channel}.v1"
+        batch = msgspec.defstruct("LiveBatch", _fields_of_batch(channel), kw_only=True)
+        batch.__doc__ = LiveBatch.__doc__
+        result[subject] = _schema(batch, subject)
+    result["agentgym.control.request"] = _schema(reduce(or_, map(_request, ARGS)), "agentgym.control.request")
+    result["agentgym.control.reply"] = _schema(Reply, "agentgym.control.reply")
+    return result
+
+
+def _schema(kind: Any, name: str) -> Schema:  # noqa: ANN401 - any type that msgspec knows
+    return {"$schema": DIALECT, "$id": name, **msgspec.json.schema(kind)}
+
+
+def _fields_of_batch(channel: subjects.LiveChannel) -> list[tuple[str, Any]]:
+    """The fields of a live message, with only those items that the channel carries."""
+    hints = get_type_hints(LiveBatch, include_extras=True)
+    hints["items"] = list[reduce(or_, _kinds(channel))]  # type: ignore[misc]  # a type made at run time
+    return list(hints.items())
+
+
+def _kinds(channel: subjects.LiveChannel) -> list[Any]:
+    return [kind for kind in get_args(LiveItem) if subjects.channel_of(kind.__struct_config__.tag) == channel]
+
+
+def _request(op: Op) -> Any:  # noqa: ANN401 - a struct type
+    args = ARGS[op]
+    required = any(field.required for field in msgspec.structs.fields(args))
+    field: Any = ("args", args) if required else ("args", args, msgspec.field(default_factory=args))
+    fields = [("id", Annotated[str, msgspec.Meta(description="comes back in the reply")]), field]
+    return msgspec.defstruct(f"{op}_request", fields, tag_field="op", tag=op, kw_only=True)
+
+
+def _document() -> Iterator[str]:
+    rows = [(f"`{name}`", HEADERS[name]) for name in headers_for("", "", "", datetime.now(UTC))]
+    headers = "\n".join(_table(("header", "meaning"), rows))
+    yield INTRO.format(max_bytes=MAX_BYTES, max_depth=MAX_DEPTH, headers=headers)
+    for subject, event in DURABLE_TYPES.items():
+        yield from _section(f"### `{subject}`", event, f"Its id is {IDS[subject]}.")
+    yield from _section("### Episodes of other field runners", ForeignEpisode, "")
+    yield LIVE
+    yield from _section("### The message", LiveBatch, "")
+    for channel in subjects.LIVE_CHANNELS:
+        yield f"### `{subjects.live_subject(channel, '<node>')}`\n"
+        for kind in _kinds(channel):
+            yield from _section(f"#### `{kind.__struct_config__.tag}`", kind, "")
+    yield "## Parts of messages\n"
+    for name in ("LiveAction", "ToolCall", "Tokens", "Span", "Gpu"):
+        yield from _fields(name, _definitions(LiveBatch)[name], f"### {name}")
+    yield from _control()
+    yield from _streams()
+
+
+def _control() -> Iterator[str]:
+    yield CONTROL
+    rows = [(f"`{op}`", _doc(ARGS[op]), _result(op)) for op in ARGS]
+    yield from _table(("operation", "arguments", "result"), rows)
+    yield ""
+    for args in dict.fromkeys(ARGS.values()):
+        operations = ", ".join(f"`{op}`" for op, kind in ARGS.items() if kind is args)
+        if msgspec.structs.fields(args):
+            yield from _section(f"### Arguments of {operations}", args, "")
+    yield from _section("### The reply", Reply, "")
+    yield from _section("### Its error", ControlError, "")
+    yield from _table(("code", "meaning"), [(f"`{code}`", meaning) for code, meaning in ERRORS.items()])
+    yield ""
+    _, definitions = msgspec.json.schema_components(RESULTS.values(), ref_template="#/$defs/{name}")
+    for name, definition in definitions.items():
+        if definition["properties"]:
+            yield from _fields(name, definition, f"### {name}")
+
+
+def _result(op: Op) -> str:
+    if not (result := _type(msgspec.json.schema(RESULTS[op]))).startswith("NoArgs"):
+        return result
+    return "an empty object"
+
+
+def _streams() -> Iterator[str]:
+    yield "## Streams of a node's own broker\n"
+    columns = ("stream", "subjects", "storage", "when full", "kept for", "at most", "ids remembered for")
+    rows = []
+    for config in stream_configs(subjects.DURABLE):
+        assert config.storage and config.max_age and config.max_bytes and config.duplicate_window
+        names = "<br>".join(f"`{subject}`" for subject in config.subjects or [])
+        full = "refuses new messages" if config.discard == "new" else "drops the oldest"
+        kept, size = f"{config.max_age / 3600:g} h", f"{config.max_bytes // MIB} MiB"
+        remembered = f"{config.duplicate_window / 60:g} min"
+        rows.append((f"`{config.name}`", names, config.storage.value, full, kept, size, remembered))
+    yield from _table(columns, rows)
+    yield STREAMS
+
+
+def _section(title: str, kind: type, more: str) -> Iterator[str]:
+    yield from _fields(kind.__name__, _definitions(kind)[kind.__name__], title, more)
+
+
+def _definitions(kind: Any) -> dict[str, Schema]:  # noqa: ANN401
+    definitions: dict[str, Schema] = msgspec.json.schema(kind)["$defs"]
+    return definitions
+
+
+def _fields(name: str, definition: Schema, title: str, more: str = "") -> Iterator[str]:
+    """One JSON object: what it is and its fields."""
+    yield f"{title}\n"
+    if text := " ".join(filter(None, [_one_line(definition.get("description", "")), more])):
+        yield f"{text}\n"
+    required = definition.get("required", [])
+    rows = [
+        (f"`{field}`" if field in required else f"`{field}` (optional)", _type(schema), _meaning(name, field, schema))
+        for field, schema in definition["properties"].items()
+    ]
+    yield from _table(("field", "type", "meaning"), rows)
+    yield ""
+
+
+def _meaning(name: str, field: str, schema: Schema) -> str:
+    if field == "kind":
+        return "the kind of item"
+    return str(schema.get("description") or MEANINGS[f"{name}.{field}"])
+
+
+def _type(schema: Schema) -> str:
+    """A type for people."""
+    match schema:
+        case {"$ref": "#/$defs/Outcome"}:
+            return _type({"enum": list(Outcome)})
+        case {"$ref": reference}:
+            return str(reference).rpartition("/")[2]
+        case {"discriminator": _}:
+            return "live item"
+        case {"enum": values}:
+            return ", ".join(f"`{value}`" for value in values)
+        case {"anyOf": choices}:
+            return " or ".join(_type(choice) for choice in choices)
+        case {"type": "array", "items": items}:
+            return f"list of {_type(items)}"
+        case {"format": "date-time"}:
+            return "time"
+        case {"contentEncoding": "base64"}:
+            return "base64"
+        case {"type": kind}:
+            return str(kind)
+    return "any"
+
+
+def _doc(kind: type) -> str:
+    return _one_line((kind.__doc__ or "").partition("\n")[0])
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.replace("``", "`").split())
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(columns)} |"
+    yield f"|{'---|' * len(columns)}"
+    for row in rows:
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
+
+
+def _json(schema: Schema) -> str:
+    return json.dumps(schema, indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    main()

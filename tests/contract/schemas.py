@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jsonschema import Draft202012Validator
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "schemas"
+
+
+def validate(subject: str, payload: bytes) -> Any:  # noqa: ANN401 - any JSON value
+    """Fails the test unless the payload is what ``docs/schemas`` says; returns it decoded.
+
+    ``subject`` is canonical; live ones may end in the node's name. For control it is ``agentgym.control.request`` or
+    ``agentgym.control.reply``.
+    """
+    value = json.loads(payload, parse_constant=_refuse)
+    _validator(".".join(subject.split(".")[:4]) if subject.startswith("agentgym.live.") else subject).validate(value)
+    return value
+
+
+@cache
+def _validator(name: str) -> Draft202012Validator:
+    schema = json.loads((FOLDER / f"{name}.json").read_text())
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise AssertionError(f"{constant} is not JSON")

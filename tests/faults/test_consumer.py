@@ -1,0 +1,453 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from nats.aio.client import Client
+from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType
+
+from runner.events import subjects
+from runner.events.codec import ForeignRow, RawRow
+from runner.events.connect import BusAddress, Connection
+from runner.events.consumer import Follow
+from runner.events.seen import Notice, Received, Seen
+from tests.following import SUBJECT, add_stream, headers, publish, publish_surely, status, watching
+from tests.nats_server import NatsServer
+
+PASSWORD = "hush-hush"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsServer]:
+    with NatsServer(tmp_path / "nats") as started:
+        yield started
+
+
+@pytest.fixture
+async def client(server: NatsServer) -> AsyncIterator[Client]:
+    async with await Connection.open(BusAddress(server.url), name="publisher") as connection:
+        yield connection.client
+
+
+async def test_history_and_what_comes_after_in_one(server: NatsServer, client: Client) -> None:
+    await add_stream(client)
+    await publish(client, *range(700))
+    async with watching(server) as watcher:
+        await watcher.until_count(700)
+        await publish(client, *range(700, 710))
+        await watcher.until_count(710)
+        assert watcher.numbers == list(range(710))
+        assert [m.sequence for m in watcher.messages] == list(range(1, 711))
+        assert {(m.stream, m.subject) for m in watcher.messages} == {("S", SUBJECT)}
+        assert watcher.notices == []
+
+
+@pytest.mark.parametrize(
+    ("since", "first"), [("now", 10), ("all", 0), (4, 3), (timedelta(hours=1), 0), (timedelta(seconds=-60), 10)]
+)
+async def test_since(server: NatsServer, client: Client, since: object, first: int) -> None:
+    await add_stream(client)
+    await publish(client, *range(10))
+    async with watching(server, since=since) as watcher:  # type: ignore[arg-type]
+        if since == "now" or first == 10:
+            await asyncio.sleep(0.5)  # nothing may come
+        await publish(client, 10)
+        await watcher.until(lambda: 10 in watcher.numbers)
+        assert watcher.numbers == list(range(first, 11))
+
+
+async def test_a_message_is_seen_soon(server: NatsServer, client: Client) -> None:
+    await add_stream(client)
+    async with watching(server) as watcher:
+        await publish(client, 0)
+        await watcher.until_count(1)
+        delays = []
+        for number in range(1, 20):
+            sent = time.monotonic()
+            await publish(client, number)
+            await watcher.until_count(number + 1)
+            delays.append(time.monotonic() - sent)
+        assert sorted(delays)[10] < 0.1
+
+
+async def test_killed_servers_cost_nothing_and_are_told(server: NatsServer, client: Client) -> None:
+    await add_stream(client)
+    async with watching(server) as watcher:
+        await watcher.until(lambda: True)
+        publishing = asyncio.create_task(publish_surely(client, range(600)))
+        for round_ in range(3):
+            await watcher.until_count((round_ + 1) * 100)
+            server.kill()
+            killed = time.monotonic()
+            await watcher.until(lambda n=round_: watcher.kinds.count("disconnected") > n)  # type: ignore[misc]
+            assert time.monotonic() - killed < 1.0
+            server.start()
+            started, before = time.monotonic(), len(watcher.messages)
+            await watcher.until_count(before + 1)
+            assert time.monotonic() - started < 2.0
+        await publishing
+        await watcher.until_count(600)
+        assert watcher.numbers == list(range(600))
+        assert set(watcher.kinds) == {"disconnected", "reconnected"}
+
+
+async def test_a_stream_made_again_is_told_and_read_from_its_beginning(server: NatsServer, client: Client) -> None:
+    await add_stream(client)
+    await publish(client, 1, 2, 3)
+    async with watching(server) as watcher:
+        await watcher.until_count(3)
+        server.kill()
+        server.empty_store()
+        server.start()
+        await _connected(client)
+        await add_stream(client)
+        await publish(client, 2, 3, 4, 5, 6)
+        await watcher.until_count(6)
+        assert watcher.numbers == [1, 2, 3, 4, 5, 6]
+        await watcher.until_notice("recreated")
+        await publish(client, 7)
+        await watcher.until_count(7)
+        assert watcher.numbers == [1, 2, 3, 4, 5, 6, 7]
+
+
+async def _connected(client: Client) -> None:
+    async with asyncio.timeout(10):
+        while not client.is_connected:
+            await asyncio.sleep(0.02)
+
+
+async def test_a_stream_made_again_while_nobody_was_away(server: NatsServer, client: Client) -> None:
+    await add_stream(client)
+    await publish(client, 1, 2)
+    async with watching(server) as watcher:
+        await watcher.until_count(2)
+        await client.jetstream().delete_stream("S")
+        await add_stream(client)
+        await publish(client, 3, 4, 5)
+        await watcher.until_count(5)
+        assert watcher.numbers == [1, 2, 3, 4, 5]
+        await watcher.until_notice("recreated")
+
+
+async def test_a_stream_made_later_is_found(server: NatsServer, client: Client) -> None:
+    async with watching(server) as watcher:
+        assert "no stream keeps it" in (await watcher.until_notice("no_history")).text
+        await client.publish(SUBJECT, status(1), headers=headers(1))
+        await watcher.until_count(1)
+        await add_stream(client)
+        await publish(client, 2)
+        await watcher.until(lambda: any(message.stream == "S" for message in watcher.messages) or 2 in watcher.numbers)
+        await asyncio.sleep(2.5)  # the stream is looked for now and then
+        await publish(client, 3)
+        await watcher.until_count(3)
+        assert watcher.numbers == [1, 2, 3]
+        assert watcher.messages[-1].sequence == 2
+
+
+async def test_a_sequence_that_is_not_there_yet_means_another_stream(server: NatsServer, client: Client) -> None:
+    await add_stream(client)
+    await publish(client, 1, 2)
+    async with watching(server, since=100) as watcher:
+        await watcher.until_count(2)
+        assert watcher.kinds == ["recreated"]
+
+
+async def test_a_stopped_server_is_told_and_costs_nothing(server: NatsServer, client: Client) -> None:
+    await add_stream(client)
+    async with watching(server) as watcher:
+        await publish(client, 1)
+        await watcher.until_count(1)
+        server.pause()
+        stopped = time.monotonic()
+        await watcher.until_notice("lost_server")
+        assert time.monotonic() - stopped < 5.0
+        server.resume()
+        await watcher.until_notice("reconnected")
+        await publish_surely(client, [2, 3])
+        await watcher.until_count(3)
+        assert watcher.numbers == [1, 2, 3]
+
+
+async def test_a_server_that_is_absent_at_first(server: NatsServer) -> None:
+    server.kill()
+    async with watching(server, required=False) as watcher:
+        await watcher.until_notice("disconnected", 1.0)
+        server.start()
+        async with await Connection.open(BusAddress(server.url), name="publisher") as connection:
+            await add_stream(connection.client)
+            await publish(connection.client, 1)
+        await watcher.until_count(1)
+        assert "reconnected" in watcher.kinds
+
+
+async def test_an_event_stored_twice_is_seen_once(server: NatsServer, client: Client) -> None:
+    await add_stream(client, duplicate_window=0.1)
+    await publish(client, 1, 1, 2)
+    info = await client.jetstream().stream_info("S")
+    assert info.state.last_seq == 2
+    await asyncio.sleep(0.3)  # the window is over
+    await publish(client, 1, 3)
+    info = await client.jetstream().stream_info("S")
+    assert info.state.last_seq == 4
+    async with watching(server) as watcher:
+        await watcher.until(lambda: 3 in watcher.numbers)
+        assert watcher.numbers == [1, 2, 3]
+
+
+async def test_hostile_messages_are_raw_rows_and_stop_nothing(server: NatsServer, client: Client) -> None:
+    await add_stream(client)
+    hostile = [b"", b"{", b"\xff\xfe", b"[" * 200_000, b'{"pid": 1e999}', b"\x00" * 1000, b"x" * 1_000_000]
+    js = client.jetstream(timeout=5)
+    for payload in hostile:
+        await js.publish(SUBJECT, payload)
+    await js.publish(SUBJECT, status(1), headers={"ce-id": "\x1b[2J", "ce-type": "\x07" * 500, "x": "y" * 10_000})
+    await js.publish(SUBJECT, status(2), headers={"ce-type": "agentgym.field.status.v9"})
+    await js.publish(SUBJECT, status(3), headers={"ce-time": "\N{SNOWMAN}", "Status": "100", "Description": "Idle"})
+    async with watching(server) as watcher:
+        await watcher.until_count(len(hostile) + 3)
+        rows = [message.decoded for message in watcher.messages]
+        assert [isinstance(row, RawRow) for row in rows] == [True] * len(hostile) + [False, True, False]
+        assert isinstance(rows[-2], RawRow)
+        assert rows[-2].reason == "unknown version"
+        await publish(client, 4)
+        await watcher.until_count(len(hostile) + 4)
+        assert [message.sequence for message in watcher.messages] == list(range(1, len(hostile) + 5))
+        assert watcher.notices == []
+
+
+async def test_hostile_header_bytes_stop_nothing(server: NatsServer, client: Client) -> None:
+    await add_stream(client)
+    async with watching(server, patterns=[SUBJECT, "other"]) as watcher:
+        await watcher.until_notice("no_history")
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        await reader.readline()
+        writer.write(b'CONNECT {"verbose":false,"headers":true}\r\n')
+        for block in (
+            b"NATS/1.0 \xff\xff\xff\r\n\r\n",
+            b"NATS/1.0\r\n\xff\xfe: \xff\r\n\r\n",
+            b"NATS/1.0 100 \xff\r\n\r\n",
+        ):
+            for subject in (SUBJECT, "other"):
+                size = len(block)
+                writer.write(f"HPUB {subject} {size} {size + 2}\r\n".encode() + block + b"hi\r\n")
+        writer.write(b"PING\r\n")
+        await writer.drain()
+        async with asyncio.timeout(5):
+            await reader.readline()
+        writer.close()
+        await publish(client, 1)
+        await watcher.until(lambda: any(not isinstance(message.decoded, RawRow) for message in watcher.messages))
+
+
+async def test_episodes_of_other_runners_are_shown(server: NatsServer, client: Client) -> None:
+    await add_stream(client, subjects=["agentgym.>"])
+    payload = b'{"env":"Maze","success":true,"score":1.0,"rounds":3,"duration_sec":2.5,"model":"m","gpu":"x"}'
+    for _ in range(2):
+        await client.jetstream().publish(subjects.EPISODE_COMPLETED, payload)
+    async with watching(server, patterns=["agentgym.>"]) as watcher:
+        await watcher.until_count(2)
+        assert all(isinstance(message.decoded, ForeignRow) for message in watcher.messages)
+
+
+async def test_clocks_that_are_off_change_no_order_and_are_seen(server: NatsServer, client: Client) -> None:
+    await add_stream(client)
+    js = client.jetstream()
+    for number, hours in enumerate((0, 1, -1, 0)):
+        sent = datetime.now(UTC) + timedelta(hours=hours)
+        await js.publish(SUBJECT, status(number), headers=headers(number, sent))
+    async with watching(server) as watcher:
+        await watcher.until_count(4)
+        assert watcher.numbers == [0, 1, 2, 3]
+        ahead = [message.ahead_s for message in watcher.messages]
+        assert [round((seconds or 0) / 3600) for seconds in ahead] == [0, 1, -1, 0]
+
+
+async def test_without_streams_there_is_no_history(server: NatsServer, tmp_path: Path) -> None:
+    with NatsServer(tmp_path / "plain", jetstream=False) as plain:
+        async with (
+            watching(plain, patterns=["agentgym.>", "agentgym.field.*"]) as watcher,
+            await Connection.open(BusAddress(plain.url), name="publisher") as publisher,
+        ):
+            assert "only what comes from now on" in (await watcher.until_notice("no_history")).text
+            await publisher.client.publish(SUBJECT, status(1))
+            await watcher.until_count(1)
+            assert watcher.messages[0].sequence is None
+            plain.restart()
+            assert "may have passed" in (await watcher.until_notice("reconnected")).text
+            await _connected(publisher.client)
+            await publisher.client.publish(SUBJECT, status(2))
+            await watcher.until_count(2)
+            assert watcher.numbers == [1, 2]
+
+
+async def test_a_pattern_that_streams_keep_in_part(server: NatsServer, client: Client) -> None:
+    await add_stream(client)
+    await add_stream(client, "T", subjects=["agentgym.live.>"], storage=StorageType.MEMORY)
+    await publish(client, 1)
+    async with watching(server, patterns=["agentgym.>", "agentgym.*.status.*"]) as watcher:
+        assert "all of it" in (await watcher.until_notice("no_history")).text
+        await client.publish("agentgym.live.health.v1.n", b"live")
+        await client.publish("agentgym.control.n", b"control")
+        await publish(client, 2)
+        await watcher.until_count(4)
+        await asyncio.sleep(0.2)  # nothing comes twice
+        assert sorted((m.stream or "-", m.subject) for m in watcher.messages) == [
+            ("-", "agentgym.control.n"),
+            ("S", SUBJECT),
+            ("S", SUBJECT),
+            ("T", "agentgym.live.health.v1.n"),
+        ]
+
+
+async def test_everything_means_messages_not_the_machinery(server: NatsServer, client: Client) -> None:
+    await add_stream(client)
+    async with watching(server, patterns=[">"]) as watcher:
+        await watcher.until_notice("no_history")
+        await publish(client, 1)
+        await client.publish("word", b"x")
+        await watcher.until_count(2)
+        await asyncio.sleep(0.6)
+        assert {message.subject for message in watcher.messages} == {SUBJECT, "word"}
+
+
+async def test_only_what_is_wanted_of_a_stream(server: NatsServer, client: Client) -> None:
+    await add_stream(client, subjects=["agentgym.>"])
+    js = client.jetstream()
+    for number in range(30):
+        await publish(client, number)
+        await js.publish("agentgym.other.x.y", b"{}")
+        await js.publish("agentgym.a.b", b"{}")
+    async with watching(server, patterns=[SUBJECT, "agentgym.*.b", "agentgym.a.*"]) as watcher:
+        await watcher.until_count(60)
+        assert {message.subject for message in watcher.messages} == {SUBJECT, "agentgym.a.b"}
+        assert watcher.notices == []
+
+
+async def test_a_work_queue_is_not_emptied_by_looking(server: NatsServer, client: Client) -> None:
+    await add_stream(client, retention=RetentionPolicy.WORK_QUEUE)
+    await publish(client, 1)
+    async with watching(server) as watcher:
+        await watcher.until_notice("no_history")
+        await publish(client, 2)
+        await watcher.until_count(1)
+    assert (await client.jetstream().stream_info("S")).state.messages == 2
+
+
+async def test_what_left_the_stream_unread_is_counted(server: NatsServer, client: Client) -> None:
+    await add_stream(client, max_msgs=100, discard=DiscardPolicy.OLD, subjects=[SUBJECT, "other"])
+    await publish(client, *range(50))
+    async with watching(server, patterns=[SUBJECT, "other"], capacity=20) as watcher:
+        await watcher.until_count(50)
+        await client.jetstream().purge_stream("S")
+        await publish(client, *range(50, 60))
+        await client.jetstream().delete_msg("S", 55)
+        await watcher.until(lambda: 59 in watcher.numbers)
+        assert watcher.numbers == list(range(60))
+        assert watcher.notices == []
+    async with watching(server, patterns=[SUBJECT, "other"], since=41) as watcher:
+        await watcher.until(lambda: 59 in watcher.numbers)
+        gaps = [notice.count for notice in watcher.notices if notice.kind == "gap"]
+        assert gaps == [10, 1]
+        assert watcher.numbers == [50, 51, 52, 53, 55, 56, 57, 58, 59]
+
+
+async def test_a_slow_reader_of_a_stream_that_drops_its_oldest_learns_how_many(
+    server: NatsServer, client: Client
+) -> None:
+    await add_stream(client, max_msgs=200, discard=DiscardPolicy.OLD, storage=StorageType.MEMORY)
+    async with (
+        await Connection.open(BusAddress(server.url), name="slow") as connection,
+        _follow(connection, capacity=20) as follow,
+    ):
+        await publish(client, *range(20))
+        await anext(follow)
+        await publish(client, *range(20, 2000))
+        seen = [await anext(follow) for _ in range(10)]
+        async with asyncio.timeout(15):
+            while not (isinstance(seen[-1], Received) and seen[-1].sequence == 2000):
+                seen.append(await anext(follow))
+        missing = sum(item.count for item in seen if isinstance(item, Notice))
+        assert [item.kind for item in seen if isinstance(item, Notice)] == ["gap"] * _count(seen, Notice)
+        assert _count(seen, Received) + missing == 1999
+        assert missing > 0
+
+
+def _follow(connection: Connection, **options: int) -> Follow:
+    return Follow(connection, patterns=[SUBJECT], since="all", **options)
+
+
+def _count(seen: list[Seen], kind: type[Seen]) -> int:
+    return sum(isinstance(item, kind) for item in seen)
+
+
+async def test_a_slow_reader_without_a_stream_gets_the_exact_number(tmp_path: Path) -> None:
+    with NatsServer(tmp_path / "plain", jetstream=False) as plain:
+        async with (
+            await Connection.open(BusAddress(plain.url), name="slow") as connection,
+            await Connection.open(BusAddress(plain.url), name="publisher") as publisher,
+            _follow(connection, capacity=100) as follow,
+        ):
+            assert isinstance(await anext(follow), Notice)
+            for number in range(5000):
+                await publisher.client.publish(SUBJECT, status(number))
+            await publisher.client.flush()
+            await connection.client.flush()
+            seen: list[Seen] = []
+            async with asyncio.timeout(10):
+                while not (seen and isinstance(seen[-1], Notice)):
+                    seen.append(await anext(follow))
+            assert isinstance(seen[-1], Notice)
+            assert (seen[-1].kind, seen[-1].count) == ("skipped", 5000 - _count(seen, Received))
+            assert _count(seen, Received) == 100
+
+
+def _users(**permissions: object) -> dict[str, object]:
+    users = [{"user": "all", "password": PASSWORD}, {"user": "few", "password": PASSWORD, "permissions": permissions}]
+    return {"authorization": {"users": users}}
+
+
+@pytest.mark.parametrize(
+    ("denied", "said"),
+    [
+        (["$JS.API.STREAM.NAMES"], "STREAM.NAMES"),
+        (["$JS.API.STREAM.INFO.>"], "STREAM.INFO"),
+        (["$JS.API.CONSUMER.CREATE.>"], "CONSUMER.CREATE"),
+        (["$JS.API.CONSUMER.MSG.NEXT.>"], "MSG.NEXT"),
+        (["$JS.>"], "STREAM.NAMES"),
+    ],
+)
+async def test_without_the_right_to_read_streams_it_follows_live(tmp_path: Path, denied: list[str], said: str) -> None:
+    with NatsServer(tmp_path / "nats", config=_users(publish={"deny": denied})) as server:
+        everybody = BusAddress(server.url, user="all", password=PASSWORD)
+        few = BusAddress(server.url, user="few", password=PASSWORD)
+        async with await Connection.open(everybody, name="publisher") as connection:
+            await add_stream(connection.client)
+            await publish(connection.client, 1)
+            async with watching(server, address=few) as watcher:
+                assert said in (await watcher.until_notice("permission", 5.0)).text
+                await watcher.until_notice("no_history")
+                await publish(connection.client, 2)
+                await watcher.until_count(1)
+                assert watcher.numbers == [2]
+                assert PASSWORD not in str(watcher.notices)
+
+
+async def test_without_the_right_to_listen_that_is_said(tmp_path: Path) -> None:
+    with NatsServer(tmp_path / "nats", jetstream=False, config=_users(subscribe={"deny": ["secret.>"]})) as server:
+        few = BusAddress(server.url, user="few", password=PASSWORD)
+        async with watching(server, patterns=["secret.>", "open"], address=few) as watcher:
+            assert "secret.>" in (await watcher.until_notice("permission", 5.0)).text
+
+
+async def test_a_follower_leaves_nothing_behind(server: NatsServer, client: Client) -> None:
+    await add_stream(client)
+    await publish(client, 1)
+    for _ in range(3):
+        async with watching(server) as watcher:
+            await watcher.until_count(1)
+    await client.flush()
+    assert (await client.jetstream().stream_info("S")).state.consumer_count == 0

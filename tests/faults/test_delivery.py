@@ -1,0 +1,182 @@
+"""What a run or a node says reaches other people's tools, sooner or later, and never carries a secret."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from tests.contract.schemas import validate
+from ulid import ULID
+
+from runner.events.subjects import BATCH_COMPLETED, DURABLE, EPISODE_COMPLETED, FIELD_STATUS
+from tests.nats_server import NatsServer
+from tests.node_process import COMMAND, NodeProcess, environ
+
+pytestmark = pytest.mark.timeout(120)
+
+BATTERY = ("--battery", "lightweight", "--json")
+
+
+async def command(*options: str, env: Mapping[str, str], cwd: Path) -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        COMMAND, *options, env=dict(env), cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    async with asyncio.timeout(90):
+        out, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+async def subscriber(url: str, heard: list[Msg], **login: str) -> Client:
+    """Somebody else's plain listener."""
+
+    async def take(message: Msg) -> None:
+        heard.append(message)
+
+    client = Client()
+    await client.connect(url, **login)  # type: ignore[arg-type]
+    await client.subscribe("agentgym.>", cb=take)
+    await client.flush()
+    return client
+
+
+def durable(heard: list[Msg], subject: str) -> list[dict[str, Any]]:
+    return [json.loads(message.data) for message in heard if message.subject == subject]
+
+
+@pytest.mark.parametrize("jetstream", [False, True])
+async def test_a_plain_subscriber_on_a_plain_server_hears_all_three_subjects(tmp_path: Path, jetstream: bool) -> None:
+    heard: list[Msg] = []
+    with NatsServer(tmp_path / "nats", jetstream=jetstream) as server:
+        client = await subscriber(server.url, heard)
+        status, out, err = await command(*BATTERY, env=environ(NATS_URL=server.url), cwd=tmp_path)
+        await client.flush()
+        await client.close()
+    assert status == 0, err
+    batches = {batch["batch_id"]: batch for batch in json.loads(out)["batches"]}
+    completed = {event["batch_id"]: event for event in durable(heard, BATCH_COMPLETED)}
+    assert completed.keys() == batches.keys()
+    for batch_id, event in completed.items():
+        assert (event["env"], event["success_rate"]) == (batches[batch_id]["env"], batches[batch_id]["success_rate"])
+    assert len(durable(heard, EPISODE_COMPLETED)) == 4
+    assert [event["status"] for event in durable(heard, FIELD_STATUS)] == ["running", "stopped"]
+    assert any(message.subject.startswith("agentgym.live.timestep.v1.") for message in heard)
+    for message in heard:
+        validate(message.subject, message.data)
+        if message.subject in DURABLE:
+            assert message.headers is not None
+            assert message.headers["ce-id"] == message.headers["Nats-Msg-Id"]
+            assert message.headers["ce-type"] == message.subject
+
+
+async def test_events_wait_for_the_next_node(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    _, out, _ = await command("--run", "Maze", "--repeat", "3", "--json", env=environ(), cwd=tmp_path)
+    (batch,) = json.loads(out)["batches"]
+    with NodeProcess(data_dir) as node:
+        async with await node.connect() as connection:
+            js = connection.client.jetstream()
+            subscription = await js.pull_subscribe("agentgym.>", stream="AGENTGYM_EVENTS")
+            ids: set[str] = set()
+            wanted = {f"episode:{episode['episode_id']}" for episode in batch["episodes"]} | {
+                f"batch:{batch['batch_id']}"
+            }
+            async with asyncio.timeout(30):
+                while not wanted <= ids:
+                    ids |= {
+                        str((message.headers or {})["ce-id"]) for message in await subscription.fetch(10, timeout=5)
+                    }
+
+
+async def test_a_foreground_run_is_heard_on_the_running_nodes_broker(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data") as node:
+        async with await node.connect() as connection:
+            heard: list[Msg] = []
+            await subscriber_on(connection.client, heard)
+            status, out, err = await command("--run", "Maze", "--json", env=environ(), cwd=tmp_path)
+            assert status == 0, err
+            (batch,) = json.loads(out)["batches"]
+            async with asyncio.timeout(20):
+                while not (durable(heard, BATCH_COMPLETED) and _live(heard, "timestep")):
+                    await asyncio.sleep(0.02)
+    assert [event["batch_id"] for event in durable(heard, BATCH_COMPLETED)] == [batch["batch_id"]]
+
+
+async def subscriber_on(client: Client, heard: list[Msg]) -> None:
+    async def take(message: Msg) -> None:
+        heard.append(message)
+
+    await client.subscribe("agentgym.>", cb=take)
+    await client.flush()
+
+
+def _live(heard: list[Msg], channel: str) -> list[Msg]:
+    return [message for message in heard if message.subject.startswith(f"agentgym.live.{channel}.")]
+
+
+async def test_an_unreachable_egress_neither_stops_nor_slows_a_run_and_gets_everything_later(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path / "nats")
+    with server:
+        pass
+    env = environ(NATS_URL=server.url)
+    status, out, err = await command("--run", "Maze", "--repeat", "2", "--json", env=env, cwd=tmp_path)
+    assert status == 0, err
+    heard: list[Msg] = []
+    with server:
+        client = await subscriber(server.url, heard)
+        await command("--run", "Wordle", env=env, cwd=tmp_path)
+        await client.flush()
+        await client.close()
+    first = {episode["episode_id"] for batch in json.loads(out)["batches"] for episode in batch["episodes"]}
+    assert first <= {event["episode_id"] for event in durable(heard, EPISODE_COMPLETED)}
+
+
+CANARY = "canary-4f1d9c-secret"
+
+
+@pytest.mark.parametrize(
+    ("authorization", "variables", "userinfo"),
+    [
+        ({"user": "u", "password": CANARY}, {"NATS_USER": "u", "NATS_PASSWORD": CANARY}, ""),
+        ({"token": CANARY}, {"NATS_TOKEN": CANARY}, ""),
+        ({"user": "u", "password": CANARY}, {}, f"u:{CANARY}@"),
+        ({"user": "u", "password": "another"}, {"NATS_USER": "u", "NATS_PASSWORD": CANARY}, ""),
+    ],
+    ids=["password", "token", "url", "refused"],
+)
+async def test_no_secret_is_found_in_any_file_log_event_or_output(
+    tmp_path: Path, authorization: dict[str, str], variables: dict[str, str], userinfo: str
+) -> None:
+    data_dir, heard = tmp_path / "data", list[Msg]()
+    with NatsServer(tmp_path / "nats", config={"authorization": authorization}) as server:
+        url = server.url.replace("://", f"://{userinfo}")
+        client = await subscriber(server.url, heard, **_as_login(authorization))
+        env = environ(NATS_URL=url, TENSORZERO_API_KEY=CANARY, **variables)
+        said: list[str] = []
+        with NodeProcess(data_dir, env=env) as node:
+            async with await node.connect() as connection:
+                batch_id = str(ULID())
+                await node.request(connection, "start", batch_id=batch_id, envs=["Maze"])
+                await node.until(connection, batch_id, "completed")
+                said += [json.dumps(await node.request(connection, "health"))]
+            said += [(await asyncio.to_thread(node.terminate))[1]]
+        for options in (("--run", "Wordle", "--json"), ("--results",), ("--run", CANARY), ("outbox",), ("nats-info",)):
+            _, out, err = await command(*options, env=env, cwd=tmp_path)
+            said += [out, err]
+        await client.close()
+    assert heard or authorization["password"] == "another"
+    assert CANARY not in "".join(said)
+    assert not [message for message in heard if CANARY.encode() in message.data]
+    for path in data_dir.rglob("*"):
+        assert path.is_dir() or CANARY.encode() not in path.read_bytes(), path
+
+
+def _as_login(authorization: dict[str, str]) -> dict[str, str]:
+    return {"user": "u", "password": authorization["password"]} if "user" in authorization else authorization
