@@ -7,14 +7,14 @@ ENV ?= Maze
 AGENT ?= oracle
 REPEAT ?= 1
 
-.PHONY: launch test install check run run-lightweight results bench clean
+.PHONY: help launch test install check run run-lightweight results faults bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@printf '%s\n' 'make launch            open the console' 'make test              run the tests' \
 	  'make run ENV=BabyAI AGENT=oracle REPEAT=3' 'make run-lightweight   every lightweight environment once' \
 	  'make results           what has run so far' 'make check             lint, types, import directions' \
-	  'make bench             measured ratios' 'make install           set up .venv and stop' 'make clean             remove .venv'
+	  'make faults            every fault in its long form' 'make bench             measured ratios' 'make install           set up .venv and stop' 'make clean             remove .venv'
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo 'Python 3.11 or newer is needed and none was found; install one, or run: make PYTHON=/path/to/python3' >&2; exit 1; }
@@ -45,6 +45,9 @@ check: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest
+
+faults: $(STAMP)
+	AGENTGYM_FAULTS=full $(BIN)/python -m pytest tests/faults
 
 bench: $(STAMP)
 	@$(BIN)/python -m tests.benchmarks

@@ -72,7 +72,7 @@ class Batch:
         self._hub = ObserverHub(observers)
         self._runner = spec.runner()
         environment = registry.load(registry.ENVS, spec.env)
-        self._data_label: str = getattr(environment, "data_label", "")
+        self._data_label = str(getattr(environment, "data_label", ""))
         self._versions = {**workspace.versions, **registry.versions(getattr(environment, "packages", ()))}
         self._trace_file = workspace.trace_file(self.batch_id)
         self._tally = Tally()
@@ -159,7 +159,14 @@ class Batch:
             self._hub.emit(event)
 
         header = playing.header
-        context = EpisodeContext(header=header, control=playing.control, tracer=tracer, emit=emit, clock=self._clock)
+        context = EpisodeContext(
+            header=header,
+            control=playing.control,
+            tracer=tracer,
+            emit=emit,
+            on_reset=playing.record_reset,
+            clock=self._clock,
+        )
         try:
             await self._runner.play_episode({"task_index": header.task_index, "seed": header.seed}, context=context)
         finally:

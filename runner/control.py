@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 
 from runner.clock import Clock
 from runner.types import Outcome
@@ -12,8 +13,8 @@ from runner.types import Outcome
 class EpisodeControl:
     """A thread-safe mailbox: cancel, pause, resume and single-step of one episode.
 
-    The episode asks ``must_wait`` and awaits ``boundary`` between two steps; everyone else only gives commands. Seconds
-    spent waiting are counted, because a paused episode uses up none of its time.
+    The episode awaits ``boundary`` between two steps; everyone else only gives commands. Seconds spent waiting are
+    counted, because a paused episode uses up none of its time.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -69,27 +70,36 @@ class EpisodeControl:
             waiting = 0.0 if self._waiting_since is None else self._clock.monotonic() - self._waiting_since
             return self._paused_s + waiting
 
-    def must_wait(self) -> bool:
-        """Whether ``boundary`` would wait now."""
-        return self._paused and not self._permits and not self._cancelled
+    async def boundary(self, on_wait: Callable[[], None], on_resume: Callable[[], None]) -> bool:
+        """Pass a step boundary, waiting as long as the episode is paused; False when it was cancelled.
 
-    async def boundary(self) -> bool:
-        """Pass a step boundary, waiting as long as the episode is paused; False when it was cancelled."""
-        while not self._cancelled:
-            with self._lock:
-                if not self._paused:
-                    return True
-                if self._permits:
-                    self._permits -= 1
-                    return True
-                event = asyncio.Event()
-                self._wake = (asyncio.get_running_loop(), event)
-                self._waiting_since = self._clock.monotonic()
+        ``on_wait`` is called before it waits and ``on_resume`` after that; neither when it does not have to wait.
+        """
+        waited = False
+        while (wake := self._begin_wait()) is not None:
             try:
-                await event.wait()
+                if not waited:
+                    waited = True
+                    on_wait()
+                await wake.wait()
             finally:
                 self._end_wait()
-        return False
+        if waited:
+            on_resume()
+        return not self._cancelled
+
+    def _begin_wait(self) -> asyncio.Event | None:
+        """What to wait for, None where the episode may go on or was cancelled."""
+        with self._lock:
+            if self._cancelled or not self._paused:
+                return None
+            if self._permits:
+                self._permits -= 1
+                return None
+            event = asyncio.Event()
+            self._wake = (asyncio.get_running_loop(), event)
+            self._waiting_since = self._clock.monotonic()
+            return event
 
     def _end_wait(self) -> None:
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -35,13 +36,24 @@ class StoreError(RunnerError):
 def boundary(on_error: Callable[[BaseException], None]) -> Iterator[None]:
     """Hand whatever foreign code raises to ``on_error``; cancellation and Ctrl-C pass through.
 
-    This is the only broad ``except`` of the project: environments, agents and observers are other people's code, and a
-    ``sys.exit`` in one of them must not end the process either.
+    This is the only broad ``except`` of the project: environments, agents and observers are other people's code, and
+    neither a ``sys.exit`` nor an exception of their own making may end the process or a slot.
     """
     try:
         yield
-    except (Exception, SystemExit) as exc:  # noqa: BLE001 - the named boundary
+    except BaseException as exc:
+        if _passes(exc):
+            raise
         on_error(exc)
+
+
+def _passes(exc: BaseException) -> bool:
+    """Whether ``exc`` ends this code rather than tells of a failure; Ctrl-C reaches the main thread alone."""
+    if isinstance(exc, KeyboardInterrupt):
+        return threading.current_thread() is threading.main_thread()
+    from asyncio import CancelledError  # only where something was raised: commands that need no loop start faster
+
+    return isinstance(exc, CancelledError | GeneratorExit)
 
 
 def log_failure(logger: logging.Logger, what: str) -> Callable[[BaseException], None]:

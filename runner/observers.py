@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from runner.errors import boundary, log_failure
-from runner.types import Item
+from runner.types import Item, detached
 
 logger = logging.getLogger(__name__)
 
 Observer: TypeAlias = Callable[[Item], None]
+
+GATHER_S = 0.02
+"""Seconds that items wait for others to be handed on together."""
 
 
 class _Feed(threading.Thread):
@@ -30,7 +33,8 @@ class _Feed(threading.Thread):
             if len(self._items) == self._items.maxlen:
                 self.dropped += 1
             self._items.append(item)
-            self._changed.notify()
+            if len(self._items) == 1:
+                self._changed.notify()
 
     def close(self) -> None:
         with self._changed:
@@ -38,17 +42,19 @@ class _Feed(threading.Thread):
             self._changed.notify()
 
     def run(self) -> None:
-        while (item := self._next()) is not None:
-            with boundary(log_failure(logger, "an observer")):
-                self._observer(item)
+        while items := self._next():
+            for item in items:
+                with boundary(log_failure(logger, "an observer")):
+                    self._observer(item)
 
-    def _next(self) -> Item | None:
+    def _next(self) -> list[Item]:
+        """What came in; empty at the end. Waiting a moment for more saves most of the switches between threads."""
         with self._changed:
-            while not self._items:
-                if self._closed:
-                    return None
-                self._changed.wait()
-            return self._items.popleft()
+            self._changed.wait_for(lambda: self._items or self._closed)
+            self._changed.wait_for(lambda: self._closed, GATHER_S)
+            items = list(self._items)
+            self._items.clear()
+            return items
 
 
 class ObserverHub:
@@ -70,7 +76,9 @@ class ObserverHub:
         return sum(feed.dropped for feed in self._feeds)
 
     def emit(self, item: Item) -> None:
-        """Queue an item for all observers; never blocks on them."""
+        """Queue a copy of an item for all observers; never blocks on them."""
+        if self._feeds:
+            item = detached(item)
         for feed in self._feeds:
             feed.put(item)
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import msgspec
-
 from runner.clock import Clock
 from runner.control import EpisodeControl
-from runner.errors import boundary, log_failure
-from runner.replies import check_chat, check_step, check_turn, resolve, settle
+from runner.ending import give_back, judge, last_flow
+from runner.errors import boundary
+from runner.replies import check_chat, check_schemas, check_step, check_turn, resolve, settle
 from runner.tracing import SpanHandle, Tracer, create_error_info, create_flow_id
 from runner.types import (
     Agent,
@@ -26,29 +23,21 @@ from runner.types import (
     EpisodePaused,
     EpisodeResumed,
     EpisodeStarted,
-    EvaluatedTrajectory,
     Limits,
-    MaybeAwaitable,
     Outcome,
     SpanLevel,
     SupportsBind,
-    SupportsCleanup,
-    SupportsClose,
-    SupportsEvaluation,
-    SupportsFlow,
-    SupportsTruncation,
     TimeStep,
     TimestepPlayed,
     Trajectory,
 )
 
-logger = logging.getLogger(__name__)
-
-CLEANUP_S = 5.0
-"""Seconds an async ``cleanup`` or ``close`` may take."""
-
 
 def _ignore(event: EpisodeEvent) -> None:
+    pass
+
+
+def _ignore_reset(observation: Chat, env_episode_id: str) -> None:
     pass
 
 
@@ -56,14 +45,16 @@ def _ignore(event: EpisodeEvent) -> None:
 class EpisodeContext:
     """What one episode is played with besides the agent and the environment.
 
-    ``emit`` is called on the playing thread with every event, in order, and must neither block nor raise. Without a
-    ``tracer`` of its own the episode gets one of the runner's level, whose spans only the agent can see.
+    ``emit`` is called on the playing thread with every event, in order, and must neither block nor raise; so is
+    ``on_reset``, with what the reset gave, before the first step. Without a ``tracer`` of its own the episode gets one
+    of the runner's level, whose spans only the agent can see.
     """
 
     header: EpisodeHeader
     control: EpisodeControl = field(default_factory=EpisodeControl)
     tracer: Tracer | None = None
     emit: Callable[[EpisodeEvent], None] = _ignore
+    on_reset: Callable[[Chat, str], None] = _ignore_reset
     clock: Clock = field(default_factory=Clock)
 
 
@@ -125,17 +116,21 @@ class Play:
         try:
             with boundary(self._fail):
                 await self._within_time()
-            await self._judge()
+            if self._environment is not None and self._trajectory.error_info is None:
+                self._trajectory = await judge(self._environment, self._trajectory, self._fail)
         except asyncio.CancelledError:
             self._trajectory.outcome = self._control.cancelled or Outcome.CANCELLED
             raise
         finally:
             self._control.settled = self._trajectory.outcome
-            await self._clean()
+            if self._agent is not None:
+                self._trajectory.trace_last_response_flow_id = last_flow(self._agent)
             span.set_attribute("num_timesteps", len(self._trajectory.timesteps))
             span.set_attribute("final_reward", self._trajectory.reward)
             if self._trajectory.error_info is not None:
                 span.set_attribute("error", self._trajectory.error_info.type)
+            with self._tracer.span("cleanup", "environment"):
+                await give_back(self._environment, self._agent)
 
     async def _within_time(self) -> None:
         self._deadline = asyncio.timeout(self._limits.max_duration_s)
@@ -153,11 +148,12 @@ class Play:
         self._agent = agent = self._builds.build_agent()
         agent.tracer = self._tracer
         if isinstance(agent, SupportsBind):
-            agent.bind(environment, self._reset_kwargs)
+            await settle(agent.bind(environment, self._reset_kwargs))
         with self._tracer.span("env.reset", "environment", semantic="environment"):
             observation = await settle(environment.reset(**self._reset_kwargs))
-        self._trajectory.reset_observation = check_chat(observation, "the observation of a reset")
-        self._trajectory.env_episode_id = str(await settle(environment.get_episode_id()))
+        self._trajectory.reset_observation = chat = check_chat(observation, "the observation of a reset")
+        self._trajectory.env_episode_id = name = str(await settle(environment.get_episode_id()))
+        self._context.on_reset(chat, name)
         with self._tracer.span("agent.init_after_reset", "agent", semantic="agent"):
             await settle(agent.init_after_reset())
         return environment, agent
@@ -166,7 +162,7 @@ class Play:
         """Play rounds until the environment is done or a limit or a command says stop."""
         steps = self._trajectory.timesteps
         observation = reset_observation = self._trajectory.reset_observation
-        while await self._pass_boundary():
+        while await self._control.boundary(self._pause, self._resume):
             step = await self._timestep(environment, agent, len(steps), observation)
             steps.append(step)
             self._send(TimestepPlayed, step=step, reset_observation=reset_observation if step.index == 0 else None)
@@ -179,15 +175,13 @@ class Play:
                 return Outcome.TIMEOUT
         return self._control.cancelled or Outcome.CANCELLED
 
-    async def _pass_boundary(self) -> bool:
-        if not self._control.must_wait():
-            return await self._control.boundary()
+    def _pause(self) -> None:
         self._deadline.reschedule(None)
         self._send(EpisodePaused)
-        go_on = await self._control.boundary()
+
+    def _resume(self) -> None:
         self._send(EpisodeResumed)
         self._deadline.reschedule(asyncio.get_running_loop().time() + self._time_left_s())
-        return go_on
 
     def _time_left_s(self) -> float:
         played_s = self._clock.monotonic() - self._started - self._control.paused_s()
@@ -197,17 +191,18 @@ class Play:
         span_of, clock = self._tracer.span, self._clock.monotonic
         with span_of("timestep", "timestep", index=index, semantic="timestep") as span:
             with span_of("get_tool_schemas", "environment"):
-                schemas = await settle(environment.get_tool_schemas())
+                schemas = check_schemas(await settle(environment.get_tool_schemas()))
             asked = clock()
-            with span_of("agent.act", "agent"):
-                chats, action = check_turn(await settle(agent.act(observation, schemas)))
+            with span_of("agent.act", "agent"):  # it gets copies: what it does to its lists is its own business
+                chats, action = check_turn(await settle(agent.act(observation.copy(), schemas.copy())))
             answered = clock()
+            resolved, valid = await resolve(environment, action, schemas)
+            resolved_at = clock()
             with span_of("env.step", "environment"):
                 reply, reward, done = check_step(await settle(environment.step(action)))
             stepped = clock()
             span.set_attribute("reward", reward)
             span.set_attribute("done", done)
-        resolved, valid = resolve(environment, action, schemas)
         return TimeStep(
             index=index,
             chats=chats,
@@ -218,33 +213,8 @@ class Play:
             available_tool_schemas=schemas,
             valid=valid,
             model_s=answered - asked,
-            env_s=stepped - answered,
+            env_s=stepped - resolved_at,
         )
-
-    async def _judge(self) -> None:
-        """Ask the environment whether the episode succeeded, and for details where it has any."""
-        environment, trajectory = self._environment, self._trajectory
-        if environment is None or trajectory.error_info is not None:
-            return
-        with boundary(self._fail):
-            trajectory.success = bool(environment.success(trajectory))
-            trajectory.outcome = _outcome(environment, trajectory)
-        if isinstance(environment, SupportsEvaluation):
-            with boundary(log_failure(logger, "get_evaluation_details")):
-                details = await settle(environment.get_evaluation_details())
-                msgspec.json.encode(details)
-                self._trajectory = EvaluatedTrajectory(**msgspec.structs.asdict(trajectory), evaluation=details)
-
-    async def _clean(self) -> None:
-        """Give back what the environment and the agent hold; once, whatever happened before."""
-        agent, environment = self._agent, self._environment
-        if agent is not None and isinstance(agent, SupportsFlow):
-            self._trajectory.trace_last_response_flow_id = agent.last_response_flow_id
-        with self._tracer.span("cleanup", "environment"):
-            if environment is not None and isinstance(environment, SupportsCleanup):
-                await _bounded("cleanup", environment.cleanup)
-            if agent is not None and isinstance(agent, SupportsClose):
-                await _bounded("close", agent.close)
 
     def _fail(self, exc: BaseException) -> None:
         self._trajectory.error_info = create_error_info(exc)
@@ -255,20 +225,3 @@ class Play:
         header = self._context.header
         self._context.emit(kind(at=self._clock.now(), episode_id=header.episode_id, seq=self._seq, **fields))
         self._seq += 1
-
-
-def _outcome(environment: Environment, trajectory: Trajectory) -> Outcome:
-    if trajectory.outcome in (Outcome.TIMEOUT, Outcome.CANCELLED, Outcome.INTERRUPTED):
-        return trajectory.outcome
-    if trajectory.success:
-        return Outcome.SUCCESS
-    own_limit = isinstance(environment, SupportsTruncation) and environment.truncated
-    return Outcome.TRUNCATED if own_limit else trajectory.outcome
-
-
-async def _bounded(what: str, work: Callable[[], MaybeAwaitable[None]]) -> None:
-    """Run cleaning work to its end even when the episode is being cancelled, but not for ever."""
-    with boundary(log_failure(logger, what)):
-        pending = work()
-        if inspect.isawaitable(pending):
-            await asyncio.wait_for(asyncio.shield(pending), CLEANUP_S)

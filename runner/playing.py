@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -13,7 +14,7 @@ from runner.control import EpisodeControl
 from runner.errors import boundary
 from runner.slots import Slot
 from runner.store import EpisodeRecorder
-from runner.types import EpisodeEvent, EpisodeHeader, ErrorInfo, Flow, Outcome, Span
+from runner.types import Chat, EpisodeEvent, EpisodeHeader, ErrorInfo, Flow, Outcome, Span
 
 CommandName: TypeAlias = Literal["cancel", "interrupt", "abort", "pause", "resume", "step"]
 
@@ -76,6 +77,11 @@ class Playing:
         with boundary(self.problems.append):
             self.recorder.on_event(event)
 
+    def record_reset(self, observation: Chat, env_episode_id: str) -> None:
+        """Keep what the reset gave; what goes wrong with that never reaches the episode either."""
+        with boundary(self.problems.append):
+            self.recorder.on_reset(observation, env_episode_id)
+
     def obey(self, command: Command) -> None:
         """Pass a command on."""
         if (outcome := command.ends) is not None:
@@ -112,7 +118,15 @@ class Playing:
         """Store what the journal has of it; whatever its slot still does changes nothing any more."""
         settled = self.control.settled
         outcome = settled or self.control.cancelled or Outcome.TIMEOUT
-        late = ErrorInfo("slot_abandoned", f"The episode did not come back within {self.deadline_s:g} s", "")
+        late = ErrorInfo("slot_abandoned", self._why_given_up(), "")
         with boundary(self.problems.append):
             self.recorder.abandon(outcome, None if settled else late)
         self.slot.close()
+
+    def _why_given_up(self) -> str:
+        if self._cancelled_at is None:
+            return f"The episode did not come back within {self.deadline_s:g} s"
+        waited_s = self.clock.monotonic() - self._cancelled_at
+        if math.isinf(waited_s):
+            return "The episode was given up at once, in the middle of a step"
+        return f"The episode was told to end and did not come back within {waited_s:.1f} s"

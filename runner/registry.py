@@ -7,25 +7,50 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import logging
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from typing import Any
 
 from runner.errors import ConfigError, boundary
+from runner.text import one_line
+
+logger = logging.getLogger(__name__)
 
 ENVS = "agentgym.envs"
 AGENTS = "agentgym.agents"
 
 
 @cache
-def _points(group: str) -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=group)}
+def _points(group: str) -> dict[str, list[EntryPoint]]:
+    """The entry points by name, more than one where several distributions use the same one.
+
+    What is built in keeps its name: nobody else's object is played under it, in any case of its letters.
+    """
+    found: dict[str, list[EntryPoint]] = {}
+    points = list(dict.fromkeys(entry_points(group=group)))
+    built_in = {point.name.lower(): point for point in points if point.module.startswith("runner.")}
+    for point in points:
+        ours = built_in.get(point.name.lower(), point)
+        if point.module != ours.module:
+            logger.warning("%s is not used: that name belongs to %s", _origin(point), _origin(ours))
+        elif point.value not in [known.value for known in found.get(point.name, [])]:
+            found.setdefault(point.name, []).append(point)
+    return found
+
+
+def _origin(point: EntryPoint) -> str:
+    return one_line(f"{point.name} of {point.dist.name if point.dist else 'an unknown package'} ({point.value})")
 
 
 def names(group: str) -> list[str]:
     """The registered names of a group, in alphabetical order."""
     return sorted(_points(group), key=str.lower)
+
+
+def _point(group: str, name: str) -> EntryPoint:
+    return _points(group)[canonical(group, name)][0]
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
@@ -38,16 +63,20 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def canonical(group: str, name: str) -> str:
-    """The registered spelling of a name, in any case.
+    """The registered spelling of a name, in any case; the exact one comes first.
 
     Raises:
-        ConfigError: with the nearest registered name.
+        ConfigError: with the nearest registered name, or with all packages that register this one.
     """
-    folded = {known.lower(): known for known in names(group)}
-    if name.lower() not in folded:
-        kind = "environment" if group == ENVS else "agent"
-        raise ConfigError(f"There is no {kind} named {name!r}. {suggestion(name, folded.values())}")
-    return folded[name.lower()]
+    points, kind = _points(group), "environment" if group == ENVS else "agent"
+    spellings = [name] if name in points else [known for known in points if known.lower() == name.lower()]
+    if not spellings:
+        raise ConfigError(f"There is no {kind} named {name!r}. {suggestion(name, names(group))}")
+    meant = [point for known in spellings for point in points[known]]
+    if len(meant) > 1:
+        origins = " and ".join(map(_origin, meant))
+        raise ConfigError(f"More than one {kind} is named {name!r}: {origins}. Uninstall all but one")
+    return spellings[0]
 
 
 def target(group: str, name: str, **arguments: object) -> dict[str, Any]:
@@ -59,7 +88,7 @@ def target(group: str, name: str, **arguments: object) -> dict[str, Any]:
     for key in arguments:
         if key.startswith("_"):
             raise ConfigError(f"{name} was given the argument {key!r}; names with a leading underscore are reserved")
-    point = _points(group)[canonical(group, name)]
+    point = _point(group, name)
     return {"_target_": f"{point.module}.{point.attr}", **arguments}
 
 
@@ -69,7 +98,7 @@ def load(group: str, name: str) -> Any:  # noqa: ANN401 - whatever was registere
     Raises:
         ConfigError: naming the entry point that does not import, and why.
     """
-    point = _points(group)[canonical(group, name)]
+    point = _point(group, name)
     found: list[Any] = []
     problem: list[BaseException] = []
     with boundary(problem.append):

@@ -1,4 +1,4 @@
-"""What foreign code returned, checked at the door: sync or async alike, and of the promised shape."""
+"""What foreign code returned, checked at the door: sync or async alike, of the promised shape, and safe to store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeGuard, TypeVar, cast
 import msgspec
 
 from runner.errors import AgentFault, EnvironmentFault
-from runner.types import Action, Chat, Environment, InvalidAction, StepResult, ToolSchema
+from runner.types import Action, Chat, Environment, InvalidAction, StepResult, ToolCall, ToolSchema
 
 _T = TypeVar("_T")
 _NUMBERS = (int, float)  # made once: a union of types in an ``isinstance`` is made anew at each call
@@ -27,7 +27,7 @@ async def settle(value: _T | Awaitable[_T]) -> _T:
 
 
 def check_chat(value: object, what: str) -> Chat:
-    """``value`` if it is a list of messages.
+    """A copy of ``value`` if it is a list of messages: its owner may go on changing it.
 
     Raises:
         EnvironmentFault: naming ``what`` and the type that came instead.
@@ -37,8 +37,23 @@ def check_chat(value: object, what: str) -> Chat:
             if not isinstance(message, dict) or "role" not in message:
                 break
         else:
-            return value
+            return value.copy()
     raise EnvironmentFault(f"{what} should be a list of messages with a role; got {type(value).__name__}")
+
+
+def check_schemas(value: object) -> list[ToolSchema]:
+    """A copy of ``value`` if it is a list of functions with a name.
+
+    Raises:
+        EnvironmentFault: naming what came instead.
+    """
+    if isinstance(value, list):
+        for schema in value:
+            function = schema.get("function") if isinstance(schema, dict) else None
+            if not (isinstance(function, dict) and isinstance(function.get("name"), str)):
+                raise EnvironmentFault(f"get_tool_schemas should return OpenAI functions; got {_short(schema)} as one")
+        return value.copy()
+    raise EnvironmentFault(f"get_tool_schemas should return a list of OpenAI functions; got {type(value).__name__}")
 
 
 def check_step(value: object) -> StepResult:
@@ -56,26 +71,77 @@ def check_step(value: object) -> StepResult:
 
 
 def check_turn(value: object) -> tuple[list[Chat], Action]:
-    """``value`` if it is ``(chats, action)``.
+    """``(chats, action)`` with the chats copied, if ``value`` is that: an agent may go on with its chats.
 
     Raises:
-        AgentFault: naming the type that came instead.
+        AgentFault: naming what came instead.
     """
     if isinstance(value, _PAIRS) and len(value) == 2:
         chats, action = value
         if isinstance(action, Action) and isinstance(chats, list) and all(isinstance(chat, list) for chat in chats):
-            return chats, action
+            if not _is_storable(action):
+                raise AgentFault(f"act should return an Action of text and tool calls; got {_short(action)}")
+            return [chat.copy() for chat in chats], action
     raise AgentFault(f"act should return (list of chats, Action); got {type(value).__name__}")
 
 
-def resolve(environment: Environment, action: Action, schemas: list[ToolSchema]) -> tuple[Action, bool]:
-    """The action with the tool calls that its text means, and whether it is one the environment knows."""
+def check_flow(value: object) -> int | None:
+    """``value`` if it can be a flow id.
+
+    Raises:
+        AgentFault: naming what came instead.
+    """
+    if value is None or (type(value) is int and 0 <= value < 2**64):
+        return value
+    raise AgentFault(f"last_response_flow_id should be an unsigned 64-bit int or None; got {_short(value)}")
+
+
+def check_details(value: object) -> dict[str, Any]:
+    """Evaluation details as a file would hold them.
+
+    Raises:
+        EnvironmentFault: when they are no mapping, or hold what JSON cannot.
+    """
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value), type=dict[str, Any])
+    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+        raise EnvironmentFault(f"evaluation details should be a mapping that JSON can hold: {exc}") from exc
+
+
+async def resolve(environment: Environment, action: Action, schemas: list[ToolSchema]) -> tuple[Action, bool]:
+    """The action with the tool calls that its text means, and whether it is one the environment knows.
+
+    Raises:
+        EnvironmentFault: naming what its parser returned instead.
+    """
     if action.tool_calls:
         return action, all(_fits(call.name, call.arguments, schemas) for call in action.tool_calls)
-    parsed = environment.parse(action.text or "")
+    reply = environment.parse(action.text or "")
+    parsed: object = await reply if pending(reply) else reply
+    if isinstance(parsed, Action) and _is_storable(parsed):
+        return Action(text=action.text, tool_calls=parsed.tool_calls), True
     if isinstance(parsed, InvalidAction):
         return action, False
-    return Action(text=action.text, tool_calls=parsed.tool_calls), True
+    raise EnvironmentFault(f"parse should return Action or InvalidAction; got {_short(parsed)}")
+
+
+def _is_storable(action: Action) -> bool:
+    """Whether the fields are what their types say: nothing checks that when an action is made."""
+    text, calls = cast(object, action.text), cast(object, action.tool_calls)
+    if not (text is None or isinstance(text, str)) or not isinstance(calls, list):
+        return False
+    for call in calls:
+        if not (
+            isinstance(call, ToolCall) and all(isinstance(part, str) for part in (call.id, call.name, call.arguments))
+        ):
+            return False
+    return True
+
+
+def _short(value: object) -> str:
+    """The beginning of what came instead."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 def _fits(name: str, arguments: str, schemas: list[ToolSchema]) -> bool:

@@ -49,18 +49,24 @@ class Slot:
             while (job := self._jobs.get()) is not None:
                 work, report = job
                 problems: list[BaseException] = []
-                runner.run(self._run(work, problems))
+                with boundary(problems.append):
+                    self._finish(self._loop, work, problems)
                 report(problems[0] if problems else None)
 
-    async def _run(self, work: Work, problems: list[BaseException]) -> None:
+    def _finish(self, loop: asyncio.AbstractEventLoop, work: Work, problems: list[BaseException]) -> None:
+        """Run ``work()`` to its end, whatever it raises."""
+
         async def guarded() -> None:
             with boundary(problems.append):
                 await work()
 
-        self._task = asyncio.ensure_future(guarded())
-        try:
-            await self._task
-        except asyncio.CancelledError as exc:
-            problems.append(exc)
-        finally:
-            self._task = None
+        self._task = task = loop.create_task(guarded())
+        while not (task.done() or loop.is_closed()):
+            try:
+                # What ends a program comes out of the loop when a task that the work started raises it, or when the
+                # loop is stopped: the work itself is not over then.
+                with boundary(problems.append):
+                    loop.run_until_complete(task)
+            except (asyncio.CancelledError, GeneratorExit) as exc:
+                problems.append(exc)
+        self._task = None

@@ -6,9 +6,10 @@ they may quote. Where both are needed ``mask`` comes first, as an escaped secret
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 MASK = "***"
 MIN_SECRET_LENGTH = 4
@@ -51,6 +52,8 @@ def one_line(text: str, limit: int = 200) -> str:
 def mask(text: str, environ: Mapping[str, str] | None = None) -> str:
     """Replace secrets by ``***``: the userinfo of URLs, and the values of variables named like a secret.
 
+    Values are found as they are, and as Python or JSON writes them with escapes.
+
     A variable counts when its name contains key, token, secret or passw in any case, and its value, stripped, has at
     least ``MIN_SECRET_LENGTH`` characters and is no plain word such as ``false``.
 
@@ -71,8 +74,16 @@ def is_secret_name(name: str) -> bool:
 def _secrets(environ: Mapping[str, str]) -> list[str]:
     """Longest first, so that a secret within another one does not leave the other's rest behind."""
     named = {value.strip() for name, value in environ.items() if is_secret_name(name)}
-    secrets = (value for value in named if len(value) >= MIN_SECRET_LENGTH and value.lower() not in _PLAIN_WORDS)
-    return sorted(secrets, key=lambda value: (-len(value), value))
+    secrets = [value for value in named if len(value) >= MIN_SECRET_LENGTH and value.lower() not in _PLAIN_WORDS]
+    written = {form for value in secrets for form in (value, *_escaped(value))}
+    return sorted(written, key=lambda value: (-len(value), value))
+
+
+def _escaped(value: str) -> Iterator[str]:
+    yield repr(value)[1:-1]
+    yield repr(value + "'\"")[1:-1].removesuffix("\\'\"")  # as in a text that holds both kinds of quotes
+    yield json.dumps(value)[1:-1]
+    yield json.dumps(value, ensure_ascii=False)[1:-1]
 
 
 def _visible(match: re.Match[str]) -> str:

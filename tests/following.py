@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+import nats.errors
 from nats.aio.client import Client
 from nats.js.api import StreamConfig
 
@@ -110,17 +111,23 @@ async def publish(client: Client, *numbers: int, subject: str = SUBJECT) -> None
         await js.publish(subject, status(number), headers=headers(number))
 
 
-async def publish_surely(client: Client, numbers: Sequence[int]) -> None:
-    """The same through outages, again and again until it is acknowledged."""
-    js = client.jetstream(timeout=0.3)
-    for number in numbers:
+async def surely(work: Callable[[], Awaitable[object]]) -> None:
+    """Through outages: again and again until it succeeds."""
+    async with asyncio.timeout(20):
         while True:
             try:
-                await js.publish(SUBJECT, status(number), headers=headers(number))
-            except Exception:  # noqa: BLE001 - whatever the outage causes
+                await work()
+            except (nats.errors.Error, OSError):
                 await asyncio.sleep(0.02)
             else:
-                break
+                return
+
+
+async def publish_surely(client: Client, numbers: Iterable[int]) -> None:
+    """Durable events with ids, through outages."""
+    js = client.jetstream(timeout=0.3)
+    for number in numbers:
+        await surely(lambda n=number: js.publish(SUBJECT, status(n), headers=headers(n)))  # type: ignore[misc]
 
 
 async def add_stream(client: Client, name: str = "S", **config: Any) -> None:  # noqa: ANN401

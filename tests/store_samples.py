@@ -104,6 +104,9 @@ class Recording:
     def start(self) -> None:
         self.send(EpisodeStarted, header=self.header)
 
+    def reset(self) -> None:
+        self.recorder.on_reset([{"role": "user", "content": "observation 0"}], "episode 7 of its own")
+
     def play(self, played: TimeStep) -> None:
         self.steps.append(played)
         reset = [{"role": "user", "content": "observation 0"}] if played.index == 0 else None

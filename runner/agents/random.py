@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
-from runner.agents.base import TextAgent
+from runner.agents.base import turn
 from runner.errors import AgentFault
-from runner.types import Chat, Environment
+from runner.replies import pending
+from runner.types import Action, Chat, Environment, MaybeAwaitable, ToolSchema
 
 
-class RandomAgent(TextAgent):
+class RandomAgent:
     """Picks one of the environment's admissible actions, with the episode's seed (0 when none is given)."""
+
+    tracer: Any = None
 
     def __init__(self) -> None:
         """Wait for ``bind``."""
@@ -24,10 +27,23 @@ class RandomAgent(TextAgent):
         self._environment = environment
         self._random = random.Random(reset_kwargs.get("seed") or 0)
 
-    def decide(self, observation: Chat) -> str:
+    def init_after_reset(self) -> None:
+        """Nothing to prepare."""
+
+    def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> Any:  # noqa: ANN401 - async as the environment
         """One admissible action, each as likely as the others."""
-        actions = self._environment.admissible_actions() if self._environment else None
-        if not actions:
+        actions: MaybeAwaitable[list[str] | None] = None
+        if self._environment is not None:
+            actions = self._environment.admissible_actions()
+        if pending(actions):
+            return self._act_later(observation, actions)
+        return turn(observation, self._choice(actions))
+
+    async def _act_later(self, observation: Chat, actions: Awaitable[list[str] | None]) -> tuple[list[Chat], Action]:
+        return turn(observation, self._choice(await actions))
+
+    def _choice(self, actions: object) -> str:
+        if not isinstance(actions, list) or not actions:
             name = type(self._environment).__name__
             raise AgentFault(f"{name} lists no admissible actions, so random cannot play it; choose another agent")
-        return self._random.choice(actions)
+        return str(self._random.choice(actions))

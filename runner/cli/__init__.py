@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from runner.cli.arguments import Options, parse
-from runner.cli.terminal import err
+from runner.cli.ending import INTERRUPTED, leave_stuck_threads
+from runner.cli.terminal import delivered, drop_output, err, mend_streams, output
 from runner.errors import RunnerError
 
 USAGE = 2
@@ -17,11 +17,35 @@ Subcommand: TypeAlias = Callable[[Sequence[str]], int]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 0 done, 1 an episode failed to run, 2 usage, 130 interrupted."""
+    mend_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments and (subcommand := _subcommand(arguments[0])) is not None:
-        return _guarded(lambda: subcommand(arguments[1:]), failure=USAGE)
-    options = parse(arguments)
-    return _guarded(lambda: _dispatch(options), failure=1 if options.dry_run else USAGE)
+    code = _run(arguments)
+    leave_stuck_threads(code)
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    failure = USAGE
+    code = 0
+    try:
+        if arguments and (subcommand := _subcommand(arguments[0])) is not None:
+            code = subcommand(arguments[1:])
+        else:
+            options = parse(arguments)
+            failure = 1 if options.dry_run else USAGE
+            code = _dispatch(options)
+    except RunnerError as exc:
+        err(f"agentgym-runner: {exc}")
+        code = failure
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except BrokenPipeError:
+        drop_output()  # the reader left early, which is no failure
+    except OSError as exc:
+        drop_output()
+        err(f"agentgym-runner: {exc}")
+        code = failure
+    return delivered(code, output().flush)
 
 
 def _subcommand(name: str) -> Subcommand | None:
@@ -44,17 +68,6 @@ def _subcommand(name: str) -> Subcommand | None:
 
             return main_nats_info
     return None
-
-
-def _guarded(work: Callable[[], int], *, failure: int) -> int:
-    try:
-        return work()
-    except RunnerError as exc:
-        err(f"agentgym-runner: {exc}")
-        return failure
-    except BrokenPipeError:  # the reader of a pipe left; nothing more can be said to it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return USAGE
 
 
 def _dispatch(options: Options) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -14,7 +14,7 @@ from runner.types import SpanLevel
 
 EPILOG = """exit codes:
   0  every episode ran, whatever its outcome
-  1  an episode ended in an error or could not be stored; with --dry-run: the run would not work
+  1  an episode ended in an error, or something could not be stored or printed; with --dry-run: the run would not work
   2  usage or configuration
   130  interrupted; what ran is kept and summarised"""
 
@@ -23,38 +23,51 @@ EPILOG = """exit codes:
 class Options:
     """The command line; None where the profile decides."""
 
-    run: str | None
-    battery: Literal["lightweight", "moderate", "all"] | None
-    list_envs: bool
-    results: bool
-    env: str | None
-    config: str | None
-    data_dir: str | None
-    node: str | None
-    agent: str
-    script: Path | None
-    repeat: int
-    attempts: int
-    task_index: int
-    seed: int
-    concurrency: int | None
-    max_rounds: int | None
-    max_duration: float | None
-    tracing: SpanLevel | None
-    compat: bool
-    dry_run: bool
-    json: bool
+    run: str | None = None
+    battery: Literal["lightweight", "moderate", "all"] | None = None
+    list_envs: bool = False
+    results: bool = False
+    env: str | None = None
+    config: str | None = None
+    data_dir: str | None = None
+    node: str | None = None
+    agent: str = "oracle"
+    script: Path | None = None
+    repeat: int = 1
+    attempts: int = 1
+    task_index: int = 0
+    seed: int = 0
+    concurrency: int | None = None
+    max_rounds: int | None = None
+    max_duration: float | None = None
+    tracing: SpanLevel | None = None
+    compat: bool = False
+    dry_run: bool = False
+    json: bool = False
+
+
+_EVERYWHERE = frozenset({"config", "json"})
+_APPLY = {"list_envs": _EVERYWHERE, "results": _EVERYWHERE | {"env", "data_dir"}}
+"""The options that mean something beside a goal; a run takes all but ``--env``."""
 
 
 def parse(argv: Sequence[str]) -> Options:
     """Read the command line; argparse itself answers ``--help``, ``--version`` and misuse (exit 2)."""
     parser = _parser()
-    given = parser.parse_args(argv)
-    if given.env is not None and not given.results:
+    given = vars(parser.parse_args(argv))  # only what is on the command line
+    options = Options(**given)
+    if options.env is not None and not options.results:
         parser.error("--env narrows --results; to play an environment use --run")
-    if given.dry_run and not (given.run or given.battery):
+    if options.dry_run and not (options.run or options.battery):
         parser.error("--dry-run tries what --run or --battery would play; name one of them")
-    return Options(**{field.name: getattr(given, field.name) for field in fields(Options)})
+    for goal, apply in _APPLY.items():
+        if goal in given and (others := sorted(given.keys() - apply - {goal})):
+            parser.error(f"{', '.join(map(_spelled, others))} cannot be given with {_spelled(goal)}")
+    return options
+
+
+def _spelled(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -63,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Play agents through AgentGym environments and keep every episode as a file.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"agentgym-runner {__version__}")
@@ -82,12 +96,12 @@ def _add_goals(parser: argparse.ArgumentParser) -> None:
 
 def _add_play(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how to play")
-    group.add_argument("--agent", default="oracle", help="oracle (default), random, scripted, or an installed one")
+    group.add_argument("--agent", help="oracle (default), random, scripted, or an installed one")
     group.add_argument("--script", type=Path, metavar="FILE", help="the scripted agent's actions, one per line")
-    group.add_argument("--repeat", type=_at_least(1), default=1, metavar="N", help="play N tasks, one after the other")
-    group.add_argument("--attempts", type=_at_least(1), default=1, metavar="K", help="play each task K times")
-    group.add_argument("--task-index", type=_at_least(0), default=0, metavar="I", help="the first task (default 0)")
-    group.add_argument("--seed", type=int, default=0, help="for the agent's randomness (default 0)")
+    group.add_argument("--repeat", type=_at_least(1), metavar="N", help="play N tasks, one after the other")
+    group.add_argument("--attempts", type=_at_least(1), metavar="K", help="play each task K times")
+    group.add_argument("--task-index", type=_at_least(0), metavar="I", help="the first task (default 0)")
+    group.add_argument("--seed", type=int, help="for the agent's randomness (default 0)")
     group.add_argument("--concurrency", type=_at_least(1), metavar="N", help="episodes at the same time")
     group.add_argument("--max-rounds", type=_at_least(1), metavar="N", help="rounds after which an episode is cut")
     group.add_argument("--max-duration", type=_seconds, metavar="SEC", help="seconds after which an episode is cut")

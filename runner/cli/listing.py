@@ -8,7 +8,8 @@ import msgspec
 
 from runner import registry
 from runner.cli.session import Session
-from runner.cli.terminal import console, print_json, safe
+from runner.cli.tables import print_table
+from runner.cli.terminal import delivered, print_json
 from runner.config import EnvironmentEntry
 
 PROBE_S = 0.2
@@ -29,7 +30,7 @@ class EnvironmentRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_environments(session: Session) -> int:
-    """Print every known environment; returns 0."""
+    """Print every known environment; returns the exit code."""
     profile = session.profile
     rows = [_listed(tier, entry) for tier, entry in profile.listed()]
     rows += [
@@ -38,10 +39,8 @@ def list_environments(session: Session) -> int:
     known = {row.name.lower() for row in rows}
     rows += [_installed(name) for name in registry.names(registry.ENVS) if name.lower() not in known]
     if session.options.json:
-        print_json({"profile": profile.id, "environments": rows})
-    else:
-        _print_table(profile.id, rows)
-    return 0
+        return delivered(0, lambda: print_json({"profile": profile.id, "environments": rows}))
+    return delivered(0, lambda: _print(profile.id, rows))
 
 
 def _listed(tier: str, entry: EnvironmentEntry) -> EnvironmentRow:
@@ -68,7 +67,7 @@ def _embedded(name: str, deps: tuple[str, ...] | list[str]) -> tuple[bool, str]:
         return False, "not installed"
     if missing := registry.missing_packages(deps):
         return False, f"needs {', '.join(missing)}"
-    return True, "ready (embedded)"
+    return True, "installed (embedded)"  # nothing is imported for a list
 
 
 def _server(port: int) -> str:
@@ -79,14 +78,11 @@ def _server(port: int) -> str:
     return "listening"
 
 
-def _print_table(profile: str, rows: list[EnvironmentRow]) -> None:
-    from rich.table import Table
+def _print(profile: str, rows: list[EnvironmentRow]) -> None:
+    columns = ("name", "tier", "port", "server", "RAM", "dependencies", "health")
+    print_table(f"Environments of profile {profile}", columns, map(_cells, rows))
 
-    table = Table(title=f"Environments of profile {safe(profile)}")
-    for column in ("name", "tier", "port", "server", "RAM", "dependencies", "health"):
-        table.add_column(column, overflow="fold", justify="right" if column == "port" else "left")
-    for row in rows:
-        port = "-" if row.port is None else str(row.port)
-        cells = (row.name, row.tier, port, row.server or "-", row.ram or "-", ", ".join(row.deps) or "-", row.health)
-        table.add_row(*map(safe, cells))
-    console().print(table)
+
+def _cells(row: EnvironmentRow) -> tuple[str, ...]:
+    port = "-" if row.port is None else str(row.port)
+    return row.name, row.tier, port, row.server or "-", row.ram or "-", ", ".join(row.deps) or "-", row.health

@@ -16,20 +16,32 @@ class _Safe(logging.Formatter):
         return safe(super().format(record)).replace("\n", "\n  ")
 
 
+class _ToFile(RotatingFileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:
+        """A full disk is said by whoever plays; it need not be said once more for every line of the log."""
+
+
 class _ToPerson(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         err(self.format(record))
 
 
 def log_to(data_dir: Path) -> None:
-    """Send the runner's warnings to standard error and to a log file that is kept small."""
-    folder = data_dir / "logs"
-    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    to_file = RotatingFileHandler(
-        folder / "runner.log", maxBytes=MAX_BYTES, backupCount=1, encoding="utf-8", delay=True
-    )
-    to_file.setFormatter(_Safe("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    """Send the runner's warnings to standard error and, where that is possible, to a log file that is kept small.
+
+    To be called before the state directory is opened: what is found there is worth a warning, too.
+    """
     to_person = _ToPerson()
     to_person.setFormatter(_Safe("%(levelname)s: %(message)s"))
-    logging.getLogger("runner").handlers = [to_file, to_person]
+    logger = logging.getLogger("runner")
+    logger.handlers = [to_person]
+    folder = data_dir / "logs"
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as exc:
+        logger.warning("No log is kept: %s cannot be created: %s", folder, exc.strerror)
+        return
+    to_file = _ToFile(folder / "runner.log", maxBytes=MAX_BYTES, backupCount=1, encoding="utf-8", delay=True)
+    to_file.setFormatter(_Safe("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logger.addHandler(to_file)

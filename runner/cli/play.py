@@ -2,42 +2,51 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from types import FrameType
+from dataclasses import dataclass
 
 from ulid import ULID
 
 from runner.announcer import Announcer, durable_names
 from runner.batch import Batch
 from runner.cli.egress import egress_of
+from runner.cli.ending import INTERRUPTED, Interrupts
 from runner.cli.logs import log_to
 from runner.cli.progress import progress_for
-from runner.cli.report import print_summary, tell_recovered
+from runner.cli.report import print_summary, tell_damaged, tell_recovered
 from runner.cli.session import Session
+from runner.cli.terminal import delivered, err, keep_output
 from runner.node.state import node_lives
 from runner.observers import Observer
 from runner.result import BatchResult
 from runner.spec import BatchSpec
+from runner.store import EpisodeRecord
 from runner.workspace import Workspace
-
-INTERRUPTED = 130
 
 
 def play(session: Session) -> int:
     """Play what was asked for; returns the exit code."""
-    specs = session.specs()
-    workspace = Workspace(session.data_dir, node=session.node, profile=session.profile.id)
-    log_to(session.data_dir)
-    tell_recovered(workspace.recovered)
-    battery_id = str(ULID()) if session.options.battery else None
-    with closing(workspace), _announced(session, workspace) as (announcer, observers):
-        results = _play_all(specs, workspace, announcer, observers, battery_id)
-    print_summary(results, session.data_dir, as_json=session.options.json)
-    if any(result.status != "completed" for result in results):
+    keep_output()
+    interrupts = Interrupts()
+    with interrupts.caught():
+        specs = session.specs()
+        log_to(session.data_dir)
+        workspace = Workspace(session.data_dir, node=session.node, profile=session.profile.id)
+        tell_recovered(workspace.recovered)
+        tell_damaged(workspace.index.damaged)
+        battery_id = str(ULID()) if session.options.battery else None
+        with closing(workspace), _announced(session, workspace) as (announcer, observers):
+            results = _Run(workspace, announcer, observers, interrupts, battery_id).play(specs)
+        code = _exit_code(results, interrupted=interrupts.any)
+        return delivered(code, lambda: print_summary(results, session.data_dir, as_json=session.options.json))
+
+
+def _exit_code(results: list[BatchResult], *, interrupted: bool) -> int:
+    ended_early = any(result.status != "completed" for result in results)
+    if interrupted and ended_early:
         return INTERRUPTED
-    return 1 if any(result.has_errors for result in results) else 0
+    return 1 if ended_early or any(result.has_errors for result in results) else 0
 
 
 @contextmanager
@@ -59,48 +68,40 @@ def _announced(session: Session, workspace: Workspace) -> Iterator[tuple[Announc
             announcer.status("stopped")
 
 
-def _play_all(
-    specs: list[BatchSpec],
-    workspace: Workspace,
-    announcer: Announcer,
-    observers: list[Observer],
-    battery_id: str | None,
-) -> list[BatchResult]:
-    results: list[BatchResult] = []
-    for spec in specs:
+@dataclass(frozen=True)
+class _Run:
+    """Plays batches one after the other, as long as they can be stored."""
+
+    workspace: Workspace
+    announcer: Announcer
+    observers: list[Observer]
+    interrupts: Interrupts
+    battery_id: str | None
+
+    def play(self, specs: list[BatchSpec]) -> list[BatchResult]:
+        results: list[BatchResult] = []
+        for spec in specs:
+            results.append(self._play(spec))
+            self.announcer.result(results[-1])
+            if results[-1].status != "completed":
+                break
+        return results
+
+    def _play(self, spec: BatchSpec) -> BatchResult:
+        def keep(record: EpisodeRecord) -> None:
+            if self.workspace.store.path(record.batch_id, record.episode_id).exists():
+                self.announcer.record(record)
+                return
+            err(f"Episode {record.episode_id} could not be stored; nothing more is played.")
+            batch.command("cancel")
+
         with progress_for(spec) as progress:
             batch = Batch(
                 spec,
-                workspace,
-                observers=[progress, *observers],
-                on_record=announcer.record,
-                battery_id=battery_id,
+                self.workspace,
+                observers=[progress, *self.observers],
+                on_record=keep,
+                battery_id=self.battery_id,
             )
-            with _signals_to(batch):
-                results.append(batch.run())
-        announcer.result(results[-1])
-        if results[-1].status != "completed":
-            break
-    return results
-
-
-@contextmanager
-def _signals_to(batch: Batch) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM cancels at the next step, the second gives up at once."""
-    received: list[int] = []
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        batch.command("abort" if received else "cancel")
-        received.append(number)
-
-    with _handler(signal.SIGINT, handle), _handler(signal.SIGTERM, handle):
-        yield
-
-
-@contextmanager
-def _handler(number: signal.Signals, handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    before = signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)
+            with self.interrupts.ending(batch):
+                return batch.run()

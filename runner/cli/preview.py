@@ -8,7 +8,7 @@ import tempfile
 import msgspec
 
 from runner.cli.session import Session
-from runner.cli.terminal import console, print_json, safe
+from runner.cli.terminal import console, delivered, keep_output, print_json, safe
 from runner.episode import Runner
 from runner.spec import BatchSpec
 from runner.types import Trajectory
@@ -24,14 +24,18 @@ class Check(msgspec.Struct, frozen=True):
 
 def preview(session: Session) -> int:
     """Print what would be played and whether it would work; returns 0 or 1."""
+    keep_output()
     checks = [_check_state(session), *(_check_batch(spec) for spec in session.specs())]
     ok = all(check.ok for check in checks)
+    code = 0 if ok else 1
     if session.options.json:
-        print_json({"ok": ok, "checks": checks})
-    else:
-        for check in checks:
-            console().print(safe(f"{'ok  ' if check.ok else 'FAIL'} {check.what}: {check.detail}"), soft_wrap=True)
-    return 0 if ok else 1
+        return delivered(code, lambda: print_json({"ok": ok, "checks": checks}))
+    return delivered(code, lambda: _print(checks))
+
+
+def _print(checks: list[Check]) -> None:
+    for check in checks:
+        console().print(safe(f"{'ok  ' if check.ok else 'FAIL'} {check.what}: {check.detail}"), soft_wrap=True)
 
 
 def _check_state(session: Session) -> Check:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from runner.cli.terminal import console, err
+from runner.cli.terminal import err, err_console
 from runner.observers import Observer
 from runner.spec import BatchSpec
+from runner.store import UNRATED
 from runner.types import BatchProgress, EpisodeEnded, Item
 
 
@@ -15,7 +16,7 @@ from runner.types import BatchProgress, EpisodeEnded, Item
 def progress_for(spec: BatchSpec) -> Iterator[Observer]:
     """An observer that shows the progress of a batch on standard error while the block runs."""
     title = f"{spec.env} · {spec.agent}" + (" · compat" if spec.mode == "compat" else "")
-    if console(stderr=True).is_terminal:
+    if err_console().is_terminal:
         with _bar(title, spec.n_planned) as observer:
             yield observer
     else:
@@ -33,30 +34,46 @@ def _bar(title: str, total: int) -> Iterator[Observer]:
         TextColumn("{task.fields[state]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console(stderr=True)) as progress:
+    with Progress(*columns, console=err_console()) as progress:
         task = progress.add_task(title, total=total, state="")
+        state = _State()
 
         def show(item: Item) -> None:
-            if isinstance(item, BatchProgress):
-                progress.update(task, completed=item.n_done, state=_state(item))
+            if isinstance(item, EpisodeEnded):
+                state.count(item)
+            elif isinstance(item, BatchProgress):
+                progress.update(task, completed=item.n_done, state=state.text(item))
 
         yield show
 
 
 def _lines(title: str) -> Observer:
+    state = _State()
+
     def show(item: Item) -> None:
         if isinstance(item, EpisodeEnded):
+            state.count(item)
             played = item.trajectory
             task = played.reset_kwargs.get("task_index")
             text = f"task {task} {played.outcome} in {len(played.timesteps)} rounds, reward {played.reward:g}"
             err(f"{title}: {text}, {played.duration_s:.2f} s")
         elif isinstance(item, BatchProgress) and item.n_done == item.n_planned:
-            err(f"{title}: {item.n_done}/{item.n_planned} episodes, {_state(item)}")
+            err(f"{title}: {item.n_done}/{item.n_planned} episodes, {state.text(item)}")
 
     return show
 
 
-def _state(progress: BatchProgress) -> str:
-    reward = "-" if progress.mean_reward is None else f"{progress.mean_reward:.3f}"
-    rate = f"{progress.n_success / progress.n_done:.0%}" if progress.n_done else "-"
-    return f"success {rate}, mean reward {reward}"
+class _State:
+    """The rate and the mean reward so far; as in the summary, episodes that were cut off by us do not count."""
+
+    def __init__(self) -> None:
+        self._n_unrated = 0
+
+    def count(self, ended: EpisodeEnded) -> None:
+        self._n_unrated += ended.trajectory.outcome in UNRATED
+
+    def text(self, progress: BatchProgress) -> str:
+        n_rated = progress.n_done - self._n_unrated
+        reward = "-" if progress.mean_reward is None else f"{progress.mean_reward:.3f}"
+        rate = f"{progress.n_success / n_rated:.0%}" if n_rated > 0 else "-"
+        return f"success {rate}, mean reward {reward}"

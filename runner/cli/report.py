@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from runner.cli.terminal import console, err, print_json, safe
+from runner.cli.tables import print_table
+from runner.cli.terminal import err, print_json
 from runner.result import BatchResult
-from runner.store import EpisodeRecord
+from runner.store import Damaged, EpisodeRecord
 
 MAX_ERRORS = 5
 """Errors named per batch; the files have them all."""
@@ -18,30 +19,34 @@ def print_summary(results: list[BatchResult], data_dir: Path, *, as_json: bool) 
     if as_json:
         print_json({"data_dir": str(data_dir), "batches": results})
         return
-    from rich.table import Table
-
-    table = Table(title="Played")
-    for name in ("environment", "agent", "episodes", "success", "95% interval", "reward", "rounds", "outcomes"):
-        table.add_column(name, overflow="fold")
-    for result in results:
-        table.add_row(*map(safe, _row(result)))
-    console().print(table)
+    columns = ("environment", "episodes", "success", "95% interval", "reward", "rounds", "outcomes")
+    print_table(f"Played by {_player(results[0])}", columns, [_row(result, data_dir) for result in results])
     for result in results:
         _print_errors(result)
         err(f"{result.env}: episodes in {data_dir / 'runs' / result.batch_id}")
 
 
-def _row(result: BatchResult) -> list[str]:
+def _player(result: BatchResult) -> str:
+    return f"{result.agent} (baseline, no model)" if result.baseline else f"{result.agent} {result.model}"
+
+
+def _row(result: BatchResult, data_dir: Path) -> list[str]:
+    lost = _n_not_stored(result, data_dir)
     return [
         environment_cell(result.env, result.mode, result.data_label),
-        f"{result.agent} (baseline, no model)" if result.baseline else f"{result.agent} {result.model}",
         f"{result.n_episodes}/{result.n_planned}",
         percent(result.success_rate),
         interval(result.success_interval),
         number(result.mean_reward),
         number(result.mean_rounds),
-        outcomes_cell(result.outcomes),
+        outcomes_cell(result.outcomes | ({"not stored": lost} if lost else {})),
     ]
+
+
+def _n_not_stored(result: BatchResult, data_dir: Path) -> int:
+    """Episodes of the result that have no file."""
+    stored = {path.stem for path in (data_dir / "runs" / result.batch_id).glob("*.json")}
+    return sum(episode.episode_id not in stored for episode in result.episodes)
 
 
 def _print_errors(result: BatchResult) -> None:
@@ -56,6 +61,12 @@ def tell_recovered(records: list[EpisodeRecord]) -> None:
     """Say which episodes of killed runs were saved."""
     for record in records:
         err(f"Recovered {record.env} episode {record.episode_id} of a killed run: {record.rounds} rounds, interrupted.")
+
+
+def tell_damaged(files: Iterable[Damaged]) -> None:
+    """Say which episode files are in no result; the damaged journals of killed runs were named when they were read."""
+    for file in files:
+        err(f"Left out {file.path}: {file.reason}")
 
 
 def environment_cell(env: str, mode: str, data_label: str) -> str:

@@ -6,49 +6,73 @@ from collections.abc import Sequence
 
 import msgspec
 
-from runner.cli.report import environment_cell, interval, number, outcomes_cell, percent, tell_recovered
+from runner import registry
+from runner.cli.logs import log_to
+from runner.cli.report import environment_cell, interval, number, outcomes_cell, percent, tell_damaged, tell_recovered
 from runner.cli.session import Session
-from runner.cli.terminal import console, err, print_json, safe
+from runner.cli.tables import print_table
+from runner.cli.terminal import delivered, err, print_json
+from runner.errors import ConfigError
 from runner.store import EpisodeStore, ResultRow, open_index, summarise
 
 
 def show_results(session: Session) -> int:
-    """Print what the episodes of the state directory come to; returns 0."""
+    """Print what the episodes of the state directory come to; returns the exit code.
+
+    Raises:
+        ConfigError: when the environment to narrow to is none that is known here.
+    """
+    log_to(session.data_dir)
     if not (session.data_dir / "runs").is_dir():
         err(f"Nothing was played yet into {session.data_dir}; try: agentgym-runner --battery lightweight")
     store = EpisodeStore(session.data_dir)
     recovered = store.recover()
     index = open_index(store)
-    rows = summarise(index, env=session.options.env)
+    rows = summarise(index)
     damaged = [*store.damaged, *index.damaged]
     index.close()
     tell_recovered(recovered)
-    for file in damaged:
-        err(f"Left out {file.path}: {file.reason}")
+    tell_damaged(index.damaged)
+    if session.options.env is not None:
+        rows = _narrowed(rows, session.options.env, session)
     if session.options.json:
         reported = [{"path": str(file.path), "reason": file.reason} for file in damaged]
-        print_json({"data_dir": str(session.data_dir), "results": rows, "damaged": reported})
-        return 0
-    metrics = session.profile.metrics
-    _print_table("Models", [row for row in rows if not row.baseline], metrics)
-    _print_table("Baselines (no model)", [row for row in rows if row.baseline], metrics)
-    return 0
+        document = {"data_dir": str(session.data_dir), "results": rows, "damaged": reported}
+        return delivered(0, lambda: print_json(document))
+    return delivered(0, lambda: _print(rows, session.profile.metrics))
 
 
-def _print_table(title: str, rows: Sequence[ResultRow], metrics: Sequence[str]) -> None:
-    if not rows:
-        return
-    from rich.table import Table
+def _narrowed(rows: list[ResultRow], env: str, session: Session) -> list[ResultRow]:
+    """The rows of one environment, named in any case."""
+    narrowed = [row for row in rows if row.env.lower() == env.lower()]
+    if not narrowed:
+        listed = [entry.name for _, entry in session.profile.listed()]
+        known = {name.lower(): name for name in (*listed, *registry.names(registry.ENVS), *(row.env for row in rows))}
+        if env.lower() not in known:
+            raise ConfigError(f"There is no environment named {env!r}. {registry.suggestion(env, known.values())}")
+        err(f"No episodes of {known[env.lower()]} were played yet into {session.data_dir}")
+    return narrowed
 
-    table = Table(title=title)
-    for column in ("environment", "agent", "model", "n", "95% interval", *map(safe, metrics), "outcomes"):
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        environment = environment_cell(row.env, row.mode, row.data_label)
-        cells = [environment, row.agent, row.model or "-", str(row.n), interval(row.success_interval)]
-        cells += [_metric(row, metric) for metric in metrics]
-        table.add_row(*map(safe, [*cells, outcomes_cell(row.outcomes)]))
-    console().print(table)
+
+def _print(rows: Sequence[ResultRow], metrics: Sequence[str]) -> None:
+    """Models first; the baselines need no column for a model."""
+    columns = ("n", "95% interval", *metrics, "outcomes")
+    models, baselines = [row for row in rows if not row.baseline], [row for row in rows if row.baseline]
+    if models:
+        cells = [(*_names(row), row.model or "-", *_numbers(row, metrics)) for row in models]
+        print_table("Models", ("environment", "agent", "model", *columns), cells)
+    if baselines:
+        cells = [(*_names(row), *_numbers(row, metrics)) for row in baselines]
+        print_table("Baselines (no model)", ("environment", "agent", *columns), cells)
+
+
+def _names(row: ResultRow) -> tuple[str, ...]:
+    return environment_cell(row.env, row.mode, row.data_label), row.agent
+
+
+def _numbers(row: ResultRow, metrics: Sequence[str]) -> tuple[str, ...]:
+    values = (_metric(row, metric) for metric in metrics)
+    return str(row.n), interval(row.success_interval), *values, outcomes_cell(row.outcomes)
 
 
 def _metric(row: ResultRow, metric: str) -> str:

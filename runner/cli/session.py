@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.cli.arguments import Options
-from runner.config import Profile, load_profile, resolve_data_dir, resolve_node
+from runner.cli.terminal import err
+from runner.config import EnvironmentEntry, Profile, load_profile, resolve_data_dir, resolve_node
 from runner.errors import ConfigError
 from runner.spec import BatchSpec, resolve_environment
 from runner.types import Limits
@@ -40,24 +41,36 @@ class Session:
         )
 
     def specs(self) -> list[BatchSpec]:
-        """The batches that ``--run`` or ``--battery`` stand for.
+        """The batches that ``--run`` or ``--battery`` stand for; of a battery what can be played, the rest is named.
 
         Raises:
-            ConfigError: for an environment that is unknown, skipped or not installed.
+            ConfigError: for an environment that is unknown, skipped or not installed, or when nothing can be played.
         """
-        options = self.options
-        if options.run is not None:
-            names = [options.run]
-        elif options.battery == "all":
-            names = [entry.name for entry in self.profile.tier("lightweight") + self.profile.tier("moderate")]
-        else:
-            names = [entry.name for entry in self.profile.tier(options.battery or "lightweight")]
-        return [self._spec(resolve_environment(self.profile, name)) for name in names]
+        if self.options.run is not None:
+            return [self._spec(self.options.run)]
+        specs: list[BatchSpec] = []
+        refused: list[str] = []
+        for entry in self._battery():
+            try:
+                specs.append(self._spec(entry.name))
+            except ConfigError as exc:
+                refused.append(str(exc))
+        if not specs:
+            reasons = "\n".join(dict.fromkeys(refused)) or f"Profile {self.profile.id} has no environment of that tier"
+            raise ConfigError(reasons)
+        for reason in refused:
+            err(f"Left out: {reason}")
+        return specs
 
-    def _spec(self, env: str) -> BatchSpec:
+    def _battery(self) -> tuple[EnvironmentEntry, ...]:
+        if self.options.battery == "all":
+            return self.profile.tier("lightweight") + self.profile.tier("moderate")
+        return self.profile.tier(self.options.battery or "lightweight")
+
+    def _spec(self, name: str) -> BatchSpec:
         options, episode = self.options, self.profile.episode
         return BatchSpec(
-            env=env,
+            env=resolve_environment(self.profile, name),
             agent=options.agent,
             repeat=options.repeat,
             attempts=options.attempts,

@@ -88,9 +88,10 @@ async def _connect(options: argparse.Namespace, profile: Profile) -> Connection:
             f"There never was a node in {data_dir}; start one with `agentgym-runner node`, or name a bus with --nats"
         )
     connection = await Connection.open(address, name="agentgym-watch", read_address=read_address, required=False)
-    if connection.state.kind in ("auth", "tls"):
+    state = connection.state
+    if state.kind in ("auth", "tls"):
         await connection.close()
-        raise BusError(connection.state.kind, connection.state.reason)
+        raise BusError(state.kind, state.reason)
     return connection
 
 

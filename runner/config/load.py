@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from runner.config.check import build
 from runner.config.document import Value, parse
@@ -122,9 +124,20 @@ def _names(folder: Traversable) -> list[str]:
     return [file.stem for file in files if file.suffix in SUFFIXES]
 
 
+def _opened(file: Traversable) -> IO[bytes]:
+    if not isinstance(file, Path):
+        return file.open("rb")
+    # Without O_NONBLOCK a pipe in the place of the file would be waited for.
+    stream = os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb")
+    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        stream.close()
+        raise ConfigError("is not a regular file")
+    return stream
+
+
 def _read(file: Traversable) -> str:
     try:
-        with file.open("rb") as stream:
+        with _opened(file) as stream:
             content = stream.read(MAX_BYTES + 1)
     except OSError as exc:
         raise ConfigError(f"cannot be read: {exc.strerror}") from exc

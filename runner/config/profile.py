@@ -14,6 +14,7 @@ NODE_EXPECTED = "a name of 1 to 64 letters, digits, _ and -"
 
 Tier: TypeAlias = Literal["lightweight", "moderate"]
 Text: TypeAlias = Annotated[str, Meta(min_length=1, description="a text that is not empty")]
+ShortText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200, description="a text of 1 to 200 characters")]
 Count: TypeAlias = Annotated[int, Meta(ge=1, description="a whole number of at least 1")]
 Amount: TypeAlias = Annotated[float, Meta(ge=0, description="a number of at least 0")]
 Port: TypeAlias = Annotated[int, Meta(ge=1, le=65535, description="a port from 1 to 65535")]
@@ -137,7 +138,7 @@ class NatsSettings(_Section, frozen=True):
 class Profile(_Section, frozen=True):
     """A loaded profile; only ``id`` has no default."""
 
-    id: Text
+    id: ShortText
     hardware: Hardware = Hardware()
     episode: EpisodeSettings = EpisodeSettings()
     agent: AgentSettings = AgentSettings()

@@ -7,14 +7,13 @@ import contextlib
 import logging
 from collections.abc import Callable
 from types import TracebackType
-from typing import Literal, Self, TypeAlias
+from typing import Self
 
-import msgspec
 from nats.aio.client import Client
 
 from runner.errors import RunnerError, boundary, log_failure
 from runner.events.address import BusAddress, TlsSettings, address_from_environ, address_of_node
-from runner.events.failure import BusError, BusErrorKind
+from runner.events.failure import BusError, BusErrorKind, BusState
 from runner.events.life import CLOSE_TIMEOUT_S, ClientLife, Denied, Down, Failed, News, Over, Up
 from runner.events.pauses import Pauses
 
@@ -35,16 +34,6 @@ PROBE_EVERY_S = 1.0
 PROBE_TIMEOUT_S = 2
 LONGEST_PAUSE_S = 2.0
 MAX_DENIED = 100
-
-BusStatus: TypeAlias = Literal["connecting", "connected", "stalled", "disconnected", "closed"]
-
-
-class BusState(msgspec.Struct, frozen=True):
-    """How a connection is, and why: ``stalled`` is connected to a server that does not answer."""
-
-    status: BusStatus
-    kind: BusErrorKind | None = None
-    reason: str = ""
 
 
 class Connection:

@@ -34,6 +34,8 @@ REFRESH_S = 60.0
 STAND_BY_S = 1.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 10.0
+GATHER_S = 0.05
+"""Seconds that new events wait for others: one look into the outbox and one mark serve them all."""
 
 
 class Drain:
@@ -73,7 +75,8 @@ class Drain:
             if cause is None:
                 failures = 0
                 self._tell_well()
-                await _wait(self.added, POLL_S)
+                if await _wait(self.added, POLL_S):
+                    await asyncio.sleep(GATHER_S)
                 self.added.clear()
             else:
                 failures += 1
@@ -157,12 +160,13 @@ def pause_s(failures: int) -> float:
     return longest * random.uniform(0.5, 1.0)
 
 
-async def _wait(event: asyncio.Event, timeout_s: float) -> None:
+async def _wait(event: asyncio.Event, timeout_s: float) -> bool:
+    """Whether the event was set in time."""
     try:
         async with asyncio.timeout(timeout_s):
-            await event.wait()
+            return await event.wait()
     except TimeoutError:
-        return
+        return False
 
 
 def _is_cancelled() -> bool:

@@ -1,10 +1,12 @@
-"""Errors of the bus by kind, so that a wrong password is never shown as a time-out."""
+"""What can be wrong with a bus, by kind, so that a wrong password is never shown as a time-out."""
 
 from __future__ import annotations
 
 import re
 import ssl
 from typing import Literal, TypeAlias
+
+import msgspec
 
 from runner.errors import RunnerError
 from runner.text import mask, one_line
@@ -14,7 +16,7 @@ BusErrorKind: TypeAlias = Literal["auth", "tls", "refused", "timeout", "permissi
 _AUTH = re.compile(r"(?i)authori[sz]ation|authentication|credentials|nkey|seed")
 _PERMISSION = re.compile(r"(?i)permissions violation for (publish|subscription) to \"([^\"]*)\"")
 _CLIENT_CERTIFICATE = re.compile(r"(?i)alert.*(certificate|unknown ca)")
-_TIMEOUT_HINT = "is it a NATS server, and is NATS_TLS_FIRST as it wants it?"
+_GREETING_HINT = "is it a NATS server, and is NATS_TLS_FIRST as it wants it?"
 
 
 class BusError(RunnerError):
@@ -32,6 +34,17 @@ class BusError(RunnerError):
         super().__init__(message)
         self.kind = kind
         self.subject = subject
+
+
+BusStatus: TypeAlias = Literal["connecting", "connected", "stalled", "disconnected", "closed"]
+
+
+class BusState(msgspec.Struct, frozen=True):
+    """How a connection is, and why: ``stalled`` is connected to a server that does not answer."""
+
+    status: BusStatus
+    kind: BusErrorKind | None = None
+    reason: str = ""
 
 
 class PlaintextRefused(ConnectionError):
@@ -52,7 +65,7 @@ def bus_error(exc: BaseException, servers: str) -> BusError:
     if isinstance(exc, ssl.SSLError):
         return BusError("tls", _tls_message(exc, servers))
     if isinstance(exc, TimeoutError):
-        return BusError("timeout", f"{servers} does not answer; {_TIMEOUT_HINT}")
+        return BusError("timeout", f"{servers} does not answer; {_GREETING_HINT}")
     if isinstance(exc, OSError):
         return BusError("refused", f"{servers} cannot be reached: {_shown(exc.strerror or str(exc))}; is it running?")
     return _said_by_server(str(exc), servers)
@@ -64,6 +77,8 @@ def _said_by_server(text: str, servers: str) -> BusError:
         return BusError("permission", f"not allowed to {what} {one_line(denied[2])} on {servers}", subject=denied[2])
     if _AUTH.search(text):
         return BusError("auth", f"{servers} does not accept the credentials: {_shown(text)}")
+    if "expecting INFO" in text:
+        return BusError("other", f"{servers} does not greet; {_GREETING_HINT}")
     return BusError("other", f"{servers}: {_shown(text)}")
 
 

@@ -159,8 +159,14 @@ class _Room:
 
 
 def _message(message: object) -> dict[str, Any]:
+    if type(message) is dict and all(type(key) is str and _as_is(value) for key, value in message.items()):
+        return message
     plain = _Copy().of(message, MAX_NESTING)
     return plain if isinstance(plain, dict) else {"role": "unknown", "content": plain}
+
+
+def _as_is(value: object) -> bool:
+    return value is None or (type(value) is str and len(value) <= MAX_TEXT and value.isascii())
 
 
 class _Copy:
@@ -201,10 +207,14 @@ class _Copy:
 
 def _cut(text: str) -> str:
     """The text, or its beginning where it is long; lone surrogates become visible."""
+    if len(text) <= MAX_TEXT and text.isascii():  # nearly all are
+        return text
     return cut_text(encodable(text[: MAX_TEXT + 1]), MAX_TEXT)
 
 
 def _too_long(text: str) -> bool:
+    if text.isascii():
+        return len(text) > MAX_TEXT
     return len(text) > MAX_TEXT or len(encodable(text).encode()) > MAX_TEXT
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +16,8 @@ from runner.events.address import BusAddress
 from runner.events.client import GuardedClient, connect_options
 from runner.events.failure import BusError, bus_error
 from runner.events.pauses import Pauses
+
+logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 2.0
 STUCK_S = 10.0
@@ -103,8 +105,12 @@ class ClientLife:
     async def close(self) -> None:
         """End the client without waiting for a server that hangs."""
         self.over = True
-        with contextlib.suppress(TimeoutError, nats.errors.Error, OSError):
-            await asyncio.wait_for(self.client.close(), CLOSE_TIMEOUT_S)
+        # A task of its own: what it waits for may have been cancelled, which must not look like our cancellation.
+        closing = asyncio.create_task(self.client.close())
+        await asyncio.wait({closing}, timeout=CLOSE_TIMEOUT_S)
+        self.client.drop_socket()
+        if not closing.cancel() and not closing.cancelled() and (exc := closing.exception()) is not None:
+            logger.debug("closing a client: %s", exc)
 
     def give_up(self) -> None:
         """Ask to be replaced."""

@@ -48,7 +48,10 @@ class Listener:
             if pattern not in self._subscriptions:
                 self._subscriptions[pattern] = await client.subscribe(pattern, cb=self._taking(pattern))
         if patterns:
-            await client.flush(FLUSH_S)  # a refusal has come by then
+            # The client's first ping goes ahead of what is not yet written. With the second answer the server listens,
+            # and a refusal has come.
+            await client.flush(FLUSH_S)
+            await client.flush(FLUSH_S)
 
     async def close(self) -> None:
         """Stop to listen."""

@@ -81,6 +81,7 @@ class StreamReader:
         self._connection = connection
         self._position = position
         self._buffer = buffer
+        self._silent = False
         whole = all(covered_by_any(patterns, subject) for subject in self.subjects)
         self._patterns = [] if whole else shared_with(patterns, self.subjects)
 
@@ -100,8 +101,16 @@ class StreamReader:
                 progress = False
             self._check_allowed(f"$JS.API.STREAM.INFO.{self._stream}", f"$JS.API.CONSUMER.CREATE.{self._stream}")
             failures = 0 if progress else min(failures + 1, len(RETRY_S))
+            self._tell_silence(failures)
             await asyncio.sleep(RETRY_S[max(failures - 1, 0)])
             await until_connected(self._connection)
+
+    def _tell_silence(self, failures: int) -> None:
+        """Say once that there is a connection, but no stream to be heard on it."""
+        silent = failures == len(RETRY_S) and self._connection.connected
+        if silent and not self._silent:
+            self._buffer.notify(Notice(kind="lost_server", text=f"stream {self._stream} does not answer"))
+        self._silent = silent
 
     async def _read(self) -> bool:
         """Read with one consumer until it is in doubt; returns whether it brought anything."""

@@ -82,7 +82,6 @@ class Player:
         for record in self._played(queued.batch_id):
             tally.add(record)
         status: BatchStatus = "interrupted" if queued.status == "interrupted" else "cancelled"
-        self._queue.set_status(queued.batch_id, "cancelled")
         self._announce.result(
             tally.result(
                 queued.spec,
@@ -93,6 +92,7 @@ class Player:
                 duration_s=0.0,
             )
         )
+        self._queue.set_status(queued.batch_id, "cancelled")
 
     def drain(self) -> None:
         """Play what is queued, then stop."""
@@ -148,10 +148,10 @@ class Player:
                 batch.command("interrupt")
         self._announce.busy(True)
         result = batch.run()
+        if result.status != "interrupted":  # announced first: killed in between, a resumed batch announces it again
+            self._announce.result(result)
         self._queue.set_status(queued.batch_id, result.status)
         self._queue.set_done(queued.batch_id, result.n_episodes)
-        if result.status != "interrupted":
-            self._announce.result(result)
 
     def _failed(self, queued: QueuedBatch, exc: BaseException) -> None:
         """A batch that cannot be built or stored waits to be resumed."""

@@ -63,11 +63,16 @@ def replace(path: Path, data: bytes) -> None:
     temporary = path.with_name(path.name + TEMPORARY)
     descriptor = create(temporary)
     try:
-        write_all(descriptor, data)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    temporary.rename(path)
+        try:
+            write_all(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.rename(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()  # on a full disk there would be more and more of them
+        raise
     sync_folder(path.parent)
 
 

@@ -31,9 +31,13 @@ class Traces(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Extras(msgspec.Struct, kw_only=True):
-    """What a line holds beside its timestep, as the episode file would not get it else: each where it is new."""
+    """What a line holds beside its timestep, as the episode file would not get it else: each where it is new.
+
+    The line with ``env_episode_id`` is written after the reset and has no timestep.
+    """
 
     reset_observation: StoredChat | msgspec.UnsetType = msgspec.UNSET
+    env_episode_id: str | msgspec.UnsetType | None = msgspec.UNSET
     tool_schemas: list[list[ToolSchema]] | msgspec.UnsetType = msgspec.UNSET
     traces: Traces | msgspec.UnsetType = msgspec.UNSET
 
@@ -44,6 +48,7 @@ class Journal(msgspec.Struct, kw_only=True):
     header: EpisodeHeader
     steps: list[TimestepRecord] = []
     reset_observation: StoredChat = []
+    env_episode_id: str | None = None
     tool_schemas: list[list[ToolSchema]] = []
     traces: Traces = msgspec.field(default_factory=Traces)
     damage: str | None = None
@@ -77,15 +82,13 @@ class JournalWriter:
             raise
         self._descriptor: int | None = descriptor
 
-    def append(self, step: bytes, extras: Extras) -> None:
-        """Add the line of an encoded ``TimestepRecord``; does nothing after ``fence`` or ``close``.
+    def append(self, *objects: bytes) -> None:
+        """Add a line with the fields of all the encoded objects; does nothing after ``fence`` or ``close``.
 
         Raises:
             OSError: when it cannot be written. What follows a torn line would be lost, so the journal is then fenced.
         """
-        further = encode(extras)
-        # Both are JSON objects; the line is one with the fields of both.
-        data = step + b"\n" if further == b"{}" else b"".join((step[:-1], b",", further[1:], b"\n"))
+        data = b"{%b}\n" % b",".join([fields[1:-1] for fields in objects if fields != b"{}"])
         with self._lock:
             if self._fenced or self._descriptor is None:
                 return
@@ -154,6 +157,7 @@ def unfinished_record(
         outcome=outcome,
         success=outcome is Outcome.SUCCESS,
         reset_observation=journal.reset_observation,
+        env_episode_id=journal.env_episode_id,
         tool_schemas=journal.tool_schemas,
         spans=_all_closed(journal.traces.spans + traces.spans, opened),
         flows=journal.traces.flows + traces.flows,
@@ -173,15 +177,18 @@ def _take(journal: Journal, data: bytes) -> str | None:
     """Add a line to ``journal``, or say why it cannot be used."""
     try:
         str(data, "utf-8")
-        step, extras = _STEPS.decode(data), _EXTRAS.decode(data)
+        extras = _EXTRAS.decode(data)
+        step = _STEPS.decode(data) if extras.env_episode_id is msgspec.UNSET else None
     except (ValueError, RecursionError) as exc:
         return str(exc)
     tool_schemas = journal.tool_schemas + _given(extras.tool_schemas, [])
-    if not 0 <= step.tool_schemas_ref < len(tool_schemas):
-        return "it refers to tool schemas that no line holds"
+    if step is not None:
+        if not 0 <= step.tool_schemas_ref < len(tool_schemas):
+            return "it refers to tool schemas that no line holds"
+        journal.steps.append(step)
     journal.tool_schemas = tool_schemas
     journal.reset_observation = _given(extras.reset_observation, journal.reset_observation)
-    journal.steps.append(step)
+    journal.env_episode_id = _given(extras.env_episode_id, journal.env_episode_id)
     _add_traces(journal.traces, _given(extras.traces, Traces()))
     return None
 

@@ -9,11 +9,13 @@ from typing import Protocol
 
 from runner.clock import Clock
 from runner.errors import StoreError
+from runner.store.encoding import encode
 from runner.store.episodes import EpisodeStore
 from runner.store.index import EpisodeIndex
 from runner.store.journal import Extras, Journal, JournalWriter, Traces, unfinished_record
 from runner.store.records import EpisodeRecord, StoredSteps, played_record
 from runner.types import (
+    Chat,
     EpisodeEnded,
     EpisodeEvent,
     EpisodeHeader,
@@ -26,6 +28,9 @@ from runner.types import (
 )
 
 logger = logging.getLogger(__name__)
+
+LOCK_S = 2.0
+"""Seconds to wait for a file that is being written before an episode is abandoned without it."""
 
 
 class SpanSource(Protocol):
@@ -48,6 +53,8 @@ class EpisodeRecorder:
     """Takes the events of one episode, on the thread that plays it; ``abandon`` may be called from another one.
 
     What of the journal cannot be written is logged and remembered in ``journal_error``; the episode goes on without.
+    The lock is held while files are written, never while objects of the agent or the environment are encoded: that may
+    take as long as they like.
 
     Args:
         store: where the episode is stored.
@@ -71,6 +78,7 @@ class EpisodeRecorder:
         self._header: EpisodeHeader | None = None
         self._journal: JournalWriter | None = None
         self._steps = StoredSteps()
+        self._reset = Extras()
         self._n_spans = 0
         self._n_flows = 0
 
@@ -80,16 +88,20 @@ class EpisodeRecorder:
         Raises:
             StoreError: when the episode file cannot be written; its journal is kept, and ``record`` is set.
         """
-        with self._lock:
-            if self._over:
-                return
-            match event:
-                case EpisodeStarted():
-                    self._begin(event.header)
-                case TimestepPlayed():
-                    self._add(event)
-                case EpisodeEnded():
-                    self._end(event)
+        if self._over:
+            return
+        match event:
+            case EpisodeStarted():
+                self._begin(event.header)
+            case TimestepPlayed():
+                self._add(event)
+            case EpisodeEnded():
+                self._end(event)
+
+    def on_reset(self, observation: Chat, env_episode_id: str) -> None:
+        """Record what the reset gave, so that it is not lost with the first step."""
+        self._reset = Extras(reset_observation=observation, env_episode_id=env_episode_id)
+        self._write(encode(self._reset))
 
     def abandon(self, outcome: Outcome, error: ErrorInfo | None = None) -> EpisodeRecord:
         """End an episode whose thread does not come back: what its journal holds becomes the episode.
@@ -99,46 +111,58 @@ class EpisodeRecorder:
         Raises:
             StoreError: when the episode never started, or cannot be written; its journal is kept.
         """
-        with self._lock:
-            if self.record is not None:
-                return self.record
+        if self._header is None:
             self._over = True
-            if self._header is None:
-                raise StoreError("an episode was given up before it started; there is nothing to store")
-            self.record = self._close(self._header, outcome, error)
-            self._list(self.record)
+            raise StoreError("an episode was given up before it started; there is nothing to store")
+        if not self._lock.acquire(timeout=LOCK_S):
+            self._over = True
+            self.record = self.record or self._unwritten(self._header, outcome, error)
+            raise StoreError(
+                f"writing episode {self._header.episode_id} does not come back; look after the disk, "
+                "the next start turns its journal into an episode"
+            )
+        try:
+            if self.record is None:
+                self._over = True
+                self.record = self._close(self._header, outcome, error)
+                self._list(self.record)
             return self.record
+        finally:
+            self._lock.release()
 
     def _begin(self, header: EpisodeHeader) -> None:
         self._header = header
-        try:
-            self._journal = JournalWriter(self._store.journal_path(header.batch_id, header.episode_id), header)
-        except OSError as exc:
-            self._give_up_journal(exc)
+        with self._lock:
+            try:
+                self._journal = JournalWriter(self._store.journal_path(header.batch_id, header.episode_id), header)
+            except OSError as exc:
+                self._give_up_journal(exc)
 
     def _add(self, event: TimestepPlayed) -> None:
         tools = self._steps.table.lists
         n_known = len(tools)
         step = self._steps.add(event.step)
-        if self._journal is None or self.journal_error is not None:
-            return
-        extras = Extras()
         if len(tools) > n_known:
-            extras.tool_schemas = tools[n_known:]
-        if event.reset_observation is not None:
-            extras.reset_observation = event.reset_observation
-        if self._source is not None:
-            extras.traces = self._new_traces(self._source)
-        try:
-            self._journal.append(step, extras)
-        except OSError as exc:
-            self._give_up_journal(exc)
+            self._write(step, encode(Extras(tool_schemas=tools[n_known:])))
+        else:
+            self._write(step)
+
+    def _write(self, *objects: bytes) -> None:
+        """Add a line to the journal, with what was traced since the last one."""
+        with self._lock:
+            if self._over or self._journal is None or self.journal_error is not None:
+                return
+            if self._source is not None:
+                objects = (*objects, encode(Extras(traces=self._new_traces(self._source))))
+            try:
+                self._journal.append(*objects)
+            except OSError as exc:
+                self._give_up_journal(exc)
 
     def _end(self, event: EpisodeEnded) -> None:
         if self._header is None:
             raise StoreError(f"episode {event.episode_id!r} ended without having started; it cannot be stored")
-        self._over = True
-        self.record = played_record(
+        record = played_record(
             self._header,
             event.trajectory,
             self._steps,
@@ -146,12 +170,18 @@ class EpisodeRecorder:
             spans=list(self._source.spans) if self._source else [],
             flows=list(self._source.flows) if self._source else [],
         )
-        try:
-            self._store.save(self._steps.written_into(self.record))
-        finally:
-            if self._journal is not None:
-                self._journal.close()
-        self._list(self.record)
+        encoded = self._steps.written_into(record)
+        with self._lock:
+            if self._over:
+                return
+            self._over = True
+            self.record = record
+            try:
+                self._store.save(encoded)
+            finally:
+                if self._journal is not None:
+                    self._journal.close()
+        self._list(record)
 
     def _close(self, header: EpisodeHeader, outcome: Outcome, error: ErrorInfo | None) -> EpisodeRecord:
         traces = None if self._source is None else self._new_traces(self._source)
@@ -165,6 +195,22 @@ class EpisodeRecorder:
             return self._store.close_journal(self._journal.path, outcome, ended_at=now, error=error, traces=traces)
         finally:
             self._journal.close()
+
+    def _unwritten(self, header: EpisodeHeader, outcome: Outcome, error: ErrorInfo | None) -> EpisodeRecord:
+        """The record of what is known without touching the disk."""
+        source, reset = self._source, self._reset
+        journal = Journal(
+            header=header,
+            steps=self._steps.records.copy(),
+            reset_observation=reset.reset_observation or [],
+            env_episode_id=reset.env_episode_id or None,
+            tool_schemas=self._steps.table.lists.copy(),
+        )
+        if source is not None:
+            journal.traces = Traces(
+                spans=source.spans.copy(), flows=source.flows.copy(), open_spans=source.open_spans()
+            )
+        return unfinished_record(journal, outcome, ended_at=self._clock.now(), error=error)
 
     def _new_traces(self, source: SpanSource) -> Traces:
         """What was traced since the last call."""

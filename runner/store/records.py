@@ -126,8 +126,13 @@ class StoredSteps:
         return data
 
     def written_into(self, record: EpisodeRecord) -> EpisodeRecord:
-        """The record of these steps as it is to be encoded: with the steps as they already are."""
-        return msgspec.structs.replace(record, timesteps=self.encoded)
+        """The record of these steps with everything foreign encoded, so that storing it calls no foreign code."""
+        return msgspec.structs.replace(
+            record,
+            timesteps=self.encoded,
+            reset_observation=msgspec.Raw(encode(record.reset_observation)),
+            tool_schemas=msgspec.Raw(encode(record.tool_schemas)),
+        )
 
 
 def timestep_record(step: TimeStep, tool_schemas_ref: int) -> TimestepRecord:

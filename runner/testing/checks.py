@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from runner.errors import boundary
-from runner.replies import settle
+from runner.replies import check_details, check_schemas, settle
 from runner.testing.probes import (
     HOSTILE_ARGUMENTS,
     HOSTILE_TEXTS,
@@ -82,24 +81,23 @@ class Check:
         await reset(environment, task_index=task)
         return environment
 
-    def _choice(self, environment: Environment) -> str:
+    async def _choice(self, environment: Environment) -> str:
         """An action to go on with: admissible where they are listed, else the oracle's, else nothing."""
-        if actions := environment.admissible_actions():
+        if actions := await settle(environment.admissible_actions()):
             return self._random.choice(actions)
         return environment.oracle(0).next_action() if isinstance(environment, SupportsOracle) else ""
 
     async def _played(self, environment: Environment) -> list[TimeStep]:
         steps: list[TimeStep] = []
         while len(steps) < self._max_steps and not (steps and steps[-1].done):
-            steps.append(await timestep(environment, len(steps), Action(text=self._choice(environment))))
+            steps.append(await timestep(environment, len(steps), Action(text=await self._choice(environment))))
         return steps
 
     async def _description(self) -> None:
         environment = await self._started(0)
         n_tasks: object = environment.n_tasks
         self._expect(type(n_tasks) is int and n_tasks > 0, f"n_tasks should be a positive int; it is {n_tasks!r}")
-        schemas: object = await settle(environment.get_tool_schemas())
-        for schema in schemas if isinstance(schemas, list) else [schemas]:
+        for schema in check_schemas(await settle(environment.get_tool_schemas())):
             self._expect(is_tool(schema), f"a tool schema is not an OpenAI function: {cut(repr(schema))}")
         episode_id: object = await settle(environment.get_episode_id())
         self._expect(isinstance(episode_id, str), f"get_episode_id should return a str; got {episode_id!r}")
@@ -131,14 +129,14 @@ class Check:
 
     async def _actions(self, task: int) -> None:
         environment = await self._started(task)
-        actions: object = environment.admissible_actions()
+        actions: object = await settle(environment.admissible_actions())
         if not isinstance(actions, list):
             self._expect(actions is None, f"admissible_actions should return a list or None; got {cut(repr(actions))}")
-            actions = [self._choice(environment)] if isinstance(environment, SupportsOracle) else []
+            actions = [await self._choice(environment)] if isinstance(environment, SupportsOracle) else []
         sampled = actions if len(actions) <= _N_SAMPLED else self._random.sample(actions, _N_SAMPLED)
         names = await tool_names(environment)
         for text in sampled:
-            called = called_tools(environment.parse(text))
+            called = called_tools(await settle(environment.parse(text)))
             self._expect(
                 bool(called) and called <= names, f"the listed action {cut(repr(text))} parses as no tool call"
             )
@@ -147,7 +145,7 @@ class Check:
 
     async def _text_and_call(self, task: int, text: str) -> None:
         by_text, by_call = await self._started(task), await self._started(task)
-        parsed = by_call.parse(text)
+        parsed = await settle(by_call.parse(text))
         if isinstance(parsed, Action):
             told = await timestep(by_text, 0, Action(text=text))
             called = await timestep(by_call, 0, Action(tool_calls=parsed.tool_calls))
@@ -158,7 +156,7 @@ class Check:
         environment = await self._started(0)
         for text in HOSTILE_TEXTS:
             with self._trying(f"parse({cut(repr(text))})"):
-                parsed: object = environment.parse(text)
+                parsed: object = await settle(environment.parse(text))
                 known = isinstance(parsed, Action | InvalidAction)
                 self._expect(known, f"parse should return Action or InvalidAction; got {type(parsed).__name__}")
         await self._survives([Action(text=text) for text in HOSTILE_TEXTS])
@@ -186,7 +184,7 @@ class Check:
         planner = environment.oracle(0)
         for index in range(self._max_steps):
             text = planner.next_action()
-            valid = isinstance(environment.parse(text), Action)
+            valid = isinstance(await settle(environment.parse(text)), Action)
             self._expect(valid, f"task {task}: the oracle's action {cut(repr(text))} is no valid action")
             step = await timestep(environment, index, Action(text=text))
             seen.add(texts(step.observation))
@@ -198,12 +196,12 @@ class Check:
         environment = await self._started(0)
         steps = await self._played(environment)
         for played in (steps, []):
-            verdict: object = environment.success(Trajectory(episode_id="check", timesteps=played))
+            verdict: object = await settle(environment.success(Trajectory(episode_id="check", timesteps=played)))
             self._expect(isinstance(verdict, bool), f"success should return a bool; got {verdict!r}")
         if isinstance(environment, SupportsTruncation):
             self._expect(isinstance(environment.truncated, bool), "truncated should be a bool")
         if isinstance(environment, SupportsEvaluation):
-            json.dumps(await settle(environment.get_evaluation_details()))
+            check_details(await settle(environment.get_evaluation_details()))
 
     async def _cleanup(self) -> None:
         self._make()  # a failed reset is followed by a cleanup too

@@ -32,15 +32,6 @@ class SpanList:
         self.flows: list[Flow] = []
         self.on_span = self.spans.append
         self.on_flow = self.flows.append
-        self._n_taken_spans = 0
-        self._n_taken_flows = 0
-
-    def take_new(self) -> tuple[list[Span], list[Flow]]:
-        """The spans and flows since the last call; all of them stay in ``spans`` and ``flows``."""
-        spans, flows = self.spans[self._n_taken_spans :], self.flows[self._n_taken_flows :]
-        self._n_taken_spans += len(spans)
-        self._n_taken_flows += len(flows)
-        return spans, flows
 
 
 def take_all(items: list[_T]) -> list[_T]:

@@ -30,6 +30,7 @@ from runner.types.items import (
     EpisodeStarted,
     Item,
     TimestepPlayed,
+    detached,
 )
 from runner.types.protocols import (
     Agent,
@@ -84,4 +85,5 @@ __all__ = [
     "ToolCall",
     "ToolSchema",
     "Trajectory",
+    "detached",
 ]

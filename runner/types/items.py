@@ -82,3 +82,35 @@ class BatchProgress(msgspec.Struct, kw_only=True, tag_field="kind", tag="batch.p
 
 EpisodeEvent: TypeAlias = EpisodeStarted | EpisodePaused | EpisodeResumed | TimestepPlayed | EpisodeEnded
 Item: TypeAlias = EpisodeEvent | BatchProgress
+
+
+def detached(item: Item) -> Item:
+    """A copy whose lists and messages are its own: whoever gets it can spoil neither the record nor the episode."""
+    match item:
+        case EpisodeStarted():
+            header = msgspec.structs.replace(item.header, versions=item.header.versions.copy())
+            return msgspec.structs.replace(item, header=header)
+        case TimestepPlayed():
+            reset = None if item.reset_observation is None else _detached_chat(item.reset_observation)
+            return msgspec.structs.replace(item, step=_detached_step(item.step), reset_observation=reset)
+        case EpisodeEnded():
+            played = item.trajectory
+            steps, reset = list(map(_detached_step, played.timesteps)), _detached_chat(played.reset_observation)
+            return msgspec.structs.replace(
+                item, trajectory=msgspec.structs.replace(played, timesteps=steps, reset_observation=reset)
+            )
+    return item
+
+
+def _detached_step(step: TimeStep) -> TimeStep:
+    return msgspec.structs.replace(
+        step,
+        chats=[_detached_chat(chat) for chat in step.chats],
+        observation=_detached_chat(step.observation),
+        available_tool_schemas=step.available_tool_schemas.copy(),
+    )
+
+
+def _detached_chat(chat: Chat) -> Chat:
+    # What an agent says it held is not checked to be messages.
+    return [message.copy() if isinstance(message, dict) else message for message in chat]

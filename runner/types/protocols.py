@@ -33,13 +33,13 @@ class Environment(Protocol):
     def get_episode_id(self) -> MaybeAwaitable[str]:
         """The environment's own name for the episode: outside text, never a path."""
 
-    def admissible_actions(self) -> list[str] | None:
+    def admissible_actions(self) -> MaybeAwaitable[list[str] | None]:
         """Texts that would be valid actions now, or None where they cannot be listed."""
 
-    def parse(self, text: str) -> Action | InvalidAction:
-        """Turn an action's text into the tool call it means."""
+    def parse(self, text: str) -> MaybeAwaitable[Action | InvalidAction]:
+        """Turn an action's text into the tool call it means; asked right before the step."""
 
-    def success(self, trajectory: Trajectory) -> bool:
+    def success(self, trajectory: Trajectory) -> MaybeAwaitable[bool]:
         """Whether the episode reached this environment's goal."""
 
 
@@ -59,7 +59,7 @@ class Agent(Protocol):
 class SupportsBind(Protocol):
     """An agent that wants to know the environment and the task before the reset."""
 
-    def bind(self, environment: Environment, reset_kwargs: Mapping[str, Any]) -> None:
+    def bind(self, environment: Environment, reset_kwargs: Mapping[str, Any]) -> MaybeAwaitable[None]:
         """Called once, before ``environment.reset(**reset_kwargs)``."""
 
 

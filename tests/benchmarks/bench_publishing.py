@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from pathlib import Path
 
 from runner.announcer import Announcer
@@ -25,18 +26,20 @@ def run() -> list[Row]:
         address = BusAddress(url=server.url)
         spec = BatchSpec(env="BabyAI", agent="random", repeat=N_EPISODES).checked()
 
+        announcer = Announcer(workspace, DurableNames(), role="run")
+        outlet = Outlet(announcer, workspace, lambda: address)
+
         def silent() -> None:
             Batch(spec, workspace).run()
 
         def announced() -> None:
-            announcer = Announcer(workspace, DurableNames(), role="run")
-            outlet = Outlet(announcer, workspace, lambda: address)
-            result = Batch(spec, workspace, observers=[outlet], on_record=announcer.record).run()
-            announcer.result(result)
-            outlet.close()
-            announcer.close()
+            announcer.result(Batch(spec, workspace, observers=[outlet], on_record=announcer.record).run())
+            while announcer.outbox.has_pending(["egress"]):
+                time.sleep(0.02)
 
         measured = ratio(announced, silent)
+        outlet.close()
+        announcer.close()
         workspace.close()
     each_ms = (measured.a_median / N_EPISODES * 1e3, measured.b_median / N_EPISODES * 1e3)
     return [

@@ -150,7 +150,7 @@ class Recorded:
         tracer = Tracer(collectors=(spans, trace))
         source = EpisodeSpans(spans.spans, spans.flows, tracer.open_spans)
         recorder = EpisodeRecorder(self._workspace.store, self._workspace.index, source)
-        context = EpisodeContext(header=header, tracer=tracer, emit=recorder.on_event)
+        context = EpisodeContext(header=header, tracer=tracer, emit=recorder.on_event, on_reset=recorder.on_reset)
         kwargs = {"task_index": task_index, "seed": task_index}
         played = self._loop.run(runner.play_episode(kwargs, context=context))
         trace.flush()

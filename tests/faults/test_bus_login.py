@@ -25,10 +25,10 @@ async def _check(address: BusAddress) -> None:
         await connection.client.flush()
 
 
-async def _refused(address: BusAddress, kind: str, text: str | None = None) -> str:
+async def _refused(address: BusAddress, kind: str | None, text: str | None = None) -> str:
     with pytest.raises(BusError, match=text) as caught:
         await _check(address)
-    assert caught.value.kind == kind, caught.value
+    assert kind in (None, caught.value.kind), caught.value
     assert PASSWORD not in str(caught.value)
     return str(caught.value)
 
@@ -127,7 +127,8 @@ async def test_tls(handshake_first: bool, tmp_path: Path) -> None:
         elsewhere = server.url.replace("127.0.0.1", "localhost")
         await _refused(BusAddress(elsewhere, user="u", password=PASSWORD, tls=tls), "tls", "(?i)hostname mismatch")
         if handshake_first:
-            await _refused(BusAddress(server.url, tls=_tls(certificates)), "timeout", "NATS_TLS_FIRST")
+            # Whether the server or the client loses patience first is open.
+            await _refused(BusAddress(server.url, tls=_tls(certificates)), None, "NATS_TLS_FIRST")
         else:
             # The system's authorities do not know the server, and without settings TLS is followed, not required.
             await _refused(BusAddress(server.url, user="u", password=PASSWORD), "tls", "NATS_CA")

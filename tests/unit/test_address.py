@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -151,3 +153,8 @@ def test_the_address_of_a_node(tmp_path: Path) -> None:
     node.write_text("{")
     with pytest.raises(ConfigError, match="damaged"):
         address_of_node(tmp_path)
+
+
+def test_addresses_and_the_broker_do_without_the_client() -> None:
+    code = "import sys, runner.events.address, runner.events.broker; sys.exit('nats' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

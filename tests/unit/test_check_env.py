@@ -266,7 +266,7 @@ class NeverMade(Maze):
         (NoVerdict, "success should return a bool; got None"),
         (LastStepVerdict, "verdicts failed: IndexError"),
         (OneCleanup, "cleanup, which may come twice or before a reset, failed: OSError: already closed"),
-        (UnencodableEvaluation, "verdicts failed: TypeError: Object of type UnencodableEvaluation is not JSON"),
+        (UnencodableEvaluation, "evaluation details should be a mapping that JSON can hold: Encoding objects of type"),
         (StuckOracle, "task 0: the oracle changed nothing in 40 steps"),
         (BabblingOracle, "task 0: the oracle's action 'go home' is no valid action"),
         (NeverMade, "failed: ImportError: no module named physics"),

@@ -37,7 +37,7 @@ def index(store: EpisodeStore) -> Iterator[EpisodeIndex]:
 
 def _append(writer: JournalWriter, number: int) -> None:
     extras = Extras() if number else Extras(tool_schemas=[tools("move")])
-    writer.append(encode(timestep_record(step(number), 0)), extras)
+    writer.append(encode(timestep_record(step(number), 0)), encode(extras))
 
 
 def _orphan(store: EpisodeStore, n_steps: int) -> Path:

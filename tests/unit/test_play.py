@@ -119,7 +119,7 @@ async def test_whatever_goes_wrong_is_data(env: str, agent: str, kind: str | Non
 async def test_cleanup_cannot_change_the_result(
     env: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.play.CLEANUP_S", 0.05)
+    monkeypatch.setattr("runner.ending.CLEANUP_S", 0.05)
     with caplog.at_level(logging.WARNING):
         played = await runner_of(env).play_episode()
     assert played.outcome is Outcome.SUCCESS

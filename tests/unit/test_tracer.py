@@ -205,20 +205,6 @@ def test_open_spans_are_copies_that_end_now() -> None:
     assert tracer.open_spans() == []
 
 
-def test_the_span_list_gives_what_is_new() -> None:
-    tracer, spans = traced()
-    with tracer.span("a", "agent") as span:
-        span.start_flow(5)
-    assert [span.name for span in spans.take_new()[0]] == ["a"]
-    with tracer.span("b", "agent"):
-        pass
-    new, flows = spans.take_new()
-    assert [span.name for span in new] == ["b"]
-    assert flows == []
-    assert spans.take_new() == ([], [])
-    assert [span.name for span in spans.spans] == ["a", "b"]
-
-
 class Colour(enum.StrEnum):
     RED = "red"
 

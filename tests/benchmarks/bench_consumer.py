@@ -1,0 +1,73 @@
+"""What following a stream costs, with decoding and each id once, against a bare pull loop of nats-py."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from nats.js.api import AckPolicy, ConsumerConfig
+
+from runner.events.connect import BusAddress, Connection
+from runner.events.consumer import Follow, Received
+from tests.benchmarks.measure import Row, ratio
+from tests.following import SUBJECT, add_stream, headers, status
+from tests.nats_server import NatsServer
+
+N_MESSAGES = 5_000
+PART = 500
+MIN_SHARE = 0.7
+
+
+def run() -> list[Row]:
+    """History of small durable events, as fast as it comes."""
+    with tempfile.TemporaryDirectory() as folder, NatsServer(Path(folder)) as server, asyncio.Runner() as loop:
+        connection = loop.run(Connection.open(BusAddress(server.url), name="bench"))
+        loop.run(_fill(connection))
+        measured = ratio(
+            _calling(loop, lambda: followed(connection)),
+            _calling(loop, lambda: pulled(connection)),
+            clock=time.perf_counter,
+        )
+        loop.run(connection.close())
+    return [
+        Row.of_ratio("following a stream against a bare pull loop, wall", measured, at_most=1 / MIN_SHARE),
+        Row("following", f"{N_MESSAGES / measured.a_median:,.0f} events/s"),
+        Row("a bare pull loop", f"{N_MESSAGES / measured.b_median:,.0f} messages/s"),
+    ]
+
+
+def _calling(loop: asyncio.Runner, work: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    async def awaited() -> None:
+        async with asyncio.timeout(60):
+            await work()
+
+    return lambda: loop.run(awaited())
+
+
+async def _fill(connection: Connection) -> None:
+    await add_stream(connection.client)
+    js = connection.client.jetstream()
+    for first in range(0, N_MESSAGES, PART):
+        numbers = range(first, first + PART)
+        await asyncio.gather(*(js.publish(SUBJECT, status(n), headers=headers(n)) for n in numbers))
+
+
+async def followed(connection: Connection) -> None:
+    """Every event once, decoded."""
+    async with Follow(connection, patterns=[SUBJECT], since="all") as follow:
+        count = 0
+        while count < N_MESSAGES:
+            count += sum(isinstance(seen, Received) for seen in await follow.some())
+
+
+async def pulled(connection: Connection) -> None:
+    """Every message as it comes."""
+    config = ConsumerConfig(ack_policy=AckPolicy.NONE, inactive_threshold=30, mem_storage=True)
+    subscription = await connection.client.jetstream().pull_subscribe(SUBJECT, stream="S", config=config)
+    count = 0
+    while count < N_MESSAGES:
+        count += len(await subscription.fetch(PART, timeout=1, heartbeat=0.4))
+    await subscription.unsubscribe()

@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from nats.js.api import StreamConfig
+from nats.js.errors import BadRequestError
+
+from runner.events.address import address_of_node
+from runner.events.broker import Broker
+from runner.events.connect import BusAddress, BusError, Connection
+from runner.events.streams import EVENTS_BYTES, ensure_streams, stream_of
+from runner.events.subjects import DURABLE, EVENTS_STREAM, LIVE_STREAM, live_subject
+from tests.bus_helpers import States
+from tests.nats_server import NatsServer
+
+ROOT = Path(__file__).parents[2]
+NODE = """
+import sys, time
+from pathlib import Path
+from runner.events.broker import Broker
+
+broker = Broker(Path(sys.argv[1]), "node")
+broker.start()
+print(broker.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+class Restarts:
+    """Counts the calls of ``on_restart`` and waits for the next one."""
+
+    def __init__(self) -> None:
+        self._seen = threading.Semaphore(0)
+
+    def __call__(self) -> None:
+        self._seen.release()
+
+    def wait(self) -> None:
+        assert self._seen.acquire(timeout=20), "the broker was not started again"
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    made = Broker(tmp_path, "node-1")
+    made.start()
+    yield made
+    made.stop()
+
+
+def _wait_for_death(pid: int, timeout_s: float = 5.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while _lives(pid):
+        assert time.monotonic() < deadline, f"process {pid} lives on"
+        time.sleep(0.01)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+async def test_it_listens_on_the_loopback_for_its_credential_only(broker: Broker, tmp_path: Path) -> None:
+    async with await Connection.open(broker.address, name="test") as connection:
+        assert connection.client.max_payload == 1 << 20
+        assert connection.client.connected_server_version.major >= 2
+    for address in (BusAddress(broker.url), BusAddress(broker.url, user="agentgym", password="wrong")):
+        with pytest.raises(BusError) as caught:
+            await Connection.open(address, name="test")
+        assert caught.value.kind == "auth"
+    sockets = psutil.Process(broker.pid).net_connections("inet")
+    listening = {f"{found.laddr.ip}:{found.laddr.port}" for found in sockets if found.status == psutil.CONN_LISTEN}
+    assert listening == {broker.url.removeprefix("nats://")}
+
+
+def test_the_password_is_in_private_files_only(broker: Broker, tmp_path: Path) -> None:
+    password = broker.address.password
+    assert password is not None
+    assert len(password) >= 32
+    assert password not in repr(broker.address)
+    for what in ("cmdline", "environ"):
+        assert password.encode() not in Path(f"/proc/{broker.pid}/{what}").read_bytes()
+    holders = {path for path in tmp_path.rglob("*") if path.is_file() and password.encode() in path.read_bytes()}
+    assert holders == {broker.credential_file, broker.folder / "server.conf"}
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in holders)
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o700 for path in (broker.folder, broker.log.parent))
+
+
+async def test_a_client_finds_it_through_the_state_directory(broker: Broker, tmp_path: Path) -> None:
+    node_file = tmp_path / "node.json"
+    node_file.touch(mode=0o600)
+    node_file.write_text(json.dumps({"url": broker.url, "credential_file": str(broker.credential_file)}))
+    address = address_of_node(tmp_path)
+    assert address == broker.address
+    async with await Connection.open(address, name="test") as connection:
+        assert connection.connected
+
+
+async def test_it_is_started_again_with_what_it_stored(tmp_path: Path) -> None:
+    restarts, states = Restarts(), States()
+    broker = Broker(tmp_path, "node", on_restart=restarts)
+    broker.start()
+    try:
+        url = broker.url
+        async with await Connection.open(broker.address, name="test", on_state=states) as connection:
+            js = connection.client.jetstream()
+            await ensure_streams(js, DURABLE)
+            for number in range(1, 4):
+                assert (await js.publish(DURABLE[0], b"x")).seq == number
+                assert broker.pid is not None
+                os.kill(broker.pid, signal.SIGKILL)
+                began = time.monotonic()
+                await states.until("disconnected")
+                await states.until("connected")
+                assert time.monotonic() - began < 5
+                restarts.wait()
+                assert broker.url == url
+    finally:
+        broker.stop()
+    assert broker.pid is None
+
+
+def test_port_and_credential_outlive_the_node(broker: Broker, tmp_path: Path) -> None:
+    before = broker.address
+    broker.stop()
+    other = Broker(tmp_path, "node-1")
+    other.start()
+    assert other.address == before
+    other.stop()
+    other.stop()
+
+
+def test_it_moves_when_its_port_was_taken(broker: Broker, tmp_path: Path) -> None:
+    before = broker.url
+    broker.stop()
+    with socket.socket() as squatter:
+        squatter.bind(("127.0.0.1", int(before.rpartition(":")[2])))
+        squatter.listen()
+        broker.start()
+    assert broker.url != before
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"user": 1}'])
+def test_a_damaged_credential_is_made_anew(content: str, tmp_path: Path) -> None:
+    broker = Broker(tmp_path, "node")
+    broker.folder.mkdir()
+    broker.credential_file.write_text(content)
+    (broker.folder / "port").write_text(content)
+    broker.start()
+    assert broker.address.password
+    broker.stop()
+
+
+def test_a_second_broker_is_refused_with_the_pid_of_the_first(broker: Broker, tmp_path: Path) -> None:
+    began = time.monotonic()
+    with pytest.raises(BusError, match=f"in use by process {os.getpid()}"):
+        Broker(tmp_path, "node-2").start()
+    assert time.monotonic() - began < 6
+    assert broker.pid is not None
+    assert _lives(broker.pid)
+
+
+def test_what_it_cannot_use_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "nats").write_text("a file")
+    with pytest.raises(BusError, match="cannot be used"):
+        Broker(tmp_path, "node").start()
+    (tmp_path / "nats").unlink()
+    (tmp_path / "nats" / "store").mkdir(parents=True)
+    (tmp_path / "nats" / "store" / "jetstream").write_text("a file")
+    with pytest.raises(BusError, match="did not start"):
+        Broker(tmp_path, "node").start()
+
+
+def test_a_server_that_hangs_is_stopped_all_the_same(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.events.broker.STOP_TIMEOUT_S", 0.2)
+    pid = broker.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    broker.stop()
+    assert not _lives(pid)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the death of a parent is told by Linux")
+@pytest.mark.parametrize("hangs", [False, True])
+def test_it_dies_with_its_node(hangs: bool, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", NODE, str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as node:
+        assert node.stdout is not None
+        server = int(node.stdout.readline())
+        if hangs:
+            os.kill(server, signal.SIGSTOP)
+        node.kill()
+        node.wait()
+        successor = Broker(tmp_path, "node")
+        successor.start()  # at once: it waits for the old server's end
+        assert not _lives(server)
+        successor.stop()
+        _wait_for_death(server)
+
+
+async def test_streams_are_made_and_brought_up_to_date(broker: Broker) -> None:
+    async with await Connection.open(broker.address, name="test") as connection:
+        js = connection.client.jetstream()
+        assert await stream_of(js, DURABLE[0]) is None
+        await ensure_streams(js, [*DURABLE, "mine"])
+        assert (await js.publish("mine", b"x")).stream == EVENTS_STREAM
+        await ensure_streams(js, DURABLE)
+        made = await js.stream_info(EVENTS_STREAM)
+        assert made.config.subjects == sorted(DURABLE)
+        assert (made.config.max_bytes, made.config.duplicate_window, made.state.messages) == (EVENTS_BYTES, 600.0, 1)
+        assert await stream_of(js, DURABLE[0]) == EVENTS_STREAM
+        assert await stream_of(js, live_subject("span", "node")) == LIVE_STREAM
+        assert await stream_of(js, "mine") is None
+
+
+async def test_a_foreign_stream_over_our_subjects_is_an_error_that_names_the_cause(broker: Broker) -> None:
+    async with await Connection.open(broker.address, name="test") as connection:
+        js = connection.client.jetstream()
+        await js.add_stream(StreamConfig(name="FOREIGN", subjects=["agentgym.episode.>"]))
+        with pytest.raises(BadRequestError, match="overlap"):
+            await ensure_streams(js, DURABLE)
+        assert await stream_of(js, DURABLE[0]) == "FOREIGN"
+
+
+async def test_without_jetstream_there_is_no_stream(tmp_path: Path) -> None:
+    with NatsServer(tmp_path, jetstream=False) as server:
+        async with await Connection.open(BusAddress(server.url), name="test") as connection:
+            assert await stream_of(connection.client.jetstream(), DURABLE[0]) is None

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from runner.cli.nats_info import main_nats_info
+from runner.cli.watch import main_watch
+from runner.cli.watch_rows import json_lines, plain_lines
+from runner.errors import ConfigError
+from runner.events import subjects
+from runner.events.buffer import Incoming, SeenBuffer
+from runner.events.codec import DurableNames, encode
+from runner.events.connect import BusAddress, Connection
+from runner.events.live_items import Heartbeat, LiveBatch
+from runner.events.seen import Received
+from tests.following import SUBJECT, add_stream, headers, publish, status
+from tests.nats_server import NatsServer
+
+COMMAND = [str(Path(sys.executable).with_name("agentgym-runner")), "watch"]
+CANARY = "canary-81f3c2"
+AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+@asynccontextmanager
+async def bus(folder: Path) -> AsyncIterator[tuple[NatsServer, Connection]]:
+    users = {"authorization": {"users": [{"user": "me", "password": CANARY}]}}
+    with NatsServer(folder / "nats", config=users) as server:
+        address = BusAddress(server.url, user="me", password=CANARY)
+        async with await Connection.open(address, name="publisher") as connection:
+            await add_stream(connection.client)
+            yield server, connection
+
+
+@asynccontextmanager
+async def watch(folder: Path, *options: str, password: str = CANARY) -> AsyncIterator[asyncio.subprocess.Process]:
+    environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "NATS_USER": "me", "NATS_PASSWORD": password}
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND, *options, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(20):
+            yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def line_of(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout is not None
+    return (await process.stdout.readline()).decode()
+
+
+async def test_lines_of_json_until_interrupted(tmp_path: Path) -> None:
+    async with bus(tmp_path) as (server, publisher):
+        await publish(publisher.client, 1)
+        async with watch(tmp_path, "--nats", server.url, "--since", "all", "--json") as process:
+            row = json.loads(await line_of(process))
+            assert (row["row"], row["id"], row["subject"], row["stream"]) == ("event", "status:b:1", SUBJECT, "S")
+            assert (row["sequence"], row["data"]["pid"], row["headers"]["ce-source"]) == (1, 1, "n")
+            await publish(publisher.client, 2)
+            assert json.loads(await line_of(process))["data"]["pid"] == 2
+            await publisher.client.publish("agentgym.other", b"\x1b[2J \xff \x7f \xc2\x9b31m")
+            text = await line_of(process)
+            assert json.loads(text)["payload"] == "\x1b[2J \\xff \x7f \x9b31m"
+            assert text.strip().isascii()
+            assert text.strip().isprintable()
+            process.send_signal(signal.SIGINT)
+            out, said = await process.communicate()
+            assert (process.returncode, out) == (130, b"")
+            assert b"only what comes from now on" in said
+            assert b"Traceback" not in said
+            assert CANARY.encode() not in said
+
+
+async def test_plain_lines_are_safe(tmp_path: Path) -> None:
+    async with (
+        bus(tmp_path) as (server, publisher),
+        watch(tmp_path, "--nats", server.url, "--since", "1h", "--subject", SUBJECT) as process,
+    ):
+        await publisher.client.jetstream().publish(SUBJECT, status(7), headers=headers(7))
+        assert "status=idle" in await line_of(process)
+        await publisher.client.jetstream().publish(SUBJECT, f"\x1b[31m\u202e{CANARY}\nx".encode())
+        line = await line_of(process)
+        assert "␛[31m" in line
+        assert line.strip().isprintable()
+        assert CANARY not in line
+        assert "not JSON" in line
+
+
+async def test_a_reader_that_leaves_ends_it(tmp_path: Path) -> None:
+    async with bus(tmp_path) as (server, publisher):
+        await publish(publisher.client, 1)
+        async with watch(tmp_path, "--nats", server.url, "--since", "all") as process:
+            await line_of(process)
+            assert process.stdout is not None
+            process.stdout._transport.close()  # type: ignore[attr-defined]
+            number = 2
+            while process.returncode is None:
+                await publish(publisher.client, number)
+                number += 1
+                await asyncio.sleep(0.05)
+            assert process.stderr is not None
+            assert process.returncode == 0
+            assert b"Traceback" not in await process.stderr.read()
+
+
+async def test_a_wrong_password_is_named(tmp_path: Path) -> None:
+    async with (
+        bus(tmp_path) as (server, _),
+        watch(tmp_path, "--nats", server.url, password="wrong-" + CANARY) as process,
+    ):
+        out, said = await process.communicate()
+        assert (process.returncode, out) == (2, b"")
+        assert b"does not accept the credentials" in said
+        assert CANARY.encode() not in said
+
+
+async def test_a_bus_that_comes_later_is_waited_for(tmp_path: Path) -> None:
+    async with bus(tmp_path) as (server, publisher):
+        await publish(publisher.client, 1)
+        server.kill()
+        async with watch(tmp_path, "--nats", server.url, "--since", "all", "--json") as process:
+            assert process.stderr is not None
+            assert b"cannot be reached" in await process.stderr.readline()
+            server.start()
+            assert json.loads(await line_of(process))["data"]["pid"] == 1
+
+
+def test_without_a_node_there_is_nothing_to_watch(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="There never was a node"):
+        main_watch(["--data-dir", str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    "options", [["--since", "yesterday"], ["--since", "0"], ["--since", "-5m"], ["--subject", "a b"], ["--subject", ""]]
+)
+def test_misuse(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        main_watch([*options, "--nats", "nats://127.0.0.1:1"])
+    assert exited.value.code == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+async def row(subject: str, payload: bytes, hours: float = 0.0) -> Received:
+    buffer = SeenBuffer(DurableNames())
+    sent = AT + timedelta(hours=hours)
+    buffer.put(Incoming(subject, headers(1, sent) if subject == SUBJECT else {}, payload, "S", 3, AT))
+    seen = await buffer.take()
+    assert isinstance(seen, Received)
+    return seen
+
+
+async def test_every_live_item_has_a_line() -> None:
+    items = [Heartbeat(at=AT), Heartbeat(at=AT)]
+    payload = encode(LiveBatch(node="n", boot="b", dropped=0, items=[*items]))
+    payload = payload.replace(b"]}", b',{"kind":"new","at":"2026-01-02T03:04:05Z"}]}')
+    message = await row(subjects.live_subject("health", "n"), payload)
+    lines = list(plain_lines(message))
+    assert [line.split()[1:4] for line in lines] == [["#3", "n", "heartbeat"]] * 2 + [["#3", "n", "?"]]
+    (document,) = json_lines(message)
+    assert len(json.loads(document)["data"]["items"]) == 2
+    assert "new" in json.loads(document)["raw"][0]["payload"]
+
+
+@pytest.mark.parametrize(("hours", "said"), [(1.0, "clock=3600s"), (-1.0, "late=3600s"), (0.0, "")])
+async def test_clocks_that_are_off_are_said(hours: float, said: str) -> None:
+    (line,) = plain_lines(await row(SUBJECT, status(1), hours))
+    assert said in line
+    assert ("clock" in line or "late" in line) == bool(said)
+
+
+def _node(folder: Path) -> None:
+    node = {
+        "node": "n1",
+        "boot": "b",
+        "pid": 1,
+        "url": "nats://127.0.0.1:4999",
+        "credential_file": str(folder / "nats" / "credential.json"),
+        "started_at": "2026-01-02T03:04:05Z",
+        "version": "1",
+    }
+    (folder / "node.json").write_text(json.dumps(node))
+    (folder / "nats").mkdir()
+    (folder / "nats" / "credential.json").write_text(json.dumps({"user": "u", "password": CANARY}))
+
+
+def test_where_the_broker_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _node(tmp_path)
+    assert main_nats_info(["--data-dir", str(tmp_path)]) == 0
+    out, said = capsys.readouterr()
+    assert "nats://127.0.0.1:4999" in out
+    assert str(tmp_path / "nats" / "credential.json") in out
+    assert "does not run" in said
+    assert main_nats_info(["--data-dir", str(tmp_path), "--json"]) == 0
+    shown = capsys.readouterr().out
+    assert json.loads(shown) == {
+        "url": "nats://127.0.0.1:4999",
+        "credential_file": str(tmp_path / "nats" / "credential.json"),
+        "node": "n1",
+        "running": False,
+    }
+    assert CANARY not in out + shown
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [(None, "There is no node"), ("{", "cannot be read"), ("[]", "cannot be read")]
+)
+def test_no_broker_to_name(tmp_path: Path, text: str | None, said: str) -> None:
+    if text is not None:
+        (tmp_path / "node.json").write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        main_nats_info(["--data-dir", str(tmp_path)])
