@@ -14,10 +14,10 @@ Install = Callable[..., None]
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     """Make environments and agents known the way an installed distribution does: by its metadata on the path."""
 
-    def add(envs: dict[str, str] | None = None, agents: dict[str, str] | None = None) -> None:
-        folder = tmp_path / "installed" / "fakes-1.0.dist-info"
+    def add(envs: dict[str, str] | None = None, agents: dict[str, str] | None = None, name: str = "fakes") -> None:
+        folder = tmp_path / f"installed {name}" / f"{name}-1.0.dist-info"
         folder.mkdir(parents=True)
-        (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: fakes\nVersion: 1.0\n")
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         sections = {"agentgym.envs": envs or {}, "agentgym.agents": agents or {}}
         lines = [
             f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in points.items()) for group, points in sections.items()

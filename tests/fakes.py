@@ -70,6 +70,82 @@ class AsyncCounter(Counter):
         super().cleanup()
 
 
+class AllAsync(AsyncCounter):
+    """Every method that may be async is."""
+
+    async def get_tool_schemas(self) -> list[ToolSchema]:  # type: ignore[override]
+        return super().get_tool_schemas()
+
+    async def get_episode_id(self) -> str:  # type: ignore[override]
+        return super().get_episode_id()
+
+    async def admissible_actions(self) -> list[str] | None:  # type: ignore[override]
+        return super().admissible_actions()
+
+    async def parse(self, text: str) -> Action | InvalidAction:  # type: ignore[override]
+        return super().parse(text)
+
+    async def success(self, trajectory: Trajectory) -> bool:  # type: ignore[override]
+        return False
+
+
+class ForeignPanic(BaseException):
+    """As a library that is not written in Python raises it."""
+
+
+class Panicking(Counter):
+    def step(self, action: Action) -> StepResult:
+        raise ForeignPanic("index out of bounds")
+
+
+class Interrupting(Counter):
+    def step(self, action: Action) -> StepResult:
+        raise KeyboardInterrupt
+
+
+class StrayExit(Counter):
+    """Starts a task that ends the program."""
+
+    async def step(self, action: Action) -> StepResult:  # type: ignore[override]
+        async def leave() -> None:
+            sys.exit(5)
+
+        stray = asyncio.ensure_future(leave())
+        await asyncio.sleep(0.01)
+        stray.cancel()
+        return super().step(action)
+
+
+class Sticky(Counter):
+    """Knows ``up`` only until it was played, and fails to parse ``broken``."""
+
+    def parse(self, text: str) -> Action | InvalidAction:
+        if text == "broken":
+            raise ValueError("unbalanced")
+        return super().parse(text) if self.count == 0 else InvalidAction(text, "nothing")
+
+
+class RaisingProperties(Counter):
+    @property
+    def get_evaluation_details(self) -> object:
+        raise RuntimeError("no details")
+
+    def cleanup(self) -> None:
+        super().cleanup()
+
+
+class SlowCleanup(Counter):
+    """Says on ``entered`` that cleaning up began and waits for ``gate``."""
+
+    entered = threading.Event()
+    gate = threading.Event()
+
+    async def cleanup(self) -> None:  # type: ignore[override]
+        SlowCleanup.entered.set()
+        await asyncio.to_thread(SlowCleanup.gate.wait, 20)
+        super().cleanup()
+
+
 class FailingReset(Counter):
     def reset(self, **kwargs: Any) -> Chat:  # noqa: ANN401
         raise RuntimeError("no power")
@@ -184,6 +260,44 @@ class AsyncUpAgent(UpAgent):
     ) -> tuple[list[Chat], Action]:
         await asyncio.sleep(0)
         return super().act(observation, tool_schemas)
+
+
+class BindingAsync(UpAgent):
+    bound: ClassVar[list[object]] = []
+
+    async def bind(self, environment: object, reset_kwargs: object) -> None:
+        BindingAsync.bound.append(reset_kwargs)
+
+
+class Saying(UpAgent):
+    """Always says ``text``."""
+
+    def __init__(self, *, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> tuple[list[Chat], Action]:
+        return [[*observation]], Action(text=self._text)
+
+
+class Spoiling(UpAgent):
+    """Goes on using whatever it was given and gave."""
+
+    def __init__(self, **_: object) -> None:
+        super().__init__()
+        self._chat: Chat = []
+
+    def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> tuple[list[Chat], Action]:
+        self._chat += observation
+        observation.clear()
+        tool_schemas.clear()
+        return [self._chat], Action(text="up")
+
+
+class FlowRaising(UpAgent):
+    @property
+    def last_response_flow_id(self) -> int | None:
+        raise RuntimeError("no flow")
 
 
 class FailingInit(UpAgent):

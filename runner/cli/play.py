@@ -14,7 +14,7 @@ from runner.cli.egress import egress_of
 from runner.cli.ending import INTERRUPTED, Interrupts
 from runner.cli.logs import log_to
 from runner.cli.progress import progress_for
-from runner.cli.report import print_summary, tell_damaged, tell_recovered
+from runner.cli.report import print_summary, tell_damaged, tell_errors, tell_recovered
 from runner.cli.session import Session
 from runner.cli.terminal import delivered, err, keep_output
 from runner.node.state import node_lives
@@ -39,7 +39,11 @@ def play(session: Session) -> int:
         with closing(workspace), _announced(session, workspace) as (announcer, observers):
             results = _Run(workspace, announcer, observers, interrupts, battery_id).play(specs)
         code = _exit_code(results, interrupted=interrupts.any)
-        return delivered(code, lambda: print_summary(results, session.data_dir, as_json=session.options.json))
+        as_json = session.options.json
+        code = delivered(code, lambda: print_summary(results, session.data_dir, as_json=as_json))
+        if not as_json:
+            tell_errors(results, session.data_dir)
+        return code
 
 
 def _exit_code(results: list[BatchResult], *, interrupted: bool) -> int:

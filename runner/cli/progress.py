@@ -75,5 +75,5 @@ class _State:
     def text(self, progress: BatchProgress) -> str:
         n_rated = progress.n_done - self._n_unrated
         reward = "-" if progress.mean_reward is None else f"{progress.mean_reward:.3f}"
-        rate = f"{progress.n_success / n_rated:.0%}" if n_rated > 0 else "-"
+        rate = "-" if progress.mean_reward is None else f"{progress.n_success / n_rated:.0%}"
         return f"success {rate}, mean reward {reward}"

@@ -15,14 +15,18 @@ MAX_ERRORS = 5
 
 
 def print_summary(results: list[BatchResult], data_dir: Path, *, as_json: bool) -> None:
-    """Print one row per batch, then what went wrong; as JSON everything, episode by episode."""
+    """Print one row per batch; as JSON everything, episode by episode."""
     if as_json:
         print_json({"data_dir": str(data_dir), "batches": results})
         return
     columns = ("environment", "episodes", "success", "95% interval", "reward", "rounds", "outcomes")
     print_table(f"Played by {_player(results[0])}", columns, [_row(result, data_dir) for result in results])
+
+
+def tell_errors(results: list[BatchResult], data_dir: Path) -> None:
+    """Say what went wrong, and where everything is."""
     for result in results:
-        _print_errors(result)
+        _tell_errors(result)
         err(f"{result.env}: episodes in {data_dir / 'runs' / result.batch_id}")
 
 
@@ -49,7 +53,7 @@ def _n_not_stored(result: BatchResult, data_dir: Path) -> int:
     return sum(episode.episode_id not in stored for episode in result.episodes)
 
 
-def _print_errors(result: BatchResult) -> None:
+def _tell_errors(result: BatchResult) -> None:
     errors = [f"task {episode.task_index}: {episode.error}" for episode in result.episodes if episode.error]
     for line in [*errors, *result.problems][:MAX_ERRORS]:
         err(f"{result.env}: {line}")

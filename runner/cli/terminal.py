@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
@@ -81,8 +80,10 @@ def _console(stream: TextIO) -> Console:
 
 def err(text: str) -> None:
     """Say something to the person, beside the output."""
-    with contextlib.suppress(OSError):  # nobody listens any more, which ends nothing
+    try:
         err_console().print(safe(text), soft_wrap=True)
+    except OSError:  # nobody listens any more, which ends nothing
+        _lead_nowhere(sys.stderr)
 
 
 def safe(text: str) -> str:
@@ -114,7 +115,12 @@ def delivered(code: int, show: Callable[[], object]) -> int:
 
 
 def drop_output() -> None:
-    """Let what is still buffered lead nowhere; else the interpreter would fail with it when it ends."""
+    """Give up what is left of the output."""
+    _lead_nowhere(output())
+
+
+def _lead_nowhere(stream: TextIO) -> None:
+    """Without this the interpreter would fail with what is still buffered when it ends."""
     null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, output().fileno())
+    os.dup2(null, stream.fileno())
     os.close(null)

@@ -128,11 +128,11 @@ def _opened(file: Traversable) -> IO[bytes]:
     if not isinstance(file, Path):
         return file.open("rb")
     # Without O_NONBLOCK a pipe in the place of the file would be waited for.
-    stream = os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb")
-    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-        stream.close()
-        raise ConfigError("is not a regular file")
-    return stream
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ConfigError("cannot be read: it is not a regular file")
+    return os.fdopen(descriptor, "rb")
 
 
 def _read(file: Traversable) -> str:

@@ -34,7 +34,7 @@ REFRESH_S = 60.0
 STAND_BY_S = 1.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 10.0
-GATHER_S = 0.05
+GATHER_S = 0.1
 """Seconds that new events wait for others: one look into the outbox and one mark serve them all."""
 
 

@@ -89,7 +89,7 @@ class LiveAction(Action, frozen=True, omit_defaults=True):
     full_length: Annotated[
         dict[str, int],
         Meta(description="`text` or `tool_calls/<n>/arguments` -> its characters, for each text that was cut"),
-    ] = {}
+    ] = msgspec.field(default_factory=dict)
 
 
 class Timestep(_EpisodeItem, kw_only=True, tag="timestep"):

@@ -26,6 +26,7 @@ SILENCE_S: Final = 1.0
 """Without messages and heartbeats for so long the consumer, or the way to it, is in doubt."""
 
 _PART_OVER = ("404", "408")
+_PART_FULL = ("batch completed", "message size exceeds maxbytes")
 _NANO = 1_000_000_000
 
 
@@ -58,6 +59,8 @@ class Puller:
         self._inbox = client.new_inbox()
         self._subscription: Subscription | None = None
         self._delivered = 0
+        self._n_asked = 0
+        self._reply = ""
         self._wanted = 0
         self._in_doubt = False
         self._over = asyncio.Event()
@@ -66,7 +69,7 @@ class Puller:
 
     async def __aenter__(self) -> Self:
         """Listen for what the consumer sends."""
-        self._subscription = await self._client.subscribe(self._inbox, cb=self._on_message)
+        self._subscription = await self._client.subscribe(f"{self._inbox}.*", cb=self._on_message)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -79,7 +82,7 @@ class Puller:
     @property
     def subjects(self) -> tuple[str, str]:
         """What has to be allowed for this: to publish to the first, to subscribe to the second."""
-        return (f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}", self._inbox)
+        return (f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}", f"{self._inbox}.*")
 
     async def pull(self) -> bool:
         """Ask for a part and wait until it is over; False when the consumer is in doubt.
@@ -89,11 +92,14 @@ class Puller:
         """
         self._over.clear()
         self._wanted = PART
+        self._n_asked += 1
+        self._reply = f"{self._inbox}.{self._n_asked}"
         self._heard = self._clock()
-        await self._client.publish(self.subjects[0], self._request(), reply=self._inbox)
+        await self._client.publish(self.subjects[0], self._request(), reply=self._reply)
         while not self._over.is_set():
             try:
-                await asyncio.wait_for(self._over.wait(), SILENCE_S / 4)
+                async with asyncio.timeout(SILENCE_S / 4):  # wait_for may swallow a cancellation
+                    await self._over.wait()
             except TimeoutError:
                 if not self._client.is_connected or self._clock() - self._heard > SILENCE_S:
                     return False
@@ -114,7 +120,7 @@ class Puller:
             return
         if message.reply.startswith("$JS.ACK."):
             self._keep(message)
-        elif message.headers:
+        elif message.headers and message.subject == self._reply:  # not of a part that is over already
             self._obey(message.headers)
 
     def _keep(self, message: Msg) -> None:
@@ -154,7 +160,7 @@ class Puller:
         if status == "100":
             if headers.get("Nats-Last-Consumer", str(self._delivered)) != str(self._delivered):
                 self._doubt()
-        elif status in _PART_OVER or "MaxBytes" in headers.get("Description", ""):
+        elif status in _PART_OVER or headers.get("Description", "").lower().startswith(_PART_FULL):
             self._over.set()
         else:
             self._doubt()

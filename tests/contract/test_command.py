@@ -3,33 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
-import select
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-COMMAND = str(Path(sys.executable).with_name("agentgym-runner"))
-ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
-
-
-def agentgym(cwd: Path, *options: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [COMMAND, *options],
-        cwd=cwd,
-        env=ENVIRON | (environ or {}),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+from tests.command import COMMAND, ENVIRON, agentgym
 
 
 def test_run_plays_stores_and_sums_up(tmp_path: Path) -> None:
@@ -99,7 +81,11 @@ def test_an_episode_that_ends_in_an_error_exits_1_and_names_it(tmp_path: Path) -
         (("--run", "Maze", "--results"), "not allowed with argument"),
         (("--run", "Maze", "--env", "Maze"), "--env narrows --results"),
         (("--dry-run", "--results"), "name one of them"),
-        (("watch", "--run", "Maze"), "unrecognized arguments: watch"),
+        (("--results", "--repeat", "1", "--agent", "x"), "--agent, --repeat cannot be given with --results"),
+        (("--list-envs", "--data-dir", "x"), "--data-dir cannot be given with --list-envs"),
+        (("--battery", "moderate"), "SQLGym is in profile field-runner-4090, but no environment of that name"),
+        (("--battery", "all", "--agent", "orakel"), "no agent named 'orakel'. Did you mean oracle?"),
+        (("watch", "--run", "Maze"), "unrecognized arguments: --run Maze"),
         ((), "one of the arguments --run --battery --list-envs --results is required"),
     ],
 )
@@ -142,6 +128,7 @@ def test_list_envs_shows_health_or_the_reason(tmp_path: Path) -> None:
     assert (rows["Maze"]["port"], rows["Maze"]["tier"], rows["Maze"]["playable"]) == (36003, "lightweight", True)
     assert rows["BabyAI"]["deps"] == ["minigrid"]
     assert (rows["ALFWorld"]["playable"], rows["ALFWorld"]["health"]) == (False, "not installed")
+    assert rows["Maze"]["health"] == "installed (embedded)"
     assert rows["WebArena"]["tier"] == "skip"
     plain = agentgym(tmp_path, "--list-envs").stdout
     assert all(name in plain for name in rows)
@@ -157,6 +144,24 @@ def test_results_narrow_to_an_environment_and_name_damaged_files(tmp_path: Path)
     assert [(row["env"], row["n"]) for row in shown["results"]] == [("Maze", 1)]
     assert [file["path"] for file in shown["damaged"]] == [str(damaged)]
     assert str(damaged) in done.stderr
+
+
+def test_results_of_an_environment_without_episodes_say_so(tmp_path: Path) -> None:
+    agentgym(tmp_path, "--run", "Maze")
+    unplayed, unknown = (agentgym(tmp_path, "--results", "--env", name) for name in ("wordle", "Mase"))
+    assert (unplayed.returncode, unplayed.stdout) == (0, "")
+    assert "No episodes of Wordle were played yet into" in unplayed.stderr
+    assert unknown.returncode == 2
+    assert "There is no environment named 'Mase'. Did you mean Maze?" in unknown.stderr
+
+
+def test_a_battery_plays_what_is_installed_and_names_the_rest(tmp_path: Path) -> None:
+    done = agentgym(tmp_path, "--battery", "all", "--max-rounds", "1", "--json")
+    assert done.returncode == 0
+    played = [batch["env"] for batch in json.loads(done.stdout)["batches"]]
+    assert played == ["BabyAI", "TextCraft", "Maze", "Wordle"]
+    for name in ("ALFWorld", "SQLGym", "WebShop"):
+        assert f"Left out: {name} is in profile" in done.stderr
 
 
 def test_results_of_nothing_say_what_to_run(tmp_path: Path) -> None:
@@ -193,8 +198,9 @@ def test_an_interrupt_keeps_and_sums_up_what_ran(tmp_path: Path) -> None:
         for _ in range(3):
             assert process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        stdout, _ = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
+    assert b"Stopping after the running steps; Ctrl-C again gives them up." in stderr
     (batch,) = json.loads(stdout)["batches"]
     assert batch["status"] == "cancelled"
     assert 3 <= batch["n_episodes"] < 2000
@@ -214,28 +220,3 @@ def test_a_killed_run_is_recovered_by_the_next_start(tmp_path: Path) -> None:
     assert list((tmp_path / "data" / "runs").glob("*/*.journal.jsonl")) == []
     assert shown["results"][0]["outcomes"].get("interrupted", 0) == len(journals) <= 1
     assert shown["results"][0]["n_rated"] >= 1
-
-
-def test_a_terminal_gets_a_live_bar(tmp_path: Path) -> None:
-    pid, fd = pty.fork()
-    if pid == 0:
-        os.chdir(tmp_path)
-        os.execve(COMMAND, [COMMAND, "--run", "Maze", "--repeat", "5"], ENVIRON | {"TERM": "xterm-256color"})
-    seen = read_all(fd, deadline=time.monotonic() + 60)
-    _, status = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
-    assert "5/5" in seen
-    assert "success 100%" in seen
-
-
-def read_all(fd: int, deadline: float) -> str:
-    data = b""
-    while select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
-        try:
-            chunk = os.read(fd, 65536)
-        except OSError:  # Linux reports the end of a pseudo terminal this way
-            break
-        if not chunk:
-            break
-        data += chunk
-    return data.decode(errors="replace")

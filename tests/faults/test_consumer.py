@@ -35,15 +35,17 @@ async def client(server: NatsServer) -> AsyncIterator[Client]:
 
 async def test_history_and_what_comes_after_in_one(server: NatsServer, client: Client) -> None:
     await add_stream(client)
-    await publish(client, *range(700))
+    await publish(client, *range(1200))
+    made = await client.subscribe("$JS.EVENT.ADVISORY.CONSUMER.CREATED.>")
     async with watching(server) as watcher:
-        await watcher.until_count(700)
-        await publish(client, *range(700, 710))
-        await watcher.until_count(710)
-        assert watcher.numbers == list(range(710))
-        assert [m.sequence for m in watcher.messages] == list(range(1, 711))
+        await watcher.until_count(1200)
+        await publish(client, *range(1200, 1210))
+        await watcher.until_count(1210)
+        assert watcher.numbers == list(range(1210))
+        assert [m.sequence for m in watcher.messages] == list(range(1, 1211))
         assert {(m.stream, m.subject) for m in watcher.messages} == {("S", SUBJECT)}
         assert watcher.notices == []
+        assert made.pending_msgs == 1
 
 
 @pytest.mark.parametrize(

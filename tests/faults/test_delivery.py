@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from tests.contract.schemas import validate
 from ulid import ULID
 
 from runner.events.subjects import BATCH_COMPLETED, DURABLE, EPISODE_COMPLETED, FIELD_STATUS
+from tests.contract.schemas import validate
 from tests.nats_server import NatsServer
 from tests.node_process import COMMAND, NodeProcess, environ
 
@@ -105,7 +105,7 @@ async def test_a_foreground_run_is_heard_on_the_running_nodes_broker(tmp_path: P
             (batch,) = json.loads(out)["batches"]
             async with asyncio.timeout(20):
                 while not (durable(heard, BATCH_COMPLETED) and _live(heard, "timestep")):
-                    await asyncio.sleep(0.02)
+                    await connection.client.flush()
     assert [event["batch_id"] for event in durable(heard, BATCH_COMPLETED)] == [batch["batch_id"]]
 
 

@@ -1,6 +1,7 @@
 import json
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from tests.conftest import Install
 from tests.fakes import AsyncHanging, Counter, Gated
 
 FAKES = {name: f"tests.fakes:{name}" for name in ("Counter", "FailingStep", "Gated", "AsyncHanging", "Evaluated")}
+FAKES |= {name: f"tests.fakes:{name}" for name in ("Panicking", "Interrupting", "StrayExit")}
 
 
 @pytest.fixture
@@ -165,7 +167,21 @@ def test_abort_gives_up_on_a_step_that_blocks(workspace: Workspace) -> None:
     running.batch.command("abort")
     result = running.result()
     assert (result.status, result.outcomes) == ("cancelled", {"cancelled": 1})
+    assert result.episodes[0].error == "slot_abandoned: The episode was given up at once, in the middle of a step"
     Gated.gate.release(3)
+
+
+def test_a_step_that_blocks_is_given_up_some_time_after_a_cancel(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.playing.INTERRUPT_AFTER_S", 0.05)
+    running = Running(Batch(spec("Gated"), workspace, grace_s=0.05))
+    assert Gated.entered.acquire(timeout=10)
+    running.batch.command("cancel")
+    (episode,) = running.result().episodes
+    assert episode.error is not None
+    assert "was told to end and did not come back within 0." in episode.error
+    Gated.gate.release()
 
 
 def test_pause_holds_every_slot_and_resume_lets_go(workspace: Workspace) -> None:
@@ -250,3 +266,41 @@ def test_scripts_are_outside_text_and_never_interpreted(workspace: Workspace) ->
     assert [step.action.text for step in record.timesteps] == list(script)
     assert [step.action.valid for step in record.timesteps] == [False, False, True, True, True]
     assert record.outcome is Outcome.SUCCESS
+
+
+@pytest.mark.parametrize(("env", "kind"), [("Panicking", "ForeignPanic"), ("Interrupting", "KeyboardInterrupt")])
+def test_no_exception_of_an_environment_ends_a_slot(workspace: Workspace, env: str, kind: str) -> None:
+    started = time.monotonic()
+    result = Batch(spec(env, repeat=2), workspace).run()
+    assert time.monotonic() - started < 5
+    assert result.outcomes == {"error": 2}
+    assert {record.error.type for record in stored(workspace, result) if record.error} == {kind}
+
+
+def test_an_exit_in_a_task_of_the_environment_is_a_named_problem(workspace: Workspace) -> None:
+    result = Batch(spec("StrayExit"), workspace).run()
+    assert result.outcomes == {"success": 1}
+    assert "SystemExit: 5" in result.problems[0]
+
+
+def test_observers_cannot_spoil_what_is_stored(workspace: Workspace) -> None:
+    def spoil(item: Item) -> None:
+        if isinstance(item, TimestepPlayed):
+            for chat in (item.step.observation, item.reset_observation or [], *item.step.chats):
+                for message in chat:
+                    message["content"] = "spoilt"
+                chat.clear()
+            item.step.available_tool_schemas.clear()
+            item.step.reward = 7.0
+        elif isinstance(item, EpisodeStarted):
+            item.header.env = "spoilt"
+        elif isinstance(item, EpisodeEnded):
+            item.trajectory.timesteps.clear()
+            item.trajectory.reset_observation.clear()
+
+    plain, spoilt = (stored(workspace, Batch(spec(), workspace, observers=by).run())[0] for by in ([], [spoil]))
+    assert spoilt.reset_observation == plain.reset_observation != []
+    assert spoilt.tool_schemas == plain.tool_schemas
+    assert (spoilt.env, spoilt.reward, spoilt.rounds) == ("Counter", 1.0, 3)
+    for ours, others in zip(plain.timesteps, spoilt.timesteps, strict=True):
+        assert (ours.chats, ours.observation) == (others.chats, others.observation)

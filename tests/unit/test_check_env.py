@@ -39,6 +39,27 @@ def test_the_sample_environment_passes_although_it_derives_from_nothing_and_is_a
     check_env(countdown, tasks=range(20))
 
 
+class AllAsync(Maze):
+    async def get_tool_schemas(self) -> list[ToolSchema]:  # type: ignore[override]
+        return super().get_tool_schemas()
+
+    async def get_episode_id(self) -> str:  # type: ignore[override]
+        return super().get_episode_id()
+
+    async def admissible_actions(self) -> list[str]:  # type: ignore[override]
+        return super().admissible_actions()
+
+    async def parse(self, text: str) -> Action | InvalidAction:  # type: ignore[override]
+        return super().parse(text)
+
+    async def success(self, trajectory: Trajectory) -> bool:  # type: ignore[override]
+        return super().success(trajectory)
+
+
+def test_an_environment_may_be_async_throughout() -> None:
+    check_env(AllAsync)
+
+
 def problems_of(factory: Callable[[], Environment], max_steps: int = 60) -> str:
     with pytest.raises(CheckFailed) as caught:
         check_env(factory, max_steps=max_steps)
@@ -190,6 +211,11 @@ class NumberedEpisode(Maze):
         return 7  # type: ignore[return-value]
 
 
+class AsyncNoVerdict(Maze):
+    async def success(self, trajectory: Trajectory) -> bool:  # type: ignore[override]
+        return None  # type: ignore[return-value]
+
+
 class NoVerdict(Maze):
     def success(self, trajectory: Trajectory) -> bool:
         return None  # type: ignore[return-value]
@@ -263,6 +289,7 @@ class NeverMade(Maze):
         (BareSchema, "a tool schema is not an OpenAI function: {'type': 'function'"),
         (NoTasks, "n_tasks should be a positive int; it is 0"),
         (NumberedEpisode, "get_episode_id should return a str; got 7"),
+        (AsyncNoVerdict, "success should return a bool; got None"),
         (NoVerdict, "success should return a bool; got None"),
         (LastStepVerdict, "verdicts failed: IndexError"),
         (OneCleanup, "cleanup, which may come twice or before a reset, failed: OSError: already closed"),

@@ -424,3 +424,17 @@ def test_a_folder_that_may_not_be_read_is_passed_over(tmp_path: Path) -> None:
     closed = tmp_path / "configs"
     closed.mkdir(mode=0)
     assert load_profile(None, environ={}, cwd=tmp_path).id == "field-runner-4090"
+
+
+@pytest.mark.timeout(10)
+def test_a_pipe_or_a_folder_in_the_place_of_a_profile_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    (tmp_path / "folder.yaml").mkdir()
+    for name in ("pipe.yaml", "folder.yaml"):
+        with pytest.raises(ConfigError, match=rf"{name}: cannot be read: it is not a regular file"):
+            load_profile(name, environ={}, cwd=tmp_path)
+
+
+def test_the_length_of_an_id_is_bounded(tmp_path: Path) -> None:
+    assert load(tmp_path, f"id: {'x' * 200}").id == "x" * 200
+    assert "id: expected a text of 1 to 200 characters" in refusal(tmp_path, f"id: {'x' * 201}")

@@ -63,11 +63,13 @@ def test_each_step_is_in_the_journal_once_it_is_over(store: EpisodeStore, index:
 def test_a_line_holds_tools_and_reset_only_where_they_are_new(store: EpisodeStore, index: EpisodeIndex) -> None:
     recording = Recording(store, index)
     recording.start()
+    recording.reset()
     for number, name in enumerate(["a", "a", "b"]):
         recording.play(step(number, available_tool_schemas=tools(name)))
     lines = [msgspec.json.decode(line) for line in recording.journal.read_bytes().splitlines()[1:]]
-    assert [line.get("tool_schemas") for line in lines] == [[tools("a")], None, [tools("b")]]
-    assert ["reset_observation" in line for line in lines] == [True, False, False]
+    assert [line.get("tool_schemas") for line in lines] == [None, [tools("a")], None, [tools("b")]]
+    assert ["reset_observation" in line for line in lines] == [True, False, False, False]
+    assert ["index" in line for line in lines] == [False, True, True, True]
 
 
 def test_an_orphan_becomes_an_interrupted_episode(store: EpisodeStore, index: EpisodeIndex) -> None:
@@ -76,6 +78,7 @@ def test_an_orphan_becomes_an_interrupted_episode(store: EpisodeStore, index: Ep
     recording.start()
     with tracer.span("episode", "episode", task_id="Maze:0") as outer:
         outer.start_flow(7)
+        recording.reset()
         for number in range(2):
             with tracer.span("timestep", "timestep", index=number) as inner:
                 inner.end_flow(9)
@@ -307,3 +310,81 @@ def test_no_bytes_in_a_journal_crash_the_recovery(data: st.DataObject) -> None:
         for record in recovered:
             assert store.load(record.episode_id) == record
             assert record.rounds <= 2
+
+
+def test_a_kill_in_the_first_step_keeps_what_the_reset_gave(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = Recording(store, index)
+    tracer = recording.spans.tracer
+    recording.start()
+    with tracer.span("episode", "episode"):
+        with tracer.span("env.reset", "environment"):
+            pass
+        recording.reset()
+        with tracer.span("timestep", "timestep"):
+            recording.recorder._journal.close()  # type: ignore[union-attr]  # as the end of the process does
+            (record,) = store.recover()
+    assert (record.outcome, record.rounds) == (Outcome.INTERRUPTED, 0)
+    assert record.reset_observation == [{"role": "user", "content": "observation 0"}]
+    assert record.env_episode_id == "episode 7 of its own"
+    assert [span.name for span in record.spans] == ["env.reset", "episode"]
+    assert store.damaged == []
+
+
+class Blocking:
+    """A message's content whose text never comes."""
+
+    def __init__(self) -> None:
+        self.asked, self.answer = threading.Event(), threading.Event()
+
+    def __str__(self) -> str:
+        self.asked.set()
+        self.answer.wait(20)
+        return "late"
+
+
+def test_an_object_that_cannot_be_written_down_does_not_keep_an_episode_from_being_abandoned(
+    store: EpisodeStore, index: EpisodeIndex
+) -> None:
+    recording = Recording(store, index)
+    recording.start()
+    recording.reset()
+    recording.play(step(0))
+    content = Blocking()
+    stuck = threading.Thread(target=recording.play, args=[step(1, observation=[{"role": "user", "content": content}])])
+    stuck.start()
+    assert content.asked.wait(10)
+    record = recording.recorder.abandon(Outcome.TIMEOUT)
+    content.answer.set()
+    stuck.join(10)
+    assert (record.outcome, record.rounds) == (Outcome.TIMEOUT, 1)
+    assert store.load(recording.file) == record
+    assert not recording.journal.exists()
+
+
+def test_a_disk_that_does_not_answer_costs_the_file_but_not_the_result(
+    store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = Recording(store, index)
+    recording.start()
+    recording.reset()
+    recording.play(step(0))
+    asked, answer = threading.Event(), threading.Event()
+
+    def hang(descriptor: int, data: bytes) -> None:
+        asked.set()
+        answer.wait(20)
+
+    monkeypatch.setattr("runner.store.journal.write_all", hang)
+    monkeypatch.setattr("runner.store.recorder.LOCK_S", 0.05)
+    stuck = threading.Thread(target=recording.play, args=[step(1)])
+    stuck.start()
+    assert asked.wait(10)
+    with pytest.raises(StoreError, match=f"writing episode {recording.header.episode_id} does not come back"):
+        recording.recorder.abandon(Outcome.TIMEOUT)
+    answer.set()
+    stuck.join(10)
+    record = recording.recorder.record
+    assert record is not None
+    assert (record.outcome, record.rounds, record.env_episode_id) == (Outcome.TIMEOUT, 2, "episode 7 of its own")
+    assert record.reset_observation == [{"role": "user", "content": "observation 0"}]
+    assert recording.journal.exists()

@@ -2,6 +2,7 @@ import asyncio
 import logging
 import multiprocessing
 import pickle
+import threading
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 
@@ -23,7 +24,7 @@ from runner.types import (
     TimestepPlayed,
     Trajectory,
 )
-from tests.fakes import AsyncHanging, Counter, UpAgent, WithManager
+from tests.fakes import AsyncHanging, BindingAsync, Counter, SlowCleanup, UpAgent, WithManager
 
 
 def runner_of(env: str, agent: str = "UpAgent", limits: Limits | None = None, **env_args: object) -> Runner:
@@ -278,3 +279,105 @@ def test_a_runner_plays_in_another_process() -> None:
     pickled = pickle.dumps(runner_of("Counter", goal=2))
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         assert pool.submit(_play_pickled, pickled).result(timeout=60) == ("success", [0.0, 1.0])
+
+
+async def test_an_environment_may_be_async_throughout() -> None:
+    played = await runner_of("AllAsync").play_episode()
+    assert played.error_info is None
+    assert [step.valid for step in played.timesteps] == [True] * 3
+    assert (played.success, played.outcome) == (False, Outcome.FAILURE)
+    assert played.env_episode_id == "../counter\x1b[2J/0"
+
+
+async def test_bind_may_be_async() -> None:
+    BindingAsync.bound.clear()
+    await runner_of("Counter", "BindingAsync").play_episode({"task_index": 3})
+    assert BindingAsync.bound == [{"task_index": 3}]
+
+
+async def test_random_plays_an_environment_that_is_async() -> None:
+    runner = Runner(
+        env_cfg={"_target_": "tests.fakes.AllAsync"}, agent_cfg={"_target_": "runner.agents.random.RandomAgent"}
+    )
+    played = await runner.play_episode()
+    assert played.error_info is None
+    assert {step.action.text for step in played.timesteps} == {"up", "wait"}
+
+
+async def test_a_foreign_base_exception_is_an_error_like_any_other() -> None:
+    played = await runner_of("Panicking").play_episode()
+    assert played.outcome is Outcome.ERROR
+    assert played.error_info is not None
+    assert (played.error_info.type, played.error_info.message) == ("ForeignPanic", "index out of bounds")
+    assert Counter.closed == ["Panicking"]
+
+
+def test_an_outcome_has_to_be_decided() -> None:
+    assert Trajectory(episode_id="e1").outcome is Outcome.ERROR
+
+
+async def test_an_action_is_judged_before_it_is_carried_out() -> None:
+    played = await runner_of("Sticky").play_episode()
+    assert [step.valid for step in played.timesteps] == [True, False, False]
+
+
+async def test_an_action_that_cannot_be_parsed_is_not_carried_out() -> None:
+    runner = Runner(
+        env_cfg={"_target_": "tests.fakes.Sticky"}, agent_cfg={"_target_": "tests.fakes.Saying", "text": "broken"}
+    )
+    played = await runner.play_episode()
+    assert played.timesteps == []
+    assert played.error_info is not None
+    assert played.error_info.message == "unbalanced"
+
+
+async def test_an_agent_cannot_spoil_what_is_recorded() -> None:
+    played = await runner_of("Counter", "Spoiling").play_episode()
+    assert played.reset_observation == [{"role": "user", "content": "task 0: count to 3"}]
+    assert [len(step.observation) for step in played.timesteps] == [1, 1, 1]
+    assert [len(step.available_tool_schemas) for step in played.timesteps] == [1, 1, 1]
+    assert [len(step.chats[0]) for step in played.timesteps] == [1, 2, 3]
+
+
+async def test_properties_that_raise_are_only_logged(caplog: pytest.LogCaptureFixture) -> None:
+    played = await runner_of("RaisingProperties", "FlowRaising").play_episode()
+    assert (played.outcome, played.trace_last_response_flow_id) == (Outcome.SUCCESS, None)
+    assert "get_evaluation_details failed: RuntimeError: no details" in caplog.text
+    assert "last_response_flow_id failed: RuntimeError: no flow" in caplog.text
+    assert Counter.closed == ["RaisingProperties"]
+    assert UpAgent.closed == ["UpAgent"]
+
+
+async def test_cleaning_up_survives_being_cancelled_and_the_cancellation_is_raised_after_it() -> None:
+    SlowCleanup.entered.clear()
+    SlowCleanup.gate.clear()
+    events: list[EpisodeEvent] = []
+    task = asyncio.ensure_future(runner_of("SlowCleanup").play_episode(context=context(events)))
+    assert await asyncio.to_thread(SlowCleanup.entered.wait, 10)
+    task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+    SlowCleanup.gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert Counter.closed == ["SlowCleanup"]
+    assert UpAgent.closed == ["UpAgent"]
+    assert isinstance(events[-1], EpisodeEnded)
+    assert events[-1].trajectory.outcome is Outcome.SUCCESS
+
+
+async def test_a_pause_that_comes_while_a_step_ends_is_a_pause() -> None:
+    control = EpisodeControl()
+    heard: list[str] = []
+    with control._lock:  # the command waits here until the episode looks
+        command = threading.Thread(target=control.pause)
+        command.start()
+    command.join(10)
+    passing = asyncio.ensure_future(control.boundary(lambda: heard.append("wait"), lambda: heard.append("resume")))
+    await asyncio.sleep(0)
+    assert heard == ["wait"]
+    control.resume()
+    assert await asyncio.wait_for(passing, 10)
+    assert heard == ["wait", "resume"]
+    assert await control.boundary(lambda: heard.append("wait"), lambda: heard.append("resume"))
+    assert heard == ["wait", "resume"]

@@ -55,3 +55,30 @@ def test_listing_imports_nothing_heavy() -> None:
 def test_missing_packages_are_named() -> None:
     assert registry.missing_packages(["minigrid", "no-such-package", "json"]) == ["no-such-package"]
     assert registry.versions(["minigrid", "no-such-package"]).keys() == {"minigrid"}
+
+
+def test_nobody_takes_the_name_of_what_is_built_in(install: Install, caplog: pytest.LogCaptureFixture) -> None:
+    install(envs={"maze": "tests.fakes:Counter", "Wordle": "tests.fakes:Counter"})
+    assert registry.load(registry.ENVS, "Maze").__module__ == "runner.envs.maze"
+    assert registry.load(registry.ENVS, "maze").__module__ == "runner.envs.maze"
+    assert registry.load(registry.ENVS, "Wordle").__name__ == "Wordle"
+    assert (
+        "maze of fakes (tests.fakes:Counter) is not used: that name belongs to Maze of agentgym-console" in caplog.text
+    )
+    assert "Wordle of fakes" in caplog.text
+
+
+def test_a_name_of_two_packages_is_refused_with_both(install: Install) -> None:
+    install(envs={"Counter": "tests.fakes:Counter"})
+    install(envs={"Counter": "tests.fakes:Gated", "Other": "tests.fakes:Gated"}, name="rivals")
+    with pytest.raises(ConfigError, match=r"named 'Counter': Counter of \w+ \(.*\) and Counter of \w+ .*Uninstall"):
+        registry.load(registry.ENVS, "Counter")
+    assert registry.load(registry.ENVS, "Other").__name__ == "Gated"
+
+
+def test_the_exact_spelling_comes_first(install: Install) -> None:
+    install(envs={"Counter": "tests.fakes:Counter", "COUNTER": "tests.fakes:Gated"})
+    assert registry.load(registry.ENVS, "COUNTER").__name__ == "Gated"
+    assert registry.load(registry.ENVS, "Counter").__name__ == "Counter"
+    with pytest.raises(ConfigError, match="More than one environment is named 'counter'"):
+        registry.load(registry.ENVS, "counter")

@@ -54,3 +54,40 @@ def test_interrupt_cancels_what_awaits() -> None:
     slot.interrupt()
     assert isinstance(reports.get(timeout=10), asyncio.CancelledError)
     slot.close()
+
+
+def test_whatever_ends_the_work_is_reported_and_the_slot_lives_on() -> None:
+    reports: queue.Queue[BaseException | None] = queue.Queue()
+
+    class Panic(BaseException):
+        pass
+
+    slot = Slot("slot")
+    for kind in (Panic, KeyboardInterrupt, GeneratorExit):
+
+        async def fail(kind: type[BaseException] = kind) -> None:
+            raise kind
+
+        slot.submit(fail, reports.put)
+        assert isinstance(reports.get(timeout=10), kind)
+    slot.close()
+
+
+def test_what_a_stray_task_raises_does_not_end_the_work() -> None:
+    reports: queue.Queue[BaseException | None] = queue.Queue()
+    ended: list[str] = []
+
+    async def leave() -> None:
+        raise SystemExit(5)
+
+    async def work() -> None:
+        stray = asyncio.ensure_future(leave())
+        await asyncio.sleep(0.01)
+        assert stray.done()
+        ended.append("work")
+
+    slot = Slot("slot")
+    slot.submit(work, reports.put)
+    assert isinstance(reports.get(timeout=10), SystemExit)
+    assert ended == ["work"]
+    slot.close()

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import json
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import perf_counter
 
 import pytest
@@ -135,3 +136,11 @@ def test_masking_hostile_text_takes_linear_time() -> None:
     for hostile in ("://a:b" * 50_000, "a" * 300_000 + "://", "://" + ":" * 300_000, "://x:" + "y/" * 150_000):
         mask(hostile, {})
     assert perf_counter() - start < 2
+
+
+@pytest.mark.parametrize("secret", ["back\\slash-7", "quo\"te'd-7", "tab\tbed-7", "schlüssel-7", "nul\x00-77"])
+@pytest.mark.parametrize("written", [str, repr, lambda text: repr([text, "'\""]), json.dumps])
+def test_a_secret_is_masked_however_it_is_written(secret: str, written: Callable[[str], str]) -> None:
+    shown = mask(f"denied: {written(secret)}!", {"API_KEY": secret})
+    assert secret[:4] not in shown
+    assert MASK in shown

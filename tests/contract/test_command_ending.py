@@ -1,0 +1,78 @@
+"""How the command ends: interrupted at any time, and although an environment does not come back."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.batch import Batch
+from runner.cli import command, main
+from runner.cli.ending import Interrupts
+from runner.spec import BatchSpec
+from runner.workspace import Workspace
+from tests.command import agentgym, with_environments
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Iterator[Workspace]:
+    workspace = Workspace(tmp_path / "data", node="test", profile="test")
+    yield workspace
+    workspace.close()
+
+
+def batch(workspace: Workspace) -> Batch:
+    return Batch(BatchSpec(env="Maze", repeat=50).checked(), workspace)
+
+
+@pytest.mark.parametrize(("env", "outcome"), [("Lingering", "timeout"), ("Blocking", "timeout")])
+def test_the_process_ends_although_an_environment_does_not(tmp_path: Path, env: str, outcome: str) -> None:
+    environ = with_environments(tmp_path, env)
+    before = time.monotonic()
+    done = agentgym(
+        tmp_path, "--run", env, "--agent", "random", "--max-duration", "0.2", "--json", environ=environ
+    )  # fmt: skip
+    assert time.monotonic() - before < 20
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["batches"][0]["outcomes"] == {outcome: 1}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_before_the_first_batch_an_interrupt_ends_at_once(number: signal.Signals) -> None:
+    interrupts = Interrupts()
+    with interrupts.caught(), pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(number)
+
+
+def test_during_a_batch_an_interrupt_cancels_it(workspace: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+    interrupts, running = Interrupts(), batch(workspace)
+    with interrupts.caught(), interrupts.ending(running):
+        signal.raise_signal(signal.SIGINT)
+        result = running.run()
+    assert (result.status, result.n_episodes, interrupts.any) == ("cancelled", 0, True)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_between_batches_an_interrupt_keeps_the_next_one_from_playing(workspace: Workspace) -> None:
+    interrupts = Interrupts()
+    with interrupts.caught():
+        with interrupts.ending(batch(workspace)):
+            pass
+        signal.raise_signal(signal.SIGINT)
+        following = batch(workspace)
+        with interrupts.ending(following):
+            assert following.run().status == "cancelled"
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupt_anywhere_else_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(options: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "_dispatch", interrupted)
+    assert main(["--list-envs"]) == 130
