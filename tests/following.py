@@ -131,4 +131,4 @@ async def publish_surely(client: Client, numbers: Iterable[int]) -> None:
 
 
 async def add_stream(client: Client, name: str = "S", **config: Any) -> None:  # noqa: ANN401
-    await client.jetstream(timeout=5).add_stream(StreamConfig(name=name, **{"subjects": [SUBJECT], **config}))
+    await client.jetstream(timeout=1).add_stream(StreamConfig(name=name, **{"subjects": [SUBJECT], **config}))

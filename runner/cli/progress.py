@@ -73,7 +73,8 @@ class _State:
         self._n_unrated += ended.trajectory.outcome in UNRATED
 
     def text(self, progress: BatchProgress) -> str:
-        n_rated = progress.n_done - self._n_unrated
+        # An episode of another slot may have been cut off that is not among n_done yet.
+        n_rated = max(progress.n_done - self._n_unrated, progress.n_success, 1)
         reward = "-" if progress.mean_reward is None else f"{progress.mean_reward:.3f}"
         rate = "-" if progress.mean_reward is None else f"{progress.n_success / n_rated:.0%}"
         return f"success {rate}, mean reward {reward}"

@@ -115,6 +115,19 @@ async def test_a_reader_that_leaves_ends_it(tmp_path: Path) -> None:
             assert b"Traceback" not in await process.stderr.read()
 
 
+async def test_a_viewer_that_was_stopped_catches_up(tmp_path: Path) -> None:
+    async with (
+        bus(tmp_path) as (server, publisher),
+        watch(tmp_path, "--nats", server.url, "--subject", SUBJECT, "--since", "all", "--json") as process,
+    ):
+        await publish(publisher.client, 0)
+        await line_of(process)
+        process.send_signal(signal.SIGSTOP)
+        await publish(publisher.client, *range(1, 1500))
+        process.send_signal(signal.SIGCONT)
+        assert [json.loads(await line_of(process))["data"]["pid"] for _ in range(1499)] == list(range(1, 1500))
+
+
 async def test_a_wrong_password_is_named(tmp_path: Path) -> None:
     async with (
         bus(tmp_path) as (server, _),

@@ -252,7 +252,7 @@ def test_no_bytes_crash_it(subject: str, headers: dict[str, str] | None, payload
     assert read(payload, subject, headers) is not None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     subject=SUBJECT, headers=HEADERS, changes=st.dictionaries(st.sampled_from(list(FIELDS)), JSON), cut=st.integers()
 )

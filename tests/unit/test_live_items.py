@@ -159,7 +159,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(ANYTHING, max_size=3), max_size=3))
 def test_no_chat_breaks_it(chats: list[Any]) -> None:
     timestep(chats=chats)
