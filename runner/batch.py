@@ -43,7 +43,7 @@ class Batch:
         spec: what to play, with registered names (``BatchSpec.checked``).
         workspace: where it is stored.
         observers: called with every item on threads of their own.
-        on_record: called on the thread of ``run`` with every episode that is over.
+        on_record: called on the thread of ``run`` with every episode that is over and stored.
         batch_id: a new one by default.
         played: episodes of this batch from before; those that came to an end are counted and not played again.
         grace_s: seconds beyond the time limit after which a slot that does not come back is given up.
@@ -73,7 +73,7 @@ class Batch:
         self._runner = spec.runner()
         environment = registry.load(registry.ENVS, spec.env)
         self._data_label = str(getattr(environment, "data_label", ""))
-        self._versions = {**workspace.versions, **registry.versions(getattr(environment, "packages", ()))}
+        self._versions = {**workspace.versions, **registry.versions(getattr(environment, "packages", None) or ())}
         self._trace_file = workspace.trace_file(self.batch_id)
         self._tally = Tally()
         self._pending = deque(self._missing(played))
@@ -177,24 +177,8 @@ class Batch:
         self._inbox.put(Finished(slot, problem))
 
     def _header(self, planned: PlannedEpisode) -> EpisodeHeader:
-        return EpisodeHeader(
-            episode_id=str(ULID()),
-            batch_id=self.batch_id,
-            battery_id=self.battery_id,
-            node=self._workspace.node,
-            boot=self._workspace.boot,
-            profile=self._workspace.profile,
-            env=self.spec.env,
-            data_label=self._data_label,
-            mode=self.spec.mode,
-            task_index=planned.task_index,
-            seed=planned.seed,
-            attempt=planned.attempt,
-            agent=self.spec.agent,
-            model=self.spec.model,
-            started_at=self._clock.now(),
-            versions=self._versions,
-        )
+        header = self._workspace.header(self.spec, planned, batch_id=self.batch_id, battery_id=self.battery_id)
+        return msgspec.structs.replace(header, data_label=self._data_label, versions=self._versions)
 
     def _new_slot(self) -> Slot:
         return Slot(f"slot {next(self._names)}")
@@ -234,12 +218,19 @@ class Batch:
     def _count(self, playing: Playing) -> None:
         if (record := playing.recorder.record) is not None:
             self._tally.add(record)
-            if self._on_record is not None:
-                with boundary(log_failure(logger, "announcing an episode")):
-                    self._on_record(record)
+            if self._is_stored(record):
+                if self._on_record is not None:
+                    with boundary(log_failure(logger, "announcing an episode")):
+                        self._on_record(record)
+            elif self._status == "completed":
+                logger.warning("episode %s could not be stored; nothing more is played", record.episode_id)
+                self._obey(Command("interrupt"))
         for problem in playing.problems:
             self._tally.problems.append(f"episode {playing.header.episode_id}: {type(problem).__name__}: {problem}")
         self._announce()
+
+    def _is_stored(self, record: EpisodeRecord) -> bool:
+        return self._workspace.store.path(record.batch_id, record.episode_id).exists()
 
     def _announce(self) -> None:
         n_done, n_planned = len(self._tally.episodes), self.spec.n_planned

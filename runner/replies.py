@@ -131,10 +131,11 @@ def _is_storable(action: Action) -> bool:
     if not (text is None or isinstance(text, str)) or not isinstance(calls, list):
         return False
     for call in calls:
-        if not (
-            isinstance(call, ToolCall) and all(isinstance(part, str) for part in (call.id, call.name, call.arguments))
-        ):
+        if not isinstance(call, ToolCall):
             return False
+        for part in (call.id, call.name, call.arguments):
+            if not isinstance(part, str):
+                return False
     return True
 
 

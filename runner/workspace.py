@@ -10,8 +10,10 @@ from ulid import ULID
 
 from runner import __version__
 from runner.clock import Clock
+from runner.spec import BatchSpec, PlannedEpisode
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore, open_index
 from runner.tracing import PerfettoFile
+from runner.types import EpisodeHeader
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +50,27 @@ class Workspace:
     def trace_file(self, batch_id: str) -> PerfettoFile:
         """The trace that the episodes of a batch are appended to."""
         return PerfettoFile(self.data_dir / "traces" / f"{batch_id}.pftrace", boot=self.boot)
+
+    def header(
+        self, spec: BatchSpec, planned: PlannedEpisode, *, batch_id: str, battery_id: str | None
+    ) -> EpisodeHeader:
+        """The header of a new episode that is about to be played here."""
+        return EpisodeHeader(
+            episode_id=str(ULID()),
+            batch_id=batch_id,
+            battery_id=battery_id,
+            node=self.node,
+            boot=self.boot,
+            profile=self.profile,
+            env=spec.env,
+            mode=spec.mode,
+            task_index=planned.task_index,
+            seed=planned.seed,
+            attempt=planned.attempt,
+            agent=spec.agent,
+            model=spec.model,
+            started_at=self.clock.now(),
+        )
 
     def close(self) -> None:
         """Close the index."""

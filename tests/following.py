@@ -87,7 +87,7 @@ async def watching(
             yield watcher
         finally:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await asyncio.wait([task])
 
 
 def number_of(message: Received) -> int:

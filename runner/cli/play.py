@@ -16,12 +16,11 @@ from runner.cli.logs import log_to
 from runner.cli.progress import progress_for
 from runner.cli.report import print_summary, tell_damaged, tell_errors, tell_recovered
 from runner.cli.session import Session
-from runner.cli.terminal import delivered, err, keep_output
+from runner.cli.terminal import delivered, keep_output
 from runner.node.state import node_lives
 from runner.observers import Observer
 from runner.result import BatchResult
 from runner.spec import BatchSpec
-from runner.store import EpisodeRecord
 from runner.workspace import Workspace
 
 
@@ -92,19 +91,12 @@ class _Run:
         return results
 
     def _play(self, spec: BatchSpec) -> BatchResult:
-        def keep(record: EpisodeRecord) -> None:
-            if self.workspace.store.path(record.batch_id, record.episode_id).exists():
-                self.announcer.record(record)
-                return
-            err(f"Episode {record.episode_id} could not be stored; nothing more is played.")
-            batch.command("cancel")
-
         with progress_for(spec) as progress:
             batch = Batch(
                 spec,
                 self.workspace,
                 observers=[progress, *self.observers],
-                on_record=keep,
+                on_record=self.announcer.record,
                 battery_id=self.battery_id,
             )
             with self.interrupts.ending(batch):

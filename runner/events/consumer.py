@@ -77,10 +77,7 @@ class Follow:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop."""
-        tasks = [*self._tasks, *(task for _, task in self._readers.values())]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await _end([*self._tasks, *(task for _, task in self._readers.values())])
         await self._listener.close()
 
     def __aiter__(self) -> Self:
@@ -200,6 +197,18 @@ class Follow:
     def _reconnects(self) -> tuple[int, int]:
         generation = self._connection.generation
         return (generation, self._connection.client.stats["reconnects"] if generation else 0)
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    """Cancel until it works: ``wait_for``, which the client uses, may swallow a cancellation."""
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=POLL_S)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # was raised where it mattered
 
 
 def _why(pattern: str, held: list[str]) -> str:

@@ -56,6 +56,8 @@ class Listener:
     async def close(self) -> None:
         """Stop to listen."""
         with contextlib.suppress(*BUS_ERRORS):
+            if not self._connection.connected:
+                return
             for subscription in self._subscriptions.values():
                 await subscription.unsubscribe()
 

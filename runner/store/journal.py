@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import threading
@@ -79,6 +80,8 @@ class JournalWriter:
             temporary.rename(path)
         except OSError:
             os.close(descriptor)
+            with contextlib.suppress(OSError):
+                temporary.unlink()
             raise
         self._descriptor: int | None = descriptor
 
