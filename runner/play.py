@@ -29,6 +29,7 @@ from runner.types import (
     SupportsBind,
     TimeStep,
     TimestepPlayed,
+    ToolSchema,
     Trajectory,
 )
 
@@ -88,6 +89,7 @@ class Play:
         self._agent: Agent | None = None
         self._trajectory = Trajectory(episode_id=context.header.episode_id, reset_kwargs=reset_kwargs, timesteps=[])
         self._seq = 0
+        self._schemas: list[ToolSchema] = []
         self._started = self._clock.monotonic()
 
     async def run(self) -> Trajectory:
@@ -191,7 +193,7 @@ class Play:
         span_of, clock = self._tracer.span, self._clock.monotonic
         with span_of("timestep", "timestep", index=index, semantic="timestep") as span:
             with span_of("get_tool_schemas", "environment"):
-                schemas = check_schemas(await settle(environment.get_tool_schemas()))
+                schemas = self._checked(await settle(environment.get_tool_schemas()))
             asked = clock()
             with span_of("agent.act", "agent"):  # it gets copies: what it does to its lists is its own business
                 chats, action = check_turn(await settle(agent.act(observation.copy(), schemas.copy())))
@@ -215,6 +217,12 @@ class Play:
             model_s=answered - asked,
             env_s=stepped - resolved_at,
         )
+
+    def _checked(self, schemas: list[ToolSchema]) -> list[ToolSchema]:
+        """A checked copy; mostly they are those of the step before, and need not be looked at again."""
+        if schemas != self._schemas:
+            self._schemas = check_schemas(schemas)
+        return self._schemas
 
     def _fail(self, exc: BaseException) -> None:
         self._trajectory.error_info = create_error_info(exc)

@@ -133,7 +133,8 @@ def _is_storable(action: Action) -> bool:
     for call in calls:
         if not isinstance(call, ToolCall):
             return False
-        for part in (call.id, call.name, call.arguments):
+        parts: tuple[object, ...] = (call.id, call.name, call.arguments)
+        for part in parts:
             if not isinstance(part, str):
                 return False
     return True

@@ -112,7 +112,7 @@ class StrayExit(Counter):
 
         stray = asyncio.ensure_future(leave())
         await asyncio.sleep(0.01)
-        stray.cancel()
+        stray.exception()  # looked at, so that nobody complains of it later
         return super().step(action)
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import msgspec
 
 from runner.clock import Clock
+from runner.database import DATABASE_ERRORS
 from runner.errors import StoreError
-from runner.events.outbox_file import DATABASE_ERRORS, connect
+from runner.events.outbox_file import connect
 
 LOCAL = "local"
 """The sink that every outbox has: the node's own broker."""

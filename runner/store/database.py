@@ -1,48 +1,18 @@
-"""The SQLite file under the index: its tables, and what to do with one that is broken or of another version."""
+"""The tables of the index, and how an episode becomes a row of them."""
 
 from __future__ import annotations
 
-import logging
-import os
-import sqlite3
 from datetime import datetime
-from pathlib import Path
 
 import msgspec
 
-from runner.errors import StoreError
+from runner.database import Schema
 from runner.store.episodes import EpisodeFile
 from runner.store.records import EpisodeRecord
 from runner.tracing.values import encodable
 from runner.types import Mode, Outcome
 
-logger = logging.getLogger(__name__)
-
-VERSION = 1
-"""Of the tables below; a file of another version is made anew."""
-
-BUSY_TIMEOUT_S = 10.0
-
-DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
-"""What SQLite's module raises; the latter when a broken file makes it describe the damage in no readable text."""
-
-_SIDE_FILES = ("", "-wal", "-shm", "-journal")
 _INT64 = 2**63
-
-_NOT_THE_FILES_FAULT = frozenset(
-    {
-        sqlite3.SQLITE_AUTH,
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_INTERRUPT,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_NOMEM,
-        sqlite3.SQLITE_PERM,
-        sqlite3.SQLITE_READONLY,
-    }
-)
 
 
 class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,14 +49,23 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True):
 
 COLUMNS = ", ".join(EpisodeRow.__struct_fields__)
 
-_TABLES = f"""
+_VERSION = 1
+
+SCHEMA = Schema(
+    version=_VERSION,
+    tables=f"""
     BEGIN IMMEDIATE;
     CREATE TABLE episodes ({COLUMNS}, size, mtime_ns, PRIMARY KEY (episode_id, batch_id)) WITHOUT ROWID;
     CREATE TABLE damaged (episode_id, batch_id, size, mtime_ns, reason, PRIMARY KEY (episode_id, batch_id))
         WITHOUT ROWID;
-    PRAGMA user_version = {VERSION};
+    PRAGMA user_version = {_VERSION};
     COMMIT;
-"""
+""",
+    probes=(
+        f"SELECT {COLUMNS}, size, mtime_ns FROM episodes LIMIT 0",
+        "SELECT episode_id, batch_id, size, mtime_ns, reason FROM damaged LIMIT 0",
+    ),
+)
 
 _COMMON = [name for name in EpisodeRow.__struct_fields__ if name in EpisodeRecord.__struct_fields__]
 
@@ -123,56 +102,3 @@ def _storable(value: object) -> object:
         case datetime():
             return value.isoformat()
     return value
-
-
-def connect(path: Path) -> sqlite3.Connection:
-    """Open the database, or make a new one where there is none that can be used.
-
-    Raises:
-        StoreError: when the file can be neither used nor replaced, or others keep it locked.
-    """
-    try:
-        try:
-            return _open(path)
-        except DATABASE_ERRORS as exc:
-            if not _is_damage(exc):
-                raise
-            logger.warning("%s cannot be used (%s) and is made anew from the episode files", path, exc)
-        for suffix in _SIDE_FILES:
-            path.with_name(path.name + suffix).unlink(missing_ok=True)
-        return _open(path)
-    except (*DATABASE_ERRORS, OSError) as exc:
-        raise StoreError(f"{path} cannot be opened: {exc}; check its permissions and the room on the disk") from exc
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite's side files take over its mode
-    connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-    try:
-        _prepare(connection)
-    except DATABASE_ERRORS:
-        connection.close()
-        raise
-    return connection
-
-
-def _prepare(connection: sqlite3.Connection) -> None:
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (n_tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-    if version == 0 and n_tables == 0:
-        connection.executescript(_TABLES)
-        return
-    if version != VERSION:
-        raise sqlite3.DatabaseError(f"its schema is {version}, not {VERSION}")
-    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if verdict != "ok":
-        raise sqlite3.DatabaseError(verdict)
-    connection.execute(f"SELECT {COLUMNS}, size, mtime_ns FROM episodes LIMIT 0")
-    connection.execute("SELECT episode_id, batch_id, size, mtime_ns, reason FROM damaged LIMIT 0")
-
-
-def _is_damage(exc: Exception) -> bool:
-    code = getattr(exc, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
-    return code & 0xFF not in _NOT_THE_FILES_FAULT

@@ -10,8 +10,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from runner.database import DATABASE_ERRORS, connect
 from runner.errors import StoreError
-from runner.store.database import COLUMNS, DATABASE_ERRORS, EpisodeRow, connect, episode_row, from_columns, to_columns
+from runner.store.database import COLUMNS, SCHEMA, EpisodeRow, episode_row, from_columns, to_columns
 from runner.store.episodes import EpisodeFile, EpisodeStore
 from runner.store.files import Damaged, locked
 from runner.store.records import EpisodeRecord
@@ -154,7 +155,7 @@ def open_index(store: EpisodeStore) -> EpisodeIndex:
     """
     # Without the lock two processes could both find a corrupt database, and one delete what the other just made.
     with locked(store.runs, wait=True):
-        connection = connect(store.data_dir / "index.sqlite")
+        connection = connect(store.data_dir / "index.sqlite", SCHEMA)
     index = EpisodeIndex(store, connection)
     try:
         index.reconcile()

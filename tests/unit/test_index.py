@@ -121,7 +121,7 @@ def test_what_cannot_be_replaced_is_an_error_by_name(store: EpisodeStore) -> Non
 def test_a_busy_database_is_not_thrown_away(
     store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.store.database.BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("runner.database.BUSY_TIMEOUT_S", 0.05)
     (recording,) = _play(store, index, 1)
     other = sqlite3.connect(_database(store), isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
