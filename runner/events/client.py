@@ -38,7 +38,7 @@ _CREDENTIALS = """-----BEGIN NATS USER JWT-----
 
 
 class GuardedClient(Client):
-    """The client of nats-py with three of its traps closed.
+    """The client of nats-py with some of its traps closed.
 
     Args:
         tls_required: refuse to log in over plaintext. With ``tls://`` or TLS settings alone the client follows what
@@ -68,6 +68,24 @@ class GuardedClient(Client):
         if self._pongs and self._pongs[0].done():
             self._pongs[0] = asyncio.get_running_loop().create_future()
         await super()._process_pong()
+
+    async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
+        """Bytes that are no headers count as none: what they raise would end the read loop, for ever unnoticed."""
+        try:
+            return await super()._process_headers(headers)
+        except (UnicodeDecodeError, IndexError):
+            return None
+
+    async def _send_ping(self, future: asyncio.Future[Any] | None = None) -> None:
+        """A ping behind what was sent before it; the client's own overtakes that, and ``flush`` would prove nothing."""
+        self._pongs.append(future or asyncio.get_running_loop().create_future())
+        await self._send_command(b"PING\r\n")
+        await self._flush_pending()
+
+    @property
+    def reads(self) -> bool:
+        """Whether it still listens to the server."""
+        return self._reading_task is not None and not self._reading_task.done()
 
 
 def connect_options(address: BusAddress) -> dict[str, Any]:

@@ -81,8 +81,6 @@ async def deliver(client: Client, event: OutboxEvent, route: Route) -> Verdict:
             except (nats.errors.NoRespondersError, nats.errors.TimeoutError) as exc:
                 if route == "stream":
                     return Retry("no stream keeps it" if isinstance(exc, nats.errors.NoRespondersError) else shown(exc))
-        # The client writes a ping at once but a message a moment later: only the second ping is behind the message.
-        await client.flush(ACK_TIMEOUT_S)
         await client.flush(ACK_TIMEOUT_S)
     except _PERMANENT as exc:
         return Dead(shown(exc))

@@ -124,6 +124,9 @@ class ClientLife:
             if time.monotonic() - self._last_sign > STUCK_S:
                 self.give_up()
             return True
+        if not self.client.reads:
+            self.give_up()
+            return True
         connects = self._connects
         try:
             await self.client.flush(timeout=timeout_s)

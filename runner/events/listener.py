@@ -47,10 +47,7 @@ class Listener:
         for pattern in patterns:
             if pattern not in self._subscriptions:
                 self._subscriptions[pattern] = await client.subscribe(pattern, cb=self._taking(pattern))
-        if patterns:
-            # The client's first ping goes ahead of what is not yet written. With the second answer the server listens,
-            # and a refusal has come.
-            await client.flush(FLUSH_S)
+        if patterns:  # with the answer the server listens, and a refusal has come
             await client.flush(FLUSH_S)
 
     async def close(self) -> None:

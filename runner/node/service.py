@@ -154,7 +154,8 @@ class Node:
             if left_s <= 0:
                 return
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), min(left_s, LOOK_S))
+                async with asyncio.timeout(min(left_s, LOOK_S)):
+                    await self._stopping.wait()
 
     def _become(self, status: NodeStatus, announcer: Announcer) -> None:
         self._status = status
