@@ -35,7 +35,7 @@ STAND_BY_S = 1.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 10.0
 GATHER_S = 0.1
-"""Seconds that new events wait for others: one look into the outbox and one mark serve them all."""
+"""Seconds from one look into the outbox to the next at least: events that come one by one share it, and its marks."""
 
 
 class Drain:
@@ -75,8 +75,9 @@ class Drain:
             if cause is None:
                 failures = 0
                 self._tell_well()
-                if await _wait(self.added, POLL_S):
-                    await asyncio.sleep(GATHER_S)
+                emptied = loop.time()
+                await _wait(self.added, POLL_S)
+                await asyncio.sleep(emptied + GATHER_S - loop.time())
                 self.added.clear()
             else:
                 failures += 1
@@ -160,13 +161,12 @@ def pause_s(failures: int) -> float:
     return longest * random.uniform(0.5, 1.0)
 
 
-async def _wait(event: asyncio.Event, timeout_s: float) -> bool:
-    """Whether the event was set in time."""
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
     try:
         async with asyncio.timeout(timeout_s):
-            return await event.wait()
+            await event.wait()
     except TimeoutError:
-        return False
+        return
 
 
 def _is_cancelled() -> bool:

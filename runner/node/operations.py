@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any, TypeVar, assert_never
 
 import msgspec
 from ulid import ULID
@@ -38,6 +38,8 @@ from runner.spec import BatchSpec, resolve_environment
 from runner.store import EpisodeStore, is_id
 from runner.types import Limits
 
+_T = TypeVar("_T")
+
 CHUNK_BYTES = 256 * 1024
 N_LISTED = 200
 MAX_REQUEST_BYTES = 64 * 1024
@@ -66,17 +68,21 @@ class Operations:
     queue: BatchQueue
     player: Player
     health: Callable[[], NodeHealth]
+    stopping: Callable[[], bool]
     shutdown: Callable[[bool], object]
 
-    def answer(self, payload: bytes) -> bytes:
-        """The reply to a request, whatever its bytes are."""
+    def answer(self, payload: bytes, *, commands: bool = True) -> bytes:
+        """The reply to a request, whatever its bytes are; without ``commands`` only ``health`` is answered."""
         request_id = ""
         problems: list[BaseException] = []
         result: Any = None
         with boundary(problems.append):
             _check_size(payload)
             request_id = msgspec.json.decode(payload, type=_WithId).id
-            result = self._do(msgspec.json.decode(payload, type=Request))
+            request = msgspec.json.decode(payload, type=Request)
+            if not commands and request.op != "health":
+                raise Refused("no_control", "this node takes no requests here", "set nats.control in its profile")
+            result = self._do(request)
         if not problems:
             return msgspec.json.encode(Reply(id=request_id, ok=True, result=msgspec.Raw(msgspec.json.encode(result))))
         return msgspec.json.encode(Reply(id=request_id, ok=False, error=_error(problems[0])))
@@ -103,11 +109,15 @@ class Operations:
     def _start(self, args: StartArgs) -> list[BatchState]:
         if not is_id(args.batch_id):
             raise Refused("bad_request", "batch_id has to be a ULID", "make a new one for each request to play")
+        if self.stopping():
+            raise Refused("stopping", "this node is about to stop", "start it again, or ask another one")
         if not args.envs:
             raise Refused("bad_request", "envs is empty", "name at least one environment of the profile")
         if known := self._batches(args.batch_id):
             return [self._state(batch) for batch in (self._resume(known) if args.resume else known)]
         specs = [self._spec(args, env) for env in args.envs]
+        if len({spec.env for spec in specs}) < len(specs):
+            raise Refused("bad_request", "envs names an environment twice", "use repeat or attempts to play more of it")
         batches = [_queued(args.batch_id, spec, alone=len(specs) == 1) for spec in specs]
         for batch in batches:
             self.queue.add(batch)
@@ -139,28 +149,34 @@ class Operations:
             attempts=args.attempts,
             task_index=args.task_index,
             seed=args.seed,
-            concurrency=args.concurrency or episode.concurrent,
-            limits=Limits(args.max_rounds or episode.max_rounds, args.max_duration_sec or episode.max_duration_sec),
+            concurrency=_given(args.concurrency, episode.concurrent),
+            limits=Limits(
+                _given(args.max_rounds, episode.max_rounds), _given(args.max_duration_sec, episode.max_duration_sec)
+            ),
             tracing=self.profile.tracing,
         ).checked()
 
     def _command(self, name: CommandName, target: TargetArgs) -> dict[str, str]:
         if (target.batch_id is None) == (target.episode_id is None):
             raise Refused("bad_request", "give either batch_id or episode_id")
-        running = self.player.batch
         if target.episode_id is not None:
-            if running is None or target.episode_id not in running.episode_ids:
+            if not self.player.command_episode(name, target.episode_id):
                 raise Refused("not_found", f"episode {target.episode_id!r} is not being played")
-            running.command(name, target.episode_id)
             return {}
         batches = self._batches(target.batch_id or "")
         if not batches:
             raise Refused("not_found", f"there is no batch {target.batch_id!r}", "ask list for the batches")
-        for batch in batches:
-            if running is not None and running.batch_id == batch.batch_id:
-                running.command(name)
-            elif name == "cancel" and batch.status in ("queued", "interrupted"):
-                self.player.give_up(batch)
+        # A batch may begin to be played between the two questions, so it is asked for once more.
+        obeyed = [
+            self.player.command(name, batch.batch_id)
+            or (name == "cancel" and self.player.give_up(batch))
+            or self.player.command(name, batch.batch_id)
+            for batch in batches
+        ]
+        if not any(obeyed):
+            raise Refused(
+                "not_running", f"{name}: batch {target.batch_id!r} is not being played", "ask list for its state"
+            )
         return {}
 
     def _episode(self, args: EpisodeArgs) -> EpisodeChunk:
@@ -169,15 +185,13 @@ class Operations:
         return EpisodeChunk(total=len(data), sha256=hashlib.sha256(data).hexdigest(), data=part)
 
     def _state(self, batch: QueuedBatch) -> BatchState:
-        running = self.player.batch
-        paused = running is not None and running.batch_id == batch.batch_id and running.paused
         return BatchState(
             batch_id=batch.batch_id,
             battery_id=batch.battery_id,
             env=batch.spec.env,
             agent=batch.spec.agent,
             model=batch.spec.model,
-            status="paused" if paused else batch.status,
+            status="paused" if self.player.pauses(batch.batch_id) else batch.status,
             n_done=batch.n_done,
             n_planned=batch.spec.n_planned,
         )
@@ -189,6 +203,10 @@ class Operations:
             agents=registry.names(registry.AGENTS),
             models=[self.profile.agent.model],
         )
+
+
+def _given(value: _T | None, otherwise: _T) -> _T:
+    return otherwise if value is None else value
 
 
 def derived_batch_id(battery_id: str, env: str) -> str:

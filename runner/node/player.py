@@ -6,10 +6,9 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from runner.batch import Batch
-from runner.errors import boundary
+from runner.errors import boundary, log_failure
 from runner.node.queue import BatchQueue, QueuedBatch
 from runner.observers import Observer
 from runner.playing import CommandName
@@ -19,6 +18,9 @@ from runner.types import BatchProgress, Item
 from runner.workspace import Workspace
 
 logger = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+"""Seconds until the queue is looked at again after something went wrong."""
 
 
 @dataclass(frozen=True)
@@ -49,18 +51,25 @@ class Player:
         self._changed = threading.Condition()
         self._stopping = False
         self._draining = False
+        self._claimed: QueuedBatch | None = None
         self._batch: Batch | None = None
+        self._early: list[CommandName] = []
         self._thread = threading.Thread(target=self._serve, name="player", daemon=True)
-
-    @property
-    def batch(self) -> Batch | None:
-        """The batch that is played now."""
-        return self._batch
 
     @property
     def idle(self) -> bool:
         """Whether nothing is played and nothing waits."""
-        return self._batch is None and not self._queue.waiting()
+        return self._claimed is None and not self._queue.waiting()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether ``stop`` was called."""
+        return self._stopping
+
+    def pauses(self, batch_id: str) -> bool:
+        """Whether this batch is being played and paused."""
+        batch = self._batch
+        return batch is not None and batch.batch_id == batch_id and batch.paused
 
     def start(self) -> None:
         """Begin to play."""
@@ -71,28 +80,46 @@ class Player:
         with self._changed:
             self._changed.notify()
 
-    def command(self, name: CommandName, episode_id: str | None = None) -> None:
-        """Command the batch that is played now."""
-        if (batch := self._batch) is not None:
-            batch.command(name, episode_id)
+    def command(self, name: CommandName, batch_id: str) -> bool:
+        """Command a batch, which may be about to start; False when it is not the one that is played."""
+        with self._changed:
+            if self._claimed is None or self._claimed.batch_id != batch_id:
+                return False
+            if self._batch is None:
+                self._early.append(name)
+            else:
+                self._batch.command(name)
+            return True
 
-    def give_up(self, queued: QueuedBatch) -> None:
-        """End a batch that is not being played for good, with what there is of it."""
+    def command_episode(self, name: CommandName, episode_id: str) -> bool:
+        """Command an episode; False when it is not being played."""
+        batch = self._batch
+        if batch is None or episode_id not in batch.episode_ids:
+            return False
+        batch.command(name, episode_id)
+        return True
+
+    def give_up(self, queued: QueuedBatch) -> bool:
+        """End a batch that waits or was interrupted for good; False when it is neither any more."""
+        if not self._queue.set_status(queued.batch_id, "cancelled", only=("queued", "interrupted")):
+            return False
+        self._announce_from_files(queued, "interrupted" if queued.status == "interrupted" else "cancelled")
+        return True
+
+    def announce_missing(self, known_ids: set[str]) -> None:
+        """Announce batches that are over but whose events an earlier process did not get to add."""
+        for queued in self._queue.ended():
+            if f"batch:{queued.batch_id}" not in known_ids:
+                self._announce_from_files(queued, "completed" if queued.status == "completed" else "cancelled")
+
+    def _announce_from_files(self, queued: QueuedBatch, status: BatchStatus) -> None:
         tally = Tally()
         for record in self._played(queued.batch_id):
             tally.add(record)
-        status: BatchStatus = "interrupted" if queued.status == "interrupted" else "cancelled"
+        ids = (queued.batch_id, queued.battery_id)
         self._announce.result(
-            tally.result(
-                queued.spec,
-                batch_id=queued.batch_id,
-                battery_id=queued.battery_id,
-                status=status,
-                data_label="",
-                duration_s=0.0,
-            )
+            tally.result(queued.spec, batch_id=ids[0], battery_id=ids[1], status=status, data_label="", duration_s=0.0)
         )
-        self._queue.set_status(queued.batch_id, "cancelled")
 
     def drain(self) -> None:
         """Play what is queued, then stop."""
@@ -114,25 +141,42 @@ class Player:
         return not self._thread.is_alive()
 
     def _serve(self) -> None:
-        while (queued := self._next()) is not None:
-            with boundary(partial(self._failed, queued)):
-                self._play(queued)
+        ended = False
+        while not ended:
+            problems: list[BaseException] = []
+            with boundary(problems.append):
+                ended = not self._play_next()
+            for problem in problems:
+                logger.warning("a batch cannot be played: %s: %s", type(problem).__name__, problem)
+                with boundary(log_failure(logger, "setting the batch aside")):
+                    self._set_aside()
             with self._changed:
-                self._batch = None
-            self._announce.busy(not self.idle)
+                self._claimed = self._batch = None
+                if problems and not self._stopping:
+                    self._changed.wait(RETRY_S)
+            with boundary(log_failure(logger, "telling what is played")):
+                self._announce.busy(not self.idle)
 
-    def _next(self) -> QueuedBatch | None:
+    def _play_next(self) -> bool:
+        """Play one batch; False when there will be none any more."""
         with self._changed:
-            while not self._stopping:
-                if waiting := self._queue.waiting():
-                    return waiting[0]
-                if self._draining:
-                    return None
+            self._early.clear()
+            while (queued := self._claim()) is None:
+                if self._stopping or self._draining:
+                    return False
                 self._changed.wait()
-        return None
+            self._claimed = queued
+        self._play(queued)
+        return True
+
+    def _claim(self) -> QueuedBatch | None:
+        if self._stopping:
+            return None
+        waiting = self._queue.waiting()
+        claimed = (batch for batch in waiting if self._queue.set_status(batch.batch_id, "running", only=("queued",)))
+        return next(claimed, None)
 
     def _play(self, queued: QueuedBatch) -> None:
-        self._queue.set_status(queued.batch_id, "running")
         batch = Batch(
             queued.spec,
             self._workspace,
@@ -144,8 +188,8 @@ class Player:
         )
         with self._changed:
             self._batch = batch
-            if self._stopping:
-                batch.command("interrupt")
+            for name in self._early + (["interrupt"] if self._stopping else []):
+                batch.command(name)
         self._announce.busy(True)
         result = batch.run()
         if result.status != "interrupted":  # announced first: killed in between, a resumed batch announces it again
@@ -153,10 +197,10 @@ class Player:
         self._queue.set_status(queued.batch_id, result.status)
         self._queue.set_done(queued.batch_id, result.n_episodes)
 
-    def _failed(self, queued: QueuedBatch, exc: BaseException) -> None:
+    def _set_aside(self) -> None:
         """A batch that cannot be built or stored waits to be resumed."""
-        logger.warning("batch %s cannot be played: %s: %s", queued.batch_id, type(exc).__name__, exc)
-        self._queue.set_status(queued.batch_id, "interrupted")
+        if self._claimed is not None:
+            self._queue.set_status(self._claimed.batch_id, "interrupted", only=("running",))
 
     def _keep_progress(self, item: Item) -> None:
         if isinstance(item, BatchProgress):

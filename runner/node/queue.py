@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -58,12 +60,10 @@ class BatchQueue:
 
     def add(self, batch: QueuedBatch) -> bool:
         """Append a batch; False when its id is known already."""
-        with self._lock:
-            cursor = self._connection.execute(
-                f"INSERT OR IGNORE INTO batches ({_COLUMNS}) VALUES (?, ?, ?, ?, ?)",
-                (batch.batch_id, batch.battery_id, msgspec.json.encode(batch.spec), batch.status, batch.n_done),
-            )
-            return cursor.rowcount == 1
+        return self._write(
+            f"INSERT OR IGNORE INTO batches ({_COLUMNS}) VALUES (?, ?, ?, ?, ?)",
+            (batch.batch_id, batch.battery_id, msgspec.json.encode(batch.spec), batch.status, batch.n_done),
+        )
 
     def get(self, batch_id: str) -> QueuedBatch | None:
         """A batch by its id."""
@@ -78,31 +78,44 @@ class BatchQueue:
         """What is to be played, the next one first."""
         return self._select("WHERE status = 'queued' ORDER BY position", ())
 
+    def ended(self) -> list[QueuedBatch]:
+        """What is over for good."""
+        return self._select("WHERE status IN ('completed', 'cancelled') ORDER BY position", ())
+
     def newest(self, limit: int) -> list[QueuedBatch]:
         """The batches asked for last."""
         return self._select("ORDER BY position DESC LIMIT ?", (limit,))
 
-    def set_status(self, batch_id: str, status: Status) -> None:
-        """Say what became of a batch."""
-        self._update("status = ?", status, batch_id)
+    def set_status(self, batch_id: str, status: Status, *, only: tuple[Status, ...] = ()) -> bool:
+        """Say what became of a batch; with ``only``, if it is in one of these states, and returns whether it was."""
+        condition = f" AND status IN ({', '.join('?' * len(only))})" if only else ""
+        return self._write(f"UPDATE batches SET status = ? WHERE batch_id = ?{condition}", (status, batch_id, *only))
 
     def set_done(self, batch_id: str, n_done: int) -> None:
         """Say how many episodes of a batch are over."""
-        self._update("n_done = ?", n_done, batch_id)
+        self._write("UPDATE batches SET n_done = ? WHERE batch_id = ?", (n_done, batch_id))
 
     def close(self) -> None:
         """Close the file."""
         with self._lock:
             self._connection.close()
 
-    def _update(self, change: str, value: str | int, batch_id: str) -> None:
-        with self._lock:
-            self._connection.execute(f"UPDATE batches SET {change} WHERE batch_id = ?", (value, batch_id))
+    def _write(self, statement: str, values: tuple[object, ...]) -> bool:
+        with self._session() as connection:
+            return connection.execute(statement, values).rowcount == 1
 
     def _select(self, condition: str, values: tuple[str | int, ...]) -> list[QueuedBatch]:
-        with self._lock:
-            rows = self._connection.execute(f"SELECT {_COLUMNS} FROM batches {condition}", values).fetchall()
+        with self._session() as connection:
+            rows = connection.execute(f"SELECT {_COLUMNS} FROM batches {condition}", values).fetchall()
         return [_batch(row) for row in rows]
+
+    @contextmanager
+    def _session(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                yield self._connection
+            except sqlite3.Error as exc:
+                raise StoreError(f"the queue of batches cannot be used: {exc}; is the disk full?") from exc
 
 
 def _batch(row: tuple[str, str | None, bytes, Status, int]) -> QueuedBatch:

@@ -76,8 +76,8 @@ class Node:
         self._started = self._asked = time.monotonic()
 
     def stop(self, *, drain: bool = False) -> None:
-        """Begin to stop; in the node's event loop, e.g. from a signal handler."""
-        self._drain = drain
+        """Begin to stop; in the node's event loop, e.g. from a signal handler. A second call ends a drain."""
+        self._drain = drain and not self._stopping.is_set()
         self._stopping.set()
 
     async def run(self) -> None:
@@ -96,7 +96,11 @@ class Node:
             stack.callback(queue.close)
             announcer = Announcer(workspace, durable_names(self._profile.nats), role="node")
             stack.callback(announcer.close)
-            broker = Broker(self._data_dir, self._name)
+            broker = Broker(
+                self._data_dir,
+                self._name,
+                on_restart=lambda: lock.announce(self._node_file(workspace, broker)),  # it may have moved
+            )
             broker.start()
             stack.callback(broker.stop)
             await self._serve(workspace, queue, announcer, broker, lock)
@@ -112,22 +116,19 @@ class Node:
         operations = self._operations(workspace, queue, player)
         served = asyncio.Event()
         work = [publisher.run(), live.run(), tell_health(live, self._profile, workspace.clock)]
-        heard = self._heard(operations)
-        work.append(serve(self._subject, heard, lambda: broker.address, name=self._name, on_served=served.set))
-        if self._profile.nats.control:
-            work.append(serve(self._subject, heard, self._egress, name=self._name))
+        home, away = self._heard(operations), self._heard(operations, commands=self._profile.nats.control)
+        work.append(serve(self._subject, home, lambda: broker.address, name=self._name, on_served=served.set))
+        work.append(serve(self._subject, away, self._egress, name=self._name))
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(each) for each in work]
-            async with asyncio.timeout(STOP_S):
-                await served.wait()
+            await _in_time(served)
             lock.announce(self._node_file(workspace, broker))
+            player.announce_missing(await asyncio.to_thread(announcer.outbox.known_ids))
             player.start()
             self._become("idle" if player.idle else "running", announcer)
             await self._until_stopped(player)
             self._become("stopping", announcer)
-            player.drain() if self._drain else player.stop()
-            if not await asyncio.to_thread(player.join, None if self._drain else STOP_S):
-                logger.warning("a step did not end within %g s; its episode is in the journal", STOP_S)
+            await self._end(player)
             self._become("stopped", announcer)
             await publisher.drained(STOP_S)
             await live.flush()
@@ -138,10 +139,10 @@ class Node:
     def _subject(self) -> str:
         return control_subject(self._name)
 
-    def _heard(self, operations: Operations) -> Callable[[bytes], bytes]:
+    def _heard(self, operations: Operations, *, commands: bool = True) -> Callable[[bytes], bytes]:
         def answer(payload: bytes) -> bytes:
             self._asked = time.monotonic()
-            return operations.answer(payload)
+            return operations.answer(payload, commands=commands)
 
         return answer
 
@@ -156,6 +157,16 @@ class Node:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(left_s, LOOK_S)):
                     await self._stopping.wait()
+
+    async def _end(self, player: Player) -> None:
+        """Play what is queued if asked to, then let the running steps end."""
+        player.drain() if self._drain else player.stop()
+        while not await asyncio.to_thread(player.join, LOOK_S if self._drain else STOP_S):
+            if not self._drain and player.stopping:
+                logger.warning("a step did not end within %g s; its episode is in the journal", STOP_S)
+                return
+            if not self._drain:
+                player.stop()
 
     def _become(self, status: NodeStatus, announcer: Announcer) -> None:
         self._status = status
@@ -177,6 +188,7 @@ class Node:
             queue=queue,
             player=player,
             health=lambda: self._health(workspace),
+            stopping=self._stopping.is_set,
             shutdown=lambda drain: loop.call_soon_threadsafe(partial(self.stop, drain=drain)),
         )
 
@@ -225,6 +237,16 @@ class Node:
             raise StoreError(
                 f"a node named {self._name} (boot {other}) answers on {address.shown} already; choose another --node"
             )
+
+
+async def _in_time(served: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(STOP_S):
+            await served.wait()
+    except TimeoutError as exc:
+        raise BusError(
+            "timeout", f"the own broker did not answer within {STOP_S:g} s; see logs/nats-server.log"
+        ) from exc
 
 
 def _boot_of(reply: bytes) -> str | None:

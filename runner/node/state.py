@@ -61,8 +61,7 @@ class StateLock:
         temporary.replace(self._file)
 
     def release(self) -> None:
-        """Let another node have the directory."""
-        self._file.unlink(missing_ok=True)
+        """Let another node have the directory; ``node.json`` stays, for clients that wait for the next one."""
         os.close(self._descriptor)
 
 

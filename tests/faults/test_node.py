@@ -166,7 +166,6 @@ async def test_sigterm_interrupts_says_stopped_and_exits_0(tmp_path: Path) -> No
         await _until(lambda: any(json.loads(message.data)["status"] == "stopped" for message in heard))
         await client.close()
     assert status == 0, said
-    assert not (data_dir / "node.json").exists()
     assert list((data_dir / "runs" / batch_id).glob("*.journal.jsonl")) == []
 
 
@@ -186,9 +185,7 @@ def test_a_second_node_refuses_with_the_pid_of_the_first(tmp_path: Path) -> None
 
 
 def test_a_name_that_answers_from_another_boot_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "profile.yaml").write_text(
-        "id: p\nnats: {control: true}\nenvironments: {lightweight: [{name: Maze}]}\n"
-    )
+    (tmp_path / "profile.yaml").write_text("id: p\nenvironments: {lightweight: [{name: Maze}]}\n")
     profile = ("--config", str(tmp_path / "profile.yaml"))
     with NatsServer(tmp_path / "shared") as shared:
         env = environ(NATS_URL=shared.url)
