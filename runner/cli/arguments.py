@@ -12,7 +12,13 @@ from typing import Literal, get_args
 from runner import __version__
 from runner.types import SpanLevel
 
-EPILOG = """exit codes:
+EPILOG = """commands with options of their own, see agentgym-runner COMMAND --help:
+  node       play what is asked for over the bus
+  watch      show what is said on a bus
+  outbox     show what waits to be delivered
+  nats-info  print the URL and the credential file of the node's broker
+
+exit codes:
   0  every episode ran, whatever its outcome
   1  an episode ended in an error, or something could not be stored or printed; with --dry-run: the run would not work
   2  usage or configuration
@@ -104,7 +110,7 @@ def _add_play(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--seed", type=int, help="for the agent's randomness (default 0)")
     group.add_argument("--concurrency", type=_at_least(1), metavar="N", help="episodes at the same time")
     group.add_argument("--max-rounds", type=_at_least(1), metavar="N", help="rounds after which an episode is cut")
-    group.add_argument("--max-duration", type=_seconds, metavar="SEC", help="seconds after which an episode is cut")
+    group.add_argument("--max-duration", type=seconds, metavar="SEC", help="seconds after which an episode is cut")
     group.add_argument("--tracing", choices=get_args(SpanLevel), help="how much goes into the trace (default full)")
     group.add_argument("--compat", action="store_true", help="AgentGym's rules with their quirks, not the strict ones")
     group.add_argument("--dry-run", action="store_true", help="only try whether that run would work")
@@ -130,7 +136,8 @@ def _at_least(least: int) -> type[int]:
     return number  # type: ignore[return-value]  # argparse takes any callable; int is what it returns
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """A positive number of seconds, for argparse."""
     value = float(text)
     if not (value > 0 and math.isfinite(value)):
         raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
+from runner.cli.arguments import seconds
 from runner.cli.egress import egress_of
 from runner.cli.logs import log_to
 from runner.cli.terminal import err
@@ -26,7 +27,7 @@ def main_node(argv: Sequence[str]) -> int:
     parser.add_argument("--config", metavar="NAME|PATH", help="the profile (default field-runner-4090)")
     parser.add_argument("--data-dir", metavar="DIR", help="the state directory (default ./data)")
     parser.add_argument("--node", metavar="NAME", help="this machine's name on the bus")
-    parser.add_argument("--idle-exit", type=float, metavar="SEC", help="leave after so long without anything to do")
+    parser.add_argument("--idle-exit", type=seconds, metavar="SEC", help="leave after so long without anything to do")
     given = parser.parse_args(argv)
     cwd = Path.cwd()
     profile = load_profile(given.config, environ=os.environ, cwd=cwd)

@@ -59,16 +59,22 @@ def _announced(session: Session, workspace: Workspace) -> Iterator[tuple[Announc
     egress = egress_of(session.profile)
     with closing(announcer):
         if egress() is None and not node_lives(workspace.data_dir):
-            announcer.status("running")
-            yield announcer, []
-            announcer.status("stopped")
+            with _running(announcer):
+                yield announcer, []
             return
         from runner.cli.outlet import Outlet
 
-        with closing(Outlet(announcer, workspace, egress)) as outlet:
-            announcer.status("running")
+        with closing(Outlet(announcer, workspace, egress)) as outlet, _running(announcer):
             yield announcer, [outlet]
-            announcer.status("stopped")
+
+
+@contextmanager
+def _running(announcer: Announcer) -> Iterator[None]:
+    announcer.status("running")
+    try:
+        yield
+    finally:
+        announcer.status("stopped")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,9 @@ from runner.spec import BatchSpec
 
 Status: TypeAlias = Literal["queued", "running", "completed", "cancelled", "interrupted"]
 
+BUSY_S = 1.0
+"""Seconds to wait for others that have the file locked; who asked the node waits, too."""
+
 _TABLE = """
 CREATE TABLE IF NOT EXISTS batches (
     position INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -50,7 +53,7 @@ class BatchQueue:
         """
         self._lock = threading.Lock()
         try:
-            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_S)
             path.chmod(0o600)
             self._connection.execute("PRAGMA journal_mode=WAL")
             self._connection.execute(_TABLE)
