@@ -25,6 +25,9 @@ OPTIONS: dict[str, Any] = {
 }
 """The options that held against every outage; the defaults hang for minutes and hide the cause."""
 
+UNANNOUNCED_TIMEOUT_S = 0.5
+"""Seconds to wait for JetStream where the server says that it has none: one who listens to all takes the question."""
+
 _JWT = re.compile(r"-+BEGIN NATS USER JWT-+\s+(\S+)\s")
 _SEED = re.compile(r"-+BEGIN USER NKEY SEED-+\s+(\S+)\s")
 _CREDENTIALS = """-----BEGIN NATS USER JWT-----
@@ -86,6 +89,11 @@ class GuardedClient(Client):
     def reads(self) -> bool:
         """Whether it still listens to the server."""
         return self._reading_task is not None and not self._reading_task.done()
+
+
+def announces_jetstream(client: Client) -> bool:
+    """Whether the server itself has JetStream; without, another one may still answer for it (cluster, leaf node)."""
+    return bool(client._server_info.get("jetstream"))
 
 
 def connect_options(address: BusAddress) -> dict[str, Any]:

@@ -55,18 +55,24 @@ class Drain:
         self._lock = lock
 
     async def run(self) -> None:
-        """Empty the outbox again and again until cancelled."""
+        """Empty the outbox again and again until cancelled; the lock is held only while there is a connection."""
         with _opened(self._lock) as descriptor:
-            while not _taken(descriptor):  # noqa: ASYNC110 - another process lets go of it
-                await asyncio.sleep(STAND_BY_S)
-            await self._work()
+            while True:
+                await self._uplink.up.wait()
+                if not _taken(descriptor):  # another process is at it
+                    await asyncio.sleep(STAND_BY_S)
+                    continue
+                try:
+                    await self._work()
+                finally:
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
 
     async def _work(self) -> None:
+        """Empty the outbox until the connection is lost: another process may have one."""
         failures = 0
         loop = asyncio.get_running_loop()
         looked_up = loop.time()
-        while True:
-            await self._uplink.up.wait()
+        while self._uplink.up.is_set():
             if self._uplink.came_up.is_set() or failures or loop.time() - looked_up > REFRESH_S:
                 self._uplink.came_up.clear()
                 self._routes.forget()

@@ -11,6 +11,7 @@ from nats.js.api import StreamInfo
 from nats.js.errors import APIError, NotFoundError
 
 from runner.errors import RunnerError
+from runner.events.client import UNANNOUNCED_TIMEOUT_S, announces_jetstream
 from runner.events.connect import Connection
 from runner.events.stream_reader import API_TIMEOUT_S, readable
 
@@ -50,17 +51,22 @@ async def streams_of(connection: Connection, patterns: Iterable[str]) -> list[St
 
 
 async def _names(connection: Connection, pattern: str) -> list[str]:
+    client = connection.client
+    announced = announces_jetstream(client)
+    timeout_s = API_TIMEOUT_S if announced else UNANNOUNCED_TIMEOUT_S
     try:
-        answer = await connection.client.request(
-            NAMES, msgspec.json.encode({"subject": pattern}), timeout=API_TIMEOUT_S
-        )
+        answer = await client.request(NAMES, msgspec.json.encode({"subject": pattern}), timeout=timeout_s)
         names = msgspec.json.decode(answer.data, type=_Names)
     except nats.errors.NoRespondersError:
         raise NoStreams("this bus keeps no streams") from None
     except msgspec.MsgspecError:
         raise NoStreams("this bus does not say which streams it keeps") from None
     except nats.errors.TimeoutError as exc:
-        raise _why_silent(connection, NAMES) or exc from None
+        if (refusal := _why_silent(connection, NAMES)) is not None:
+            raise refusal from None
+        if not announced and connection.connected:  # only one who subscribed to everything has heard the question
+            raise NoStreams("this bus keeps no streams") from None
+        raise exc from None
     if names.error is not None:
         raise NoStreams(f"this bus keeps no streams ({names.error.description})")
     return names.streams or []

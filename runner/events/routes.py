@@ -6,9 +6,11 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
+import nats.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
+from runner.events.client import UNANNOUNCED_TIMEOUT_S, announces_jetstream
 from runner.events.delivery import TRANSPORT_ERRORS, Route, shown
 from runner.events.outbox import Outbox
 from runner.events.sink import Uplink
@@ -18,6 +20,10 @@ from runner.events.subjects import EVENTS_STREAM
 logger = logging.getLogger(__name__)
 
 LOOKUP_TIMEOUT_S = 2.0
+FLUSH_TIMEOUT_S = 2
+PATIENCE = 2
+"""Lookups without an answer, in a row, after which none is expected of a server that answers otherwise."""
+
 API = "$JS.API"
 
 
@@ -38,6 +44,8 @@ class Routes:
         self._outbox = outbox
         self._wanted = set(subjects)
         self._routes: dict[str, Route] = {}
+        self._kept: set[str] = set()
+        self._silences = 0
 
     def forget(self) -> None:
         """Look everything up again: the server may be another one by now, or its streams may be."""
@@ -63,15 +71,39 @@ class Routes:
             streams: dict[str, str | None] = dict.fromkeys(self._wanted, EVENTS_STREAM)
         else:
             try:
-                streams = {subject: await stream_of(js, subject) for subject in sorted(self._wanted)}
-            except TRANSPORT_ERRORS:
-                if self._uplink.refused(f"{API}.STREAM.NAMES") is None:
+                streams = await self._ask(client)
+            except TRANSPORT_ERRORS as exc:
+                refused = self._uplink.refused(f"{API}.STREAM.NAMES") is not None
+                if not refused and not await self._is_silent(client, exc):
                     raise
-                self._routes = dict.fromkeys(self._wanted, "unknown")
+                # What a stream was seen to keep waits for that stream.
+                kept = set() if refused else self._kept
+                self._routes = {subject: "stream" if subject in kept else "unknown" for subject in self._wanted}
                 return
+            self._silences = 0
+            self._kept = {subject for subject, stream in streams.items() if stream is not None}
         for stream in {stream for stream in streams.values() if stream is not None}:
             await self._compare(js, stream)
         self._routes = {subject: "core" if stream is None else "stream" for subject, stream in streams.items()}
+
+    async def _ask(self, client: Client) -> dict[str, str | None]:
+        """The stream of each wanted subject."""
+        announced = announces_jetstream(client)
+        js = client.jetstream(timeout=LOOKUP_TIMEOUT_S if announced else UNANNOUNCED_TIMEOUT_S)
+        try:
+            return {subject: await stream_of(js, subject) for subject in sorted(self._wanted)}
+        except nats.errors.TimeoutError:
+            if announced or self._uplink.refused(f"{API}.STREAM.NAMES") is not None:
+                raise
+            return dict.fromkeys(self._wanted)  # only one who subscribed to everything has heard the question
+
+    async def _is_silent(self, client: Client, exc: BaseException) -> bool:
+        """Whether a server that is there does not answer such questions."""
+        if not isinstance(exc, nats.errors.TimeoutError):
+            return False
+        await client.flush(FLUSH_TIMEOUT_S)
+        self._silences += 1
+        return self._silences >= PATIENCE
 
     async def _compare(self, js: JetStreamContext, stream: str) -> None:
         try:

@@ -287,6 +287,17 @@ async def test_without_streams_there_is_no_history(server: NatsServer, tmp_path:
             assert watcher.numbers == [1, 2]
 
 
+async def test_one_who_listens_to_everything_is_not_taken_for_streams(tmp_path: Path) -> None:
+    with NatsServer(tmp_path / "plain", jetstream=False) as plain:
+        async with await Connection.open(BusAddress(plain.url), name="publisher") as publisher:
+            await publisher.client.subscribe(">")
+            await publisher.client.flush()
+            async with watching(plain) as watcher:
+                assert "this bus keeps no streams" in (await watcher.until_notice("no_history")).text
+                await publisher.client.publish(SUBJECT, status(1))
+                await watcher.until_count(1)
+
+
 async def test_a_pattern_that_streams_keep_in_part(server: NatsServer, client: Client) -> None:
     await add_stream(client)
     await add_stream(client, "T", subjects=["agentgym.live.>"], storage=StorageType.MEMORY)

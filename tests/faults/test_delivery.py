@@ -109,6 +109,20 @@ async def test_a_foreground_run_is_heard_on_the_running_nodes_broker(tmp_path: P
     assert [event["batch_id"] for event in durable(heard, BATCH_COMPLETED)] == [batch["batch_id"]]
 
 
+async def test_a_node_without_an_egress_leaves_it_to_a_run_that_has_one(tmp_path: Path) -> None:
+    heard: list[Msg] = []
+    with NatsServer(tmp_path / "nats", jetstream=False) as server, NodeProcess(tmp_path / "data"):
+        client = await subscriber(server.url, heard)
+        status, out, err = await command("--run", "Maze", "--json", env=environ(NATS_URL=server.url), cwd=tmp_path)
+        await client.flush()
+        await client.close()
+    assert status == 0, err
+    (batch,) = json.loads(out)["batches"]
+    assert [event["batch_id"] for event in durable(heard, BATCH_COMPLETED)] == [batch["batch_id"]]
+    assert len(durable(heard, EPISODE_COMPLETED)) == len(batch["episodes"])
+    assert "running" in [event["status"] for event in durable(heard, FIELD_STATUS)]
+
+
 async def subscriber_on(client: Client, heard: list[Msg]) -> None:
     async def take(message: Msg) -> None:
         heard.append(message)

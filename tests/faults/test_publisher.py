@@ -320,6 +320,37 @@ async def test_a_plain_subscriber_of_a_plain_server_gets_all_three_subjects(tmp_
     assert [message.subject for message in heard] == list(subjects.DURABLE)
 
 
+async def test_one_who_listens_to_everything_is_not_taken_for_jetstream(tmp_path: Path, outbox: Outbox) -> None:
+    heard: list[Msg] = []
+    with _plain(tmp_path) as server:
+        async with client_of(server) as client:
+            await client.subscribe(">", cb=_into(heard))
+            await client.flush()
+            outbox.add(*(event(number, kind) for number, kind in enumerate(subjects.DURABLE)))
+            async with publishing(outbox, sink(server)) as running:
+                await running.drained()
+                assert "stalled" not in [state.status for state in running.states]
+            await client.flush()
+    assert ids([message for message in heard if message.subject in subjects.DURABLE]) == _all_kinds()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_jetstream_that_never_answers_is_done_without(
+    tmp_path: Path, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[Msg] = []
+    monkeypatch.setattr(routes, "announces_jetstream", lambda client: True)
+    with _plain(tmp_path) as plain:
+        async with client_of(plain) as client:
+            await client.subscribe(">", cb=_into(heard))
+            await client.flush()
+            outbox.add(event(0))
+            async with publishing(outbox, sink(plain)) as running:
+                await running.drained()
+            await client.flush()
+    assert "event:0" in ids([message for message in heard if message.subject in subjects.DURABLE])
+
+
 async def test_a_wrong_password_is_named_and_events_wait_for_the_right_one(tmp_path: Path, outbox: Outbox) -> None:
     with NatsServer(tmp_path / "server", config=_users(">", "another")) as server:
         outbox.add(event(0))
