@@ -24,6 +24,7 @@ from tests.publishing import client_of, event, ids, outbox_in, publishing, sink,
 
 ROOT = Path(__file__).parents[2]
 N_EVENTS, N_KILLS = (2000, 10) if os.environ.get("AGENTGYM_FAULTS") == "full" else (600, 3)
+PAUSES_S = (2, 12, 60) if os.environ.get("AGENTGYM_FAULTS") == "full" else (2,)
 PASSWORD = "canary-of-the-publisher"
 
 
@@ -182,7 +183,8 @@ def _nowhere() -> None:
     raise ConfigError("the bus URL is not valid")
 
 
-async def test_a_paused_server_gets_everything_once(server: NatsServer, outbox: Outbox) -> None:
+@pytest.mark.parametrize("paused_s", PAUSES_S)
+async def test_a_paused_server_gets_everything_once(server: NatsServer, outbox: Outbox, paused_s: float) -> None:
     async with publishing(outbox, sink(server, "local")) as running:
         outbox.add(event(0))
         await running.drained()
@@ -192,6 +194,7 @@ async def test_a_paused_server_gets_everything_once(server: NatsServer, outbox: 
         assert time.monotonic() - started < 1
         await running.state("stalled", "does not answer")
         assert time.monotonic() - started < 6
+        await asyncio.sleep(max(0.0, started + paused_s - time.monotonic()))
         server.resume()
         await running.drained()
     assert sorted(ids(await stored(server))) == sorted(f"event:{number}" for number in range(400))
