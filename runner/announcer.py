@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
@@ -21,11 +22,14 @@ from runner.workspace import Workspace
 
 logger = logging.getLogger(__name__)
 
+KEPT = 1000
+"""Events remembered that could not be added."""
+
 
 class Announcer:
     """Adds events to the outbox; from any thread, and never an error to whoever plays.
 
-    What cannot be added now is derived from the episode files at the next start.
+    What cannot be added now is added with the next event, or derived from the episode files at the next start.
     """
 
     def __init__(self, workspace: Workspace, names: DurableNames, *, role: Literal["node", "run"]) -> None:
@@ -41,6 +45,8 @@ class Announcer:
         self._n_status = itertools.count()
         self._status: NodeStatus | None = None
         self._lock = threading.Lock()
+        self._adding = threading.Lock()
+        self._unadded: deque[OutboxEvent] = deque(maxlen=KEPT)
         enqueue_missing(workspace.index, self.outbox, names)
 
     def record(self, record: EpisodeRecord) -> None:
@@ -78,8 +84,10 @@ class Announcer:
         self.outbox.close()
 
     def _add(self, make: Callable[[], OutboxEvent]) -> None:
-        with boundary(log_failure(logger, "announcing")):
-            self.outbox.add(make())
+        with boundary(log_failure(logger, "announcing")), self._adding:
+            self._unadded.append(make())
+            self.outbox.add(*self._unadded)
+            self._unadded.clear()
 
 
 def durable_names(nats: NatsSettings) -> DurableNames:

@@ -22,11 +22,12 @@ from runner.events.codec import MAX_BYTES, MAX_DEPTH, headers_for
 from runner.events.control import ARGS, ERRORS, RESULTS, ControlError, Op, Reply
 from runner.events.live_items import LiveBatch, LiveItem
 from runner.events.schema import DURABLE_TYPES, ForeignEpisode
-from runner.events.streams import MIB, stream_configs
+from runner.events.streams import stream_configs
 from runner.types import Outcome
 from scripts.event_texts import CONTROL, HEADERS, IDS, INTRO, LIVE, MEANINGS, STREAMS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
+MIB = 1 << 20
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema: TypeAlias = dict[str, Any]
 

@@ -75,10 +75,15 @@ events, so put them together by `episode_id` and `seq`.
 CONTROL = """## Control
 
 A request goes to `agentgym.control.<node>` with a reply subject; the reply repeats its `id`. A request names only
-environments, agents and models of the node's profile. It has at most 64 KiB.
+environments, agents and models of the node's profile. It has at most 64 KiB, and its `id` at most 200 visible
+characters. Texts in errors have at most 200 characters; what they repeat of the request is made visible.
 """
 
 STREAMS = """
-On any other broker nothing is created: events go into the stream that keeps their subject. Where none does, an event
-counts as delivered once the server has passed it on to those who listen at that moment.
+These are the values without `nats.streams` in the profile, which sets other ones. They hold from the next start of the
+node on; what the streams keep stays.
+
+On any other broker nothing is created: events go into the stream that keeps their subject. Where none does, or
+where the broker does not let us ask, an event counts as delivered once the server has passed it on to those who listen
+at that moment. Events wait for a JetStream that is there and does not answer.
 """

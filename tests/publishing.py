@@ -37,6 +37,11 @@ def sink(server: NatsServer, name: str = "egress", **login: Any) -> Sink:  # noq
     return Sink(name, lambda: BusAddress(server.url, **login), owned=name == "local")
 
 
+def place(server: NatsServer) -> str:
+    """What the outbox calls an egress at this server."""
+    return f"egress {server.url}"
+
+
 @contextmanager
 def outbox_in(folder: Path) -> Iterator[Outbox]:
     outbox = Outbox(folder / "outbox.sqlite")

@@ -7,11 +7,21 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
+from runner.cli.egress import egress_of
+from runner.cli.logs import log_to_person
 from runner.cli.terminal import console, err, print_json, safe
-from runner.config import load_profile, resolve_data_dir
-from runner.events.outbox import DeadLetter, Outbox, SinkCounts
+from runner.config import Profile, load_profile, resolve_data_dir
+from runner.events.outbox import LOCAL, DeadLetter, Outbox, SinkCounts
 
 ALL = "all"
+
+
+class SinkReport(SinkCounts, frozen=True, kw_only=True):
+    """What the outbox holds for a sink, and whether anything is sent there as things are set now."""
+
+    configured: bool
 
 
 def main_outbox(argv: Sequence[str]) -> int:
@@ -24,6 +34,7 @@ def main_outbox(argv: Sequence[str]) -> int:
         RunnerError: when the profile or the outbox cannot be used.
     """
     options = _parser().parse_args(argv)
+    log_to_person()
     profile = load_profile(options.config, environ=os.environ, cwd=Path.cwd())
     path = resolve_data_dir(options.data_dir, os.environ, profile, Path.cwd()) / "outbox.sqlite"
     if not path.exists():
@@ -32,7 +43,7 @@ def main_outbox(argv: Sequence[str]) -> int:
     outbox = Outbox(path)
     try:
         retried = _retry(outbox, options.retry)
-        _report(outbox.counts(), outbox.dead_letters(), as_json=options.json)
+        _report(_sinks(outbox, profile), outbox.dead_letters(), as_json=options.json)
     finally:
         outbox.close()
     return 0 if retried else 1
@@ -60,21 +71,33 @@ def _retry(outbox: Outbox, asked: str | None) -> bool:
     return n > 0
 
 
-def _report(counts: Mapping[str, SinkCounts], letters: Sequence[DeadLetter], *, as_json: bool) -> int:
+def _sinks(outbox: Outbox, profile: Profile) -> dict[str, SinkReport]:
+    from runner.events.places import place_of  # knows the client of the bus, which takes its time
+    from runner.events.sink import Sink
+
+    configured = (LOCAL, place_of(Sink("egress", egress_of(profile))))
+    return {
+        sink: SinkReport(configured=sink in configured, **msgspec.structs.asdict(counts))
+        for sink, counts in outbox.counts().items()
+    }
+
+
+def _report(sinks: Mapping[str, SinkReport], letters: Sequence[DeadLetter], *, as_json: bool) -> int:
     if as_json:
-        print_json({"sinks": counts, "dead_letters": letters})
+        print_json({"sinks": sinks, "dead_letters": letters})
         return 0
-    _print_counts(counts)
+    _print_sinks(sinks)
     _print_letters(letters)
     return 0
 
 
-def _print_counts(counts: Mapping[str, SinkCounts]) -> None:
+def _print_sinks(sinks: Mapping[str, SinkReport]) -> None:
     from rich.table import Table
 
-    table = Table("sink", "waiting", "arrived lately", "dead letters", title="Outbox")
-    for sink, count in counts.items():
-        table.add_row(safe(sink), str(count.pending), str(count.acked), str(count.dead))
+    table = Table("sink", "", "waiting", "arrived lately", "dead letters", title="Outbox")
+    for name, sink in sinks.items():
+        note = "" if sink.configured else "not configured"
+        table.add_row(safe(name), note, str(sink.pending), str(sink.acked), str(sink.dead))
     console().print(table)
 
 

@@ -12,9 +12,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.cli.logs import log_to_person
 from runner.cli.terminal import err
 from runner.config import Profile, load_profile, resolve_data_dir
-from runner.errors import ConfigError
+from runner.errors import ConfigError, RunnerError, boundary
+from runner.text import mask, one_line
 
 if TYPE_CHECKING:
     from runner.events.codec import DurableNames
@@ -39,17 +41,31 @@ def main_watch(argv: Sequence[str]) -> int:
         RunnerError: when there is no such bus, or it lets nobody in.
     """
     options = _parser().parse_args(argv)
+    log_to_person()
+    failures: list[BaseException] = []
     try:
-        asyncio.run(_watch(options))
+        with boundary(failures.append):
+            asyncio.run(_watch(options))
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # what is still buffered has nowhere to go, either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    for failure in failures:
+        _end(failure)
     return 0
 
 
+def _end(failure: BaseException) -> None:
+    """End because of a failure; no traceback, as that would quote what came from the bus."""
+    if isinstance(failure, BrokenPipeError):  # what is still buffered has nowhere to go, either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    elif isinstance(failure, RunnerError | OSError):
+        raise failure
+    else:
+        reason = one_line(mask(str(failure)))
+        raise RunnerError(f"the bus cannot be watched any more: {type(failure).__name__}: {reason}") from failure
+
+
 async def _watch(options: argparse.Namespace) -> None:
-    from runner.cli.watch_rows import json_lines, plain_lines
+    from runner.cli.watch_rows import MAX_LINE, json_lines, plain_lines
     from runner.events.consumer import Follow
     from runner.events.seen import Notice
 
@@ -63,7 +79,7 @@ async def _watch(options: argparse.Namespace) -> None:
                 seen = await follow.some()
                 text = "".join(f"{line}\n" for item in seen if not isinstance(item, Notice) for line in lines(item))
                 for notice in (item for item in seen if isinstance(item, Notice)):
-                    err(f"-- {notice.text}")
+                    err(f"-- {one_line(mask(notice.text), MAX_LINE)}")
                 if text:
                     await asyncio.to_thread(_write, text)  # a pipe may be full for long
 

@@ -21,6 +21,16 @@ Port: TypeAlias = Annotated[int, Meta(ge=1, le=65535, description="a port from 1
 Seconds: TypeAlias = Annotated[  # beyond the upper bound the operating system's own timers overflow
     float, Meta(gt=0, le=1_000_000_000, description="a number of seconds above 0 and at most 1000000000")
 ]
+KeptSeconds: TypeAlias = Annotated[  # the server refuses less than a tenth of a second
+    float, Meta(ge=1, le=1_000_000_000, description="a number of seconds from 1 to 1000000000")
+]
+DiskBytes: TypeAlias = Annotated[
+    int, Meta(ge=1 << 20, le=4 << 30, description="a whole number of bytes from 1048576 (1 MiB) to 4294967296 (4 GiB)")
+]
+MemoryBytes: TypeAlias = Annotated[
+    int,
+    Meta(ge=1 << 20, le=512 << 20, description="a whole number of bytes from 1048576 (1 MiB) to 536870912 (512 MiB)"),
+]
 NodeName: TypeAlias = Annotated[str, Meta(pattern=NODE_PATTERN, description=NODE_EXPECTED)]
 VariableName: TypeAlias = Annotated[
     str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z", description="the name of an environment variable, not its value")
@@ -124,12 +134,35 @@ class Environments(_Section, frozen=True):
     skip: tuple[SkipEntry, ...] = ()
 
 
+class EventsStream(_Section, frozen=True):
+    """How long, and up to which size, the node's own broker keeps durable events; full, it takes no more."""
+
+    max_age_sec: KeptSeconds = 30 * 86400.0
+    max_bytes: DiskBytes = 1 << 30
+    duplicate_window_sec: KeptSeconds = 600.0
+
+
+class LiveStream(_Section, frozen=True):
+    """How long, and up to which size, the node's own broker keeps live items; full, it drops the oldest."""
+
+    max_age_sec: KeptSeconds = 3600.0
+    max_bytes: MemoryBytes = 256 << 20
+
+
+class StreamSettings(_Section, frozen=True):
+    """The streams of the node's own broker."""
+
+    events: EventsStream = EventsStream()
+    live: LiveStream = LiveStream()
+
+
 class NatsSettings(_Section, frozen=True):
-    """Subjects of the durable events, and another broker that gets them too."""
+    """Subjects of the durable events, what the own broker keeps, and another broker that gets them too."""
 
     episode_completed: Subject = "agentgym.episode.completed.v1"
     eval_batch: Subject = "agentgym.eval.batch.completed.v1"
     field_status: Subject = "agentgym.field.status.v1"
+    streams: StreamSettings = StreamSettings()
     url: Text | None = None
     control: bool = False
     monitor_url: Text | None = None

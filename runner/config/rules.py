@@ -1,4 +1,4 @@
-"""What a profile's types cannot say: names and ports stand once, and URLs can be used."""
+"""What a profile's types cannot say: names and ports stand once, URLs can be used, and limits fit each other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ _Entries: TypeAlias = list[tuple[Where, EnvironmentEntry | SkipEntry]]
 def broken_rules(profile: Profile, show: Show) -> list[Problem]:
     """Every rule that the profile breaks."""
     entries = list(_entries(profile))
-    return [*_repeated_names(entries), *_repeated_ports(entries), *_bad_urls(profile, entries, show)]
+    return [
+        *_repeated_names(entries),
+        *_repeated_ports(entries),
+        *_bad_urls(profile, entries, show),
+        *_bad_windows(profile, show),
+    ]
 
 
 def _entries(profile: Profile) -> Iterator[tuple[Where, EnvironmentEntry | SkipEntry]]:
@@ -58,6 +63,15 @@ def _bad_urls(profile: Profile, entries: _Entries, show: Show) -> Iterator[Probl
     for server in profile.nats.url.split(",") if profile.nats.url else ():
         if not _is_url(server.strip(), _NATS):
             yield where, f"expected nats://, tls://, ws:// or wss:// URLs joined by commas, got {show(where, server)}"
+
+
+def _bad_windows(profile: Profile, show: Show) -> Iterator[Problem]:
+    """The server makes no stream that would remember ids for longer than messages."""
+    events = profile.nats.streams.events
+    if events.duplicate_window_sec > events.max_age_sec:
+        where = ("nats", "streams", "events", "duplicate_window_sec")
+        shown = show(where, events.duplicate_window_sec)
+        yield where, f"expected at most max_age_sec, which is {events.max_age_sec:g}, got {shown}"
 
 
 def _http_urls(profile: Profile, entries: _Entries) -> Iterator[tuple[Where, str | None]]:

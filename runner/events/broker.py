@@ -16,6 +16,7 @@ import msgspec
 from runner.errors import ConfigError, boundary, log_failure
 from runner.events import server_process
 from runner.events.address import BusAddress, Credential, read_credential
+from runner.events.disk_watch import DiskWatch
 from runner.events.failure import BusError
 from runner.events.pauses import Pauses
 from runner.events.private import write_secret
@@ -66,6 +67,7 @@ class Broker:
         self._guard = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
+        self._disk: DiskWatch | None = None
         self._first: Future[None] = Future()
         self._stopping = threading.Event()
 
@@ -106,10 +108,15 @@ class Broker:
         except BusError:
             self.stop()
             raise
+        self._disk = DiskWatch(self.folder, self._start_anew)
+        self._disk.start()
 
     def stop(self) -> None:
         """End the server and let go of its store; does nothing when it does not run."""
         self._stopping.set()
+        if self._disk is not None:
+            self._disk.close()
+            self._disk = None
         with self._guard:
             process = self._process
         if process is not None:
@@ -149,6 +156,14 @@ class Broker:
             if time.monotonic() - began > STEADY_S:
                 pauses.reset()
             self._stopping.wait(pauses.next())
+
+    def _start_anew(self) -> None:
+        """A server that could once not write to its store takes nothing more until it is started again."""
+        logger.warning("the disk of %s has room again, nats-server is ended for a fresh start", self.folder)
+        with self._guard:
+            process = self._process
+        if process is not None:
+            process.terminate()
 
     def _launch(self, server: str, lock: StoreLock) -> subprocess.Popen[bytes]:
         """Start a server and wait until it listens."""

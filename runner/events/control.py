@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from runner.events.fields import AgentName, BatchId, BatteryId, Boot, EnvName, EpisodeId, ModelName, NodeStatus, Pid
+from runner.events.live_items import EnvHealth, Host, ModelHealth
 
 _Choice: TypeAlias = Annotated[str | None, Meta(description="null: what the node's profile says")]
 _Limit: TypeAlias = Annotated[int | None, Meta(description="null: what the node's profile says")]
@@ -150,6 +151,9 @@ class EpisodeChunk(msgspec.Struct, kw_only=True):
     data: Annotated[bytes, Meta(description="base64 of at most 256 KiB from the offset on")]
 
 
+HealthItem: TypeAlias = EnvHealth | ModelHealth | Host
+
+
 class NodeHealth(msgspec.Struct, kw_only=True):
     """How the node is."""
 
@@ -162,6 +166,9 @@ class NodeHealth(msgspec.Struct, kw_only=True):
     uptime_s: Annotated[float, Meta(description="seconds since it started")]
     data_dir: Annotated[str, Meta(description="its state directory")]
     egress: Annotated[str | None, Meta(description="the other broker, without credentials; null without one")]
+    items: Annotated[list[HealthItem], Meta(description="the latest `env.health`, `model.health` and `host` items")] = (
+        msgspec.field(default_factory=list)
+    )
 
 
 class NodeList(msgspec.Struct, kw_only=True):

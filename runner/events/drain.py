@@ -16,6 +16,7 @@ from nats.aio.client import Client
 from runner.errors import StoreError
 from runner.events.delivery import TRANSPORT_ERRORS, Dead, Retry, Verdict, deliver, shown
 from runner.events.outbox import Ack, Outbox, OutboxEvent
+from runner.events.places import lock_of, place_of
 from runner.events.routes import Routes
 from runner.events.sink import Uplink
 
@@ -31,10 +32,11 @@ POLL_S = 0.5
 REFRESH_S = 60.0
 """Seconds after which the streams are looked up again even if all goes well."""
 
+LOST = "the connection was lost"
 STAND_BY_S = 1.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 10.0
-GATHER_S = 0.1
+GATHER_S = 0.25
 """Seconds from one look into the outbox to the next at least: events that come one by one share it, and its marks."""
 
 
@@ -45,39 +47,37 @@ class Drain:
         added: set it when there may be something new.
     """
 
-    def __init__(self, uplink: Uplink, outbox: Outbox, routes: Routes, lock: Path) -> None:
-        """Not at work before ``run``."""
+    def __init__(self, uplink: Uplink, outbox: Outbox, subjects: Sequence[str]) -> None:
+        """Not at work before ``run``; ``subjects`` are looked up even while nothing waits for them."""
         self.added = asyncio.Event()
         self._uplink = uplink
-        self._sink = uplink.sink.name
         self._outbox = outbox
-        self._routes = routes
-        self._lock = lock
+        self._subjects = subjects
 
     async def run(self) -> None:
         """Empty the outbox again and again until cancelled; the lock is held only while there is a connection."""
-        with _opened(self._lock) as descriptor:
-            while True:
-                await self._uplink.up.wait()
-                if not _taken(descriptor):  # another process is at it
-                    await asyncio.sleep(STAND_BY_S)
-                    continue
-                try:
-                    await self._work()
-                finally:
-                    fcntl.flock(descriptor, fcntl.LOCK_UN)
+        while True:
+            await self._uplink.up.wait()
+            place, client = place_of(self._uplink.sink), self._uplink.client
+            if place is not None and client is not None:
+                with _locked(lock_of(self._outbox.path, place)) as ours:
+                    if ours:
+                        routes = Routes(self._uplink, self._outbox, self._subjects, place)
+                        await self._work(_Courier(self._uplink, client, self._outbox, routes, place))
+                        continue
+            await asyncio.sleep(STAND_BY_S)  # another process is at it
 
-    async def _work(self) -> None:
-        """Empty the outbox until the connection is lost: another process may have one."""
+    async def _work(self, courier: _Courier) -> None:
+        """Empty the outbox until the connection is lost: another process may have one, or the sink be elsewhere."""
         failures = 0
         loop = asyncio.get_running_loop()
         looked_up = loop.time()
-        while self._uplink.up.is_set():
+        while courier.connected:
             if self._uplink.came_up.is_set() or failures or loop.time() - looked_up > REFRESH_S:
                 self._uplink.came_up.clear()
-                self._routes.forget()
+                courier.routes.forget()
                 looked_up = loop.time()
-            cause = await self._empty()
+            cause = await courier.empty()
             if cause is None:
                 failures = 0
                 self._tell_well()
@@ -95,24 +95,43 @@ class Drain:
         if self._uplink.up.is_set():
             self._uplink.tell("up")
 
-    async def _empty(self) -> str | None:
-        """Send what waits; returns why it had to stop, None when nothing waits any more."""
+
+class _Courier:
+    """Brings what waits for one place there, by one client: that never goes to another address."""
+
+    def __init__(self, uplink: Uplink, client: Client, outbox: Outbox, routes: Routes, place: str) -> None:
+        self.routes = routes
+        self._uplink = uplink
+        self._client = client
+        self._outbox = outbox
+        self._place = place
+        self._registered = False
+
+    @property
+    def connected(self) -> bool:
+        return self._uplink.client is self._client
+
+    async def empty(self) -> str | None:
+        """Send what waits; returns why it had to stop, None when nothing is left but what comes in meanwhile."""
         try:
+            if not self._registered:
+                await asyncio.to_thread(self._outbox.register, self._place)
+                self._registered = True
             while True:
-                events = await asyncio.to_thread(self._outbox.pending, self._sink, BATCH)
-                if (client := self._uplink.client) is None:
-                    return "the connection was lost"
-                await self._routes.learn(client, {event.subject for event in events})
-                if not events:
-                    return None
-                if (cause := await self._send(client, events)) is not None:
+                events = await asyncio.to_thread(self._outbox.pending, self._place, BATCH)
+                if not self.connected:
+                    return LOST
+                await self.routes.learn(self._client, {event.subject for event in events})
+                if events and (cause := await self._send(events)) is not None:
                     return cause
+                if len(events) < BATCH:
+                    return None
         except TRANSPORT_ERRORS as exc:
             return shown(exc)
         except StoreError as exc:
             return str(exc)
 
-    async def _send(self, client: Client, events: Sequence[OutboxEvent]) -> str | None:
+    async def _send(self, events: Sequence[OutboxEvent]) -> str | None:
         """Deliver one batch; returns what made that fail, None when all of it is settled."""
         waiting = iter(events)
         verdicts: dict[str, Verdict] = {}
@@ -120,7 +139,7 @@ class Drain:
 
         async def one_after_the_other() -> None:
             for event in waiting:
-                verdicts[event.id] = verdict = await self._deliver(client, event)
+                verdicts[event.id] = verdict = await self._deliver(event)
                 if isinstance(verdict, Retry):
                     causes.append(verdict.cause)
                 if causes:  # the rest has to wait anyway
@@ -136,16 +155,16 @@ class Drain:
                 with contextlib.suppress(StoreError):
                     self._note(verdicts)
                 raise
-            causes.append("the connection was lost")
+            causes.append(LOST)
         finally:
             lost.cancel()
         await asyncio.to_thread(self._note, verdicts)
         return causes[0] if causes else None
 
-    async def _deliver(self, client: Client, event: OutboxEvent) -> Verdict:
+    async def _deliver(self, event: OutboxEvent) -> Verdict:
         if (refusal := self._uplink.refused(event.subject)) is not None:
             return Dead(refusal)
-        verdict = await deliver(client, event, self._routes.of(event.subject))
+        verdict = await deliver(self._client, event, self.routes.of(event.subject))
         # A refusal comes beside the answer: what is refused looks like a time-out, or like a success where nothing
         # acknowledges.
         if (refusal := self._uplink.refused(event.subject)) is not None and getattr(verdict, "seq", None) is None:
@@ -155,10 +174,10 @@ class Drain:
     def _note(self, verdicts: dict[str, Verdict]) -> None:
         acks = [verdict for verdict in verdicts.values() if isinstance(verdict, Ack)]
         if acks:
-            self._outbox.ack(self._sink, acks)
+            self._outbox.ack(self._place, acks)
         for event_id, verdict in verdicts.items():
             if isinstance(verdict, Dead):
-                self._outbox.bury(self._sink, event_id, verdict.reason)
+                self._outbox.bury(self._place, event_id, verdict.reason)
 
 
 def pause_s(failures: int) -> float:
@@ -182,10 +201,11 @@ def _is_cancelled() -> bool:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def _locked(path: Path) -> Iterator[bool]:
+    """Whether the lock is ours; if so until the end of the block."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
-        yield descriptor
+        yield _taken(descriptor)
     finally:
         os.close(descriptor)
 

@@ -22,7 +22,7 @@ from runner.types import Item
 
 logger = logging.getLogger(__name__)
 
-INTERVAL_S = 0.075
+INTERVAL_S = 0.1
 MAX_MESSAGE = 512 * 1024
 MAX_QUEUED = 8 * 1024 * 1024
 MAX_UNSENT = 2 * 1024 * 1024
@@ -30,7 +30,7 @@ MAX_UNSENT = 2 * 1024 * 1024
 
 _ENVELOPE_SIZE = 512
 
-Queued: TypeAlias = tuple[LiveChannel, bytes]
+Queued: TypeAlias = tuple[LiveChannel, msgspec.Raw]
 
 
 class _Batch(msgspec.Struct):
@@ -55,7 +55,7 @@ class _Queue:
         self._size = 0
         self.dropped = 0
 
-    def put(self, channel: LiveChannel, item: bytes) -> None:
+    def put(self, channel: LiveChannel, item: msgspec.Raw) -> None:
         with self._lock:
             self._items.append((channel, item))
             self._size += len(item)
@@ -63,10 +63,10 @@ class _Queue:
                 self._size -= len(self._items.popleft()[1])
                 self.dropped += 1
 
-    def take(self) -> dict[LiveChannel, list[bytes]]:
+    def take(self) -> dict[LiveChannel, list[msgspec.Raw]]:
         with self._lock:
             items, self._items, self._size = self._items, deque(), 0
-        taken: dict[LiveChannel, list[bytes]] = {}
+        taken: dict[LiveChannel, list[msgspec.Raw]] = {}
         for channel, item in items:
             taken.setdefault(channel, []).append(item)
         return taken
@@ -98,8 +98,8 @@ class _Feed:
             for part in self._parts(items, min(MAX_MESSAGE, client.max_payload) - _ENVELOPE_SIZE):
                 await self._publish(client, channel, part)
 
-    def _parts(self, items: list[bytes], limit: int) -> Iterator[list[bytes]]:
-        part: list[bytes] = []
+    def _parts(self, items: list[msgspec.Raw], limit: int) -> Iterator[list[msgspec.Raw]]:
+        part: list[msgspec.Raw] = []
         size = 0
         for item in items:
             if len(item) > limit:
@@ -113,8 +113,8 @@ class _Feed:
         if part:
             yield part
 
-    async def _publish(self, client: Client, channel: LiveChannel, items: list[bytes]) -> None:
-        batch = _Batch(self._node, self._boot, self.queue.dropped, [msgspec.Raw(item) for item in items])
+    async def _publish(self, client: Client, channel: LiveChannel, items: list[msgspec.Raw]) -> None:
+        batch = _Batch(self._node, self._boot, self.queue.dropped, items)
         try:
             await client.publish(live_subject(channel, self._node), _ENCODER.encode(batch))
         except TRANSPORT_ERRORS as exc:
@@ -146,13 +146,12 @@ class LivePublisher:
     def __call__(self, item: Item) -> None:
         """Take what an episode or batch tells; from any thread."""
         with boundary(self._lost):
-            if (told := live_item(item)) is not None:
-                self._put(told)
+            self._put(item, live_item(item))
 
     def put(self, item: LiveItem) -> None:
         """Take a live item; from any thread."""
         with boundary(self._lost):
-            self._put(item)
+            self._put(item, msgspec.Raw(_ENCODER.encode(item)))
 
     async def run(self) -> None:
         """Send until cancelled."""
@@ -165,8 +164,7 @@ class LivePublisher:
         for feed in self._feeds:
             await feed.flush()
 
-    def _put(self, item: LiveItem) -> None:
-        encoded = _ENCODER.encode(item)
+    def _put(self, item: Item | LiveItem, encoded: msgspec.Raw) -> None:
         channel = channel_of(str(type(item).__struct_config__.tag))
         for feed in self._feeds:
             feed.queue.put(channel, encoded)

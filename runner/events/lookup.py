@@ -14,6 +14,8 @@ from runner.errors import RunnerError
 from runner.events.client import UNANNOUNCED_TIMEOUT_S, announces_jetstream
 from runner.events.connect import Connection
 from runner.events.stream_reader import API_TIMEOUT_S, readable
+from runner.events.streams import look_at
+from runner.text import mask, one_line
 
 NAMES: Final = "$JS.API.STREAM.NAMES"
 
@@ -68,19 +70,23 @@ async def _names(connection: Connection, pattern: str) -> list[str]:
             raise NoStreams("this bus keeps no streams") from None
         raise exc from None
     if names.error is not None:
-        raise NoStreams(f"this bus keeps no streams ({names.error.description})")
+        raise NoStreams(f"this bus keeps no streams ({_shown(names.error.description)})")
     return names.streams or []
 
 
 async def _info(connection: Connection, name: str) -> StreamInfo | None:
     try:
-        return await connection.client.jetstream(timeout=API_TIMEOUT_S).stream_info(name)
+        return await look_at(connection.client.jetstream(timeout=API_TIMEOUT_S), name)
     except NotFoundError:
         return None
     except APIError as exc:
-        raise NoStreams(f"stream {name} cannot be read ({exc.description})") from None
+        raise NoStreams(f"stream {_shown(name)} cannot be read ({_shown(str(exc.description))})") from None
     except nats.errors.TimeoutError as exc:
         raise _why_silent(connection, f"$JS.API.STREAM.INFO.{name}") or exc from None
+
+
+def _shown(text: str) -> str:
+    return one_line(mask(text), 120)
 
 
 def _why_silent(connection: Connection, subject: str) -> NoStreams | None:

@@ -22,16 +22,22 @@ LOCAL = "local"
 KEEP_S = 600.0
 """Seconds an event is kept after its last acknowledgement, so that it can be sent again.
 
-A broker flushes what it acknowledged to its disk every 2 minutes by default: a power loss takes the rest back.
+A broker flushes what it acknowledged to its disk every 2 minutes by default: a power loss takes the rest back. A sink
+that is new gets what is kept at that time: all that waits for another one, and what arrived there in these seconds.
 """
 
 FORGET_S = 30 * 86400.0
-"""Seconds after which a dead letter, or a sink that nobody serves any more, is given up."""
+"""Seconds after which a dead letter, or a sink that nobody has configured any more, is given up."""
 
 PRUNED_AT_ONCE = 5000
 
+_ADD_UNSETTLED = (
+    "INSERT OR IGNORE INTO events (id, subject, type, source, time, payload) "
+    "SELECT ?1, ?2, ?3, ?4, ?5, ?6 WHERE NOT EXISTS (SELECT 1 FROM settled WHERE id = ?1)"
+)
 
-class OutboxEvent(msgspec.Struct, frozen=True, kw_only=True):
+
+class OutboxEvent(msgspec.Struct, frozen=True):
     """A durable event ready to be sent: ``subject`` is where, ``type`` the canonical subject, ``source`` the node."""
 
     id: str
@@ -87,7 +93,7 @@ class Outbox:
         self.register(LOCAL)
 
     def register(self, *sinks: str) -> None:
-        """Say that these sinks are served; one that is new gets everything that is still kept."""
+        """Say that these sinks are configured; one that is new gets everything that is still kept."""
         with self._transaction() as connection:
             for sink in sinks:
                 row = (sink, self._now())
@@ -102,23 +108,18 @@ class Outbox:
         """Let events wait for every sink; those whose ids were ever added are left out. Returns how many were new."""
         if not events:
             return 0
+        rows = [
+            (event.id, event.subject, event.type, event.source, event.time.isoformat(), event.payload)
+            for event in events
+        ]
         with self._transaction() as connection:
-            known = "SELECT 1 FROM settled WHERE id = ?"
-            fresh = [event for event in events if connection.execute(known, (event.id,)).fetchone() is None]
-            n_new = sum(self._insert(connection, event) for event in fresh)
+            (last,) = connection.execute("SELECT coalesce(max(n), 0) FROM events").fetchone()
+            n_new = connection.executemany(_ADD_UNSETTLED, rows).rowcount
+            marks = "INSERT INTO marks (sink, n, state, at) SELECT name, n, 'pending', ? FROM events, sinks WHERE n > ?"
+            connection.execute(marks, (self._now(), last))
         if n_new and self.on_add is not None:
             self.on_add()
         return n_new
-
-    def _insert(self, connection: sqlite3.Connection, event: OutboxEvent) -> int:
-        row = (event.id, event.subject, event.type, event.source, event.time.isoformat(), event.payload)
-        into = "INSERT OR IGNORE INTO events (id, subject, type, source, time, payload) VALUES (?, ?, ?, ?, ?, ?)"
-        added = connection.execute(into, row)
-        if not added.rowcount:
-            return 0
-        marks = "INSERT INTO marks (sink, n, state, at) SELECT name, ?, 'pending', ? FROM sinks"
-        connection.execute(marks, (added.lastrowid, self._now()))
-        return 1
 
     def pending(self, sink: str, limit: int) -> list[OutboxEvent]:
         """The oldest events that wait for a sink."""
@@ -126,10 +127,9 @@ class Outbox:
             "SELECT id, subject, type, source, time, payload FROM marks INDEXED BY waiting CROSS JOIN events USING (n) "
             "WHERE sink = ? AND state = 'pending' ORDER BY n LIMIT ?"
         )
-        names = OutboxEvent.__struct_fields__
         with self._session() as connection:
             rows = connection.execute(query, (sink, limit)).fetchall()
-        return [msgspec.convert(dict(zip(names, row, strict=True)), OutboxEvent) for row in rows]
+        return [OutboxEvent(row[0], row[1], row[2], row[3], datetime.fromisoformat(row[4]), row[5]) for row in rows]
 
     def has_pending(self, sinks: Sequence[str]) -> bool:
         """Whether anything waits for one of these sinks."""
@@ -185,8 +185,8 @@ class Outbox:
         gone = f"SELECT n FROM events WHERE n NOT IN ({kept}) ORDER BY n LIMIT {PRUNED_AT_ONCE}"
         with self._transaction() as connection:
             unserved = "(SELECT name FROM sinks WHERE name != ? AND seen_at < ?)"
-            connection.execute(f"DELETE FROM marks WHERE sink IN {unserved}", (LOCAL, now - FORGET_S))
-            connection.execute(f"DELETE FROM sinks WHERE name IN {unserved}", (LOCAL, now - FORGET_S))
+            for table, column in (("marks", "sink"), ("streams", "sink"), ("sinks", "name")):
+                connection.execute(f"DELETE FROM {table} WHERE {column} IN {unserved}", (LOCAL, now - FORGET_S))
             rows = connection.execute(gone, (now - KEEP_S, now - FORGET_S)).fetchall()
             connection.executemany("INSERT OR IGNORE INTO settled SELECT id FROM events WHERE n = ?", rows)
             connection.executemany("DELETE FROM events WHERE n = ?", rows)

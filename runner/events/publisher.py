@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from runner.errors import StoreError
 from runner.events.drain import Drain
 from runner.events.outbox import Outbox
-from runner.events.routes import Routes
+from runner.events.places import place_of
 from runner.events.sink import OnState, Sink, SinkState, Uplink
 from runner.events.subjects import DURABLE
 
@@ -47,7 +47,7 @@ class Publisher:
         subjects: Iterable[str] = DURABLE,
         name: str = "agentgym-runner",
     ) -> None:
-        """From now on events wait for these sinks; nothing is sent before ``run``.
+        """From now on events wait for these sinks, as far as they have an address; nothing is sent before ``run``.
 
         Raises:
             StoreError: when the outbox cannot be used.
@@ -55,18 +55,9 @@ class Publisher:
         self._outbox = outbox
         self._on_state = on_state or _ignore
         self.uplinks = [Uplink(sink, client_name=name, on_state=self._tell) for sink in sinks]
-        self._names = [sink.name for sink in sinks]
-        outbox.register(*self._names)
+        outbox.register(*self._places())
         wanted = tuple(subjects)
-        self._drains = [
-            Drain(
-                uplink,
-                outbox,
-                Routes(uplink, outbox, wanted),
-                outbox.path.with_name(f"outbox.{uplink.sink.name}.lock"),
-            )
-            for uplink in self.uplinks
-        ]
+        self._drains = [Drain(uplink, outbox, wanted) for uplink in self.uplinks]
 
     @property
     def states(self) -> list[SinkState]:
@@ -75,7 +66,7 @@ class Publisher:
 
     async def run(self) -> None:
         """Publish until cancelled."""
-        self._outbox.on_add = partial(_call_in, asyncio.get_running_loop(), self._wake)
+        self._outbox.on_add = partial(self._added, asyncio.get_running_loop())
         try:
             async with asyncio.TaskGroup() as tasks:
                 for uplink, drain in zip(self.uplinks, self._drains, strict=True):
@@ -93,14 +84,25 @@ class Publisher:
         """
         try:
             async with asyncio.timeout(timeout_s):
+                await asyncio.to_thread(self._outbox.register, *self._places())
                 while await asyncio.to_thread(self._outbox.has_pending, self._awaited()):  # noqa: ASYNC110 - or another process
                     await asyncio.sleep(LOOK_S)
         except TimeoutError:
             return False
         return True
 
+    def _places(self) -> list[str]:
+        return [place for uplink in self.uplinks if (place := place_of(uplink.sink)) is not None]
+
     def _awaited(self) -> list[str]:
-        return [uplink.sink.name for uplink in self.uplinks if not uplink.unreachable]
+        reachable = (uplink for uplink in self.uplinks if not uplink.unreachable)
+        return [place for uplink in reachable if (place := place_of(uplink.sink)) is not None]
+
+    def _added(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From any thread; the loop may have ended in the meantime."""
+        if not all(drain.added.is_set() for drain in self._drains):  # else they will look anyway
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
         for drain in self._drains:
@@ -113,7 +115,7 @@ class Publisher:
     async def _keep_house(self) -> None:
         while True:
             try:
-                await asyncio.to_thread(self._outbox.register, *self._names)
+                await asyncio.to_thread(self._outbox.register, *self._places())
                 await asyncio.to_thread(self._outbox.prune)
             except StoreError as exc:
                 logger.warning("the outbox could not be tidied up: %s", exc)
@@ -126,9 +128,3 @@ def _ignore(state: SinkState) -> None:
 
 def _line(state: SinkState) -> str:
     return f"{state.sink} is {state.status}" + (f": {state.cause}" if state.cause else "")
-
-
-def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
-    """From any thread; the loop may have ended in the meantime."""
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(function)

@@ -14,17 +14,13 @@ from runner.events.client import UNANNOUNCED_TIMEOUT_S, announces_jetstream
 from runner.events.delivery import TRANSPORT_ERRORS, Route, shown
 from runner.events.outbox import Outbox
 from runner.events.sink import Uplink
-from runner.events.streams import ensure_streams, stream_of
+from runner.events.streams import ensure_streams, look_at, stream_of
 from runner.events.subjects import EVENTS_STREAM
 
 logger = logging.getLogger(__name__)
 
 LOOKUP_TIMEOUT_S = 2.0
-FLUSH_TIMEOUT_S = 2
-PATIENCE = 2
-"""Lookups without an answer, in a row, after which none is expected of a server that answers otherwise."""
-
-API = "$JS.API"
+NAMES = "$JS.API.STREAM.NAMES"
 
 
 class Routes:
@@ -34,18 +30,17 @@ class Routes:
         uplink: the sink and the connection to it.
         outbox: told of what the streams hold.
         subjects: the durable ones, looked up also while nothing waits for them.
+        place: the sink's name in the outbox, see ``place_of``.
     """
 
-    def __init__(self, uplink: Uplink, outbox: Outbox, subjects: Iterable[str]) -> None:
+    def __init__(self, uplink: Uplink, outbox: Outbox, subjects: Iterable[str], place: str) -> None:
         """Know nothing yet."""
         self._uplink = uplink
-        self._sink = uplink.sink.name
+        self._sink = place
         self._owned = uplink.sink.owned
         self._outbox = outbox
         self._wanted = set(subjects)
         self._routes: dict[str, Route] = {}
-        self._kept: set[str] = set()
-        self._silences = 0
 
     def forget(self) -> None:
         """Look everything up again: the server may be another one by now, or its streams may be."""
@@ -67,21 +62,16 @@ class Routes:
             return
         js = client.jetstream(timeout=LOOKUP_TIMEOUT_S)
         if self._owned:
-            await ensure_streams(js, sorted(self._wanted))
+            await ensure_streams(js, sorted(self._wanted), self._uplink.sink.streams)
             streams: dict[str, str | None] = dict.fromkeys(self._wanted, EVENTS_STREAM)
         else:
             try:
                 streams = await self._ask(client)
-            except TRANSPORT_ERRORS as exc:
-                refused = self._uplink.refused(f"{API}.STREAM.NAMES") is not None
-                if not refused and not await self._is_silent(client, exc):
+            except TRANSPORT_ERRORS:
+                if self._uplink.refused(NAMES) is None:
                     raise
-                # What a stream was seen to keep waits for that stream.
-                kept = set() if refused else self._kept
-                self._routes = {subject: "stream" if subject in kept else "unknown" for subject in self._wanted}
+                self._routes = dict.fromkeys(self._wanted, "unknown")
                 return
-            self._silences = 0
-            self._kept = {subject for subject, stream in streams.items() if stream is not None}
         for stream in {stream for stream in streams.values() if stream is not None}:
             await self._compare(js, stream)
         self._routes = {subject: "core" if stream is None else "stream" for subject, stream in streams.items()}
@@ -92,22 +82,16 @@ class Routes:
         js = client.jetstream(timeout=LOOKUP_TIMEOUT_S if announced else UNANNOUNCED_TIMEOUT_S)
         try:
             return {subject: await stream_of(js, subject) for subject in sorted(self._wanted)}
-        except nats.errors.TimeoutError:
-            if announced or self._uplink.refused(f"{API}.STREAM.NAMES") is not None:
+        except nats.errors.TimeoutError as exc:
+            if announced:  # a stream may well keep the subject, so nothing has arrived without its acknowledgement
+                raise nats.errors.Error("its JetStream does not answer") from exc
+            if self._uplink.refused(NAMES) is not None:
                 raise
             return dict.fromkeys(self._wanted)  # only one who subscribed to everything has heard the question
 
-    async def _is_silent(self, client: Client, exc: BaseException) -> bool:
-        """Whether a server that is there does not answer such questions."""
-        if not isinstance(exc, nats.errors.TimeoutError):
-            return False
-        await client.flush(FLUSH_TIMEOUT_S)
-        self._silences += 1
-        return self._silences >= PATIENCE
-
     async def _compare(self, js: JetStreamContext, stream: str) -> None:
         try:
-            info = await js.stream_info(stream)
+            info = await look_at(js, stream)
         except TRANSPORT_ERRORS as exc:
             if self._owned:
                 raise

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import nats.errors
 from nats.aio.msg import Msg
 
+from runner.errors import boundary, log_failure
 from runner.events.address import BusAddress
 from runner.events.connect import BusState, Connection
 from runner.events.failure import BusError
@@ -51,7 +52,7 @@ async def serve(
 
     Args:
         subject: what to serve.
-        handle: makes the reply on a thread of its own; has to answer everything and may not raise.
+        handle: makes the reply on a thread of its own; has to answer everything, what it raises is only logged.
         read_address: where the bus is; None ends the service at once.
         name: shown by the server.
         on_served: called each time the bus has taken notice that we answer.
@@ -65,9 +66,10 @@ async def serve(
         changed.set()
 
     async def answer(message: Msg) -> None:
-        reply = await asyncio.to_thread(handle, message.data)
-        if message.reply:
-            await message.respond(reply)
+        with boundary(log_failure(logger, "answering a request")):  # the client would only keep it to itself
+            reply = await asyncio.to_thread(handle, message.data)
+            if message.reply:
+                await message.respond(reply)
 
     served: int | None = None
     async with await Connection.open(

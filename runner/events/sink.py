@@ -10,8 +10,10 @@ from typing import Literal, TypeAlias
 import msgspec
 from nats.aio.client import Client
 
+from runner.config import StreamSettings
 from runner.errors import RunnerError
 from runner.events.connect import BusAddress, BusState, Connection
+from runner.events.streams import DEFAULTS
 
 SinkStatus: TypeAlias = Literal["absent", "connecting", "up", "down", "stalled"]
 
@@ -27,11 +29,13 @@ class Sink:
         name: in the outbox; ``local`` for the node's own broker, ``egress`` for the other one.
         read_address: asked at each attempt to connect; None while there is nothing to connect to.
         owned: the own broker, where streams are made as needed.
+        streams: what they keep there.
     """
 
     name: str
     read_address: Callable[[], BusAddress | None]
     owned: bool = False
+    streams: StreamSettings = DEFAULTS
 
 
 class SinkState(msgspec.Struct, frozen=True):
@@ -93,6 +97,7 @@ class Uplink:
                 await asyncio.get_running_loop().create_future()
             finally:
                 self._set_up(False)
+                self._connection = None
 
     async def _open(self) -> Connection | None:
         try:

@@ -23,6 +23,7 @@ from runner.events.connect import Connection
 from runner.events.patterns import covered_by_any, disjoint, shared_with
 from runner.events.puller import Puller, removed_unread
 from runner.events.seen import Notice, Since
+from runner.events.streams import look_at, understood
 
 BUS_ERRORS: Final = (nats.errors.Error, OSError)
 """What a client raises when the bus does not do what was asked; time-outs are among them."""
@@ -116,12 +117,10 @@ class StreamReader:
         """Read with one consumer until it is in doubt; returns whether it brought anything."""
         client, position = self._connection.client, self._position
         js = client.jetstream(timeout=API_TIMEOUT_S)
-        self._compare(await js.stream_info(self._stream))
-        consumer = await js.add_consumer(self._stream, self._consumer_config())
-        if position.cursor is None:
-            position.cursor = consumer.delivered.stream_seq if consumer.delivered else 0
-        before = position.cursor
-        async with Puller(client, self._stream, consumer.name, before, self._patterns, self._buffer) as puller:
+        self._compare(await look_at(js, self._stream))
+        consumer, before = await understood(self._add_consumer(js))
+        position.cursor = before
+        async with Puller(client, self._stream, consumer, before, self._patterns, self._buffer) as puller:
             try:
                 while await puller.pull():
                     await self._tell_removed(js, puller)
@@ -130,6 +129,13 @@ class StreamReader:
             finally:
                 position.cursor = puller.cursor
         return position.cursor > before
+
+    async def _add_consumer(self, js: JetStreamContext) -> tuple[str, int]:
+        """Its name, and the sequence it starts after."""
+        made = await js.add_consumer(self._stream, self._consumer_config())
+        start = made.delivered.stream_seq if made.delivered else 0
+        cursor = start if self._position.cursor is None else self._position.cursor
+        return msgspec.convert((made.name, cursor), tuple[str, int])
 
     def _consumer_config(self) -> ConsumerConfig:
         config = ConsumerConfig(
@@ -171,7 +177,7 @@ class StreamReader:
         if not jumps:
             return
         with contextlib.suppress(*BUS_ERRORS):
-            first = (await js.stream_info(self._stream)).state.first_seq
+            first = (await look_at(js, self._stream)).state.first_seq
             if count := sum(max(min(jump.after, first) - jump.before - 1, 0) for jump in jumps):
                 self._buffer.notify(removed_unread(self._stream, count, at_most=True))
 

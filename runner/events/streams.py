@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from datetime import datetime
+from typing import TypeVar
 
+import msgspec
 import nats.errors
 from nats.js import JetStreamContext
-from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
+from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig, StreamInfo
 from nats.js.errors import NotFoundError, ServiceUnavailableError
 
+from runner.config import StreamSettings
+from runner.errors import boundary
 from runner.events.subjects import EVENTS_STREAM, LIVE_STREAM, LIVE_SUBJECTS
 
-HOUR_S = 3600.0
-MIB = 1 << 20
-EVENTS_BYTES = 1024 * MIB
-LIVE_BYTES = 256 * MIB
+_T = TypeVar("_T")
+
+DEFAULTS = StreamSettings()
+
+_LIVE_WINDOW_S = 120.0
+"""Live items have no ids to remember, but a stream always has a window, of at most the age of its messages."""
+
+_NOT_ENABLED = (None, 10039, 10076)
+"""Error codes of a broker that has no JetStream, or none for us; without a code nobody has heard the question."""
 
 
-def stream_configs(durable_subjects: Sequence[str]) -> list[StreamConfig]:
-    """What the own broker keeps: durable events for 30 days, live items for an hour."""
+def stream_configs(durable_subjects: Sequence[str], settings: StreamSettings = DEFAULTS) -> list[StreamConfig]:
+    """What the own broker keeps: durable events, and live items."""
     events = StreamConfig(
         name=EVENTS_STREAM,
         subjects=sorted(set(durable_subjects)),
         retention=RetentionPolicy.LIMITS,
         storage=StorageType.FILE,
         discard=DiscardPolicy.NEW,  # a full stream is an error that the outbox waits out, never a lost event
-        max_age=30 * 24 * HOUR_S,
-        max_bytes=EVENTS_BYTES,
-        duplicate_window=600.0,
+        max_age=settings.events.max_age_sec,
+        max_bytes=settings.events.max_bytes,
+        duplicate_window=settings.events.duplicate_window_sec,
     )
     live = StreamConfig(
         name=LIVE_STREAM,
@@ -35,33 +45,78 @@ def stream_configs(durable_subjects: Sequence[str]) -> list[StreamConfig]:
         retention=RetentionPolicy.LIMITS,
         storage=StorageType.MEMORY,
         discard=DiscardPolicy.OLD,
-        max_age=HOUR_S,
-        max_bytes=LIVE_BYTES,
-        duplicate_window=120.0,
+        max_age=settings.live.max_age_sec,
+        max_bytes=settings.live.max_bytes,
+        duplicate_window=min(_LIVE_WINDOW_S, settings.live.max_age_sec),
     )
     return [events, live]
 
 
-async def ensure_streams(js: JetStreamContext, durable_subjects: Sequence[str]) -> None:
-    """Make the streams of the own broker, or change them into what they should be; what they hold stays.
+async def ensure_streams(
+    js: JetStreamContext, durable_subjects: Sequence[str], settings: StreamSettings = DEFAULTS
+) -> None:
+    """Make the streams of the own broker, or change them into what they should be.
+
+    What they hold stays, but for what a shorter age makes too old; a stream of durable events that is now too large
+    takes nothing more until enough has aged.
 
     Raises:
         nats.errors.Error: no answer; ``nats.js.errors.APIError`` when refused, e.g. as another stream has the subjects.
     """
-    for config in stream_configs(durable_subjects):
+    for config in stream_configs(durable_subjects, settings):
         await _ensure(js, config)
 
 
 async def stream_of(js: JetStreamContext, subject: str) -> str | None:
-    """The stream that keeps a subject; None when there is none, also where the bus has no JetStream.
+    """The stream that keeps a subject; None when there is none, also where the bus has no JetStream, or none for us.
 
     Raises:
-        nats.errors.Error: no answer; without the permission to ask, a time-out, see ``Connection.permission_error``.
+        nats.errors.Error: no answer, or none that can be read; without the permission to ask, a time-out, see
+            ``Connection.permission_error``.
     """
     try:
-        return await js.find_stream_name_by_subject(subject)
-    except (NotFoundError, ServiceUnavailableError, nats.errors.NoRespondersError):
+        return await understood(_checked_name(js, subject))
+    except (NotFoundError, nats.errors.NoRespondersError):
         return None
+    except ServiceUnavailableError as exc:
+        if exc.err_code not in _NOT_ENABLED:  # it is there, and cannot say it now
+            raise
+        return None
+
+
+async def look_at(js: JetStreamContext, stream: str) -> StreamInfo:
+    """What a stream is and holds; raises as ``understood``, ``NotFoundError`` where it is not there."""
+    return await understood(_checked_info(js, stream))
+
+
+async def understood(asked: Awaitable[_T]) -> _T:
+    """What JetStream answers; anyone may answer in its place, and what the client cannot read is an error of the bus.
+
+    Raises:
+        nats.errors.Error, OSError: no answer, a refusal, or nonsense.
+    """
+    answers: list[_T] = []
+    problems: list[BaseException] = []
+    with boundary(problems.append):
+        answers.append(await asked)
+    for problem in problems:
+        if isinstance(problem, nats.errors.Error | OSError):
+            raise problem
+        raise nats.errors.Error("what answers for JetStream is none") from problem
+    return answers[0]
+
+
+async def _checked_name(js: JetStreamContext, subject: str) -> str:
+    """The client does not look at the types of what it is told."""
+    return msgspec.convert(await js.find_stream_name_by_subject(subject), str)
+
+
+async def _checked_info(js: JetStreamContext, stream: str) -> StreamInfo:
+    info = await js.stream_info(stream)
+    msgspec.convert([info.config.name, *(info.config.subjects or [])], list[str])
+    msgspec.convert([info.state.first_seq, info.state.last_seq], list[int])
+    msgspec.convert(info.created, datetime | None)
+    return info
 
 
 async def _ensure(js: JetStreamContext, wanted: StreamConfig) -> None:

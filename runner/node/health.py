@@ -1,37 +1,76 @@
-"""How the machine and the environments of a node are doing, as live items."""
+"""How the machine and the environments of a node are doing: as live items, and for who asks."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
 import itertools
+import logging
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from runner import registry
 from runner.clock import Clock
 from runner.config import Profile
 from runner.errors import boundary
+from runner.events.control import HealthItem
 from runner.events.live import LivePublisher
 from runner.events.schema import EnvHealth, Gpu, Heartbeat, Host
 
+logger = logging.getLogger(__name__)
+
 HEARTBEAT_S = 2.0
-HOST_EVERY, HEALTH_EVERY = 2, 5
+HOST_EVERY, ENVS_EVERY = 2, 5
 """Heartbeats from one look at the machine, and at the environments, to the next."""
 
 
-async def tell_health(live: LivePublisher, profile: Profile, clock: Clock) -> None:
-    """Tell how this node is doing until cancelled."""
-    load = HostLoad()
-    for beat in itertools.count():
-        at = clock.now()
-        live.put(Heartbeat(at=at))
-        if beat % HOST_EVERY == 0:
-            live.put(load.look(at))
-        if beat % HEALTH_EVERY == 0:
-            for item in environment_health(profile, at):
+class Health:
+    """Looks at the machine and the environments now and then, and remembers what was last seen."""
+
+    def __init__(self, profile: Profile, clock: Clock) -> None:
+        """Nothing was seen before the first ``tell``."""
+        self._profile = profile
+        self._clock = clock
+        self._load = HostLoad()
+        self._seen: dict[str, list[HealthItem]] = {}
+        self._failures: dict[str, str] = {}
+
+    @property
+    def latest(self) -> list[HealthItem]:
+        """What was last seen; from any thread."""
+        return [item for items in list(self._seen.values()) for item in items]
+
+    async def tell(self, live: LivePublisher) -> None:
+        """Tell how this node is doing until cancelled; a look that fails is tried again the next time."""
+        for beat in itertools.count():
+            live.put(Heartbeat(at=self._clock.now()))
+            if beat % HOST_EVERY == 0:
+                self._look("the machine", self._machine, live)
+            if beat % ENVS_EVERY == 0:
+                self._look("the environments", self._environments, live)
+            await asyncio.sleep(HEARTBEAT_S)
+
+    def _look(self, at: str, probe: Callable[[], list[HealthItem]], live: LivePublisher) -> None:
+        with boundary(partial(self._fail, at)):
+            self._seen[at] = items = probe()
+            self._failures.pop(at, None)
+            for item in items:
                 live.put(item)
-        await asyncio.sleep(HEARTBEAT_S)
+
+    def _fail(self, at: str, exc: BaseException) -> None:
+        """Say the same thing once, not every few seconds."""
+        reason = f"{type(exc).__name__}: {exc}"
+        if self._failures.get(at) != reason:
+            self._failures[at] = reason
+            logger.warning("the health of %s cannot be told: %s", at, reason)
+
+    def _machine(self) -> list[HealthItem]:
+        return [self._load.look(self._clock.now())]
+
+    def _environments(self) -> list[HealthItem]:
+        return [*environment_health(self._profile, self._clock.now())]
 
 
 def environment_health(profile: Profile, at: datetime) -> list[EnvHealth]:

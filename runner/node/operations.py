@@ -5,21 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, assert_never
+from typing import TypeVar, assert_never
 
 import msgspec
 from ulid import ULID
 
 from runner import registry
 from runner.config import Profile
-from runner.errors import RunnerError, boundary
+from runner.errors import boundary
 from runner.events.control import (
-    ARGS,
-    Args,
     BatchState,
-    ControlError,
     EpisodeArgs,
-    EpisodeChunk,
     NoArgs,
     NodeHealth,
     NodeList,
@@ -31,32 +27,23 @@ from runner.events.control import (
     SubmitActionArgs,
     TargetArgs,
 )
+from runner.node.chunks import EpisodeFiles
 from runner.node.player import Player
 from runner.node.queue import BatchQueue, QueuedBatch
+from runner.node.requests import Refused, arguments, check_id, error_of, id_of, shown
 from runner.playing import CommandName
 from runner.spec import BatchSpec, resolve_environment
-from runner.store import EpisodeStore, is_id
+from runner.store import is_id
 from runner.types import Limits
 
 _T = TypeVar("_T")
 
-CHUNK_BYTES = 256 * 1024
 N_LISTED = 200
-MAX_REQUEST_BYTES = 64 * 1024
-
-
-class Refused(RunnerError):
-    """A request that is not obeyed, and why."""
-
-    def __init__(self, code: str, message: str, hint: str = "") -> None:
-        """Take what the reply will say."""
-        super().__init__(message)
-        self.error = ControlError(code=code, message=message, hint=hint)
 
 
 @dataclass(frozen=True)
 class Operations:
-    """Answers requests; ``answer`` is quick and may be called on the node's event loop.
+    """Answers requests; from any thread.
 
     Attributes:
         health: what ``health`` answers.
@@ -64,7 +51,7 @@ class Operations:
     """
 
     profile: Profile
-    store: EpisodeStore
+    files: EpisodeFiles
     queue: BatchQueue
     player: Player
     health: Callable[[], NodeHealth]
@@ -74,28 +61,28 @@ class Operations:
     def answer(self, payload: bytes, *, commands: bool = True) -> bytes:
         """The reply to a request, whatever its bytes are; without ``commands`` only ``health`` is answered."""
         request_id = ""
+        result = msgspec.Raw()
         problems: list[BaseException] = []
-        result: Any = None
         with boundary(problems.append):
-            _check_size(payload)
-            request_id = msgspec.json.decode(payload, type=_WithId).id
+            request_id = id_of(payload)
+            check_id(request_id)
             request = msgspec.json.decode(payload, type=Request)
             if not commands and request.op != "health":
                 raise Refused("no_control", "this node takes no requests here", "set nats.control in its profile")
-            result = self._do(request)
-        if not problems:
-            return msgspec.json.encode(Reply(id=request_id, ok=True, result=msgspec.Raw(msgspec.json.encode(result))))
-        return msgspec.json.encode(Reply(id=request_id, ok=False, error=_error(problems[0])))
+            result = msgspec.Raw(msgspec.json.encode(self._do(request)))
+        if problems:
+            return msgspec.json.encode(Reply(id=shown(request_id), ok=False, error=error_of(problems[0])))
+        return msgspec.json.encode(Reply(id=request_id, ok=True, result=result))
 
     def _do(self, request: Request) -> object:
-        args = _arguments(request.op, request.args)
+        args = arguments(request.op, request.args)
         match args:
             case StartArgs() as start:
                 return self._start(start)
             case TargetArgs() as target:
                 return self._command(_as_command(request.op), target)
             case EpisodeArgs() as episode:
-                return self._episode(episode)
+                return self.files.chunk(episode.episode_id, episode.offset)
             case SubmitActionArgs() as action:
                 raise Refused("not_human", f"episode {action.episode_id} is not played by a person")
             case ShutdownArgs() as shutdown:
@@ -179,11 +166,6 @@ class Operations:
             )
         return {}
 
-    def _episode(self, args: EpisodeArgs) -> EpisodeChunk:
-        data = self.store.read_bytes(args.episode_id)
-        part = data[args.offset : args.offset + CHUNK_BYTES] if args.offset >= 0 else b""
-        return EpisodeChunk(total=len(data), sha256=hashlib.sha256(data).hexdigest(), data=part)
-
     def _state(self, batch: QueuedBatch) -> BatchState:
         return BatchState(
             batch_id=batch.batch_id,
@@ -221,34 +203,6 @@ def _queued(asked_id: str, spec: BatchSpec, *, alone: bool) -> QueuedBatch:
     return QueuedBatch(batch_id=derived_batch_id(asked_id, spec.env), battery_id=asked_id, spec=spec)
 
 
-class _WithId(msgspec.Struct):
-    """What a reply needs of a request that cannot be read otherwise."""
-
-    id: str = ""
-
-
-def _check_size(payload: bytes) -> None:
-    if len(payload) > MAX_REQUEST_BYTES:
-        raise Refused("bad_request", f"a request may have {MAX_REQUEST_BYTES} bytes, this one has {len(payload)}")
-
-
-def _arguments(op: Op, args: msgspec.Raw) -> Args:
-    return msgspec.json.decode(args, type=ARGS[op])
-
-
 def _as_command(op: Op) -> CommandName:
     commands: dict[Op, CommandName] = {"cancel": "cancel", "pause": "pause", "resume": "resume", "step": "step"}
     return commands[op]
-
-
-def _error(exc: BaseException) -> ControlError:
-    match exc:
-        case Refused():
-            return exc.error
-        case RunnerError():
-            return ControlError(code="refused", message=str(exc))
-        case msgspec.MsgspecError() | UnicodeDecodeError() | RecursionError():
-            return ControlError(
-                code="bad_request", message=f"the request cannot be read: {exc}", hint="see docs/events.md"
-            )
-    return ControlError(code="internal", message=f"{type(exc).__name__}: {exc}", hint="see the node's log")

@@ -7,39 +7,38 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-
-import msgspec
+from typing import Any
 
 from runner import __version__
 from runner.announcer import Announcer, durable_names
 from runner.config import Profile
-from runner.errors import StoreError
 from runner.events.address import BusAddress
 from runner.events.broker import Broker
-from runner.events.connect import Connection
-from runner.events.control import NodeHealth, Reply, Request
+from runner.events.control import NodeHealth
 from runner.events.failure import BusError
 from runner.events.live import LivePublisher
 from runner.events.publisher import Publisher, Sink
-from runner.events.rpc import ask, serve
+from runner.events.rpc import serve
 from runner.events.schema import NodeStatus
 from runner.events.subjects import control_subject
-from runner.node.health import tell_health
+from runner.node.chunks import EpisodeFiles
+from runner.node.health import Health
+from runner.node.names import refuse_taken_name
 from runner.node.operations import Operations
 from runner.node.player import Announce, Player
 from runner.node.queue import BatchQueue
 from runner.node.state import NodeFile, StateLock
+from runner.node.tasks import kept_going
 from runner.workspace import Workspace
 
 logger = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 """Seconds between two looks at whether the node has become idle."""
-HEALTH_REQUEST = msgspec.json.encode(Request(id="name", op="health"))
 STOP_S = 15.0
 """Seconds for the running steps to end, and then for the last events to be sent, when a node stops."""
 
@@ -91,7 +90,7 @@ class Node:
             stack.callback(lock.release)
             workspace = Workspace(self._data_dir, node=self._name, profile=self._profile.id)
             stack.callback(workspace.close)
-            await self._refuse_taken_name(workspace.boot)
+            await refuse_taken_name(self._name, workspace.boot, self._egress())
             queue = BatchQueue(self._data_dir / "queue.sqlite")
             stack.callback(queue.close)
             announcer = Announcer(workspace, durable_names(self._profile.nats), role="node")
@@ -109,18 +108,25 @@ class Node:
         self, workspace: Workspace, queue: BatchQueue, announcer: Announcer, broker: Broker, lock: StateLock
     ) -> None:
         self._become("starting", announcer)
-        sinks = [Sink("local", lambda: broker.address, owned=True), Sink("egress", self._egress)]
+        kept = self._profile.nats.streams
+        sinks = [Sink("local", lambda: broker.address, owned=True, streams=kept), Sink("egress", self._egress)]
         publisher = Publisher(announcer.outbox, sinks, subjects=announcer.names.all(), name=self._name)
         live = LivePublisher(publisher.uplinks, node=self._name, boot=workspace.boot)
         player = self._player(workspace, queue, announcer, live)
-        operations = self._operations(workspace, queue, player)
+        health = Health(self._profile, workspace.clock)
+        operations = self._operations(workspace, queue, player, health)
         served = asyncio.Event()
-        work = [publisher.run(), live.run(), tell_health(live, self._profile, workspace.clock)]
         home, away = self._heard(operations), self._heard(operations, commands=self._profile.nats.control)
-        work.append(serve(self._subject, home, lambda: broker.address, name=self._name, on_served=served.set))
-        work.append(serve(self._subject, away, self._egress, name=self._name))
+        answer = partial(serve, self._subject, name=self._name)
+        work: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            "publishing": publisher.run,
+            "telling what happens": live.run,
+            "telling how the node is": partial(health.tell, live),
+            "answering": partial(answer, home, lambda: broker.address, on_served=served.set),
+            "answering on the other broker": partial(answer, away, self._egress),
+        }
         async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(each) for each in work]
+            running = [tasks.create_task(kept_going(what, begin)) for what, begin in work.items()]
             await _in_time(served)
             lock.announce(self._node_file(workspace, broker))
             player.announce_missing(await asyncio.to_thread(announcer.outbox.known_ids))
@@ -180,19 +186,19 @@ class Node:
         announce = Announce(item=live, record=announcer.record, result=announcer.result, busy=busy)
         return Player(workspace, queue, announce)
 
-    def _operations(self, workspace: Workspace, queue: BatchQueue, player: Player) -> Operations:
+    def _operations(self, workspace: Workspace, queue: BatchQueue, player: Player, health: Health) -> Operations:
         loop = asyncio.get_running_loop()
         return Operations(
             profile=self._profile,
-            store=workspace.store,
+            files=EpisodeFiles(workspace.store, workspace.index),
             queue=queue,
             player=player,
-            health=lambda: self._health(workspace),
+            health=lambda: self._health(workspace, health),
             stopping=self._stopping.is_set,
             shutdown=lambda drain: loop.call_soon_threadsafe(partial(self.stop, drain=drain)),
         )
 
-    def _health(self, workspace: Workspace) -> NodeHealth:
+    def _health(self, workspace: Workspace, health: Health) -> NodeHealth:
         egress = self._egress()
         return NodeHealth(
             node=self._name,
@@ -204,6 +210,7 @@ class Node:
             uptime_s=time.monotonic() - self._started,
             data_dir=str(self._data_dir),
             egress=None if egress is None else egress.shown,
+            items=health.latest,
         )
 
     def _node_file(self, workspace: Workspace, broker: Broker) -> NodeFile:
@@ -217,27 +224,6 @@ class Node:
             version=__version__,
         )
 
-    async def _refuse_taken_name(self, boot: str) -> None:
-        """Ask whether somebody else answers to this node's name on the other bus.
-
-        Raises:
-            StoreError: naming who does.
-        """
-        address = self._egress()
-        if address is None:
-            return
-        try:
-            async with await Connection.open(address, name=self._name) as connection:
-                reply = await ask(connection, self._subject, HEALTH_REQUEST, timeout_s=1.0)
-        except BusError as exc:
-            logger.warning("whether the name %s is free could not be asked: %s", self._name, exc)
-            return
-        other = None if reply is None else _boot_of(reply)
-        if other not in (None, boot):
-            raise StoreError(
-                f"a node named {self._name} (boot {other}) answers on {address.shown} already; choose another --node"
-            )
-
 
 async def _in_time(served: asyncio.Event) -> None:
     try:
@@ -247,14 +233,3 @@ async def _in_time(served: asyncio.Event) -> None:
         raise BusError(
             "timeout", f"the own broker did not answer within {STOP_S:g} s; see logs/nats-server.log"
         ) from exc
-
-
-def _boot_of(reply: bytes) -> str | None:
-    """Who sent a reply to ``health``; anything that answers to the name counts, also what we do not understand."""
-    try:
-        decoded = msgspec.json.decode(reply, type=Reply)
-        if isinstance(decoded.result, msgspec.Raw):
-            return msgspec.json.decode(decoded.result, type=NodeHealth).boot
-    except msgspec.MsgspecError:
-        pass
-    return "unknown"

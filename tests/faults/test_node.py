@@ -20,10 +20,11 @@ from nats.aio.msg import Msg
 from ulid import ULID
 
 from runner.node.operations import derived_batch_id
-from runner.store import EpisodeStore
+from runner.store import EpisodeStore, open_index
 from runner.types import Outcome
 from tests.nats_server import NatsServer
 from tests.node_process import COMMAND, NodeProcess, environ
+from tests.store_samples import Recording, step
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -45,20 +46,28 @@ async def test_a_batch_asked_for_is_played_and_announced_once(tmp_path: Path) ->
 
 
 async def test_an_episode_file_comes_in_chunks(tmp_path: Path) -> None:
+    content = (path := _large_episode(tmp_path / "data")).read_bytes()
+    assert len(content) > 1 << 20
     with NodeProcess(tmp_path / "data") as node:
         async with await node.connect() as connection:
-            batch_id = str(ULID())
-            await node.request(connection, "start", batch_id=batch_id, envs=["Maze"])
-            await node.until(connection, batch_id, "completed")
-            (path,) = (tmp_path / "data" / "runs" / batch_id).glob("*.json")
-            chunk = await node.request(connection, "episode", episode_id=path.stem)
-            assert base64.b64decode(chunk["data"]) == path.read_bytes()
-            assert (chunk["total"], chunk["sha256"]) == (
-                path.stat().st_size,
-                hashlib.sha256(path.read_bytes()).hexdigest(),
-            )
-            rest = await node.request(connection, "episode", episode_id=path.stem, offset=100)
-            assert base64.b64decode(rest["data"]) == path.read_bytes()[100:]
+            got = b""
+            while len(got) < len(content):
+                chunk = await node.request(connection, "episode", episode_id=path.stem, offset=len(got))
+                assert (chunk["total"], chunk["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
+                assert chunk["data"]
+                got += base64.b64decode(chunk["data"])
+            assert got == content
+
+
+def _large_episode(data_dir: Path) -> Path:
+    store = EpisodeStore(data_dir)
+    index = open_index(store)
+    recording = Recording(store, index)
+    recording.start()
+    recording.play(step(0, observation=[{"role": "user", "content": "x" * (1 << 20)}]))
+    recording.end()
+    index.close()
+    return recording.file
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,22 @@ import socket
 import sqlite3
 import time
 from pathlib import Path
+from typing import Any
 
+import nats.errors
 import psutil
 import pytest
+from nats.aio.client import Client
 from nats.aio.msg import Msg
 from ulid import ULID
 
+from runner.config import Profile
 from runner.events.address import address_from_environ
 from runner.events.connect import Connection
+from runner.events.live import LivePublisher
+from runner.node import tasks
+from runner.node.health import Health
+from runner.node.service import Node
 from tests.nats_server import NatsServer
 from tests.node_process import NodeProcess, environ
 
@@ -109,6 +117,59 @@ async def test_a_broker_that_had_to_move_is_found_again(tmp_path: Path) -> None:
                     await asyncio.to_thread(time.sleep, 0.02)
         async with await node.connect() as connection:
             assert (await node.request(connection, "health"))["node"] == node.name
+
+
+async def test_who_comes_late_learns_at_once_how_the_node_is(tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    async def take(message: Msg) -> None:
+        heard.extend(item["kind"] for item in json.loads(message.data)["items"])
+
+    with NodeProcess(tmp_path / "data") as node:
+        async with await node.connect() as connection:
+            await connection.client.subscribe("agentgym.live.health.v1.n1", cb=take)
+            items = (await node.request(connection, "health"))["items"]
+            envs = {item["env"]: item["status"] for item in items if item["kind"] == "env.health"}
+            assert envs["Maze"] == "embedded"
+            assert envs["ALFWorld"] == "down"
+            (host,) = (item for item in items if item["kind"] == "host")
+            assert 0 < host["ram"] <= 100
+            async with asyncio.timeout(20):
+                while heard.count("heartbeat") < 3 or heard.count("host") < 1:  # noqa: ASYNC110 - from another process
+                    await asyncio.sleep(0.05)
+
+
+async def test_a_node_outlives_failures_beside_what_it_plays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In this process, so that its parts can be broken."""
+    closed = iter(range(2))
+
+    async def fail(self: Health, live: LivePublisher) -> None:
+        raise RuntimeError("no health")
+
+    async def subscribe(self: Client, subject: str, *args: Any, **options: Any) -> Any:  # noqa: ANN401
+        if subject.startswith("agentgym.control.") and next(closed, None) is not None:
+            raise nats.errors.ConnectionClosedError
+        return await working(self, subject, *args, **options)
+
+    working = Client.subscribe
+    monkeypatch.setattr(tasks, "RETRY_S", 0.05)
+    monkeypatch.setattr(Client, "subscribe", subscribe)
+    monkeypatch.setattr(Health, "tell", fail)
+    node = Node(Profile(id="p"), tmp_path / "data", "n1", egress=lambda: None)
+    running = asyncio.create_task(node.run())
+    async with asyncio.timeout(60):
+        while not (tmp_path / "data" / "node.json").exists():
+            assert not running.done(), running
+            await asyncio.sleep(0.02)
+        asked = NodeProcess(tmp_path / "data")
+        async with await asked.connect() as connection:
+            assert (await asked.request(connection, "health"))["items"] == []
+        node.stop()
+        await running
+    assert "telling how the node is failed and begins again: RuntimeError: no health" in caplog.messages
+    assert any(message.startswith("answering failed and begins again: Conn") for message in caplog.messages)
 
 
 def _taken(squatter: socket.socket, port: int) -> bool:

@@ -13,14 +13,15 @@ import pytest
 from nats.aio.msg import Msg
 from nats.js.api import DiscardPolicy, StreamConfig
 
-from runner.events import delivery, routes, subjects
+from runner.errors import ConfigError
+from runner.events import delivery, drain, routes, subjects
 from runner.events.codec import DurableNames
 from runner.events.outbox import Outbox, SinkCounts
 from runner.events.publisher import Sink
 from runner.publish import enqueue_missing
 from runner.store import EpisodeStore, open_index
 from tests.nats_server import NatsServer
-from tests.publishing import client_of, event, ids, outbox_in, publishing, sink, stored
+from tests.publishing import client_of, event, ids, outbox_in, place, publishing, sink, stored
 
 ROOT = Path(__file__).parents[2]
 N_EVENTS, N_KILLS = (2000, 10) if os.environ.get("AGENTGYM_FAULTS") == "full" else (600, 3)
@@ -76,6 +77,20 @@ async def test_events_arrive_in_order_with_their_headers(server: NatsServer, out
         "Nats-Msg-Id": "event:1",
     }
     assert outbox.counts() == {"local": SinkCounts(acked=1000)}
+
+
+async def test_no_event_waits_for_the_next_poll(
+    server: NatsServer, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain, "POLL_S", 600)
+    monkeypatch.setattr(drain, "BATCH", 10)
+    async with publishing(outbox, sink(server, "local")) as running:
+        await running.state("up")
+        for first in range(0, 100, 20):
+            outbox.add(*map(event, range(first, first + 19)))
+            outbox.add(event(first + 19))
+            await running.drained()
+    assert sorted(ids(await stored(server))) == sorted(f"event:{number}" for number in range(100))
 
 
 async def test_killed_servers_lose_and_double_nothing(server: NatsServer, outbox: Outbox) -> None:
@@ -168,19 +183,85 @@ async def test_what_has_no_address_yet_is_absent(server: NatsServer, outbox: Out
     assert ids(await stored(server)) == ["event:0"]
 
 
-async def test_an_outage_of_one_sink_does_not_touch_the_other(server: NatsServer, outbox: Outbox) -> None:
-    async with publishing(outbox, sink(server, "local"), Sink("egress", _nowhere)) as running:
+async def test_an_outage_of_one_sink_does_not_touch_the_other(
+    tmp_path: Path, server: NatsServer, outbox: Outbox
+) -> None:
+    with _plain(tmp_path) as gone:
+        pass
+    async with publishing(outbox, sink(server, "local"), sink(gone)) as running:
         await running.state("down", sink="egress")
         outbox.add(*map(event, range(20)))
         await running.drained()
-        assert outbox.counts() == {"local": SinkCounts(acked=20), "egress": SinkCounts(pending=20)}
+        assert outbox.counts() == {"local": SinkCounts(acked=20), place(gone): SinkCounts(pending=20)}
     assert len(await stored(server)) == 20
 
 
-def _nowhere() -> None:
-    from runner.errors import ConfigError
-
+def _unusable() -> None:
     raise ConfigError("the bus URL is not valid")
+
+
+@pytest.mark.parametrize("read_address", [lambda: None, _unusable])
+async def test_nothing_waits_for_an_egress_without_an_address(
+    server: NatsServer, outbox: Outbox, read_address: Callable[[], None]
+) -> None:
+    async with publishing(outbox, sink(server, "local"), Sink("egress", read_address)) as running:
+        outbox.add(*map(event, range(3)))
+        await running.drained()
+    assert outbox.counts() == {"local": SinkCounts(acked=3)}
+
+
+async def test_an_egress_that_gets_an_address_gets_all_that_is_kept(
+    tmp_path: Path, server: NatsServer, outbox: Outbox
+) -> None:
+    there: list[Sink] = []
+    egress = Sink("egress", lambda: there[0].read_address() if there else None)
+    with NatsServer(tmp_path / "other") as other:
+        await _stream(other)
+        async with publishing(outbox, sink(server, "local"), egress) as running:
+            outbox.add(event(0))
+            await running.state("absent", sink="egress")
+            await running.drained()
+            there.append(sink(other))
+            await running.state("up", sink="egress")
+            await running.drained()
+            outbox.add(event(1))
+            await running.drained()
+        assert ids(await stored(other, "THEIRS")) == ["event:0", "event:1"]
+        assert outbox.counts() == {"local": SinkCounts(acked=2), place(other): SinkCounts(acked=2)}
+
+
+async def test_processes_with_different_egresses_serve_each_its_own(
+    tmp_path: Path, server: NatsServer, outbox: Outbox
+) -> None:
+    with NatsServer(tmp_path / "other") as other, outbox_in(outbox.path.parent) as second:
+        for each in (server, other):
+            await _stream(each)
+        async with publishing(outbox, sink(server)) as here, publishing(second, sink(other)) as there:
+            outbox.add(*map(event, range(20)))
+            await here.drained()
+            await there.drained()
+        for each in (server, other):
+            assert ids(await stored(each, "THEIRS")) == [f"event:{number}" for number in range(20)]
+            assert outbox.counts()[place(each)] == SinkCounts(acked=20)
+
+
+async def test_an_egress_that_moves_gets_there_what_it_got_before(
+    tmp_path: Path, server: NatsServer, outbox: Outbox
+) -> None:
+    addresses = [sink(server).read_address()]
+    with NatsServer(tmp_path / "other") as other:
+        for each in (server, other):
+            await _stream(each)
+        async with publishing(outbox, Sink("egress", lambda: addresses[-1])) as running:
+            outbox.add(event(0))
+            await running.drained()
+            addresses.append(sink(other).read_address())
+            server.kill()
+            await running.state("down")
+            outbox.add(event(1))
+            await running.drained()
+        assert sorted(ids(await stored(other, "THEIRS"))) == ["event:0", "event:1"]
+    assert outbox.counts()[place(server)] == SinkCounts(acked=1, pending=1)
 
 
 @pytest.mark.parametrize("paused_s", PAUSES_S)
@@ -221,7 +302,7 @@ async def test_a_full_stream_is_waited_out(server: NatsServer, outbox: Outbox) -
     outbox.add(*map(event, range(20)))
     async with publishing(outbox, sink(server)) as running:
         await running.state("stalled", "full")
-        assert outbox.counts()["egress"] == SinkCounts(pending=15, acked=5)
+        assert outbox.counts()[place(server)] == SinkCounts(pending=15, acked=5)
         async with client_of(server) as client:
             await client.jetstream().update_stream(StreamConfig(name="THEIRS", subjects=["agentgym.>"], max_msgs=100))
         await running.drained()
@@ -242,7 +323,7 @@ async def test_what_is_too_large_becomes_a_dead_letter_and_the_rest_goes_on(tmp_
             await running.drained()
             assert [state.status for state in running.states if state.status != "connecting"] == ["up"]
         assert ids(await stored(server, "THEIRS")) == ["event:0", "event:4", "event:5"]
-    letters = [letter for letter in outbox.dead_letters() if letter.sink == "egress"]
+    letters = [letter for letter in outbox.dead_letters() if letter.sink == place(server)]
     assert [letter.id for letter in letters] == ["event:1", "event:2", "event:3"]
     assert "the broker takes 4096" in letters[0].reason
     assert "the broker takes 4096" in letters[1].reason
@@ -266,16 +347,16 @@ async def test_a_denied_subject_becomes_a_dead_letter(jetstream: bool, tmp_path:
         outbox.add(event(0, denied), event(1, allowed), event(2, denied))
         async with publishing(outbox, sink(server, user="runner", password=PASSWORD)) as running:
             await running.drained()
-            letters = [letter for letter in outbox.dead_letters() if letter.sink == "egress"]
+            letters = [letter for letter in outbox.dead_letters() if letter.sink == place(server)]
             assert [letter.id for letter in letters] == ["event:0", "event:2"]
             assert all(f"not allowed to publish to {denied}" in letter.reason for letter in letters)
-            assert outbox.counts()["egress"] == SinkCounts(acked=1, dead=2)
+            assert outbox.counts()[place(server)] == SinkCounts(acked=1, dead=2)
             server.config = _users({"allow": [">"]})
             await asyncio.to_thread(server.restart)
             await running.state("down")
             outbox.retry()
             await running.drained()
-            assert outbox.counts()["egress"] == SinkCounts(acked=3)
+            assert outbox.counts()[place(server)] == SinkCounts(acked=3)
     assert PASSWORD not in repr(running.states)
 
 
@@ -297,7 +378,7 @@ async def test_without_the_right_to_ask_for_streams_events_still_arrive(
                 await running.drained()
             await client.flush()
             assert ids(heard) == _all_kinds()
-            assert outbox.counts()["egress"] == SinkCounts(acked=3)
+            assert outbox.counts()[place(server)] == SinkCounts(acked=3)
         if jetstream:
             assert ids(await stored(server, "THEIRS", user="admin", password="admin")) == _all_kinds()
 
@@ -337,23 +418,6 @@ async def test_one_who_listens_to_everything_is_not_taken_for_jetstream(tmp_path
     assert ids([message for message in heard if message.subject in subjects.DURABLE]) == _all_kinds()
 
 
-@pytest.mark.usefixtures("impatient")
-async def test_a_jetstream_that_never_answers_is_done_without(
-    tmp_path: Path, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    heard: list[Msg] = []
-    monkeypatch.setattr(routes, "announces_jetstream", lambda client: True)
-    with _plain(tmp_path) as plain:
-        async with client_of(plain) as client:
-            await client.subscribe(">", cb=_into(heard))
-            await client.flush()
-            outbox.add(event(0))
-            async with publishing(outbox, sink(plain)) as running:
-                await running.drained()
-            await client.flush()
-    assert "event:0" in ids([message for message in heard if message.subject in subjects.DURABLE])
-
-
 async def test_a_wrong_password_is_named_and_events_wait_for_the_right_one(tmp_path: Path, outbox: Outbox) -> None:
     with NatsServer(tmp_path / "server", config=_users(">", "another")) as server:
         outbox.add(event(0))
@@ -371,9 +435,9 @@ async def test_a_wrong_password_is_named_and_events_wait_for_the_right_one(tmp_p
             outbox.add(event(1))
             server.reload(_users(">"))
             async with asyncio.timeout(15):
-                while outbox.counts()["egress"].pending:
+                while outbox.counts()[place(server)].pending:
                     await running.publisher.drained(1)
-        assert outbox.counts()["egress"] == SinkCounts(acked=2)
+        assert outbox.counts()[place(server)] == SinkCounts(acked=2)
 
 
 async def test_an_event_sent_again_is_stored_once_inside_the_window_and_known_by_its_id_outside(
@@ -438,7 +502,8 @@ async def test_a_canary_stays_out_of_the_outbox(tmp_path: Path, outbox: Outbox) 
         outbox.add(event(0))
         async with publishing(outbox, sink(server, user="runner", password=PASSWORD)) as running:
             await running.drained()
-    assert outbox.counts()["egress"].dead == 1
+    assert outbox.counts()[place(server)].dead == 1
+    assert all(PASSWORD not in sink for sink in outbox.counts())
     files = await asyncio.to_thread(lambda: [path.read_bytes() for path in tmp_path.glob("outbox*")])
     assert len(files) >= 3
     assert not any(PASSWORD.encode() in content for content in files)

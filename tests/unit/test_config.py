@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 import runner.config
 from runner.config import (
     EnvironmentEntry,
+    EventsStream,
+    LiveStream,
     Profile,
     SkipEntry,
     load_profile,
@@ -116,7 +118,11 @@ def test_all_our_own_keys_load(tmp_path: Path) -> None:
           lightweight:
             - {name: Maze, ram: 1 MiB, deps: [numpy], transport: http, base_url: "http://[::1]:80/maze",
                timeout_sec: 2.5, autostart: true}
-        nats: {url: "nats://a:4222, tls://b", control: true, monitor_url: "http://a:8222"}
+        nats:
+          url: "nats://a:4222, tls://b"
+          control: true
+          monitor_url: "http://a:8222"
+          streams: {events: {max_age_sec: 700, max_bytes: "${ROOM:-2000000}"}, live: {max_age_sec: 1.5}}
         """,
     )
     assert profile.tracing == "off"
@@ -124,6 +130,8 @@ def test_all_our_own_keys_load(tmp_path: Path) -> None:
     assert profile.agent.price["qwen3:8b"].completion_per_mtok == 1
     assert profile.tier("lightweight")[0].timeout_sec == 2.5
     assert profile.nats.control
+    assert profile.nats.streams.events == EventsStream(max_age_sec=700, max_bytes=2_000_000, duplicate_window_sec=600)
+    assert profile.nats.streams.live == LiveStream(max_age_sec=1.5, max_bytes=256 << 20)
 
 
 def test_environments_are_found_in_any_case(tmp_path: Path) -> None:
@@ -190,6 +198,18 @@ BAD_VALUES = [
     ("nats: {episode_completed: '>'}", "nats.episode_completed", "expected a NATS subject"),
     ("nats: {url: 'http://h'}", "nats.url", "nats://"),
     ("nats: {monitor_url: 'nats://h'}", "nats.monitor_url", "http://"),
+    ("nats: {streams: {name: X}}", "nats.streams.name", "unknown key; the keys here are events, live"),
+    ("nats: {streams: {events: {max_bytes: 1000}}}", "nats.streams.events.max_bytes", "4294967296 (4 GiB), got 1000"),
+    ("nats: {streams: {events: {max_bytes: 4294967297}}}", "nats.streams.events.max_bytes", "got 4294967297"),
+    ("nats: {streams: {events: {max_bytes: 1 GiB}}}", "nats.streams.events.max_bytes", "got '1 GiB'"),
+    ("nats: {streams: {events: {max_age_sec: 0}}}", "nats.streams.events.max_age_sec", "from 1 to 1000000000, got 0"),
+    (
+        "nats: {streams: {events: {max_age_sec: 60}}}",
+        "nats.streams.events.duplicate_window_sec",
+        "expected at most max_age_sec, which is 60, got 600",
+    ),
+    ("nats: {streams: {live: {max_bytes: 536870913}}}", "nats.streams.live.max_bytes", "536870912 (512 MiB)"),
+    ("nats: {streams: {live: {duplicate_window_sec: 9}}}", "nats.streams.live.duplicate_window_sec", "unknown key"),
     ("tracing: all", "tracing", "one of "),
     ("data_dir: ${NOPE}", "data_dir", "NOPE is not set"),
     ('data_dir: "a\\0b"', "data_dir", "control characters"),

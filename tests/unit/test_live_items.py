@@ -35,8 +35,7 @@ def step(**changes: Any) -> TimeStep:  # noqa: ANN401
 
 def sent(item: Item, channel: subjects.LiveChannel) -> LiveItem:
     """The item as a follower gets it, after its message was held against the schema."""
-    batch = LiveBatch(node="n", boot="b", dropped=0, items=[live_item(item)])
-    payload = encode(batch)
+    payload = b'{"node":"n","boot":"b","dropped":0,"items":[%b]}' % bytes(live_item(item))
     subject = subjects.live_subject(channel, "n")
     validate(subject, payload)
     row = decode(subject, None, payload, DurableNames())
@@ -97,6 +96,25 @@ def test_the_first_timestep_brings_the_reset() -> None:
     item = sent(TimestepPlayed(at=AT, episode_id="e", seq=1, step=step(), reset_observation=reset), "timestep")
     assert isinstance(item, Timestep)
     assert item.reset_observation == reset
+
+
+def test_a_message_among_others_goes_as_it_is_whatever_these_are() -> None:
+    plain: Any = {"role": "user", "content": "naïve \x1b \N{GRINNING FACE}", "name": None}
+    calls: Any = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "move", "arguments": "{}"}}]}
+    odd: Any = {None: "no name", "role": "user", "content": "\ud800"}
+    assert timestep(chats=[[plain, plain]]).chats == [[plain, plain]]
+    assert timestep(chats=[[plain, calls]], observation=[plain]).chats == [[plain, calls]]
+    mixed = timestep(chats=[[plain, odd], [plain]], action=Action("\ud800", [ToolCall("1", "move", "{}")]))
+    assert (mixed.chats[0][0], mixed.chats[1]) == (plain, [plain])
+    assert mixed.chats[0][1]["role"] == "user"
+    assert mixed.action.tool_calls == [ToolCall("1", "move", "{}")]
+
+
+def test_many_short_messages_are_bounded_too() -> None:
+    item = timestep(chats=[[{}] * 200_000, [{"role": "user", "content": "last"}]])
+    assert item.chats[1] == [{"role": "user", "content": "last"}]
+    assert len(item.chats[0]) + item.left_out == 200_000
+    assert item.left_out > 0
 
 
 @pytest.mark.parametrize("letter", ["a", "ä", "\N{GRINNING FACE}", "\ud800"])

@@ -1,10 +1,12 @@
+import queue
 import threading
 from datetime import UTC, datetime
 
 import pytest
 
 from runner.observers import ObserverHub
-from runner.types import BatchProgress, Item
+from runner.types import BatchProgress, Chat, Item, Message, TimestepPlayed
+from tests.store_samples import step
 
 
 def item(number: int) -> BatchProgress:
@@ -31,6 +33,32 @@ def test_every_observer_gets_every_item_in_order() -> None:
     assert first == sent
     assert second == sent
     assert hub.dropped == 0
+
+
+def test_what_comes_after_a_lull_is_handed_on_too() -> None:
+    seen: queue.SimpleQueue[int] = queue.SimpleQueue()
+    hub = ObserverHub([lambda each: seen.put(each.seq)])
+    for number in range(3):
+        hub.emit(item(number))
+        assert seen.get(timeout=10) == number
+    hub.close(timeout_s=10)
+
+
+def test_observers_see_messages_as_they_were() -> None:
+    seen: list[Item] = []
+    hub = ObserverHub([seen.append])
+    message: Message = {"role": "user", "content": "as it was"}
+    chat: Chat = [message]
+    played = step(0)
+    played.observation, played.chats = chat, [chat]
+    hub.emit(TimestepPlayed(at=datetime.now(UTC), episode_id="e", seq=1, step=played, reset_observation=chat))
+    message["content"] = "changed"
+    chat.clear()
+    hub.close(timeout_s=10)
+    (told,) = seen
+    assert isinstance(told, TimestepPlayed)
+    as_it_was = [{"role": "user", "content": "as it was"}]
+    assert (told.step.observation, told.step.chats, told.reset_observation) == (as_it_was, [as_it_was], as_it_was)
 
 
 def test_a_raising_observer_is_logged_and_goes_on_receiving(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,22 +1,39 @@
+import base64
+import hashlib
 import inspect
+import json
+import logging
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ulid import ULID
 
-from runner.events.control import ERRORS
-from runner.node import operations
-from runner.node.operations import derived_batch_id
+from runner.config import EnvironmentEntry, Environments, Profile
+from runner.errors import StoreError
+from runner.events.control import ERRORS, NodeHealth
+from runner.node import chunks, operations, requests
+from runner.node.chunks import CHUNK_BYTES, EpisodeFiles
+from runner.node.operations import Operations, derived_batch_id
+from runner.node.player import Announce, Player
 from runner.node.queue import BatchQueue, QueuedBatch
 from runner.spec import BatchSpec
 from runner.store import is_id
+from runner.store.files import read
+from runner.workspace import Workspace
+from tests.store_samples import Recording, step
+
+LIMIT = 200
+HOSTILE = "\x1b[2J\u202e\u2066\x9b\x00\n"
 
 
 def test_every_code_that_is_sent_is_documented() -> None:
-    source = inspect.getsource(operations)
+    source = inspect.getsource(operations) + inspect.getsource(requests)
     sent = set(re.findall(r'(?:Refused\(\s*|code=)"([a-z_]+)"', source))
     assert sent == set(ERRORS)
 
@@ -43,3 +60,148 @@ def test_a_queue_outlives_its_node_and_restarts_nothing_by_itself(tmp_path: Path
     assert [batch.status for batch in again.newest(10)] == ["interrupted", "interrupted"]
     assert again.get(batches[1].batch_id) == msgspec.structs.replace(batches[1], status="interrupted")
     again.close()
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Iterator[Workspace]:
+    workspace = Workspace(tmp_path, node="n", profile="p")
+    yield workspace
+    workspace.close()
+
+
+@pytest.fixture
+def ask(workspace: Workspace) -> Iterator[Callable[..., Any]]:
+    """Asks operations whose node has an environment and whose health fails."""
+    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
+
+    def ignore(_: object) -> None: ...
+
+    def fail() -> NodeHealth:
+        raise RuntimeError(f"no {HOSTILE} health {'x' * 5000}")
+
+    asked = Operations(
+        profile=Profile(id="p", environments=Environments(lightweight=(EnvironmentEntry(name="Maze"),))),
+        files=EpisodeFiles(workspace.store, workspace.index),
+        queue=queue,
+        player=Player(workspace, queue, Announce(item=ignore, record=ignore, result=ignore, busy=ignore)),
+        health=fail,
+        stopping=lambda: False,
+        shutdown=ignore,
+    )
+
+    def ask(op: str, request_id: object = "1", **args: object) -> Any:  # noqa: ANN401
+        payload = json.dumps({"id": request_id, "op": op, "args": args}).encode()
+        return json.loads(asked.answer(payload))
+
+    yield ask
+    queue.close()
+
+
+def episode_of(workspace: Workspace, size: int) -> Path:
+    recording = Recording(workspace.store, workspace.index)
+    recording.start()
+    recording.play(step(0, observation=[{"role": "user", "content": "x" * size}]))
+    recording.end()
+    return recording.file
+
+
+def test_a_large_episode_comes_whole_in_chunks(
+    workspace: Workspace, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = episode_of(workspace, 3 << 20)
+    content = path.read_bytes()
+    assert len(content) > 3 << 20
+    reads: list[Path] = []
+
+    def counted(path: Path) -> bytes:
+        reads.append(path)
+        return read(path)
+
+    monkeypatch.setattr("runner.node.chunks.read", counted)
+    got = b""
+    while True:
+        chunk = ask("episode", episode_id=path.stem, offset=len(got))["result"]
+        assert (chunk["total"], chunk["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
+        part = base64.b64decode(chunk["data"])
+        assert len(part) <= CHUNK_BYTES
+        got += part
+        if not part:
+            break
+    assert got == content
+    assert reads == [path], "it was read as a whole more than once"
+
+
+def test_a_file_that_changed_is_hashed_again_and_one_that_is_gone_refused(
+    workspace: Workspace, ask: Callable[..., Any]
+) -> None:
+    path = episode_of(workspace, 10)
+    ask("episode", episode_id=path.stem)
+    path.write_bytes(b"another")
+    chunk = ask("episode", episode_id=path.stem, offset=2)["result"]
+    assert (chunk["total"], chunk["sha256"]) == (7, hashlib.sha256(b"another").hexdigest())
+    assert base64.b64decode(chunk["data"]) == b"other"
+    for offset in (-1, 7, 2**62):
+        assert ask("episode", episode_id=path.stem, offset=offset)["result"]["data"] == ""
+    path.unlink()
+    assert "cannot be read" in ask("episode", episode_id=path.stem)["error"]["message"]
+
+
+def test_only_so_many_hashes_are_kept(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "N_KNOWN", 2)
+    files = EpisodeFiles(workspace.store, workspace.index)
+    paths = [episode_of(workspace, 1) for _ in range(4)]
+    for path in (*paths, *paths):
+        assert files.chunk(path.stem, 0).data == path.read_bytes()
+    with pytest.raises(StoreError, match="there is no episode"):
+        files.chunk(str(ULID()), 0)
+
+
+BATCH = str(ULID())
+
+
+@pytest.mark.parametrize(
+    ("op", "args"),
+    [
+        ("start", {"batch_id": "TEXT", "envs": ["Maze"]}),
+        ("start", {"batch_id": BATCH, "envs": ["TEXT"]}),
+        ("start", {"batch_id": BATCH, "envs": ["Maze"], "agent": "TEXT"}),
+        ("start", {"batch_id": BATCH, "envs": ["Maze"], "model": "TEXT"}),
+        ("start", {"batch_id": BATCH, "envs": ["Maze"], "TEXT": 1}),
+        ("cancel", {"batch_id": "TEXT"}),
+        ("pause", {"episode_id": "TEXT"}),
+        ("submit_action", {"episode_id": "TEXT", "step": 0, "action": "TEXT"}),
+        ("episode", {"episode_id": "TEXT"}),
+        ("TEXT", {}),
+        ("health", {}),
+    ],
+)
+@pytest.mark.parametrize("text", [HOSTILE, "x" * 30_000, HOSTILE * 1000], ids=["hostile", "large", "both"])
+def test_what_an_error_repeats_is_short_and_visible(
+    ask: Callable[..., Any], text: str, op: str, args: dict[str, object]
+) -> None:
+    filled = json.loads(json.dumps(args).replace("TEXT", json.dumps(text)[1:-1]))
+    reply = ask(op.replace("TEXT", text), **filled)
+    message = reply["error"]["message"]
+    assert message
+    assert len(message) <= LIMIT
+    assert message.isprintable()
+
+
+@pytest.mark.parametrize("request_id", ["x" * (LIMIT + 1), HOSTILE, "a\tb"])
+def test_an_id_that_is_not_repeated_as_it_is_is_refused(ask: Callable[..., Any], request_id: str) -> None:
+    reply = ask("list", request_id)
+    assert (reply["ok"], reply["error"]["code"]) == (False, "bad_request")
+    assert len(reply["id"]) <= LIMIT
+    assert reply["id"].isprintable()
+    assert ask("list", "y" * LIMIT)["id"] == "y" * LIMIT
+
+
+def test_a_failure_of_ours_is_answered_logged_and_ends_nothing(
+    ask: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "runner"):
+        reply = ask("health")
+    assert (reply["id"], reply["error"]["code"]) == ("1", "internal")
+    assert "RuntimeError: no ␛[2J" in reply["error"]["message"]
+    assert "answering a request failed: RuntimeError" in caplog.text
+    assert ask("list")["ok"]

@@ -60,7 +60,8 @@ def test_an_event_comes_out_as_it_went_in(outbox: Outbox) -> None:
 def test_an_id_is_taken_once(outbox: Outbox) -> None:
     assert outbox.add(event(1), event(1, b"other"), event(2)) == 2
     assert outbox.add(event(1, b"other")) == 0
-    assert [waiting.payload for waiting in outbox.pending(LOCAL, 10)] == [b"{}", b"{}"]
+    assert outbox.add(event(2), event(3)) == 1
+    assert [waiting.payload for waiting in outbox.pending(LOCAL, 10)] == [b"{}", b"{}", b"{}"]
     assert outbox.add() == 0
 
 
@@ -133,11 +134,32 @@ def test_an_event_that_waits_for_one_sink_is_kept(outbox: Outbox, time: Time) ->
 
 def test_a_sink_that_nobody_serves_is_forgotten_in_the_end_but_never_the_own_broker(outbox: Outbox, time: Time) -> None:
     outbox.register("egress")
+    outbox.stream_seen("egress", "S", created=NOW, last_seq=0)
     outbox.add(event(1), event(2))
     outbox.ack(LOCAL, [Ack("episode:1", "S", 1)])
     time.passes(FORGET_S + 1)
     assert outbox.prune() == 1
     assert outbox.counts() == {LOCAL: SinkCounts(pending=1)}
+    assert outbox._connection.execute("SELECT count(*) FROM streams WHERE sink = 'egress'").fetchone() == (0,)
+
+
+def test_a_sink_that_is_configured_is_not_forgotten(outbox: Outbox, time: Time) -> None:
+    outbox.register("egress")
+    outbox.add(event(1))
+    for _ in range(3):
+        time.passes(FORGET_S - 1)
+        outbox.register("egress")
+        outbox.prune()
+    assert waiting(outbox, "egress") == ["episode:1"]
+
+
+def test_without_another_sink_nothing_is_kept_for_one(outbox: Outbox, time: Time) -> None:
+    outbox.add(*map(event, range(4)))
+    outbox.ack(LOCAL, [Ack(f"episode:{number}", "S", number) for number in range(4)])
+    time.passes(KEEP_S + 1)
+    assert outbox.prune() == 4
+    outbox.register("egress")
+    assert outbox.counts() == {LOCAL: SinkCounts(), "egress": SinkCounts()}
 
 
 def test_dead_letters_go_in_the_end(outbox: Outbox, time: Time) -> None:

@@ -11,14 +11,22 @@ from runner.cli.outbox import main_outbox
 from runner.events.outbox import LOCAL, Ack
 from tests.publishing import event, outbox_in
 
+EGRESS = "egress nats://there:4222"
+FORMER = "egress nats://gone:4222"
+
+
+@pytest.fixture(autouse=True)
+def egress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NATS_URL", "nats://user:secret@there")
+
 
 def _filled(folder: Path) -> None:
     with outbox_in(folder) as outbox:
-        outbox.register("egress")
+        outbox.register(EGRESS, FORMER)
         outbox.add(*map(event, range(4)))
         outbox.ack(LOCAL, [Ack("event:0", "S", 1)])
-        outbox.bury("egress", "event:1", "too \x1b[31mlarge")
-        outbox.bury("egress", "event:2", "not allowed")
+        outbox.bury(EGRESS, "event:1", "too \x1b[31mlarge")
+        outbox.bury(EGRESS, "event:2", "not allowed")
 
 
 def test_counts_and_dead_letters_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,8 +34,9 @@ def test_counts_and_dead_letters_as_json(tmp_path: Path, capsys: pytest.CaptureF
     assert main_outbox(["--data-dir", str(tmp_path), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["sinks"] == {
-        "egress": {"pending": 2, "acked": 0, "dead": 2},
-        "local": {"pending": 3, "acked": 1, "dead": 0},
+        EGRESS: {"configured": True, "pending": 2, "acked": 0, "dead": 2},
+        FORMER: {"configured": False, "pending": 4, "acked": 0, "dead": 0},
+        "local": {"configured": True, "pending": 3, "acked": 1, "dead": 0},
     }
     assert [letter["id"] for letter in shown["dead_letters"]] == ["event:1", "event:2"]
 
@@ -41,11 +50,26 @@ def test_tables_are_safe_for_the_terminal(tmp_path: Path, capsys: pytest.Capture
     assert "\x1b[31m" not in out
 
 
+def test_a_sink_that_nothing_is_sent_to_any_more_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _filled(tmp_path)
+    assert main_outbox(["--data-dir", str(tmp_path)]) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if "not configured" in line]
+    assert [FORMER in line for line in said] == [True]
+    monkeypatch.delenv("NATS_URL")
+    assert main_outbox(["--data-dir", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert out.count("not configured") == 2
+    assert "secret" not in out
+
+
 def test_dead_letters_are_sent_again_on_demand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _filled(tmp_path)
     place = ["--data-dir", str(tmp_path), "--json"]
     assert main_outbox([*place, "--retry", "event:1"]) == 0
-    assert json.loads(capsys.readouterr().out)["sinks"]["egress"] == {"pending": 3, "acked": 0, "dead": 1}
+    sink = json.loads(capsys.readouterr().out)["sinks"][EGRESS]
+    assert (sink["pending"], sink["dead"]) == (3, 1)
     assert main_outbox([*place, "--retry", "event:1"]) == 1
     assert main_outbox([*place, "--retry", "all"]) == 0
     capsys.readouterr()

@@ -1,0 +1,81 @@
+"""Episode files in parts, for clients that cannot read them where they are."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from pathlib import Path
+
+import msgspec
+
+from runner.errors import StoreError
+from runner.events.control import EpisodeChunk
+from runner.store import EpisodeIndex, EpisodeStore
+from runner.store.files import read
+
+CHUNK_BYTES = 256 * 1024
+N_KNOWN = 64
+"""Files whose hashes are remembered."""
+
+
+class _Known(msgspec.Struct, frozen=True):
+    """A file as it was when it was hashed."""
+
+    stamp: tuple[int, int]
+    sha256: str
+
+
+class EpisodeFiles:
+    """Gives files part by part; a file is read as a whole for its first part only, as long as it does not change."""
+
+    def __init__(self, store: EpisodeStore, index: EpisodeIndex) -> None:
+        """Nothing is read yet."""
+        self._store = store
+        self._index = index
+        self._known: OrderedDict[Path, _Known] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def chunk(self, episode_id: str, offset: int) -> EpisodeChunk:
+        """At most ``CHUNK_BYTES`` from an offset on, empty beyond the end.
+
+        Raises:
+            StoreError: when there is no such episode, or its file cannot be read.
+        """
+        path = self._path(episode_id)
+        try:
+            stamp = _stamp(path)
+            if (known := self._remembered(path, stamp)) is None:
+                return self._first(path, stamp, offset)
+            with path.open("rb") as file:
+                file.seek(offset if 0 <= offset < stamp[0] else stamp[0])
+                return EpisodeChunk(total=stamp[0], sha256=known.sha256, data=file.read(CHUNK_BYTES))
+        except OSError as exc:
+            raise StoreError(f"{path} cannot be read: {exc.strerror}; check that it exists and is yours") from exc
+
+    def _path(self, episode_id: str) -> Path:
+        found = self._index.select("SELECT batch_id FROM episodes WHERE episode_id = ? LIMIT 1", (episode_id,))
+        if not found:
+            raise StoreError(f"there is no episode {episode_id!r} here; check the id and the node")
+        return self._store.path(found[0][0], episode_id)
+
+    def _first(self, path: Path, stamp: tuple[int, int], offset: int) -> EpisodeChunk:
+        data = read(path)
+        sha256 = hashlib.sha256(data).hexdigest()
+        with self._lock:
+            self._known[path] = _Known(stamp, sha256)
+            if len(self._known) > N_KNOWN:
+                self._known.popitem(last=False)
+        part = data[offset : offset + CHUNK_BYTES] if offset >= 0 else b""
+        return EpisodeChunk(total=len(data), sha256=sha256, data=part)
+
+    def _remembered(self, path: Path, stamp: tuple[int, int]) -> _Known | None:
+        with self._lock:
+            known = self._known.get(path)
+        return known if known is not None and known.stamp == stamp else None
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Size and time of a file: they change when its content does."""
+    status = path.stat(follow_symlinks=False)
+    return status.st_size, status.st_mtime_ns

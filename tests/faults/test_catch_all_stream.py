@@ -1,0 +1,30 @@
+"""Somebody else's stream over everything of ours acknowledges requests, too: an acknowledgement is no reply."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from nats.js.api import StreamConfig
+from ulid import ULID
+
+from runner.events.connect import BusAddress, Connection
+from tests.nats_server import NatsServer
+from tests.node_process import NodeProcess, environ
+from tests.publishing import client_of
+
+PROFILE = "id: p\nenvironments: {lightweight: [{name: Maze}]}\nnats: {control: true}\n"
+
+
+@pytest.mark.xfail(reason="the acknowledgement of a stream is taken for a node of the same name", strict=True)
+async def test_a_stream_over_the_control_subject_keeps_no_node_from_its_work(tmp_path: Path) -> None:
+    profile = tmp_path / "profile.yaml"
+    profile.write_text(PROFILE)
+    with NatsServer(tmp_path / "nats") as server:
+        async with client_of(server) as client:
+            await client.jetstream().add_stream(StreamConfig(name="THEIRS", subjects=["agentgym.>"]))
+        with NodeProcess(tmp_path / "data", "--config", str(profile), env=environ(NATS_URL=server.url)) as node:
+            async with await Connection.open(BusAddress(server.url), name="test") as elsewhere:
+                batch_id = str(ULID())
+                await node.request(elsewhere, "start", batch_id=batch_id, envs=["Maze"])
+                await node.until(elsewhere, batch_id, "completed", n_done=1)

@@ -1,0 +1,136 @@
+"""A broker without room: events wait, that is said, and they arrive once there is room again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nats.js.api import StorageType, StreamConfig
+from ulid import ULID
+
+from runner.events import delivery, subjects
+from runner.events.outbox import LOCAL, Outbox, SinkCounts
+from tests.full_disk import small_disk
+from tests.nats_server import NatsServer
+from tests.node_process import NodeProcess, environ
+from tests.publishing import client_of, event, ids, outbox_in, publishing, sink, stored
+
+ROOM = 1 << 20
+PAYLOAD = b'"%s"' % (b"x" * 20_000)
+N_EVENTS = 120
+LOGIN = {"user": "u", "password": "p"}
+
+
+@pytest.fixture
+def outbox(tmp_path: Path) -> Iterator[Outbox]:
+    with outbox_in(tmp_path) as outbox:
+        yield outbox
+
+
+def _of_server(**limits: int) -> dict[str, Any]:
+    return {"jetstream": limits, "authorization": LOGIN}
+
+
+def _of_account(**limits: int) -> dict[str, Any]:
+    return {"jetstream": {}, "accounts": {"A": {"users": [LOGIN], "jetstream": limits}}}
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "storage", "said"),
+    [
+        (_of_server(max_file_store=ROOM), _of_server(), StorageType.FILE, "store is full"),
+        (_of_server(max_memory_store=ROOM), _of_server(), StorageType.MEMORY, "store is full"),
+        (_of_account(max_file=ROOM), _of_account(max_file=64 * ROOM), StorageType.FILE, "resource limits exceeded"),
+    ],
+    ids=["disk of the server", "memory of the server", "disk of the account"],
+)
+async def test_a_full_store_is_waited_out(
+    tmp_path: Path, outbox: Outbox, small: Mapping[str, Any], large: dict[str, Any], storage: StorageType, said: str
+) -> None:
+    with NatsServer(tmp_path / "server", config=small) as server:
+        await _stream(server, storage, **LOGIN)
+        outbox.add(*(event(number, payload=PAYLOAD) for number in range(N_EVENTS)))
+        async with publishing(outbox, sink(server, **LOGIN)) as running:
+            await running.state("stalled", said)
+            counts = _elsewhere(outbox)
+            assert counts.dead == 0
+            assert counts.pending > 0
+            assert outbox.add(event(N_EVENTS)) == 1  # whoever plays goes on
+            server.kill()
+            server.config = large
+            server.start()
+            if storage is StorageType.MEMORY:  # the stream's definition is in memory, too
+                await _stream(server, storage, **LOGIN)
+            await running.drained()
+            assert running.publisher.states[0].status == "up"
+        assert _elsewhere(outbox) == SinkCounts(acked=N_EVENTS + 1)
+        arrived = ids(await stored(server, "THEIRS", **LOGIN))
+        assert sorted(arrived) == sorted(f"event:{number}" for number in range(N_EVENTS + 1))
+
+
+def _elsewhere(outbox: Outbox) -> SinkCounts:
+    """The counts of the sink that is not the own broker, whatever it is called."""
+    (counts,) = (counts for name, counts in outbox.counts().items() if name != LOCAL)
+    return counts
+
+
+async def _stream(server: NatsServer, storage: StorageType = StorageType.FILE, **login: str) -> None:
+    async with client_of(server, **login) as client:
+        config = StreamConfig(name="THEIRS", subjects=[*subjects.DURABLE], storage=storage)
+        await client.jetstream().add_stream(config)
+
+
+async def test_a_disk_that_is_full_under_a_server_is_waited_out(
+    tmp_path: Path, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "ACK_TIMEOUT_S", 1)
+    with small_disk(tmp_path / "disk", 4) as disk:
+        server = NatsServer(tmp_path / "server", config={"jetstream": {"max_file_store": 1 << 30}})
+        server.store = disk.folder / "store"
+        with server:
+            await _stream(server)
+            disk.fill()
+            outbox.add(*(event(number, payload=PAYLOAD) for number in range(N_EVENTS)))
+            async with publishing(outbox, sink(server)) as running:
+                await running.state("stalled")
+                assert _elsewhere(outbox).dead == 0
+                disk.make_room()
+                server.restart()  # until then it takes nothing more
+                await running.drained()
+            assert sorted(ids(await stored(server, "THEIRS"))) == sorted(
+                f"event:{number}" for number in range(N_EVENTS)
+            )
+
+
+async def test_a_full_store_elsewhere_does_not_touch_what_is_played(tmp_path: Path) -> None:
+    data_dir, batch_id, repeat = tmp_path / "data", str(ULID()), 80
+    config = {"jetstream": {"max_file_store": 24 << 10}}
+    with NatsServer(tmp_path / "server", config=config) as server:
+        await _stream(server)
+        with NodeProcess(data_dir, env=environ(NATS_URL=server.url)) as node:
+            async with await node.connect() as connection:
+                await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], repeat=repeat)
+                await node.until(connection, batch_id, "completed", n_done=repeat)
+            with outbox_in(data_dir) as outbox:
+                assert _elsewhere(outbox).pending > 0
+            server.kill()
+            server.config = {}
+            server.start()
+            await _until_empty(data_dir)
+            status, said = await asyncio.to_thread(node.terminate)
+        arrived = ids(await stored(server, "THEIRS"))
+    assert (status, "the broker's store is full" in said) == (0, True), said
+    played = {f"episode:{path.stem}" for path in (data_dir / "runs" / batch_id).glob("*.json")}
+    assert len(played) == repeat
+    assert played | {f"batch:{batch_id}"} <= set(arrived)
+    assert len(arrived) == len(set(arrived))
+
+
+async def _until_empty(data_dir: Path) -> None:
+    with outbox_in(data_dir) as outbox:
+        async with asyncio.timeout(30):
+            while any(count.pending for count in outbox.counts().values()):  # noqa: ASYNC110 - it is emptied by another process
+                await asyncio.sleep(0.02)

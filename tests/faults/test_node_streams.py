@@ -1,0 +1,52 @@
+"""What a profile says of the streams of a node's own broker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from nats.js.api import StreamConfig
+from nats.js.errors import NotFoundError
+from ulid import ULID
+
+from runner.events.connect import Connection
+from tests.node_process import NodeProcess
+
+pytestmark = pytest.mark.timeout(120)
+
+
+async def test_the_profile_limits_the_streams_and_changing_that_costs_no_event(tmp_path: Path) -> None:
+    profile = tmp_path / "profile.yaml"
+    profile.write_text(PROFILE.format(streams="{live: {max_bytes: 2097152}}"))
+    with NodeProcess(tmp_path / "data", "--config", str(profile)) as node:
+        async with await node.connect() as connection:
+            await _until_limited(connection, "AGENTGYM_LIVE", lambda config: config.max_bytes == 2 << 20)
+            batch_id = str(ULID())
+            await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], repeat=3)
+            await node.until(connection, batch_id, "completed", n_done=3)
+        await asyncio.to_thread(node.terminate)
+        profile.write_text(PROFILE.format(streams="{events: {max_bytes: 1048576, max_age_sec: 5000.5}}"))
+        node.start()
+        async with await node.connect() as connection:
+            await _until_limited(
+                connection, "AGENTGYM_EVENTS", lambda config: (config.max_bytes, config.max_age) == (1 << 20, 5000.5)
+            )
+            state = (await connection.client.jetstream().stream_info("AGENTGYM_EVENTS")).state
+            assert (state.first_seq, state.messages >= 4) == (1, True)
+
+
+PROFILE = "id: p\nenvironments: {{lightweight: [{{name: Maze}}]}}\nnats: {{streams: {streams}}}\n"
+
+
+async def _until_limited(connection: Connection, stream: str, fits: Callable[[StreamConfig], bool]) -> None:
+    """The node is there before its first look at the streams."""
+    js = connection.client.jetstream()
+    async with asyncio.timeout(20):
+        while True:
+            with contextlib.suppress(NotFoundError):
+                if fits((await js.stream_info(stream)).config):
+                    return
+            await asyncio.sleep(0.02)

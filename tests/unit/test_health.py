@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import cast
+
+import psutil
+import pytest
+
+from runner.clock import Clock
+from runner.config import EnvironmentEntry, Environments, Profile
+from runner.events.live import LivePublisher
+from runner.events.live_items import EnvHealth, Heartbeat, Host, LiveItem
+from runner.node import health, tasks
+from runner.node.health import Health
+from runner.node.tasks import kept_going
+
+PROFILE = Profile(
+    id="p", environments=Environments(lightweight=(EnvironmentEntry(name="Maze"), EnvironmentEntry(name="Gone")))
+)
+
+
+class Told:
+    """Takes the place of the live publisher."""
+
+    def __init__(self) -> None:
+        self.items: list[LiveItem] = []
+        self._came = asyncio.Event()
+
+    def put(self, item: LiveItem) -> None:
+        self.items.append(item)
+        self._came.set()
+
+    async def until(self, seen: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not seen():
+                self._came.clear()
+                await self._came.wait()
+
+    def count(self, kind: type) -> int:
+        return sum(isinstance(item, kind) for item in self.items)
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "HEARTBEAT_S", 0.001)
+    monkeypatch.setattr(tasks, "RETRY_S", 0.001)
+
+
+@asynccontextmanager
+async def telling(told: Told) -> AsyncIterator[Health]:
+    looked = Health(PROFILE, Clock())
+    assert looked.latest == []
+    task = asyncio.create_task(looked.tell(cast(LivePublisher, told)))
+    try:
+        yield looked
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+
+async def test_everything_is_told_at_the_first_beat_and_remembered() -> None:
+    told = Told()
+    async with telling(told) as looked:
+        await told.until(lambda: told.count(Host) == 1)
+        await told.until(lambda: told.count(EnvHealth) == 2)
+        assert told.count(Heartbeat) == 1
+        envs = {item.env: item for item in looked.latest if isinstance(item, EnvHealth)}
+        assert (envs["Maze"].status, envs["Gone"].status, envs["Gone"].cause) == ("embedded", "down", "not installed")
+        await told.until(lambda: told.count(Host) >= 3)
+        assert sum(isinstance(item, Host) for item in looked.latest) == 1
+
+
+async def test_a_look_that_fails_is_said_once_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> float:
+        raise RuntimeError("no such counter")
+
+    told = Told()
+    working = psutil.cpu_percent
+    monkeypatch.setattr(psutil, "cpu_percent", fail)
+    with caplog.at_level(logging.WARNING, "runner"):
+        async with telling(told) as looked:
+            await told.until(lambda: told.count(Heartbeat) >= 12 and told.count(EnvHealth) >= 4)
+            assert told.count(Host) == 0
+            assert [type(item) for item in looked.latest] == [EnvHealth, EnvHealth]
+            monkeypatch.setattr(psutil, "cpu_percent", working)
+            await told.until(lambda: told.count(Host) >= 1)
+    assert caplog.messages == ["the health of the machine cannot be told: RuntimeError: no such counter"]
+
+
+async def test_work_that_fails_begins_again_until_it_is_done(caplog: pytest.LogCaptureFixture) -> None:
+    begun: list[int] = []
+
+    async def work() -> None:
+        begun.append(1)
+        if len(begun) < 3:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_fail())
+
+    with caplog.at_level(logging.WARNING, "runner"):
+        await kept_going("the work", work)
+    assert len(begun) == 3
+    assert caplog.messages == ["the work failed and begins again: ValueError: nothing works"] * 2
+
+
+async def _fail() -> None:
+    raise ValueError("nothing works")
+
+
+async def test_work_can_be_cancelled_even_where_it_makes_an_error_of_that() -> None:
+    waiting = asyncio.Event()
+
+    async def stubborn() -> None:
+        waiting.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise OSError("the connection was lost") from None
+
+    task = asyncio.create_task(kept_going("the work", stubborn))
+    await waiting.wait()
+    task.cancel()
+    async with asyncio.timeout(10):
+        await asyncio.wait([task])
+    assert task.done()
