@@ -6,10 +6,10 @@ import itertools
 import logging
 import os
 import threading
-from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
+from runner.adder import Adder
 from runner.config import NatsSettings
 from runner.errors import boundary, log_failure
 from runner.events.codec import DurableNames
@@ -22,14 +22,11 @@ from runner.workspace import Workspace
 
 logger = logging.getLogger(__name__)
 
-KEPT = 1000
-"""Events remembered that could not be added."""
-
 
 class Announcer:
-    """Adds events to the outbox; from any thread, and never an error to whoever plays.
+    """Has events added to the outbox; from any thread, and neither an error nor a delay to whoever plays.
 
-    What cannot be added now is added with the next event, or derived from the episode files at the next start.
+    What cannot be added now is tried again until ``close``, or derived from the episode files at the next start.
     """
 
     def __init__(self, workspace: Workspace, names: DurableNames, *, role: Literal["node", "run"]) -> None:
@@ -45,9 +42,8 @@ class Announcer:
         self._n_status = itertools.count()
         self._status: NodeStatus | None = None
         self._lock = threading.Lock()
-        self._adding = threading.Lock()
-        self._unadded: deque[OutboxEvent] = deque(maxlen=KEPT)
         enqueue_missing(workspace.index, self.outbox, names)
+        self._adder = Adder(self.outbox)
 
     def record(self, record: EpisodeRecord) -> None:
         """An episode is over."""
@@ -79,15 +75,18 @@ class Announcer:
             )
         )
 
+    def flush(self) -> None:
+        """Wait, some seconds at most, until everything is in the outbox."""
+        self._adder.flush()
+
     def close(self) -> None:
-        """Close the outbox."""
+        """Add what is left, and close the outbox."""
+        self._adder.close()
         self.outbox.close()
 
     def _add(self, make: Callable[[], OutboxEvent]) -> None:
-        with boundary(log_failure(logger, "announcing")), self._adding:
-            self._unadded.append(make())
-            self.outbox.add(*self._unadded)
-            self._unadded.clear()
+        with boundary(log_failure(logger, "announcing")):
+            self._adder.put(make())
 
 
 def durable_names(nats: NatsSettings) -> DurableNames:

@@ -42,6 +42,7 @@ class Outlet:
 
     def close(self) -> None:
         """Wait some seconds until everything is delivered; what is not stays in the outbox."""
+        self._announcer.flush()
         self._closing()
         self._thread.join(2 * DRAIN_S)
 

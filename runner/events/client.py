@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nats.aio.client import Client, RawCredentials
+from nats.errors import UnexpectedEOF
 
 from runner.errors import ConfigError
 from runner.events.address import BusAddress, TlsSettings
@@ -46,12 +47,16 @@ class GuardedClient(Client):
     Args:
         tls_required: refuse to log in over plaintext. With ``tls://`` or TLS settings alone the client follows what
             the server offers, and a server in the middle offers none.
+
+    Attributes:
+        cut_by: what ended the last connection.
     """
 
     def __init__(self, *, tls_required: bool) -> None:
         """Not connected yet."""
         super().__init__()
         self._tls_required = tls_required
+        self.cut_by: Exception | None = None
 
     def drop_socket(self) -> None:
         """Close what a failed attempt to reconnect has opened, which the next one would only forget."""
@@ -84,6 +89,12 @@ class GuardedClient(Client):
         self._pongs.append(future or asyncio.get_running_loop().create_future())
         await self._send_command(b"PING\r\n")
         await self._flush_pending()
+
+    async def _process_op_err(self, e: Exception) -> None:
+        """The connection breaks; the client forgets the cause before it tells of it."""
+        if self.is_connected:  # a reset is an end that came before everything was read
+            self.cut_by = UnexpectedEOF() if isinstance(e, ConnectionResetError | BrokenPipeError) else e
+        await super()._process_op_err(e)
 
     @property
     def reads(self) -> bool:

@@ -43,6 +43,7 @@ class Connection:
     survive, such as a revoked password, and when the bus moved: then ``generation`` is one higher and subscriptions
     must be made again.
 
+    ``last_loss`` is why it was lost the last time, which ``state`` does not tell any more once it is there again.
     Set ``on_permission`` to learn of refused subjects, as publishing to one only looks like a time-out, and
     ``on_error`` of everything else that comes asynchronously, such as ``nats.errors.SlowConsumerError``.
     """
@@ -60,6 +61,7 @@ class Connection:
         self.address = address
         self.state = BusState("connecting")
         self.generation = 0
+        self.last_loss = ""
         self.last_permission_error: BusError | None = None
         self.on_permission: Callable[[BusError], None] | None = None
         self.on_error: Callable[[Exception], None] | None = None
@@ -240,6 +242,8 @@ class Connection:
 
     def _show(self, state: BusState) -> None:
         if state != self.state:
+            if state.status == "disconnected":
+                self.last_loss = state.reason
             self.state = state
             if self._on_state is not None:
                 with boundary(log_failure(logger, "a state callback")):

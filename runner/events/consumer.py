@@ -184,8 +184,7 @@ class Follow:
             state = self._connection.state
             now = self._reconnects()
             if state.status == "connected" and (told != "connected" or now != reconnects):
-                missing = "; meanwhile messages that no stream keeps may have passed" if self._listener.patterns else ""
-                self._buffer.notify(Notice(kind="reconnected", text=f"connected again{missing}"))
+                self._buffer.notify(Notice(kind="reconnected", text=self._reconnected(cut_told=told == "disconnected")))
                 reconnects = now
             elif state.status == "stalled" and told != "stalled":
                 self._buffer.notify(Notice(kind="lost_server", text=state.reason or "the server does not answer"))
@@ -193,6 +192,11 @@ class Follow:
                 self._buffer.notify(Notice(kind="disconnected", text=state.reason or "not connected"))
             told = state.status
             await asyncio.sleep(POLL_S)
+
+    def _reconnected(self, *, cut_told: bool) -> str:
+        reason = "" if cut_told or not self._connection.last_loss else f" ({self._connection.last_loss})"
+        missing = "; meanwhile messages that no stream keeps may have passed" if self._listener.patterns else ""
+        return f"connected again{reason}{missing}"
 
     def _reconnects(self) -> tuple[int, int]:
         generation = self._connection.generation

@@ -78,6 +78,8 @@ class Drain:
                 courier.routes.forget()
                 looked_up = loop.time()
             cause = await courier.empty()
+            if _is_cancelled():  # the client swallows that when its answer comes at the same time
+                raise asyncio.CancelledError
             if cause is None:
                 failures = 0
                 self._tell_well()
@@ -124,7 +126,7 @@ class _Courier:
                 await self.routes.learn(self._client, {event.subject for event in events})
                 if events and (cause := await self._send(events)) is not None:
                     return cause
-                if len(events) < BATCH:
+                if len(events) < IN_FLIGHT:
                     return None
         except TRANSPORT_ERRORS as exc:
             return shown(exc)

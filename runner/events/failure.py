@@ -79,6 +79,10 @@ def _said_by_server(text: str, servers: str) -> BusError:
         return BusError("auth", f"{servers} does not accept the credentials: {_shown(text)}")
     if "expecting INFO" in text:
         return BusError("other", f"{servers} does not greet; {_GREETING_HINT}")
+    if "unexpected EOF" in text:
+        return BusError("other", f"{servers} ended the connection: it stops, or we were too slow for it")
+    if "stale connection" in text:
+        return BusError("timeout", f"the connection with {servers} was cut: pings were not answered in time")
     return BusError("other", f"{servers}: {_shown(text)}")
 
 

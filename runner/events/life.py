@@ -181,7 +181,7 @@ class ClientLife:
         self._down = True
         self._last_sign = time.monotonic()
         if not self.over:
-            exc = self.client.last_error
+            exc = self.client.last_error or self.client.cut_by
             self._tell(Down(None if exc is None else self._error(exc)))
 
     async def _on_reconnected(self) -> None:

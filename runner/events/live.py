@@ -77,18 +77,13 @@ class _Queue:
 
 
 class _Feed:
-    """One sink's queue, emptied every ``INTERVAL_S`` seconds while there is a connection."""
+    """One sink's queue, emptied while there is a connection; the client only takes it over, so nothing waits here."""
 
     def __init__(self, uplink: Uplink, node: str, boot: str, capacity: int) -> None:
         self.queue = _Queue(capacity)
         self._uplink = uplink
         self._node = node
         self._boot = boot
-
-    async def run(self) -> None:
-        while True:
-            await asyncio.sleep(INTERVAL_S)
-            await self.flush()
 
     async def flush(self) -> None:
         client = self._uplink.client
@@ -155,12 +150,12 @@ class LivePublisher:
 
     async def run(self) -> None:
         """Send until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for feed in self._feeds:
-                tasks.create_task(feed.run())
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            await self.flush()
 
     async def flush(self) -> None:
-        """Send what is there now, before the end."""
+        """Send what is there now."""
         for feed in self._feeds:
             await feed.flush()
 

@@ -176,6 +176,11 @@ class Outbox:
             lost = "UPDATE marks SET state = 'pending' WHERE sink = ? AND stream = ? AND seq > ? AND state = 'acked'"
             return connection.execute(lost, (*key, kept)).rowcount
 
+    def has_stream(self, sink: str) -> bool:
+        """Whether a stream of this sink was ever seen."""
+        with self._session() as connection:
+            return connection.execute("SELECT 1 FROM streams WHERE sink = ? LIMIT 1", (sink,)).fetchone() is not None
+
     def prune(self) -> int:
         """Drop events that are through everywhere and old enough, remembering their ids; returns how many."""
         now = self._now()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterable
 
 import nats.errors
@@ -14,12 +15,16 @@ from runner.events.client import UNANNOUNCED_TIMEOUT_S, announces_jetstream
 from runner.events.delivery import TRANSPORT_ERRORS, Route, shown
 from runner.events.outbox import Outbox
 from runner.events.sink import Uplink
-from runner.events.streams import ensure_streams, look_at, stream_of
+from runner.events.streams import NoJetStream, ensure_streams, found_stream, look_at
 from runner.events.subjects import EVENTS_STREAM
 
 logger = logging.getLogger(__name__)
 
 LOOKUP_TIMEOUT_S = 2.0
+
+PATIENCE_S = 300.0
+"""Seconds in which nothing has arrived at a broker that had streams and has no JetStream now."""
+
 NAMES = "$JS.API.STREAM.NAMES"
 
 
@@ -41,6 +46,7 @@ class Routes:
         self._outbox = outbox
         self._wanted = set(subjects)
         self._routes: dict[str, Route] = {}
+        self._missed_since: float | None = None
 
     def forget(self) -> None:
         """Look everything up again: the server may be another one by now, or its streams may be."""
@@ -81,13 +87,25 @@ class Routes:
         announced = announces_jetstream(client)
         js = client.jetstream(timeout=LOOKUP_TIMEOUT_S if announced else UNANNOUNCED_TIMEOUT_S)
         try:
-            return {subject: await stream_of(js, subject) for subject in sorted(self._wanted)}
+            found = {subject: await found_stream(js, subject) for subject in sorted(self._wanted)}
+        except NoJetStream:
+            return await self._without_jetstream()
         except nats.errors.TimeoutError as exc:
             if announced:  # a stream may well keep the subject, so nothing has arrived without its acknowledgement
                 raise nats.errors.Error("its JetStream does not answer") from exc
             if self._uplink.refused(NAMES) is not None:
                 raise
-            return dict.fromkeys(self._wanted)  # only one who subscribed to everything has heard the question
+            return await self._without_jetstream()  # only one who subscribed to everything has heard the question
+        self._missed_since = None
+        return found
+
+    async def _without_jetstream(self) -> dict[str, str | None]:
+        """A server, or the one behind it, that has just been started may not have its streams back yet."""
+        now = time.monotonic()
+        self._missed_since = now if self._missed_since is None else self._missed_since
+        if now - self._missed_since < PATIENCE_S and await asyncio.to_thread(self._outbox.has_stream, self._sink):
+            raise nats.errors.Error("its JetStream is gone")
+        return dict.fromkeys(self._wanted)
 
     async def _compare(self, js: JetStreamContext, stream: str) -> None:
         try:

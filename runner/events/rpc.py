@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
+import msgspec
 import nats.errors
+from nats.aio.client import NO_RESPONDERS_STATUS, Client
 from nats.aio.msg import Msg
+from nats.js.api import Header
 
 from runner.errors import boundary, log_failure
 from runner.events.address import BusAddress
@@ -21,23 +24,72 @@ FLUSH_S = 5
 """Seconds to wait for the server to read a subscription."""
 
 
+class _Stored(msgspec.Struct):
+    """A stream's acknowledgement; a reply has an id."""
+
+    stream: str
+    seq: int
+    id: None = None
+
+
+_STORED = msgspec.json.Decoder(_Stored)
+
+
 async def ask(connection: Connection, subject: str, payload: bytes, *, timeout_s: float) -> bytes | None:
     """The reply to a request, None when nobody serves the subject.
 
+    A stream over the subject acknowledges requests, too, and sooner than anybody replies: that is no reply.
+
     Raises:
-        BusError: when somebody does but did not answer in time, or the bus refused.
+        BusError: when somebody serves it but did not answer in time, or the bus refused.
     """
+    inbox = _Inbox()
     try:
-        reply = await connection.client.request(subject, payload, timeout=timeout_s)
-    except nats.errors.NoRespondersError:
-        return None
-    except nats.errors.TimeoutError as exc:
-        if (refused := connection.permission_error(subject)) is not None:
-            raise refused from exc
-        raise BusError("timeout", f"{subject} did not answer within {timeout_s:g} s; is its node stalled?") from exc
+        async with inbox.opened(connection.client) as address:
+            await connection.client.publish(subject, payload, reply=address)
+            await asyncio.wait({inbox.reply}, timeout=timeout_s)
     except nats.errors.Error as exc:
         raise BusError("other", f"{subject} could not be asked: {exc}") from exc
-    return reply.data
+    if inbox.reply.done():
+        message = inbox.reply.result()
+        return None if (message.headers or {}).get(Header.STATUS) == NO_RESPONDERS_STATUS else message.data
+    if (refused := connection.permission_error(subject)) is not None:
+        raise refused
+    if inbox.stored:
+        return None
+    raise BusError("timeout", f"{subject} did not answer within {timeout_s:g} s; is its node stalled?")
+
+
+class _Inbox:
+    """Where the answers to one request come: the first that is no acknowledgement is the reply."""
+
+    def __init__(self) -> None:
+        self.reply: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+        self.stored = False
+
+    @contextlib.asynccontextmanager
+    async def opened(self, client: Client) -> AsyncIterator[str]:
+        address = client.new_inbox()
+        subscription = await client.subscribe(address, cb=self._take)
+        try:
+            yield address
+        finally:
+            with contextlib.suppress(nats.errors.Error):
+                await subscription.unsubscribe()
+
+    async def _take(self, message: Msg) -> None:
+        if _is_stored(message.data):
+            self.stored = True
+        elif not self.reply.done():
+            self.reply.set_result(message)
+
+
+def _is_stored(data: bytes) -> bool:
+    try:
+        _STORED.decode(data)
+    except (ValueError, RecursionError):  # msgspec's and that of bad UTF-8 are among them
+        return False
+    return True
 
 
 async def serve(

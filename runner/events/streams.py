@@ -75,13 +75,27 @@ async def stream_of(js: JetStreamContext, subject: str) -> str | None:
             ``Connection.permission_error``.
     """
     try:
-        return await understood(_checked_name(js, subject))
-    except (NotFoundError, nats.errors.NoRespondersError):
+        return await found_stream(js, subject)
+    except NoJetStream:
         return None
+
+
+class NoJetStream(nats.errors.Error):
+    """The bus has no JetStream, or none for us."""
+
+
+async def found_stream(js: JetStreamContext, subject: str) -> str | None:
+    """The stream that keeps a subject, None when there is none; raises as ``stream_of``, and ``NoJetStream``."""
+    try:
+        return await understood(_checked_name(js, subject))
+    except NotFoundError:
+        return None
+    except nats.errors.NoRespondersError as exc:
+        raise NoJetStream from exc
     except ServiceUnavailableError as exc:
         if exc.err_code not in _NOT_ENABLED:  # it is there, and cannot say it now
             raise
-        return None
+        raise NoJetStream from exc
 
 
 async def look_at(js: JetStreamContext, stream: str) -> StreamInfo:

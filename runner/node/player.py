@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from runner.batch import Batch
 from runner.errors import boundary, log_failure
-from runner.node.queue import BatchQueue, QueuedBatch
+from runner.node.queue import BatchQueue, QueuedBatch, Status
 from runner.observers import Observer
 from runner.playing import CommandName
 from runner.result import BatchResult, BatchStatus, Tally
@@ -52,6 +52,7 @@ class Player:
         self._stopping = False
         self._draining = False
         self._claimed: QueuedBatch | None = None
+        self._fate: Status = "interrupted"
         self._batch: Batch | None = None
         self._early: list[CommandName] = []
         self._thread = threading.Thread(target=self._serve, name="player", daemon=True)
@@ -148,8 +149,7 @@ class Player:
                 ended = not self._play_next()
             for problem in problems:
                 logger.warning("a batch cannot be played: %s: %s", type(problem).__name__, problem)
-                with boundary(log_failure(logger, "setting the batch aside")):
-                    self._set_aside()
+                self._set_aside()
             with self._changed:
                 self._claimed = self._batch = None
                 if problems and not self._stopping:
@@ -165,7 +165,7 @@ class Player:
                 if self._stopping or self._draining:
                     return False
                 self._changed.wait()
-            self._claimed = queued
+            self._claimed, self._fate = queued, "interrupted"
         self._play(queued)
         return True
 
@@ -192,15 +192,26 @@ class Player:
                 batch.command(name)
         self._announce.busy(True)
         result = batch.run()
+        self._fate = result.status
         if result.status != "interrupted":  # announced first: killed in between, a resumed batch announces it again
             self._announce.result(result)
         self._queue.set_status(queued.batch_id, result.status)
         self._queue.set_done(queued.batch_id, result.n_episodes)
 
     def _set_aside(self) -> None:
-        """A batch that cannot be built or stored waits to be resumed."""
-        if self._claimed is not None:
-            self._queue.set_status(self._claimed.batch_id, "interrupted", only=("running",))
+        """A batch that cannot be built or stored waits to be resumed; the queue's disk may be full, too."""
+        if self._claimed is None:
+            return
+        with boundary(log_failure(logger, "telling what is played")):
+            self._announce.busy(False)
+        while True:
+            problems: list[BaseException] = []
+            with boundary(problems.append):
+                self._queue.set_status(self._claimed.batch_id, self._fate, only=("running",))
+            with self._changed:
+                if not problems or self._stopping:
+                    return
+                self._changed.wait(RETRY_S)
 
     def _keep_progress(self, item: Item) -> None:
         if isinstance(item, BatchProgress):

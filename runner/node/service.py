@@ -136,6 +136,7 @@ class Node:
             self._become("stopping", announcer)
             await self._end(player)
             self._become("stopped", announcer)
+            await asyncio.to_thread(announcer.flush)
             await publisher.drained(STOP_S)
             await live.flush()
             for task in running:

@@ -179,6 +179,7 @@ class EpisodeStore:
         ended_at: datetime,
         error: ErrorInfo | None = None,
         traces: Traces | None = None,
+        duration_s: float | None = None,
     ) -> EpisodeRecord:
         """Make an episode file of a journal that nobody will write to any more; ``traces`` came after its last line.
 
@@ -188,7 +189,9 @@ class EpisodeStore:
             StoreError: when the journal cannot be used or the episode not be written.
         """
         journal = read_journal(path)
-        record = unfinished_record(journal, outcome, ended_at=ended_at, error=error, traces=traces)
+        record = unfinished_record(
+            journal, outcome, ended_at=ended_at, error=error, traces=traces, duration_s=duration_s
+        )
         self._write(record)
         if journal.damage is None:
             self._remove(path)

@@ -146,23 +146,30 @@ def unfinished_record(
     ended_at: datetime,
     error: ErrorInfo | None = None,
     traces: Traces | None = None,
+    duration_s: float | None = None,
 ) -> EpisodeRecord:
-    """The record of an episode that nobody plays any more; ``traces`` came after the journal's last line."""
+    """The record of an episode that nobody plays any more; ``traces`` came after the journal's last line.
+
+    Where nobody knows its ``duration_s``, it is what its spans and steps say: wall clocks jump.
+    """
     traces = traces or Traces()
     ended_at = max(ended_at, journal.header.started_at)
     worked_s = sum(step.model_s + step.env_s for step in journal.steps)
     opened = traces.open_spans or journal.traces.open_spans
+    spans = _all_closed(journal.traces.spans + traces.spans, opened)
+    if duration_s is None:
+        duration_s = _spanned_s(spans) or worked_s or (ended_at - journal.header.started_at).total_seconds()
     return episode_record(
         journal.header,
         journal.steps,
         ended_at=ended_at,
-        duration_s=finite(max((ended_at - journal.header.started_at).total_seconds(), worked_s)),
+        duration_s=finite(max(duration_s, worked_s)),
         outcome=outcome,
         success=outcome is Outcome.SUCCESS,
         reset_observation=journal.reset_observation,
         env_episode_id=journal.env_episode_id,
         tool_schemas=journal.tool_schemas,
-        spans=_all_closed(journal.traces.spans + traces.spans, opened),
+        spans=spans,
         flows=journal.traces.flows + traces.flows,
         error=error,
     )
@@ -174,6 +181,14 @@ def _all_closed(closed: list[Span], opened: list[Span]) -> list[Span]:
     still_open = [span for span in reversed(opened) if span.id not in ids]
     latest_ns = max((span.end_ns for span in [*closed, *opened]), default=0)
     return closed + [msgspec.structs.replace(span, end_ns=max(latest_ns, span.start_ns)) for span in still_open]
+
+
+def _spanned_s(spans: list[Span]) -> float:
+    """Seconds of the monotonic clock from the first span's start to the last one's end."""
+    if not spans:
+        return 0.0
+    spanned_ns = max(span.end_ns for span in spans) - min(span.start_ns for span in spans)
+    return min(spanned_ns, 2**63) / 1e9  # a journal may hold any number
 
 
 def _take(journal: Journal, data: bytes) -> str | None:

@@ -81,6 +81,7 @@ class EpisodeRecorder:
         self._reset = Extras()
         self._n_spans = 0
         self._n_flows = 0
+        self._began = self._clock.monotonic()
 
     def on_event(self, event: EpisodeEvent) -> None:
         """Record an event; nothing happens once the episode has ended or was abandoned.
@@ -132,6 +133,7 @@ class EpisodeRecorder:
 
     def _begin(self, header: EpisodeHeader) -> None:
         self._header = header
+        self._began = self._clock.monotonic()
         with self._lock:
             try:
                 self._journal = JournalWriter(self._store.journal_path(header.batch_id, header.episode_id), header)
@@ -185,14 +187,18 @@ class EpisodeRecorder:
 
     def _close(self, header: EpisodeHeader, outcome: Outcome, error: ErrorInfo | None) -> EpisodeRecord:
         traces = None if self._source is None else self._new_traces(self._source)
-        now = self._clock.now()
+        now, took_s = self._clock.now(), self._took_s()
         if self._journal is None:
-            record = unfinished_record(Journal(header=header), outcome, ended_at=now, error=error, traces=traces)
+            record = unfinished_record(
+                Journal(header=header), outcome, ended_at=now, error=error, traces=traces, duration_s=took_s
+            )
             self._store.save(record)
             return record
         self._journal.fence()
         try:
-            return self._store.close_journal(self._journal.path, outcome, ended_at=now, error=error, traces=traces)
+            return self._store.close_journal(
+                self._journal.path, outcome, ended_at=now, error=error, traces=traces, duration_s=took_s
+            )
         finally:
             self._journal.close()
 
@@ -210,7 +216,10 @@ class EpisodeRecorder:
             journal.traces = Traces(
                 spans=source.spans.copy(), flows=source.flows.copy(), open_spans=source.open_spans()
             )
-        return unfinished_record(journal, outcome, ended_at=self._clock.now(), error=error)
+        return unfinished_record(journal, outcome, ended_at=self._clock.now(), error=error, duration_s=self._took_s())
+
+    def _took_s(self) -> float:
+        return self._clock.monotonic() - self._began
 
     def _new_traces(self, source: SpanSource) -> Traces:
         """What was traced since the last call."""

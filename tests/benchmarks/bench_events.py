@@ -9,6 +9,7 @@ from pathlib import Path
 
 from runner.events.drain import GATHER_S, IN_FLIGHT
 from runner.events.outbox import Outbox, OutboxEvent
+from runner.publish import ADDED_AT_ONCE
 from tests.benchmarks.measure import PAIRS, Row, quartiles
 from tests.nats_server import NatsServer
 from tests.publishing import client_of, event, publishing, sink
@@ -21,16 +22,24 @@ BARE_SUBJECT = "bare.events"
 
 
 async def published(server: NatsServer, outbox: Outbox, events: list[OutboxEvent]) -> float:
-    """Events per second from ``add`` to the last mark in the outbox, after a lull: what comes then goes at once."""
+    """Events per second from the first ``add`` to the last mark in the outbox, added as a start adds what is missing.
+
+    After a lull, as what comes then goes at once.
+    """
     async with publishing(outbox, sink(server, "local")) as running:
         await running.state("up")
         outbox.add(event(-1, id=f"warm-up:{events[0].id}"))
         await running.drained()
         await asyncio.sleep(GATHER_S)
         started = time.perf_counter()
-        await asyncio.to_thread(outbox.add, *events)
+        await asyncio.to_thread(_add, outbox, events)
         await running.drained()
         return len(events) / (time.perf_counter() - started)
+
+
+def _add(outbox: Outbox, events: list[OutboxEvent]) -> None:
+    for first in range(0, len(events), ADDED_AT_ONCE):
+        outbox.add(*events[first : first + ADDED_AT_ONCE])
 
 
 async def bare(server: NatsServer, events: list[OutboxEvent]) -> float:

@@ -83,5 +83,6 @@ def _publisher(workspace: Workspace, address: BusAddress) -> Iterator[tuple[Anno
 
 
 def _until_sent(announcer: Announcer, place: str) -> None:
+    announcer.flush()
     while announcer.outbox.has_pending([place]):
         time.sleep(0.05)

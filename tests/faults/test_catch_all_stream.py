@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from nats.js.api import StreamConfig
 from ulid import ULID
 
@@ -16,7 +15,6 @@ from tests.publishing import client_of
 PROFILE = "id: p\nenvironments: {lightweight: [{name: Maze}]}\nnats: {control: true}\n"
 
 
-@pytest.mark.xfail(reason="the acknowledgement of a stream is taken for a node of the same name", strict=True)
 async def test_a_stream_over_the_control_subject_keeps_no_node_from_its_work(tmp_path: Path) -> None:
     profile = tmp_path / "profile.yaml"
     profile.write_text(PROFILE)

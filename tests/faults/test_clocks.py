@@ -19,12 +19,13 @@ from runner.events.rows import DurableRow
 from runner.events.schema import EpisodeCompleted
 from runner.events.subjects import EPISODE_COMPLETED
 from runner.spec import BatchSpec
-from runner.store import EpisodeRecord, EpisodeStore
-from runner.types import Item
+from runner.store import EpisodeRecord, EpisodeStore, open_index
+from runner.types import Item, Outcome
 from runner.workspace import Workspace
 from tests.following import watching
 from tests.nats_server import NatsServer
 from tests.publishing import publishing, sink
+from tests.store_samples import Recording
 
 ROOT = Path(__file__).parents[2]
 HOUR = timedelta(hours=1)
@@ -65,6 +66,7 @@ async def _play_and_publish(folder: Path, server: NatsServer, clock: Clock) -> s
     announcer = Announcer(workspace, DurableNames(), role="run")
     batch = Batch(BatchSpec(env="Maze").checked(), workspace, on_record=announcer.record)
     (episode,) = batch.run().episodes
+    announcer.flush()
     async with publishing(announcer.outbox, sink(server, "local")) as running:
         await running.drained()
     announcer.close()
@@ -111,18 +113,29 @@ from runner.store import EpisodeStore, open_index
 from tests.store_samples import Recording, step
 
 store = EpisodeStore(Path(sys.argv[1]))
-recording = Recording(store, open_index(store), started_at=datetime.now(UTC) + timedelta(hours=1))
+ahead = timedelta(hours=float(sys.argv[2]))
+recording = Recording(store, open_index(store), started_at=datetime.now(UTC) + ahead)
 recording.start()
 recording.play(step(0))
 os.kill(os.getpid(), 9)
 """
 
 
-def test_an_episode_that_began_later_than_now_took_no_negative_time(tmp_path: Path) -> None:
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], cwd=ROOT, timeout=60, check=False)
-    assert killed.returncode == -9
+@pytest.mark.parametrize("ahead_h", [1, -1])
+def test_a_clock_that_jumped_while_an_episode_was_played_changes_nothing_of_how_long_it_took(
+    tmp_path: Path, ahead_h: int
+) -> None:
+    command = [sys.executable, "-c", KILLED, str(tmp_path), str(ahead_h)]
+    assert subprocess.run(command, cwd=ROOT, timeout=60, check=False).returncode == -9
     (record,) = EpisodeStore(tmp_path).recover()
-    assert record.started_at > datetime.now(UTC)
+    assert (record.started_at > datetime.now(UTC)) == (ahead_h > 0)
     assert record.ended_at >= record.started_at
-    assert record.duration_s >= record.timesteps[0].model_s > 0
+    assert 0 < record.timesteps[0].model_s <= record.duration_s < 60
     assert record.paused_s >= 0
+
+
+def test_an_episode_that_was_given_up_took_as_long_as_it_did(tmp_path: Path) -> None:
+    store = EpisodeStore(tmp_path)
+    recording = Recording(store, open_index(store), started_at=datetime.now(UTC) - HOUR)
+    recording.start()
+    assert 0 < recording.recorder.abandon(Outcome.TIMEOUT).duration_s < 60

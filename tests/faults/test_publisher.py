@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -84,6 +85,7 @@ async def test_no_event_waits_for_the_next_poll(
 ) -> None:
     monkeypatch.setattr(drain, "POLL_S", 600)
     monkeypatch.setattr(drain, "BATCH", 10)
+    monkeypatch.setattr(drain, "IN_FLIGHT", 10)
     async with publishing(outbox, sink(server, "local")) as running:
         await running.state("up")
         for first in range(0, 100, 20):
@@ -91,6 +93,21 @@ async def test_no_event_waits_for_the_next_poll(
             outbox.add(event(first + 19))
             await running.drained()
     assert sorted(ids(await stored(server))) == sorted(f"event:{number}" for number in range(100))
+
+
+async def test_it_ends_when_told_to_even_if_the_client_swallows_that(
+    server: NatsServer, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+
+    async def swallow(*args: object) -> None:
+        asked.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(routes.Routes, "learn", swallow)
+    async with publishing(outbox, sink(server, "local")), asyncio.timeout(20):
+        await asked.wait()
 
 
 async def test_killed_servers_lose_and_double_nothing(server: NatsServer, outbox: Outbox) -> None:

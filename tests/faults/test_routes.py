@@ -123,6 +123,32 @@ async def test_a_server_without_jetstream_gets_events_at_once(tmp_path: Path, ou
             assert ids(passed.messages) == ["event:0"]
 
 
+@pytest.mark.parametrize("patience_s", [routes.PATIENCE_S, 0.0])
+async def test_a_jetstream_that_was_there_is_waited_for(
+    tmp_path: Path, outbox: Outbox, patience_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "PATIENCE_S", patience_s)
+    with NatsServer(tmp_path / "server") as server:
+        async with client_of(server) as client:
+            await add_stream(client, subjects=[EPISODE_COMPLETED])
+        outbox.add(event(0))
+        async with publishing(outbox, sink(server)) as running:
+            await running.drained()
+        server.kill()
+        outbox.add(event(1))
+        with NatsServer(tmp_path / "without", jetstream=False, port=server.port):
+            async with publishing(outbox, sink(server)) as running:
+                if patience_s:
+                    await running.state("stalled", "its JetStream is gone")
+                    assert counts(outbox) == SinkCounts(pending=1, acked=1)
+                else:
+                    await running.drained()
+        server.start()
+        async with publishing(outbox, sink(server)) as running:
+            await running.drained()
+        assert ids(await stored(server, "S")) == (["event:0", "event:1"] if patience_s else ["event:0"])
+
+
 ANSWERS: list[tuple[object, str]] = [
     ([], "none"),
     ({"streams": [3]}, "none"),

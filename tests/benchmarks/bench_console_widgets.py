@@ -1,0 +1,152 @@
+"""What a jump costs in the console's lists, against a bare widget of the Line API that shows rows of the same size."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.app import App, ComposeResult
+from textual.driver import Driver
+from textual.drivers.headless_driver import HeadlessDriver
+from textual.geometry import Size
+from textual.pilot import Pilot
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+import agentgym_tui
+from agentgym_tui.cells import Cell, Column, Line
+from agentgym_tui.clean import own
+from agentgym_tui.views_trace import SpanRows
+from agentgym_tui.widgets.lines import LineView
+from agentgym_tui.widgets.table import Table
+from agentgym_tui.widgets.waterfall import Waterfall
+from runner.types import Span
+from tests.benchmarks.measure import PAIRS, Ratio, Row, ratio_of
+
+STYLES = Path(agentgym_tui.__file__).parent / "styles" / "widgets.tcss"
+SIZE = (200, 50)
+N_ROWS = 100_000
+N_SPANS = 10_000
+N_JUMPS = 10
+STEP = [("timestep", "timestep"), ("agent.act", "agent"), ("env.step", "environment")]
+COLUMNS = [Column(f"column {number}", 20) for number in range(7)] + [Column("rest", None)]
+COLOURS = [Style(color=color) for color in ("red", "green", "blue", "yellow", "white", "cyan", "magenta", "red")]
+
+
+class Rows:
+    """As many rows as asked for, eight cells each."""
+
+    def __init__(self, n: int) -> None:
+        self._n = n
+
+    def __len__(self) -> int:
+        return self._n
+
+    def line(self, index: int, width: int) -> Line:
+        return [Cell(own(f"cell {index}.{number}"), "good") for number in range(8)]
+
+    def key(self, index: int) -> str:
+        return str(index)
+
+
+class Bare(ScrollView):
+    """The least that shows rows of as many cells."""
+
+    def __init__(self, n: int, n_cells: int) -> None:
+        super().__init__()
+        self.styles.scrollbar_size_vertical = 1
+        self._n_cells = n_cells
+        self.virtual_size = Size(SIZE[0], n)
+
+    def render_line(self, y: int) -> Strip:
+        index = self.scroll_offset.y + y
+        size = self.size.width // self._n_cells
+        cells = [f"cell {index}.{number}".ljust(size) for number in range(self._n_cells)]
+        return Strip([Segment(text, COLOURS[number]) for number, text in enumerate(cells)], size * self._n_cells)
+
+
+class Bench(App[None]):
+    """Widgets of which one is shown, in the whole of the screen."""
+
+    ENABLE_COMMAND_PALETTE = False
+
+    def __init__(self, widgets: Sequence[ScrollView], driver_class: type[Driver]) -> None:
+        super().__init__(driver_class=driver_class, css_path=STYLES)
+        self.widgets = widgets
+
+    def compose(self) -> ComposeResult:
+        yield from self.widgets
+
+
+def span(number: int, name: str, category: str, parent: int | None, start: int, end: int) -> Span:
+    return Span(id=number, parent=parent, name=name, category=category, track="", start_ns=start, end_ns=end)
+
+
+def spans() -> list[Span]:
+    """An episode of many steps with two spans each, in the order in which they close."""
+    found = [span(0, "episode", "episode", None, 0, N_SPANS * 10**6)]
+    for step in range(1, N_SPANS, 3):
+        start = step * 10**6
+        for number, (name, category) in enumerate(STEP):
+            end = start + 10**6 * (3 - number)
+            parent = step if number else 0
+            found.append(span(step + number, name, category, parent, start, end))
+    return found[:0:-1] + found[:1]
+
+
+class Nowhere(HeadlessDriver):
+    """Makes the app write what it draws, as it does for a terminal."""
+
+    @property
+    def is_headless(self) -> bool:
+        return False
+
+
+async def jumping(pilot: Pilot[object], jump: Callable[[int], None], n: int) -> float:
+    """CPU seconds of jumps all over a list, each of them drawn."""
+    gc.collect()
+    started = time.process_time()
+    for number in range(N_JUMPS):
+        jump(n * (7 * number % N_JUMPS) // N_JUMPS)
+        await pilot.pause()
+    return time.process_time() - started
+
+
+async def measured(ours: LineView, n_cells: int) -> Ratio:
+    """Both kinds of widget on a screen each; the pairs are interleaved."""
+    n = len(ours.source)
+    bare = Bare(n, n_cells)
+    found: list[list[float]] = [[], []]
+
+    async def measure(pilot: Pilot[object]) -> None:
+        for number in range(PAIRS + 1):
+            sides: list[tuple[int, ScrollView, Callable[[int], None]]] = [
+                (0, ours, ours.move_to),
+                (1, bare, lambda y: bare.scroll_to(y=y, animate=False)),
+            ]
+            for side, widget, jump in sides[:: 1 if number % 2 else -1]:
+                ours.display, bare.display = widget is ours, widget is bare
+                await pilot.pause()
+                spent = await jumping(pilot, jump, n)
+                if number:
+                    found[side].append(spent)
+        pilot.app.exit()
+
+    await Bench([ours, bare], driver_class=Nowhere).run_async(size=SIZE, auto_pilot=measure)
+    return ratio_of(*found)
+
+
+def run() -> list[Row]:
+    rows = asyncio.run(measured(Table(COLUMNS, Rows(N_ROWS)), 8))
+    waterfall = asyncio.run(measured(Waterfall(SpanRows(spans())), 3))
+    return [
+        Row.of_ratio(f"a jump in a table of {N_ROWS} rows against a bare list, CPU", rows, at_most=1.5),
+        Row.of_ratio(f"a jump in a waterfall of {N_SPANS} spans against a bare list, CPU", waterfall, at_most=1.5),
+        Row("a jump in the table, CPU", f"{rows.a_median / N_JUMPS * 1e3:.1f} ms"),
+        Row("a jump in the waterfall, CPU", f"{waterfall.a_median / N_JUMPS * 1e3:.1f} ms"),
+    ]

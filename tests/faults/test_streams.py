@@ -1,0 +1,74 @@
+"""The streams of the own broker, and whether another one has any."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from nats.js.api import StreamConfig
+from nats.js.errors import BadRequestError, ServiceUnavailableError
+
+from runner.config import EventsStream, LiveStream, StreamSettings
+from runner.events.broker import Broker
+from runner.events.connect import BusAddress, Connection
+from runner.events.streams import ensure_streams, stream_of
+from runner.events.subjects import DURABLE, EVENTS_STREAM, LIVE_STREAM, live_subject
+from tests.nats_server import NatsServer
+
+
+async def test_streams_are_made_and_brought_up_to_date(broker: Broker) -> None:
+    async with await Connection.open(broker.address, name="test") as connection:
+        js = connection.client.jetstream()
+        assert await stream_of(js, DURABLE[0]) is None
+        await ensure_streams(js, [*DURABLE, "mine"])
+        assert (await js.publish("mine", b"x")).stream == EVENTS_STREAM
+        await ensure_streams(js, DURABLE)
+        made = await js.stream_info(EVENTS_STREAM)
+        assert made.config.subjects == sorted(DURABLE)
+        assert (made.config.max_bytes, made.config.duplicate_window, made.state.messages) == (1 << 30, 600.0, 1)
+        assert await stream_of(js, DURABLE[0]) == EVENTS_STREAM
+        assert await stream_of(js, live_subject("span", "node")) == LIVE_STREAM
+        assert await stream_of(js, "mine") is None
+
+
+SMALLEST = StreamSettings(
+    events=EventsStream(max_age_sec=3600.5, max_bytes=1 << 20, duplicate_window_sec=1),
+    live=LiveStream(max_age_sec=1, max_bytes=1 << 20),
+)
+LARGEST = StreamSettings(
+    events=EventsStream(max_age_sec=1e9, max_bytes=4 << 30, duplicate_window_sec=1e9),
+    live=LiveStream(max_age_sec=1e9, max_bytes=512 << 20),
+)
+
+
+async def test_limits_of_streams_can_change_and_cost_no_event(broker: Broker) -> None:
+    async with await Connection.open(broker.address, name="test") as connection:
+        js = connection.client.jetstream()
+        await ensure_streams(js, DURABLE)
+        for _ in range(3):
+            await js.publish(DURABLE[0], b"x" * 500_000)
+        for settings in (SMALLEST, LARGEST, StreamSettings(), SMALLEST):
+            await ensure_streams(js, DURABLE, settings)
+            events, live = await js.stream_info(EVENTS_STREAM), await js.stream_info(LIVE_STREAM)
+            limits = settings.events
+            assert (events.config.max_age, events.config.max_bytes) == (limits.max_age_sec, limits.max_bytes)
+            assert events.config.duplicate_window == limits.duplicate_window_sec
+            assert (live.config.max_age, live.config.max_bytes) == (settings.live.max_age_sec, settings.live.max_bytes)
+            assert events.state.messages == 3
+        with pytest.raises(ServiceUnavailableError, match="maximum bytes exceeded"):
+            await js.publish(DURABLE[0], b"x")
+
+
+async def test_a_foreign_stream_over_our_subjects_is_an_error_that_names_the_cause(broker: Broker) -> None:
+    async with await Connection.open(broker.address, name="test") as connection:
+        js = connection.client.jetstream()
+        await js.add_stream(StreamConfig(name="FOREIGN", subjects=["agentgym.episode.>"]))
+        with pytest.raises(BadRequestError, match="overlap"):
+            await ensure_streams(js, DURABLE)
+        assert await stream_of(js, DURABLE[0]) == "FOREIGN"
+
+
+async def test_without_jetstream_there_is_no_stream(tmp_path: Path) -> None:
+    with NatsServer(tmp_path, jetstream=False) as server:
+        async with await Connection.open(BusAddress(server.url), name="test") as connection:
+            assert await stream_of(connection.client.jetstream(), DURABLE[0]) is None
