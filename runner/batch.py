@@ -178,7 +178,9 @@ class Batch:
 
     def _header(self, planned: PlannedEpisode) -> EpisodeHeader:
         header = self._workspace.header(self.spec, planned, batch_id=self.batch_id, battery_id=self.battery_id)
-        return msgspec.structs.replace(header, data_label=self._data_label, versions=self._versions)
+        return msgspec.structs.replace(
+            header, data_label=self._data_label, versions=self._versions, n_planned=self.spec.n_planned
+        )
 
     def _new_slot(self) -> Slot:
         return Slot(f"slot {next(self._names)}")

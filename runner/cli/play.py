@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from ulid import ULID
 
@@ -17,10 +18,12 @@ from runner.cli.progress import progress_for
 from runner.cli.report import print_summary, tell_damaged, tell_errors, tell_recovered
 from runner.cli.session import Session
 from runner.cli.terminal import delivered, keep_output
+from runner.node.queue import queued_ids
 from runner.node.state import node_lives
 from runner.observers import Observer
 from runner.result import BatchResult
 from runner.spec import BatchSpec
+from runner.unannounced import announce_complete
 from runner.workspace import Workspace
 
 
@@ -58,6 +61,7 @@ def _announced(session: Session, workspace: Workspace) -> Iterator[tuple[Announc
     announcer = Announcer(workspace, durable_names(session.profile.nats), role="run")
     egress = egress_of(session.profile)
     with closing(announcer):
+        announce_complete(workspace, announcer, partial(queued_ids, workspace.data_dir / "queue.sqlite"))
         if egress() is None and not node_lives(workspace.data_dir):
             with _running(announcer):
                 yield announcer, []

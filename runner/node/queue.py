@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -119,6 +119,21 @@ class BatchQueue:
                 yield self._connection
             except sqlite3.Error as exc:
                 raise StoreError(f"the queue of batches cannot be used: {exc}; is the disk full?") from exc
+
+
+def queued_ids(path: Path) -> set[str]:
+    """The batches of a queue, which a node may have open; nothing is changed.
+
+    Raises:
+        StoreError: when the file is there and cannot be read.
+    """
+    if not path.exists():
+        return set()
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=BUSY_S)) as connection:
+            return {batch_id for (batch_id,) in connection.execute("SELECT batch_id FROM batches")}
+    except sqlite3.Error as exc:
+        raise StoreError(f"{path} cannot be read: {exc}; move it away, no episode is lost by that") from exc
 
 
 def _batch(row: tuple[str, str | None, bytes, Status, int]) -> QueuedBatch:

@@ -30,9 +30,10 @@ from runner.node.health import Health
 from runner.node.names import refuse_taken_name
 from runner.node.operations import Operations
 from runner.node.player import Announce, Player
-from runner.node.queue import BatchQueue
+from runner.node.queue import BatchQueue, queued_ids
 from runner.node.state import NodeFile, StateLock
 from runner.node.tasks import kept_going
+from runner.unannounced import announce_complete
 from runner.workspace import Workspace
 
 logger = logging.getLogger(__name__)
@@ -95,6 +96,7 @@ class Node:
             stack.callback(queue.close)
             announcer = Announcer(workspace, durable_names(self._profile.nats), role="node")
             stack.callback(announcer.close)
+            announce_complete(workspace, announcer, partial(queued_ids, self._data_dir / "queue.sqlite"))
             broker = Broker(
                 self._data_dir,
                 self._name,

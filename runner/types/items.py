@@ -32,6 +32,7 @@ class EpisodeHeader(msgspec.Struct, kw_only=True):
     started_at: datetime
     parent: dict[str, str | int] | None = None
     versions: dict[str, str] = {}
+    n_planned: int | None = None
 
 
 class _EpisodeItem(msgspec.Struct, kw_only=True, tag_field="kind"):

@@ -33,14 +33,14 @@ async def command(*options: str, env: Mapping[str, str], cwd: Path) -> tuple[int
     return process.returncode, out.decode(), err.decode()
 
 
-async def subscriber(url: str, heard: list[Msg], **login: str) -> Client:
+async def subscriber(url: str, heard: list[Msg]) -> Client:
     """Somebody else's plain listener."""
 
     async def take(message: Msg) -> None:
         heard.append(message)
 
     client = Client()
-    await client.connect(url, **login)  # type: ignore[arg-type]
+    await client.connect(url)
     await client.subscribe("agentgym.>", cb=take)
     await client.flush()
     return client
