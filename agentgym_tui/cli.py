@@ -2,14 +2,130 @@
 
 from __future__ import annotations
 
+import argparse
+import os
+import re
 import sys
 from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from runner import __version__
+
+if TYPE_CHECKING:
+    from agentgym_tui.session import Session
+
+EPILOG = """exit codes:
+  0  left by the person
+  1  the console failed; what it says last names a report
+  2  usage, or a terminal that cannot show it
+  128+N  ended by signal N; the terminal is restored and the node goes on"""
+
+CREDENTIALS = """Credentials come from NATS_USER and NATS_PASSWORD, NATS_TOKEN, NATS_NKEY or NATS_CREDS (files), and
+NATS_CA, NATS_CERT, NATS_KEY, NATS_TLS_FIRST, never from the command line."""
+
+_SINCE = re.compile(r"(\d{1,6})([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Say that there is no console yet, and what to use meanwhile; returns 2."""
-    sys.stderr.write(
-        "agentgym-tui: the console is not part of this version yet.\n"
-        "Episodes are played and summed up by agentgym-runner; try: agentgym-runner --battery lightweight\n"
+    """Run the command and return its exit code."""
+    parser = _parser()
+    given = parser.parse_args(argv)
+    if given.command is None:
+        parser.print_help()
+        return 0
+    from agentgym_tui.terminal import refusal
+
+    if (reason := refusal(os.environ)) is not None:
+        sys.stderr.write(f"agentgym-tui: {reason}\n")
+        return 2
+    return _show(_session(given))
+
+
+def _show(session: Session) -> int:
+    from agentgym_tui.app import Console
+    from agentgym_tui.terminal import run
+
+    return run(Console(session), session)
+
+
+def _session(given: argparse.Namespace) -> Session:
+    from agentgym_tui.launch import Wanted
+    from agentgym_tui.sessions import BusSession, FilesSession, NodeSession
+
+    match given.command:
+        case "open":
+            return FilesSession(given.paths)
+        case "watch":
+            wanted = Wanted(given.config, given.data_dir)
+            return BusSession(wanted, url=given.nats, since=given.since)
+    return NodeSession(Wanted(given.config, given.data_dir, given.node))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="agentgym-tui",
+        description="Run and watch AgentGym episodes from a terminal.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
-    return 2
+    parser.add_argument("--version", action="version", version=f"agentgym-tui {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    _add_launch(commands)
+    _add_watch(commands)
+    _add_open(commands)
+    return parser
+
+
+def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    launch = commands.add_parser(
+        "launch",
+        help="the console of this machine's node, which is started when there is none",
+        description="Show the node of the state directory, starting one in the background when there is none. "
+        "It goes on when the console ends, and leaves by itself when nothing is left to do.",
+        allow_abbrev=False,
+    )
+    _add_place(launch)
+    launch.add_argument("--node", metavar="NAME", help="this machine's name, for a node that is started")
+
+
+def _add_watch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    watch = commands.add_parser(
+        "watch",
+        help="look at what is said on a bus, without touching it",
+        description="The console, read-only, on somebody else's bus, or on that of the state directory's node.",
+        epilog=CREDENTIALS,
+        allow_abbrev=False,
+    )
+    _add_place(watch)
+    watch.add_argument("--nats", metavar="URL", help="the bus, such as nats://HOST:4222")
+    watch.add_argument(
+        "--since", type=since, default=timedelta(hours=24), metavar="1h|all", help="history (default 24h)"
+    )
+
+
+def _add_open(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    opened = commands.add_parser(
+        "open",
+        help="look at stored episodes, without a node or a bus",
+        description="Show episode files, the folders of batches, folders of runs, or state directories.",
+        allow_abbrev=False,
+    )
+    opened.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a file or folder; nothing is written")
+
+
+def _add_place(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="NAME|PATH", help="the profile (default field-runner-4090)")
+    parser.add_argument("--data-dir", metavar="DIR", help="the state directory (default ./data)")
+
+
+def since(text: str) -> timedelta | Literal["all"]:
+    """How far back, for argparse: ``all``, or a number with s, m, h or d."""
+    if text == "all":
+        return "all"
+    if (ago := _SINCE.fullmatch(text)) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of all, 30s, 10m, 1h, 2d")
+    return timedelta(**{_UNITS[ago[2]]: int(ago[1])})

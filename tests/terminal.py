@@ -108,7 +108,7 @@ class Terminal:
         """The rows of the screen, without the spaces at their ends."""
         with self._news:
             fresh, self._n_drawn = bytes(self._raw[self._n_drawn :]), len(self._raw)
-            self._stream.feed(fresh)
+            self._stream.feed(fresh.replace(b"\x1b[<u", b""))  # unknown to pyte, which would print a part of it
             return [line.rstrip() for line in self._screen.display]
 
     @property

@@ -1,0 +1,202 @@
+"""The console: its two modes, what can be done everywhere, and when something is drawn."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import ClassVar, Final, Protocol, runtime_checkable
+
+from textual.app import App
+from textual.binding import BindingType
+from textual.screen import Screen
+from textual.timer import Timer
+
+from agentgym_tui.clean import Safe, join, message, own
+from agentgym_tui.keymap import bindings
+from agentgym_tui.screens.live import LiveScreen
+from agentgym_tui.session import ControlFailed, Session
+from agentgym_tui.store import RunStore
+
+DRAW_S: Final = 0.1
+"""Seconds between two drawings, at least."""
+
+TICK_S: Final = 1.0
+
+
+@runtime_checkable
+class Drawing(Protocol):
+    """A screen that shows what the store holds."""
+
+    def draw(self, store: RunStore) -> None:
+        """The store changed."""
+        ...
+
+
+@runtime_checkable
+class Zooming(Protocol):
+    """A screen that can show one of its parts alone."""
+
+    def zoom(self) -> None:
+        """Show the focused part alone, or all of them again."""
+        ...
+
+
+@runtime_checkable
+class Revealing(Protocol):
+    """A screen or widget that shows outside text."""
+
+    def hostile_text(self) -> str | None:
+        """The selected text as it came, where cleaning changed it."""
+        ...
+
+
+class Console(App[None], inherit_bindings=False):
+    """Shows a session.
+
+    Args:
+        session: what is looked at; followed from the first paint on, closed at the end.
+        now: a monotonic clock, seconds.
+    """
+
+    TITLE = "AgentGym"
+    CSS_PATH = ["styles/widgets.tcss", "styles/app.tcss"]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("everywhere")]
+    ENABLE_COMMAND_PALETTE = False
+    DEFAULT_MODE = "live"
+
+    def __init__(self, session: Session, *, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self.session = session
+        self._now = now
+        self._following: asyncio.Task[None] | None = None
+        self._drawn_at = now() - DRAW_S
+        self._next_drawing: Timer | None = None
+        self._next_tick: Timer | None = None
+        self.add_mode("live", lambda: LiveScreen(session))
+        self.add_mode("episodes", self._episodes)
+
+    def on_mount(self) -> None:
+        """Begin to follow once there is something to see."""
+        self.session.store.on_change = self._changed
+        self.call_after_refresh(self._follow)
+        if self.session.control is None:
+            self.switch_mode("episodes")
+
+    async def on_unmount(self) -> None:
+        """Stop following."""
+        self.session.store.on_change = None
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait([self._following])
+        await self.session.close()
+
+    def tell(self, text: Safe, *, failed: bool = False) -> None:
+        """Say something in passing."""
+        self.notify(text, severity="error" if failed else "information", markup=False)
+
+    def refuse(self, failure: ControlFailed) -> None:
+        """Say why something was not done, and what to do."""
+        hint = [own("\n"), message(failure.hint)] if failure.hint else []
+        self.tell(join([message(str(failure)), *hint]), failed=True)
+
+    def action_show_live(self) -> None:
+        """What runs now."""
+        self._show("live")
+
+    def action_show_episodes(self) -> None:
+        """What is stored."""
+        self._show("episodes")
+
+    async def action_leave(self) -> None:
+        """Leave, but ask first when that concerns episodes that run."""
+        from agentgym_tui.screens.quit import Quit, stays_behind
+
+        if stays_behind(self.session):
+            self.push_screen(Quit(self.session))
+        else:
+            self.exit()
+
+    def action_help(self) -> None:
+        """All keys."""
+        from agentgym_tui.screens.help import Help
+
+        self.push_screen(Help(self.screen.active_bindings))
+
+    def action_command_palette(self) -> None:
+        """Find a command by its name."""
+        from agentgym_tui.palette import Palette, run_chosen
+
+        self.push_screen(Palette(self.screen.active_bindings), run_chosen(self))
+
+    def action_zoom(self) -> None:
+        """One part of the screen alone, and back."""
+        if isinstance(self.screen, Zooming):
+            self.screen.zoom()
+
+    def action_hex(self) -> None:
+        """The bytes of the selected text."""
+        from agentgym_tui.screens.hex import Hex
+
+        places = [place for place in (self.screen, self.focused) if isinstance(place, Revealing)]
+        text = next((text for place in places if (text := place.hostile_text()) is not None), None)
+        if text is None:
+            self.tell(own("nothing that is selected holds hostile bytes"))
+        else:
+            self.push_screen(Hex(text))
+
+    async def action_start_node(self) -> None:
+        """Start the node again."""
+        try:
+            await self.session.start_node()
+        except ControlFailed as exc:
+            self.refuse(exc)
+
+    def _show(self, mode: str) -> None:
+        """Another mode, at its first screen."""
+        if self.current_mode == mode:
+            while len(self.screen_stack) > 1:
+                self.pop_screen()
+        else:
+            self.switch_mode(mode)
+
+    def _episodes(self) -> Screen[None]:
+        from agentgym_tui.screens.episodes import Episodes
+
+        return Episodes(self.session)
+
+    def _follow(self) -> None:
+        self._following = asyncio.create_task(self.session.run())
+        self._following.add_done_callback(self._ended)
+        self._changed()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """What failed there ends the console, as it would in a handler of its own."""
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            self.call_later(_fail, failure)
+
+    def _changed(self) -> None:
+        """Draw soon; what changes until then is drawn at once."""
+        if self._next_drawing is None:
+            wait = self._drawn_at + DRAW_S - self._now()
+            self._next_drawing = self.set_timer(max(wait, 0.001), self._draw)
+
+    def _draw(self) -> None:
+        self._next_drawing, self._drawn_at = None, self._now()
+        for screen in reversed(self.screen_stack):
+            if isinstance(screen, Drawing):
+                screen.draw(self.session.store)
+            if not screen.is_modal:
+                break
+        if self._next_tick is None and self.session.store.ticking:
+            self._next_tick = self.set_timer(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        self._next_tick = None
+        self.session.store.tick()
+        if self.session.store.ticking and self._next_tick is None:
+            self._next_tick = self.set_timer(TICK_S, self._tick)
+
+
+def _fail(failure: BaseException) -> None:
+    raise failure

@@ -1,0 +1,61 @@
+"""How much of what came from outside is kept: lengths of names, ranges of numbers, the memory that messages take."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable
+from typing import Final
+
+MAX_ID: Final = 200
+"""Characters of an id; what is longer is none."""
+
+MAX_NAME: Final = 200
+MAX_CAUSE: Final = 4_000
+MAX_ERROR: Final = 64 * 1024
+MAX_COUNT: Final = 10**9
+_CONTAINER: Final = 64
+
+
+def name(text: str) -> str:
+    """A name, cut."""
+    return text[:MAX_NAME]
+
+
+def names(texts: Iterable[str], limit: int = 200) -> list[str]:
+    """Different names, the first ``limit`` of them."""
+    return list(dict.fromkeys(map(name, texts)))[:limit]
+
+
+def optional(text: str | None, limit: int = MAX_NAME) -> str | None:
+    """A text that may be missing, cut."""
+    return None if text is None else text[:limit]
+
+
+def count(number: int) -> int:
+    """A number of things; JSON has integers of thousands of digits."""
+    return max(0, min(number, MAX_COUNT))
+
+
+def finite(number: float) -> float:
+    """A sum may leave the range of numbers."""
+    return number if math.isfinite(number) else math.copysign(sys.float_info.max, number or 0.0)
+
+
+def size(value: object) -> int:
+    """Bytes that a value of JSON takes, about."""
+    total, waiting = 0, [value]
+    while waiting:
+        match waiting.pop():
+            case str() as text:
+                total += len(text) + _CONTAINER
+            case dict() as mapping:
+                total += _CONTAINER
+                waiting += mapping.keys()
+                waiting += mapping.values()
+            case list() as items:
+                total += _CONTAINER
+                waiting += items
+            case _:
+                total += _CONTAINER // 2
+    return total

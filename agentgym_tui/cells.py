@@ -1,0 +1,72 @@
+"""What a list shows, apart from how it is drawn: cells of safe text, each with a tone, in rows that have a key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+from agentgym_tui.clean import Safe
+
+Tone: TypeAlias = Literal["plain", "dim", "good", "bad", "warn", "accent", "head"]
+"""What a text means, for its colour; the text itself has to say it as well."""
+
+
+class Cell(NamedTuple):
+    """A piece of a line."""
+
+    text: Safe
+    tone: Tone = "plain"
+
+
+Line: TypeAlias = Sequence[Cell]
+
+
+class Source(Protocol):
+    """The lines of a list; only those that are visible are asked for."""
+
+    def __len__(self) -> int:
+        """How many lines there are."""
+        ...
+
+    def line(self, index: int, width: int) -> Line:
+        """One line, for ``width`` columns of a terminal; for a table one cell per column."""
+        ...
+
+    def key(self, index: int) -> str:
+        """What stays the same when lines are added or removed, so that a cursor can stay on its line."""
+        ...
+
+
+class FixedLines:
+    """Lines that are there already, as a ``Source``; the key is the number.
+
+    Args:
+        lines: from the top.
+    """
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        self._lines = lines
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self._lines)
+
+    def line(self, index: int, width: int) -> Line:
+        """As given."""
+        return self._lines[index]
+
+    def key(self, index: int) -> str:
+        """The number."""
+        return str(index)
+
+
+class Column(NamedTuple):
+    """A column of a table; those of the highest ``rank`` are left out first where there is no room.
+
+    ``width`` None: takes what is left (one column of a table).
+    """
+
+    title: str
+    width: int | None
+    right: bool = False
+    rank: int = 0

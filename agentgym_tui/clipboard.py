@@ -1,0 +1,48 @@
+"""What is put into the clipboard of a terminal, which takes only so much at once."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from agentgym_tui.clean import Safe, own
+from runner.text import sanitize
+
+MAX_BYTES: Final = 100 * 1024
+"""Of a copied text, as UTF-8; terminals drop what is longer, all of it."""
+
+
+class Copy(NamedTuple):
+    """The part of a text that is copied, and how many bytes it and the whole text have."""
+
+    text: str
+    n_bytes: int
+    n_total: int
+
+
+def to_copy(text: str, *, raw: bool) -> Copy:
+    """The beginning of a text, cut between two characters.
+
+    Args:
+        text: from outside.
+        raw: with its control characters, else these are made visible. Lone surrogates are replaced in any case.
+    """
+    n_total = len(text.encode("utf-8", "replace"))
+    head = text[:MAX_BYTES]
+    shown = head if raw else sanitize(head, limit=max(len(head), 1) * len("\\u{10ffff}"))
+    kept = shown.encode("utf-8", "replace")[:MAX_BYTES].decode("utf-8", "ignore")
+    is_whole = len(head) == len(text) and len(kept) == len(shown)
+    size = len(kept.encode())
+    return Copy(kept, size, size if is_whole else max(n_total, size))
+
+
+def described(copy: Copy) -> Safe:
+    """How much was copied, for a person."""
+    if copy.n_bytes == copy.n_total:
+        return own(f"copied {_size(copy.n_bytes)}")
+    return own(f"copied the first {_size(copy.n_bytes)} of {_size(copy.n_total)}; export has all of it")
+
+
+def _size(n: int) -> str:
+    if n < 1024:
+        return f"{n} bytes"
+    return f"{n / 1024:.1f} KiB" if n < 1 << 20 else f"{n / (1 << 20):.1f} MiB"

@@ -1,0 +1,195 @@
+"""Episodes put together from live items, events, stored rows and files, in any order, each thing once."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+from agentgym_tui.bounds import MAX_ERROR, MAX_ID, count, finite, name, optional
+from agentgym_tui.live_episode import BASE_SIZE, HEADER, Ending, Track, apply, close, end, set_field
+from agentgym_tui.state import Episode
+from agentgym_tui.steps import aware, episode_size, n_missing_steps, step_size, sum_up, without_messages
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from runner.events.live_items import EpisodeItem
+    from runner.events.schema import EpisodeCompleted, ForeignEpisode
+    from runner.store.database import EpisodeRow
+
+MAX_FORGOTTEN: Final = 20_000
+"""Ids of episodes that had to make room; nothing more is taken of these."""
+
+
+class EpisodeBook:
+    """The newest episodes, the newest last, within bounds of number and memory.
+
+    Args:
+        max_episodes: the oldest that are over make room first.
+        max_bytes: about what their texts may take.
+
+    Attributes:
+        ended: those that somebody said to be over, to be taken out by the reader.
+    """
+
+    def __init__(self, *, max_episodes: int, max_bytes: int) -> None:
+        """Start empty."""
+        self.episodes: dict[str, Episode] = {}
+        self.running: dict[str, Episode] = {}
+        self.ended: list[Episode] = []
+        self._tracks: dict[str, Track] = {}
+        self._forgotten: dict[str, None] = {}
+        self._max_episodes, self._max_bytes = max_episodes, max_bytes
+        self._bytes = 0
+        self._in_order = True
+
+    def take(self, item: EpisodeItem, node: str, boot: str) -> bool:
+        """Take a live item; False when it cannot be one."""
+        if not 0 < len(item.episode_id) <= MAX_ID:
+            return False
+        if item.episode_id in self._forgotten:
+            return True
+        episode = self.episodes.get(item.episode_id) or self._open(item.episode_id, item.at)
+        track = self._tracks[episode.episode_id]
+        track.boot, episode.node = boot, name(node)
+        before, started_at, outcome = track.size, episode.started_at, episode.outcome
+        apply(episode, track, item)
+        self._bytes += track.size - before
+        self._in_order = self._in_order and episode.started_at == started_at
+        if episode.outcome != outcome:
+            self._closed(episode)
+        return True
+
+    def completed(self, event: EpisodeCompleted, at: datetime) -> bool:
+        """Take the event of a finished episode; False when it cannot be one."""
+        if not 0 < len(event.episode_id) <= MAX_ID:
+            return False
+        if event.episode_id in self._forgotten:
+            return True
+        episode = self.episodes.get(event.episode_id) or self._open(event.episode_id, at)
+        for field in ("batch_id", "env", "agent", "node", "profile"):
+            setattr(episode, field, name(getattr(event, field)))
+        episode.model, episode.task_index = optional(event.model), event.task_index
+        episode.tokens = event.tokens
+        self._end(episode, event)
+        return True
+
+    def foreign(self, episode_id: str, event: ForeignEpisode, at: datetime) -> None:
+        """Take an episode of another field runner, once."""
+        if episode_id in self._forgotten or episode_id in self.episodes:
+            return
+        episode = self._open(episode_id, at)
+        episode.env, episode.model, episode.success = name(event.env), optional(event.model), event.success
+        episode.reward, episode.rounds = finite(event.score), count(event.rounds)
+        episode.duration_s = event.duration_sec
+        close(episode, "success" if event.success else "failure")
+        self._closed(episode)
+
+    def stored(self, row: EpisodeRow) -> None:
+        """An episode that runs here is stored already: it is over."""
+        if (episode := self.running.get(row.episode_id)) is not None:
+            episode.error_type = optional(row.error_type)
+            self._end(episode, row)
+
+    def fill(self, episode: Episode, boot: str) -> bool:
+        """Take the steps of a journal or a file, which count more than what came live; False for what has no id."""
+        if not 0 < len(episode.episode_id) <= MAX_ID:
+            return False
+        known = self.episodes.get(episode.episode_id) or self._open(episode.episode_id, episode.started_at)
+        track = self._tracks[known.episode_id]
+        track.boot, track.filled, track.headed = track.boot or boot, True, True
+        for field in ("node", *HEADER):
+            set_field(known, field, getattr(episode, field) or getattr(known, field))
+        known.started_at, self._in_order = aware(episode.started_at), False
+        known.reset_observation = episode.reset_observation or known.reset_observation
+        known.spans = list(episode.spans) or known.spans
+        by_index = {step.index: step for step in (*known.steps, *episode.steps)}
+        known.steps = [by_index[index] for index in sorted(by_index)]
+        self._grow(track, BASE_SIZE + episode_size(known) - track.size)
+        known.n_missing = n_missing_steps(known)
+        if known.running:
+            sum_up(known)
+        if episode.outcome is not None:
+            known.tokens, known.cost = episode.tokens, episode.cost
+            known.error_type, known.error_message = episode.error_type, optional(episode.error_message, MAX_ERROR)
+            known.error_traceback = optional(episode.error_traceback, MAX_ERROR)
+            self._end(known, episode)
+        return True
+
+    def conclude(self, node: str, boot: str) -> bool:
+        """The episodes that an earlier process of ``node`` played have been interrupted; whether there were any."""
+        dead = [
+            e for e in self.running.values() if e.node == node and self._tracks[e.episode_id].boot not in ("", boot)
+        ]
+        for episode in dead:
+            close(episode, "interrupted")
+            self._closed(episode)
+        return bool(dead)
+
+    def adopt(self, node: str, boot: str) -> None:
+        """Episodes of ``node`` that were read from files are played by this process of it."""
+        for episode in self.running.values():
+            track = self._tracks[episode.episode_id]
+            if episode.node == node and not track.boot:
+                track.boot = boot
+
+    def settle(self) -> None:
+        """Bring what was taken in order and within bounds."""
+        if not self._in_order:
+            ordered = sorted(self.episodes.values(), key=attrgetter("started_at"))
+            self.episodes = {episode.episode_id: episode for episode in ordered}
+            self._in_order = True
+        while len(self.episodes) > self._max_episodes:
+            self._forget(self._oldest_over() or next(iter(self.episodes.values())))
+        newest = next(reversed(self.episodes.values()), None)
+        while self._bytes > self._max_bytes and (oldest := self._oldest_over()) is not None and oldest is not newest:
+            self._forget(oldest)
+        for episode in list(self.episodes.values()) if self._bytes > self._max_bytes else ():
+            self._shed(episode)
+        while self._bytes > self._max_bytes and self.episodes:
+            self._forget(next(iter(self.episodes.values())))
+
+    def _open(self, episode_id: str, at: datetime) -> Episode:
+        at = aware(at)
+        newest = next(reversed(self.episodes.values()), None)
+        self._in_order = self._in_order and (newest is None or newest.started_at <= at)
+        episode = self.episodes[episode_id] = self.running[episode_id] = Episode(episode_id, "", "", at)
+        self._forgotten.pop(episode_id, None)
+        self._tracks[episode_id] = Track()
+        self._bytes += BASE_SIZE
+        return episode
+
+    def _end(self, episode: Episode, told: Ending) -> None:
+        end(episode, told)
+        self._closed(episode)
+
+    def _closed(self, episode: Episode) -> None:
+        self.running.pop(episode.episode_id, None)
+        self.ended.append(episode)
+
+    def _grow(self, track: Track, by: int) -> None:
+        track.size += by
+        self._bytes += by
+
+    def _oldest_over(self) -> Episode | None:
+        return next((episode for episode in self.episodes.values() if not episode.running), None)
+
+    def _shed(self, episode: Episode) -> None:
+        """Leave out messages, the oldest first, until there is room."""
+        track = self._tracks[episode.episode_id]
+        for place, step in enumerate(episode.steps):
+            if self._bytes <= self._max_bytes:
+                return
+            episode.steps[place] = smaller = without_messages(step)
+            self._grow(track, step_size(smaller) - step_size(step))
+        episode.spans, episode.reset_observation = [], []
+        self._grow(track, BASE_SIZE + episode_size(episode) - track.size)
+
+    def _forget(self, episode: Episode) -> None:
+        known = episode.episode_id
+        self.episodes.pop(known)
+        self.running.pop(known, None)
+        self._bytes -= self._tracks.pop(known).size
+        self._forgotten[known] = None
+        if len(self._forgotten) > MAX_FORGOTTEN:
+            del self._forgotten[next(iter(self._forgotten))]

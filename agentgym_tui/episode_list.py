@@ -1,0 +1,138 @@
+"""What is stored and what runs as one list, the newest first, of which words may pick a part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from agentgym_tui.clean import is_hostile
+from agentgym_tui.session import Unusable
+from agentgym_tui.steps import aware
+
+if TYPE_CHECKING:
+    from agentgym_tui.state import Episode
+    from runner.store.database import EpisodeRow
+
+MAX_FIELD: Final = 200
+"""Characters of a field that are searched."""
+
+
+Listed: TypeAlias = "EpisodeRow | Episode"
+"""An episode, stored or running; both have what a list shows."""
+
+Entry: TypeAlias = "EpisodeRow | Episode | Unusable"
+"""A line of the list; files that cannot be shown come last."""
+
+
+class EpisodeList:
+    """Stored episodes, live ones that are not stored yet, and unusable files.
+
+    Attributes:
+        shown: the entries that hold all ``words``; those that run are the store's own objects.
+        words: what a person looks for, in small letters.
+    """
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.shown: list[Entry] = []
+        self.words: tuple[str, ...] = ()
+        self._stored: dict[str, Listed] = {}
+        self._unusable: Sequence[Unusable] = ()
+        self._live: dict[str, Episode] = {}
+        self._seen: list[tuple[str, str | None]] = []
+
+    @property
+    def n_all(self) -> int:
+        """Episodes, filtered or not."""
+        return len(self._stored) + sum(known not in self._stored for known in self._live)
+
+    @property
+    def n_running(self) -> int:
+        """Those that are played."""
+        return sum(episode.running for known, episode in self._live.items() if known not in self._stored)
+
+    @property
+    def n_unusable(self) -> int:
+        """Files that cannot be shown."""
+        return len(self._unusable)
+
+    def take_stored(self, rows: Iterable[Listed], unusable: Sequence[Unusable] = ()) -> None:
+        """Take what a library holds, instead of what it held before."""
+        self._stored = {row.episode_id: row for row in rows}
+        self._unusable = list(unusable)
+        self._arrange()
+
+    def take_live(self, episodes: Iterable[Episode]) -> bool:
+        """Take the episodes of the run store; whether lines came, went or may have another place."""
+        self._live = {episode.episode_id: episode for episode in episodes}
+        seen = [(episode.episode_id, episode.outcome) for episode in self._live.values()]
+        if changed := seen != self._seen:
+            self._seen = seen
+            self._arrange()
+        return changed
+
+    def search(self, text: str) -> None:
+        """Show only entries that hold all words of ``text``, in whatever field."""
+        self.words = tuple(text.casefold().split())
+        self._arrange()
+
+    def index(self, key: str) -> int | None:
+        """Where the entry of a key is shown."""
+        return next((index for index, entry in enumerate(self.shown) if key_of(entry) == key), None)
+
+    def get(self, key: str) -> Entry | None:
+        """The entry of a key, filtered out or not."""
+        if (known := self._stored.get(key) or self._live.get(key)) is not None:
+            return known
+        return next((file for file in self._unusable if key_of(file) == key), None)
+
+    def beside(self, key: str, by: int) -> str | None:
+        """The key of the entry ``by`` lines below (above where negative) the one of ``key``; None where it ends.
+
+        Where ``key`` is no longer shown it is the first one.
+        """
+        index = self.index(key)
+        at = 0 if index is None else index + by
+        return key_of(self.shown[at]) if 0 <= at < len(self.shown) else None
+
+    def _arrange(self) -> None:
+        live = [episode for known, episode in self._live.items() if known not in self._stored]
+        episodes = sorted([*self._stored.values(), *live], key=_age, reverse=True)
+        entries: list[Entry] = [*episodes, *self._unusable]
+        self.shown = [entry for entry in entries if self._holds(entry)] if self.words else entries
+
+    def _holds(self, entry: Entry) -> bool:
+        text = _searched(entry)
+        return all(word in text for word in self.words)
+
+
+def key_of(entry: Entry) -> str:
+    """What stays the same of an entry: an episode's id, a file's path."""
+    return str(entry.path) if isinstance(entry, Unusable) else entry.episode_id
+
+
+def hostile_fields(entry: Entry | None) -> str | None:
+    """What an entry says of itself, where cleaning changes some of it."""
+    if entry is None:
+        return None
+    fields = [field for field in _fields(entry) if field and is_hostile(field)]
+    return "\n".join(fields) or None
+
+
+def _age(episode: Listed) -> tuple[datetime, str]:
+    return aware(episode.started_at), episode.episode_id
+
+
+def _searched(entry: Entry) -> str:
+    """All that can be found, in small letters."""
+    return "\n".join(field[:MAX_FIELD] for field in _fields(entry) if field).casefold()
+
+
+def _fields(entry: Entry) -> tuple[str | None, ...]:
+    if isinstance(entry, Unusable):
+        return ("unusable", entry.path.name, entry.reason)
+    return (
+        *(entry.env, entry.outcome or "running", entry.error_type, entry.agent, entry.model, entry.node),
+        *(entry.data_label, entry.episode_id, entry.batch_id, f"task {entry.task_index}"),
+    )

@@ -1,0 +1,65 @@
+"""From a bus into the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from agentgym_tui.launch import Place
+from agentgym_tui.state import Link, LinkStatus
+from agentgym_tui.store import RunStore
+from agentgym_tui.ulids import time_of
+
+if TYPE_CHECKING:
+    from runner.events.codec import DurableNames
+    from runner.events.connect import Connection
+    from runner.events.failure import BusState
+    from runner.events.seen import Since
+
+AT_ONCE: Final = 500
+"""Messages that are taken in before the screen gets its turn."""
+
+_LINKS: Final[dict[str, LinkStatus]] = {
+    "connecting": "connecting",
+    "connected": "connected",
+    "stalled": "stalled",
+    "disconnected": "disconnected",
+    "closed": "none",
+}
+
+
+async def follow(
+    store: RunStore, connection: Connection, patterns: Sequence[str], since: Since, names: DurableNames
+) -> None:
+    """Take in what is said on some subjects, until cancelled."""
+    from runner.events.consumer import Follow
+
+    async with Follow(connection, patterns=patterns, since=since, names=names) as seen:
+        while True:
+            store.take(await seen.some(AT_ONCE))
+            await asyncio.sleep(0)  # a long history must not keep the keys waiting
+
+
+def link_of(state: BusState, address: str) -> Link:
+    """What a connection's state means for the person; ``address`` is without credentials."""
+    return Link(_LINKS[state.status], state.reason, address)
+
+
+def subjects_of(place: Place) -> tuple[DurableNames, str]:
+    """The names of the durable events in a profile, and the pattern of all live items."""
+    from runner.events.codec import DurableNames
+    from runner.events.subjects import LIVE_SUBJECTS
+
+    nats = place.profile.nats
+    names = DurableNames(
+        episode_completed=nats.episode_completed, eval_batch=nats.eval_batch, field_status=nats.field_status
+    )
+    return names, LIVE_SUBJECTS
+
+
+def batch_age(batch_id: str, now: datetime) -> timedelta | None:
+    """How long ago a batch was asked for, by its id; None for what is no id."""
+    asked_at = time_of(batch_id)
+    return None if asked_at is None else max(now - asked_at, timedelta())

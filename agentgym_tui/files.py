@@ -1,0 +1,113 @@
+"""Episode files anywhere: found in files and folders that somebody names, read without writing anything there."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from agentgym_tui.library import episode_of_record, record_of_bytes
+from agentgym_tui.session import Unusable
+from agentgym_tui.state import Episode
+
+if TYPE_CHECKING:
+    from runner.store import EpisodeRow
+
+DEPTH: Final = 2
+"""Folders below a folder of runs that are looked into."""
+
+MAX_FILES: Final = 200_000
+AT_ONCE: Final = 50
+"""Files that are read before somebody is told."""
+
+
+class FilesLibrary:
+    """The episodes among some files and folders; see ``Library``. ``scan`` finds them, from one thread."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        """Nothing is looked at yet."""
+        self._refused: list[Unusable] = []
+        self.unusable: Sequence[Unusable] = self._refused
+        self._given = paths
+        self._lock = threading.Lock()
+        self._rows: dict[str, EpisodeRow] = {}
+        self._paths: dict[str, Path] = {}
+
+    def rows(self) -> list[EpisodeRow]:
+        """What was read so far, the newest first."""
+        with self._lock:
+            return [self._rows[episode_id] for episode_id in sorted(self._rows, reverse=True)]
+
+    def load(self, episode_id: str) -> tuple[Episode, bytes]:
+        """An episode and its file; raises ``StoreError``."""
+        from runner.errors import StoreError
+        from runner.store.files import read
+
+        with self._lock:
+            path = self._paths.get(episode_id)
+        if path is None:
+            raise StoreError(f"there is no episode {episode_id!r} among the opened files")
+        data = read(path)
+        return episode_of_record(record_of_bytes(data, path)), data
+
+    def scan(self) -> Iterator[list[EpisodeRow]]:
+        """Read the files, the newest first by their names; gives what was read, part by part."""
+        paths = sorted(set(islice(self._candidates(), MAX_FILES)), key=lambda path: path.name, reverse=True)
+        for start in range(0, len(paths), AT_ONCE):
+            yield [row for path in paths[start : start + AT_ONCE] if (row := self._read(path)) is not None]
+
+    def _candidates(self) -> Iterator[Path]:
+        for path in self._given:
+            place = Path(os.path.realpath(path))
+            if _is_folder(place):
+                yield from self._below(place / "runs" if _is_folder(place / "runs") else place, DEPTH)
+            else:
+                yield place
+
+    def _below(self, folder: Path, depth: int) -> Iterator[Path]:
+        """Files of a folder that may be episodes; links are not followed."""
+        try:
+            with os.scandir(folder) as entries:
+                listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        except OSError as exc:
+            self._refuse(folder, exc.strerror or str(exc))
+            return
+        for name, is_folder in listed:
+            path = folder / name
+            if is_folder and depth > 1:
+                yield from self._below(path, depth - 1)
+            elif not is_folder and name.endswith(".json"):
+                yield path
+            elif name.endswith(".journal.jsonl"):
+                self._refuse(
+                    path, "it is being played, or its node died; that node makes an episode of it when it starts"
+                )
+
+    def _read(self, path: Path) -> EpisodeRow | None:
+        from runner.errors import StoreError
+        from runner.store.database import episode_row
+        from runner.store.files import read
+
+        try:
+            row = episode_row(record_of_bytes(read(path), path))
+        except StoreError as exc:
+            self._refuse(path, str(exc))
+            return None
+        with self._lock:
+            if row.episode_id in self._paths:
+                return None
+            self._rows[row.episode_id], self._paths[row.episode_id] = row, path
+        return row
+
+    def _refuse(self, path: Path, reason: str) -> None:
+        self._refused.append(Unusable(path, reason))
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # reading it will say what is wrong
+        return False

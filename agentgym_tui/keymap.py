@@ -1,0 +1,114 @@
+"""Every action of the console as data: id, keys, title; bindings, help and palette are made of it.
+
+Ids are stable, a user's own keys refer to them.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from textual.binding import Binding
+
+Place: TypeAlias = Literal[
+    "everywhere", "live", "episodes", "episode", "list", "dialog", "form", "quit", "cancel", "palette"
+]
+
+
+class Command(NamedTuple):
+    """What can be done somewhere: ``action`` is the method ``action_…`` of that place."""
+
+    id: str
+    keys: str
+    title: str
+    action: str
+    place: Place
+    help: str = ""
+    footer: bool = True
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command("app.help", "question_mark", "Help", "help", "everywhere", "all keys of this screen"),
+    Command("app.palette", "ctrl+p,colon", "Palette", "command_palette", "everywhere", "find a command by name"),
+    Command("app.live", "1", "Live", "show_live", "everywhere", "what runs now"),
+    Command("app.episodes", "2", "Episodes", "show_episodes", "everywhere", "what is stored and what runs"),
+    Command("app.quit", "q,ctrl+q,ctrl+c", "Quit", "leave", "everywhere", "leave; asks when episodes run"),
+    Command("app.zoom", "z", "Zoom", "zoom", "everywhere", "the focused pane alone, and back", False),
+    Command("run.selected", "r", "Run", "run_selected", "live", "play the selected environment once"),
+    Command("run.form", "R", "Run…", "run_form", "live", "choose what to play and how"),
+    Command("run.battery", "b", "Battery", "run_battery", "live", "play a tier of environments, one after the other"),
+    Command("run.repeat", "full_stop", "Again", "run_again", "live", "start the last run again"),
+    Command("run.cancel", "x", "Cancel", "cancel", "live", "end the running batch"),
+    Command("run.pause", "space", "Pause", "pause", "live", "pause or go on"),
+    Command("run.step", "s", "Step", "step", "live", "play one step, then pause"),
+    Command("live.next", "right_square_bracket", "Next run", "next_running", "live", "watch the next running episode", False),
+    Command("live.previous", "left_square_bracket", "Previous run", "previous_running", "live", "watch the one before", False),
+    Command("live.open", "enter", "Open", "open", "live", "open the watched episode", False),
+    Command("live.view", "v", "View", "next_view", "live", "transcript, trace, rewards, one after the other", False),
+    Command("episodes.open", "enter", "Open", "open", "episodes", "open the selected episode"),
+    Command("episodes.filter", "slash", "Filter", "filter", "episodes", "show only rows that hold all given words"),
+    Command("episodes.clear", "escape", "Clear filter", "clear_filter", "episodes", "show all rows again", False),
+    Command("episodes.reload", "ctrl+r", "Reload", "reload", "episodes", "read the folder again", False),
+    Command("episode.back", "escape", "Back", "back", "episode", "to the list"),
+    Command("episode.next", "n", "Next", "next_episode", "episode", "the next episode of the list"),
+    Command("episode.previous", "p", "Prev", "previous_episode", "episode", "the one before"),
+    Command("episode.transcript", "t", "Transcript", "tab('transcript')", "episode", "what was said in the step", False),
+    Command("episode.trace", "w", "Trace", "tab('trace')", "episode", "where the time went", False),
+    Command("episode.json", "J", "JSON", "tab('json')", "episode", "the episode file as it is", False),
+    Command("episode.copy", "y", "Copy", "copy", "episode", "copy the shown text, made safe"),
+    Command("episode.copy_raw", "Y", "Copy raw", "copy_raw", "episode", "copy the text with every byte it has", False),
+    Command("episode.export", "e", "Export", "export", "episode", "write the episode as JSON into this folder"),
+    Command("node.start", "N", "Start node", "start_node", "everywhere", "start the node again when it is gone", False),
+    Command("text.hex", "X", "Hex", "hex", "everywhere", "the bytes behind a text marked as hostile", False),
+    Command("list.down", "j,down", "Down", "down", "list", "", False),
+    Command("list.up", "k,up", "Up", "up", "list", "", False),
+    Command("list.top", "g,home", "Top", "top", "list", "", False),
+    Command("list.bottom", "G,end", "Bottom", "bottom", "list", "the end; follows what comes", False),
+    Command("list.page_down", "ctrl+d,pagedown", "Page down", "page_down", "list", "", False),
+    Command("list.page_up", "ctrl+u,pageup", "Page up", "page_up", "list", "", False),
+    Command("list.left", "h,left", "Left", "left", "list", "", False),
+    Command("list.right", "l,right", "Right", "right", "list", "", False),
+    Command("list.choose", "enter", "Choose", "choose", "list", "", False),
+    Command("dialog.close", "escape,q", "Close", "close", "dialog", "back to the screen below"),
+    Command("form.start", "ctrl+s", "Start", "start", "form", "play what the form says"),
+    Command("form.next", "down", "Next field", "app.focus_next", "form", "", False),
+    Command("form.previous", "up", "Previous field", "app.focus_previous", "form", "", False),
+    Command("form.close", "escape", "Close", "close", "form", "play nothing"),
+    Command("quit.stop", "s", "Stop them", "answer('stop')", "quit", "cancel what runs and waits, then leave"),
+    Command("quit.leave", "l", "Leave them running", "answer('leave')", "quit", "the node goes on without the console"),
+    Command("quit.stay", "escape,q", "Stay", "answer('stay')", "quit", "go on watching"),
+    Command("cancel.batch", "x", "This environment", "answer('batch')", "cancel", "the next one of the battery starts"),
+    Command("cancel.battery", "b", "The whole battery", "answer('battery')", "cancel", "what waits is cancelled as well"),
+    Command("cancel.nothing", "escape,q", "Nothing", "answer('nothing')", "cancel", "go on playing"),
+    Command("palette.close", "escape", "Close", "close", "palette", "", False),
+    Command("palette.down", "down,ctrl+n", "Down", "down", "palette", "", False),
+    Command("palette.up", "up,ctrl+p", "Up", "up", "palette", "", False),
+)  # fmt: skip
+
+
+_SIGNS: Final = {
+    "question_mark": "?",
+    "colon": ":",
+    "slash": "/",
+    "full_stop": ".",
+    "right_square_bracket": "]",
+    "left_square_bracket": "[",
+    "escape": "esc",
+    "up": "↑",
+    "down": "↓",
+    "left": "←",
+    "right": "→",
+}
+
+
+def bindings(place: Place) -> list[Binding]:
+    """The bindings of one place, for ``BINDINGS``."""
+    return [
+        Binding(c.keys, c.action, c.title, show=c.footer, id=c.id, tooltip=c.help or c.title)
+        for c in COMMANDS
+        if c.place == place
+    ]
+
+
+def shown_keys(keys: str) -> list[str]:
+    """Keys as people read them, such as ``?`` for ``question_mark``."""
+    return [_SIGNS.get(key) or key.replace("ctrl+", "^").replace("page", "page ") for key in keys.split(",")]

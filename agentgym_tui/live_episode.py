@@ -1,0 +1,178 @@
+"""One episode as live items tell it: what each of them changes."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Final, Protocol, assert_never
+
+from agentgym_tui.bounds import MAX_COUNT, MAX_ERROR, count, finite, name, optional, size
+from agentgym_tui.state import Episode
+from agentgym_tui.steps import add_up, n_missing_steps, span_size, step_of, step_size
+from runner.events.live_items import (
+    EpisodeEnded,
+    EpisodeItem,
+    EpisodePaused,
+    EpisodeResumed,
+    EpisodeStarted,
+    SpanClosed,
+    Timestep,
+    TokenText,
+)
+from runner.types import Span
+
+BASE_SIZE: Final = 1_000
+"""Bytes an episode without steps takes, about."""
+
+MAX_STREAMING: Final = 64 * 1024
+"""Characters of a step's streamed text, the newest."""
+
+MAX_GAPS: Final = 10_000
+"""Numbers of items per episode that may still come; of more than these only the count is kept."""
+
+_ABOUT: Final = ("env", "transport", "data_label", "mode", "task_index", "seed", "attempt", "agent", "model", "profile")
+HEADER: Final = ("batch_id", "battery_id", *_ABOUT)
+"""What an episode's start says of it."""
+
+
+class Ending(Protocol):
+    """How an episode ended, whoever says so."""
+
+    @property
+    def outcome(self) -> str | None: ...  # noqa: D102 - as in ``Episode``, all of these
+    @property
+    def success(self) -> bool: ...  # noqa: D102
+    @property
+    def reward(self) -> float: ...  # noqa: D102
+    @property
+    def rounds(self) -> int: ...  # noqa: D102
+    @property
+    def duration_s(self) -> float | None: ...  # noqa: D102
+
+
+@dataclass(slots=True)
+class Track:
+    """What is known of the telling of an episode: by which process, how far, and how much of it is kept.
+
+    Attributes:
+        headed: its start is known.
+        filled: a file was read, which counts more than what comes live.
+        awaited: items left out so far: each kind travels on a subject of its own, so the end may come before steps.
+        n_lost: items left out that are not awaited any more.
+    """
+
+    boot: str = ""
+    next_seq: int = 0
+    size: int = BASE_SIZE
+    headed: bool = False
+    filled: bool = False
+    streaming_step: int = 0
+    awaited: set[int] = field(default_factory=set)
+    n_lost: int = 0
+
+    def number(self, seq: int) -> bool:
+        """Take note of an item's number; False when it was there before."""
+        if seq < self.next_seq:
+            known = seq not in self.awaited
+            self.awaited.discard(seq)
+            return not known
+        first_kept = max(self.next_seq, seq - (MAX_GAPS - len(self.awaited)))
+        self.n_lost += first_kept - self.next_seq
+        self.awaited.update(range(first_kept, seq))
+        self.next_seq = seq + 1
+        return True
+
+    @property
+    def n_missing(self) -> int:
+        """Items that are not there."""
+        return min(len(self.awaited) + self.n_lost, MAX_COUNT)
+
+
+def apply(episode: Episode, track: Track, item: EpisodeItem) -> None:
+    """Change an episode by an item, once; what is missing so far is counted."""
+    if isinstance(item, EpisodeStarted) and not track.headed:
+        track.headed = True
+        episode.started_at = item.at
+        for header_field in HEADER:
+            set_field(episode, header_field, getattr(item, header_field))
+    is_late = item.seq < track.next_seq
+    if not track.number(item.seq):
+        return
+    if not track.filled:
+        episode.n_missing = track.n_missing
+    if not (is_late and isinstance(item, EpisodePaused | EpisodeResumed)):
+        _change(episode, track, item)
+
+
+def set_field(episode: Episode, field_name: str, value: object) -> None:
+    """Set a field to a value from outside; names are cut."""
+    setattr(episode, field_name, name(value) if isinstance(value, str) else value)
+
+
+def end(episode: Episode, told: Ending) -> None:
+    """An episode is over."""
+    episode.success, episode.reward, episode.rounds = told.success, finite(told.reward), count(told.rounds)
+    episode.duration_s = told.duration_s
+    close(episode, str(told.outcome))
+
+
+def close(episode: Episode, outcome: str) -> None:
+    """An episode does not run any more."""
+    episode.outcome, episode.streaming, episode.paused, episode.node_lost = outcome, "", False, False
+
+
+def _change(episode: Episode, track: Track, item: EpisodeItem) -> None:
+    match item:
+        case Timestep():
+            _step(episode, track, item)
+        case TokenText():
+            _stream(episode, track, item)
+        case SpanClosed():
+            _span(episode, track, item.span)
+        case EpisodePaused() | EpisodeResumed():
+            episode.paused = episode.running and isinstance(item, EpisodePaused)
+        case EpisodeEnded():
+            if item.error is not None:
+                episode.error_type = optional(item.error.get("type"))
+                episode.error_message = optional(item.error.get("message"), MAX_ERROR)
+            end(episode, item)
+        case EpisodeStarted():
+            pass
+        case _:
+            assert_never(item)
+
+
+def _step(episode: Episode, track: Track, item: Timestep) -> None:
+    step = step_of(item)
+    if step.index >= track.streaming_step:
+        episode.streaming = ""
+    if item.reset_observation is not None and not episode.reset_observation:
+        episode.reset_observation = item.reset_observation
+        track.size += size(item.reset_observation)
+    place = bisect_left(episode.steps, step.index, key=attrgetter("index"))
+    if place < len(episode.steps) and episode.steps[place].index == step.index:
+        return
+    episode.steps.insert(place, step)
+    track.size += step_size(step)
+    if track.filled:
+        episode.n_missing = n_missing_steps(episode)
+    if episode.running:
+        add_up(episode, step)
+
+
+def _stream(episode: Episode, track: Track, item: TokenText) -> None:
+    """Add to the text of the step that is not over."""
+    played = episode.steps[-1].index if episode.steps else -1
+    if not episode.running or item.step <= played:
+        return
+    if item.step != track.streaming_step:
+        track.streaming_step, episode.streaming = item.step, ""
+    episode.streaming = (episode.streaming + item.text)[-MAX_STREAMING:]
+
+
+def _span(episode: Episode, track: Track, span: Span) -> None:
+    """A file that was read at the end has all spans already."""
+    if episode.running or not track.filled:
+        episode.spans.append(span)
+        track.size += span_size(span)

@@ -1,0 +1,225 @@
+"""The node of a state directory: found or started, followed, asked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from agentgym_tui.control_client import NodeControl
+from agentgym_tui.feed import batch_age, follow, link_of, subjects_of
+from agentgym_tui.launch import Place, PlaceFinder, Wanted, ensure_node, read_node_file
+from agentgym_tui.library import StateLibrary
+from agentgym_tui.session import Control, ControlFailed, Library
+from agentgym_tui.state import Link
+from agentgym_tui.store import RunStore
+from runner.errors import RunnerError
+
+if TYPE_CHECKING:
+    from runner.events.address import BusAddress
+    from runner.events.connect import Connection
+    from runner.events.control import NodeList
+    from runner.events.failure import BusState
+
+ASK_S: Final = 20.0
+"""Seconds between two questions; a node that is not asked for two minutes leaves."""
+
+ASK_AGAIN_S: Final = 1.0
+FIRST_LIST_S: Final = 3.0
+FILL_S: Final = 2.0
+N_FILLED: Final = 20
+"""Of so many episodes, the newest, files are read when live items of them were missed; the others wait until opened."""
+
+SHORT: Final = timedelta(seconds=15)
+MARGIN: Final = timedelta(seconds=5)
+GONE: Final = "the node is gone; press N to start it again"
+
+
+class NodeSession:
+    """Attaches to the node of a state directory; starts one when there is none."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        """Nothing is touched before ``run``."""
+        self.title = "node"
+        self.read_only = ""
+        self.store = RunStore()
+        self.data_dir: Path | None = None
+        self._finder = PlaceFinder(wanted)
+        self._stored = StateLibrary(lambda: self._finder.find().data_dir)
+        self._client = NodeControl(lambda: self._connection, lambda _: self._node, on_order=lambda: self._ask.set())
+        self.library: Library | None = self._stored
+        self.control: Control | None = self._client
+        self._connection: Connection | None = None
+        self._node = ""
+        self._ask = asyncio.Event()
+        self._listed = asyncio.Event()
+        self._up = asyncio.Event()
+        self._start = asyncio.Event()
+        self._since = SHORT
+        self._filled: dict[str, int] = {}
+        self._starting = False
+
+    async def start_node(self) -> None:
+        """Start the node again when it is gone, or try again what did not work."""
+        self._start.set()
+
+    async def run(self) -> None:
+        """Find or start the node, and follow it until cancelled."""
+        while (place := await self._found()) is None:
+            await self._start.wait()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep_node(place))
+            tasks.create_task(self._seed())
+            tasks.create_task(self._follow(place))
+
+    async def close(self) -> None:
+        """Let go of the index; the node goes on."""
+        await asyncio.to_thread(self._stored.close)
+
+    async def _found(self) -> Place | None:
+        self._start.clear()
+        self.store.set_link(Link("starting"))
+        try:
+            place = await asyncio.to_thread(self._finder.find)
+        except RunnerError as exc:
+            self.store.set_link(Link("failed", f"{exc}\nmend it, then press N to try again"))
+            return None
+        self.data_dir = place.data_dir
+        self.store.take_profile([(tier, entry.name, entry.ram or "") for tier, entry in place.profile.listed()])
+        return place
+
+    async def _seed(self) -> None:
+        """What is stored already."""
+        try:
+            self.store.take_stored(await asyncio.to_thread(self._stored.rows))
+        except RunnerError as exc:
+            self.store.set_link(Link("failed", str(exc)))
+
+    async def _keep_node(self, place: Place) -> None:
+        """Have a node now, and again each time somebody asks for it."""
+        while True:
+            self._start.clear()
+            self._starting = True
+            try:
+                await ensure_node(place, self._finder.wanted.config)
+            except RunnerError as exc:
+                self.store.set_link(Link("failed", f"{exc}\nmend it, then press N to try again"))
+            else:
+                self._up.set()
+            self._starting = False
+            self._ask.set()
+            await self._start.wait()
+            if self._connection is None or not self._connection.connected:
+                self.store.set_link(Link("starting"))
+
+    async def _follow(self, place: Place) -> None:
+        from runner.events.connect import Connection
+
+        read_address = self._reader(place.data_dir)
+        address = await self._address(read_address)
+        opening = Connection.open(
+            address, name="agentgym-tui", on_state=self._show, read_address=read_address, required=False
+        )
+        async with await opening as self._connection, asyncio.TaskGroup() as tasks:
+            self._show(self._connection.state)  # what was told while it opened lacked the address
+            names, live = subjects_of(place)
+            tasks.create_task(self._keep_asking(place))
+            tasks.create_task(follow(self.store, self._connection, names.all(), "now", names))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_LIST_S):
+                    await self._listed.wait()
+            tasks.create_task(follow(self.store, self._connection, [live], self._since, names))
+            tasks.create_task(self._keep_filling())
+
+    def _reader(self, data_dir: Path) -> Callable[[], BusAddress | None]:
+        def read() -> BusAddress | None:
+            from runner.events.address import address_of_node
+
+            return address_of_node(data_dir)
+
+        return read
+
+    async def _address(self, read: Callable[[], BusAddress | None]) -> BusAddress:
+        """Where the node's bus is, once there is a node."""
+        await self._up.wait()
+        while True:
+            try:
+                if (address := await asyncio.to_thread(read)) is not None:
+                    return address
+            except RunnerError as exc:
+                self.store.set_link(Link("failed", str(exc)))
+            await asyncio.sleep(ASK_AGAIN_S / 10)  # it has its lock, but has not said yet where it is
+
+    def _show(self, state: BusState) -> None:
+        connection = self._connection
+        self.store.set_link(link_of(state, connection.address.shown if connection else ""))
+        self._ask.set()
+
+    async def _keep_asking(self, place: Place) -> None:
+        """Ask on each connect, after each order and every now and then; look for the node where it does not answer."""
+        while True:
+            self._ask.clear()
+            answered = await self._asked(place)
+            if not answered and not self._starting:
+                await self._look_for_node(place)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ASK_S if answered else ASK_AGAIN_S):
+                    await self._ask.wait()
+
+    async def _asked(self, place: Place) -> bool:
+        if self._connection is None or not self._connection.connected:
+            return False
+        if (known := await asyncio.to_thread(read_node_file, place.data_dir)) is not None:
+            self._node = known.node
+            self.title = f"node {known.node}"
+        try:
+            self.store.take_health(await self._client.health())
+            listed = await self._client.listed()
+        except ControlFailed:
+            return False
+        self.store.take_list(listed)
+        if not self._listed.is_set():
+            await self._prepare(listed)
+        return True
+
+    async def _look_for_node(self, place: Place) -> None:
+        from runner.node.state import node_lives
+
+        if not await asyncio.to_thread(node_lives, place.data_dir) and not self._starting:
+            self.store.set_link(Link("disconnected", GONE))
+
+    async def _prepare(self, listed: NodeList) -> None:
+        """How far back live items have to be read, and what journals know of what is being played."""
+        now = datetime.now(UTC)
+        playing = [batch for batch in listed.batches if batch.status in ("running", "paused")]
+        ages = [age for batch in playing if (age := batch_age(batch.batch_id, now)) is not None]
+        self._since = max([age + MARGIN for age in ages], default=SHORT)
+        self._listed.set()
+        await self._fill({batch.batch_id for batch in playing})
+
+    async def _keep_filling(self) -> None:
+        """Read from the files what was missed of the newest episodes."""
+        while True:
+            await asyncio.sleep(FILL_S)
+            newest = [*self.store.episodes.values()][-N_FILLED:]
+            missing = [e for e in newest if e.n_missing > self._filled.get(e.episode_id, 0)]
+            self._filled = {e.episode_id: e.n_missing for e in newest if e.n_missing}
+            await self._fill({episode.batch_id for episode in missing if episode.running})
+            for episode in missing:
+                if not episode.running:
+                    await self._fill_ended(episode.episode_id)
+
+    async def _fill(self, batch_ids: set[str]) -> None:
+        if not batch_ids:
+            return
+        with contextlib.suppress(RunnerError):  # what is missing is shown as missing
+            for episode in await asyncio.to_thread(self._stored.running, batch_ids):
+                self.store.fill(episode)
+
+    async def _fill_ended(self, episode_id: str) -> None:
+        with contextlib.suppress(RunnerError):
+            episode, _ = await asyncio.to_thread(self._stored.load, episode_id)
+            self.store.fill(episode)

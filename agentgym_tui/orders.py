@@ -1,0 +1,149 @@
+"""What a person has played from here: who plays by default, and the last run to be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from agentgym_tui.session import Control, ControlFailed, Session
+from agentgym_tui.state import BatchRun, Episode
+from agentgym_tui.store import RunStore
+from runner.events.control import StartArgs
+
+BASELINES: Final = frozenset({"oracle", "random", "scripted", "human"})
+"""Agents that ask no model."""
+
+FALLBACK: Final = "oracle"
+
+_WAITING: Final = frozenset({"queued", "running", "paused"})
+
+
+class Player(NamedTuple):
+    """Who plays when nothing was chosen; ``trouble`` says why no model does, hostile text."""
+
+    agent: str
+    model: str | None
+    trouble: str
+
+
+def default_player(store: RunStore) -> Player:
+    """The first agent that asks a model, if one answers; else the oracle."""
+    trouble = model_trouble(store)
+    if trouble:
+        return Player(FALLBACK, None, trouble)
+    return Player(_model_agents(store)[0], next(iter(store.model_names), None), "")
+
+
+def model_trouble(store: RunStore) -> str:
+    """Why no model can play, "" when one can."""
+    if not store.agents:
+        return "the node has not said yet which agents it has"
+    if not _model_agents(store):
+        return "no agent that asks a model is installed"
+    if store.models and all(status in ("down", "wrong") for status, _ in store.models.values()):
+        unwell = (f"{endpoint} {status}" + f": {cause}" * bool(cause) for endpoint, (status, cause) in _few(store))
+        return "no model is reachable: " + "; ".join(unwell)
+    return ""
+
+
+def startable_agents(store: RunStore) -> list[str]:
+    """What can be chosen: all but those that need more than a name; the oracle is always among them."""
+    agents = [agent for agent in store.agents if agent not in ("scripted", "human")]
+    return agents if FALLBACK in agents else [*agents, FALLBACK]
+
+
+def tiers(store: RunStore) -> list[tuple[str, list[str]]]:
+    """The batteries that can be played: each tier and its environments, then all of them."""
+    found: dict[str, list[str]] = {}
+    for env in store.envs.values():
+        if env.tier:
+            found.setdefault(env.tier, []).append(env.name)
+    everything = [name for names in found.values() for name in names]
+    return [*found.items(), *[("all", everything)] * (len(found) > 1)]
+
+
+def waiting(store: RunStore) -> list[BatchRun]:
+    """Batches that are played or will be."""
+    return [batch for batch in store.batches.values() if batch.status in _WAITING]
+
+
+def targets(batches: Sequence[BatchRun]) -> list[str]:
+    """What to name in an order for all of them: a battery once."""
+    return list(dict.fromkeys(batch.battery_id or batch.batch_id for batch in batches))
+
+
+class Orders:
+    """Orders to the session's node; all raise ``ControlFailed``.
+
+    Args:
+        session: whose node it is.
+        new_id: makes an id for a run.
+
+    Attributes:
+        last: what was started last, with success.
+    """
+
+    def __init__(self, session: Session, new_id: Callable[[], str] | None = None) -> None:
+        self._session = session
+        self.new_id = new_id or _new_id
+        self.last: StartArgs | None = None
+
+    def once(self, envs: Sequence[str]) -> tuple[StartArgs, str]:
+        """Each environment once, and why no model plays, hostile text."""
+        if self.last is not None and self.last.agent is not None:
+            player = Player(self.last.agent, self.last.model, "")
+        else:
+            player = default_player(self._session.store)
+        args = StartArgs(batch_id=self.new_id(), envs=list(envs), agent=player.agent, model=player.model)
+        return args, player.trouble
+
+    def again(self) -> StartArgs:
+        """What was started last, as a new run."""
+        if self.last is None:
+            raise ControlFailed("nothing was started from here yet", "press r, R or b")
+        return msgspec.structs.replace(self.last, batch_id=self.new_id())
+
+    async def start(self, args: StartArgs) -> None:
+        """Play."""
+        await self.control.start(args)
+        self.last = args
+
+    async def pause_or_resume(self, episode: Episode) -> str:
+        """The batch of an episode; returns what was done."""
+        if episode.paused:
+            await self.control.order("resume", batch_id=episode.batch_id)
+            return "goes on"
+        await self.control.order("pause", batch_id=episode.batch_id)
+        return "pauses after this step"
+
+    async def step(self, episode: Episode) -> None:
+        """One step of an episode."""
+        await self.control.order("step", episode_id=episode.episode_id)
+
+    async def cancel(self, run_ids: Sequence[str]) -> None:
+        """Batches or batteries."""
+        for run_id in run_ids:
+            await self.control.order("cancel", batch_id=run_id)
+
+    @property
+    def control(self) -> Control:
+        """Who is asked."""
+        if self._session.read_only or self._session.control is None:
+            raise ControlFailed(self._session.read_only or "there is no node to ask")
+        return self._session.control
+
+
+def _model_agents(store: RunStore) -> list[str]:
+    return [agent for agent in store.agents if agent not in BASELINES]
+
+
+def _few(store: RunStore) -> list[tuple[str, tuple[str, str | None]]]:
+    return list(store.models.items())[:3]
+
+
+def _new_id() -> str:
+    from ulid import ULID  # not before something is started: it takes its time to import
+
+    return str(ULID())

@@ -1,0 +1,240 @@
+"""One episode: its steps, and of the selected one what was said; where the time went; its file."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import ClassVar, Final
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Container
+from textual.screen import Screen
+from textual.timer import Timer
+from textual.widgets import Footer
+
+from agentgym_tui.cells import Line
+from agentgym_tui.clean import Safe, message, own
+from agentgym_tui.clipboard import described, to_copy
+from agentgym_tui.episode_list import Entry, EpisodeList, hostile_fields
+from agentgym_tui.export import ExportFailed, export
+from agentgym_tui.keymap import bindings
+from agentgym_tui.loading import Loaded, NotLoaded, load
+from agentgym_tui.screens.episode_views import EpisodeViews
+from agentgym_tui.session import Session
+from agentgym_tui.state import Episode
+from agentgym_tui.store import RunStore
+from agentgym_tui.views import STEP_COLUMNS, StepRows
+from agentgym_tui.views_list import error_of, heading_lines
+from agentgym_tui.widgets.drawn_lines import NoLines
+from agentgym_tui.widgets.heading import Heading
+from agentgym_tui.widgets.lines import LineView
+from agentgym_tui.widgets.table import Table
+
+STALE_S: Final = 0.2
+"""Seconds after which an episode is taken away while the next one is still on its way."""
+
+BREAKPOINTS: Final = [(0, "-narrow"), (110, "-wide")]
+"""Columns from which on the steps are beside the views instead of above them."""
+
+
+class EpisodeScreen(Screen[str]):
+    """Shows an episode; its result is the key of the one that was shown last.
+
+    Args:
+        session: what is looked at.
+        key: the episode, by its key in ``episodes``.
+        episodes: the list that next and previous go through; by default what runs and ran since the start.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("episode")]
+    CSS_PATH = "../styles/episodes.tcss"
+    AUTO_FOCUS = "#steps"
+    HORIZONTAL_BREAKPOINTS = BREAKPOINTS
+
+    def __init__(self, session: Session, key: str, episodes: EpisodeList | None = None) -> None:
+        super().__init__()
+        self._session = session
+        self._key = key
+        self._list = episodes or EpisodeList()
+        self._list.take_live(session.store.episodes.values())
+        self._loaded: Loaded | None = None
+        self._failure = ""
+        self._seen: tuple[object, ...] = ()
+        self._stale: Timer | None = None
+
+    def compose(self) -> ComposeResult:
+        """Heading, steps, views."""
+        yield Heading(id="heading")
+        with Container(id="episode"):
+            yield Table(STEP_COLUMNS, id="steps")
+            yield EpisodeViews(id="views")
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """Start with the given one."""
+        self._open(self._key)
+
+    def draw(self, store: RunStore) -> None:
+        """The store changed."""
+        self._list.take_live(store.episodes.values())
+        if (loaded := self._loaded) is None or loaded.data is not None or loaded.lacking:
+            return
+        if not loaded.episode.running:
+            self._open(self._key)
+        elif (seen := _signature(loaded.episode)) != self._seen:
+            self._seen = seen
+            self._show(loaded)
+
+    def hostile_text(self) -> str | None:
+        """What is behind the shown text, else behind the heading, where cleaning changed it."""
+        return self._views.hostile_text() or hostile_fields(self._entry)
+
+    def zoom(self) -> None:
+        """The focused part alone, or all of them again."""
+        if self.has_class("-alone"):
+            self.remove_class("-alone", "-steps", "-views")
+        else:
+            self.add_class("-alone", "-steps" if self._steps.has_focus else "-views")
+
+    def action_back(self) -> None:
+        """To where one came from."""
+        self.dismiss(self._key)
+
+    def action_next_episode(self) -> None:
+        """One further down the list."""
+        self._go(1)
+
+    def action_previous_episode(self) -> None:
+        """One further up the list."""
+        self._go(-1)
+
+    def action_tab(self, tab: str) -> None:
+        """Show another view."""
+        self._views.pick(tab)
+
+    def action_copy(self) -> None:
+        """Copy what is shown, with control characters made visible."""
+        self._copy(raw=False)
+
+    def action_copy_raw(self) -> None:
+        """Copy what is shown, as it came."""
+        self._copy(raw=True)
+
+    async def action_export(self) -> None:
+        """Write the file into the folder where the console was started."""
+        loaded = self._loaded
+        if loaded is None or loaded.data is None:
+            reason = loaded.lacking if loaded else self._failure
+            self._tell(f"not exported: {reason or 'its file is written when it ends'}", failed=True)
+            return
+        try:
+            path = await asyncio.to_thread(export, loaded.episode.episode_id, loaded.data, Path.cwd())
+        except (ExportFailed, OSError) as exc:
+            self._tell(f"not exported: {exc}", failed=True)
+        else:
+            self._tell(f"exported to {path}")
+
+    @on(LineView.Moved, "#steps")
+    def _moved(self) -> None:
+        self._show_step()
+
+    @on(LineView.Chosen, "#steps")
+    def _chosen(self) -> None:
+        self.action_tab("transcript")
+
+    @property
+    def _views(self) -> EpisodeViews:
+        return self.query_one(EpisodeViews)
+
+    @property
+    def _entry(self) -> Entry | None:
+        """What is known of the episode whose turn it is, also while it is on its way."""
+        known = self._loaded.episode if self._loaded else None
+        return known if known and known.episode_id == self._key else self._list.get(self._key)
+
+    @property
+    def _steps(self) -> Table:
+        return self.query_one("#steps", Table)
+
+    def _go(self, by: int) -> None:
+        if (key := self._list.beside(self._key, by)) is None:
+            self._tell("this is the last one" if by > 0 else "this is the first one")
+        else:
+            self._open(key)
+
+    def _open(self, key: str) -> None:
+        """Begin to load one; what was shown stays for a moment, so that nothing flickers."""
+        self._key = key
+        self._head(own("loading …"))
+        self._stale = self._stale or self.set_timer(STALE_S, self._clear)
+        self.run_worker(self._load(key), group="load", exclusive=True)
+
+    async def _load(self, key: str) -> None:
+        try:
+            loaded = await load(self._session, self._list.get(key), key)
+        except NotLoaded as exc:
+            self._clear(str(exc))
+            self._head(own("✗ cannot be shown"))
+        else:
+            is_known = self._loaded is not None and self._loaded.episode.episode_id == key
+            self._settle()
+            self._loaded, self._failure, self._seen = loaded, "", _signature(loaded.episode)
+            self._show(loaded, anew=not is_known)
+
+    def _settle(self) -> None:
+        if self._stale is not None:
+            self._stale.stop()
+            self._stale = None
+
+    def _clear(self, failure: str = "") -> None:
+        """Show nothing, or why there is nothing; hostile text."""
+        self._settle()
+        self._loaded, self._failure = None, failure
+        self._steps.show(NoLines(), follow=False)
+        self._views.show(self._key, None, failure)
+        self._show_step()
+
+    def _show(self, loaded: Loaded, *, anew: bool = False) -> None:
+        """Show it; a new one from its first step, or, while it runs, from its last."""
+        running = loaded.episode.running
+        self._head(own(""))
+        self._steps.show(StepRows(loaded.episode), follow=running if anew or not running else None)
+        if anew and not running:
+            self._steps.move_to(0)
+        self._views.show(self._key, loaded)
+        self._show_step()
+
+    def _show_step(self) -> None:
+        """The transcript of the step of the cursor; of a gap that of the first missing one."""
+        key = self._steps.key.removeprefix("gap")
+        self._views.show_step(int(key) if key.isdecimal() else 0, follow=self._steps.follow)
+
+    def _copy(self, *, raw: bool) -> None:
+        copy = to_copy(self._views.text(raw=raw), raw=raw)
+        if copy.text:
+            self.app.copy_to_clipboard(copy.text)
+            self._tell(described(copy) + " as it came" * raw)
+        else:
+            self._tell("there is nothing to copy", failed=True)
+
+    def _head(self, state: Safe) -> None:
+        entry = self._entry
+        index = self._list.index(self._key)
+        place = own("" if index is None else f"{index + 1:,} of {len(self._list.shown):,}")
+
+        def make(width: int) -> list[Line]:
+            return heading_lines(entry, state, place, width)
+
+        self.query_one("#heading", Heading).show(make)
+        self.set_class(bool(error_of(entry)), "-failed")
+
+    def _tell(self, text: str, *, failed: bool = False) -> None:
+        self.notify(message(text), severity="error" if failed else "information", markup=False)
+
+
+def _signature(episode: Episode) -> tuple[object, ...]:
+    """What changes when something of a running episode is to be drawn again."""
+    counts = (len(episode.steps), len(episode.spans), len(episode.streaming), episode.n_missing)
+    return (*counts, episode.streaming[-40:], episode.paused, episode.node_lost, episode.reward, episode.started_at)

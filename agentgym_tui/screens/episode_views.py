@@ -1,0 +1,137 @@
+"""The views of an episode, one at a time: transcript of a step, trace, file."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.widgets import ContentSwitcher
+
+from agentgym_tui.cells import Cell
+from agentgym_tui.clean import own
+from agentgym_tui.loading import Loaded
+from agentgym_tui.views_episode import Block, blocks, json_text
+from agentgym_tui.views_shown import failure_blocks, no_file, spans_text, transcript_text
+from agentgym_tui.widgets.lines import LineView
+from agentgym_tui.widgets.tabs import Tab, TabLine
+from agentgym_tui.widgets.text_view import TextView
+from agentgym_tui.widgets.transcript import Transcript
+from agentgym_tui.widgets.waterfall import Waterfall
+
+TABS: Final = (
+    Tab("transcript", own("Transcript"), own("t")),
+    Tab("trace", own("Trace"), own("w")),
+    Tab("json", own("JSON"), own("J")),
+)
+
+
+class EpisodeViews(Vertical):
+    """What there is to see of an episode beside its steps."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._key = ""
+        self._loaded: Loaded | None = None
+        self._failure = ""
+        self._step = 0
+        self._full = False
+        self._follow = False
+        self._blocks: list[Block] = []
+        self._json: str | None = None
+
+    def compose(self) -> ComposeResult:
+        """The names of the views, and the views."""
+        yield TabLine(TABS, id="tabs")
+        with ContentSwitcher(initial=TABS[0].id):
+            yield Transcript(id="transcript")
+            yield Waterfall(id="trace")
+            yield TextView(id="json")
+
+    @property
+    def tab(self) -> str:
+        """The view that is shown."""
+        return self.query_one(ContentSwitcher).current or TABS[0].id
+
+    def pick(self, tab: str) -> None:
+        """Show another view."""
+        self.query_one(ContentSwitcher).current = tab
+        self.query_one(TabLine).pick(tab)
+        self.query_one(TabLine).note(self._note())
+        self._fill()
+        self.query_one(f"#{tab}", LineView).focus()
+
+    def show(self, key: str, loaded: Loaded | None, failure: str = "") -> None:
+        """Show an episode; ``failure`` says why there is none, hostile text."""
+        if loaded is None or loaded.data is None or key != self._key:
+            self._json = None
+        self._key, self._loaded, self._failure = key, loaded, failure
+        self._fill()
+
+    def show_step(self, index: int, *, follow: bool = False) -> None:
+        """Show the transcript of a step; ``follow`` to stay at its end."""
+        self._full = self._full and index == self._step
+        self._step, self._follow = index, follow
+        self._show_blocks()
+
+    def hostile_text(self) -> str | None:
+        """What is behind the shown text where cleaning changed it."""
+        return self.query_one(f"#{self.tab}", LineView).hostile_text()
+
+    def text(self, *, raw: bool) -> str:
+        """What is shown, as one text."""
+        loaded = self._loaded
+        if self.tab == "transcript" or loaded is None:
+            return transcript_text(self._blocks)
+        if self.tab == "trace":
+            return spans_text(loaded.episode.spans, raw=raw)
+        if raw and loaded.data is not None:
+            return loaded.data.decode("utf-8", "replace")
+        return self._json or ""
+
+    @on(TabLine.Picked)
+    def _picked(self, event: TabLine.Picked) -> None:
+        self.pick(event.tab)
+
+    @on(LineView.Chosen, "#transcript")
+    def _expanded(self) -> None:
+        """Enter shows earlier messages, or hides them again."""
+        self._full = not self._full
+        self._show_blocks()
+
+    def _show_blocks(self) -> None:
+        if self._loaded is None:
+            self._blocks = failure_blocks(self._failure)
+        else:
+            self._blocks = blocks(self._loaded.episode, self._step, full=self._full)
+        subject = f"{self._key}/{self._step}"
+        self.query_one(Transcript).show_blocks(self._blocks, subject=subject, follow=self._follow)
+        self.query_one(TabLine).note(self._note())
+
+    def _note(self) -> list[Cell]:
+        """Which step it is, and what Enter does where there is more of it."""
+        if self._loaded is None or self.tab != "transcript":
+            return []
+        more = "hides" if self._full else "shows" if any(shown.kind == "note" for shown in self._blocks) else ""
+        return [Cell(own(f"step {self._step}" + f" · enter {more} earlier messages" * bool(more)), "dim")]
+
+    def _fill(self) -> None:
+        """Make what is shown now."""
+        loaded = self._loaded
+        if self.tab == "trace":
+            self.query_one(Waterfall).show_spans(loaded.episode.spans if loaded else ())
+        elif self.tab == "json" and self._json is None:
+            self.run_worker(self._format(loaded), group="json", exclusive=True)
+
+    async def _format(self, loaded: Loaded | None) -> None:
+        if loaded is None:
+            text = ""
+        elif loaded.data is None:
+            text = no_file(loaded.lacking)
+        else:
+            text = await asyncio.to_thread(json_text, loaded.data)
+        if loaded is self._loaded:
+            self._json = text
+            self.query_one(TextView).show_text(text)

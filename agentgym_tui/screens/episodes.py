@@ -1,0 +1,169 @@
+"""The list of what is stored and what runs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import ClassVar, Final
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.screen import Screen
+from textual.widgets import Footer, Input
+
+from agentgym_tui.cells import Line
+from agentgym_tui.clean import Safe, own
+from agentgym_tui.episode_list import EpisodeList, hostile_fields
+from agentgym_tui.keymap import bindings
+from agentgym_tui.screens.episode import EpisodeScreen
+from agentgym_tui.screens.filter import MAX_WORDS, FilterInput
+from agentgym_tui.segments import told
+from agentgym_tui.session import Session
+from agentgym_tui.store import RunStore
+from agentgym_tui.views_list import EPISODE_COLUMNS, EpisodeRows, list_line, no_rows
+from agentgym_tui.widgets.heading import Heading
+from agentgym_tui.widgets.lines import LineView
+from agentgym_tui.widgets.table import Table
+from runner.errors import StoreError
+
+READ_EVERY_S: Final = 1.0
+"""Seconds between two readings of the library, or ten times what one takes if that is longer."""
+
+
+class EpisodeTable(Table):
+    """Enter is left to the screen, whose footer says what it does."""
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Whether a key may do something here."""
+        return action != "choose"
+
+
+class Episodes(Screen[None]):
+    """Stored and running episodes, the newest first.
+
+    Args:
+        session: what is looked at.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("episodes")]
+    CSS_PATH = "../styles/episodes.tcss"
+    AUTO_FOCUS = "#episodes"
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
+        self._list = EpisodeList()
+        self._rows = EpisodeRows(self._list)
+        self._n_read: int | None = None
+        self._reading = self._was_read = False
+        self._state: Safe = own("reading …" if session.library else "")
+
+    def compose(self) -> ComposeResult:
+        """Heading, filter, list."""
+        yield Heading(self._summary, id="summary")
+        yield FilterInput(placeholder="words that the episode must hold", id="filter", max_length=MAX_WORDS)
+        yield EpisodeTable(EPISODE_COLUMNS, self._rows, id="episodes")
+        yield Heading(self._nothing, id="nothing")
+        yield Footer(show_command_palette=False)
+
+    def on_screen_resume(self) -> None:
+        """Catch up with what happened meanwhile."""
+        self.draw(self._session.store)
+
+    def draw(self, store: RunStore) -> None:
+        """The store changed."""
+        if self._list.take_live(store.episodes.values()):
+            self._show()
+        else:
+            self._table.refresh_lines()
+            self.query_one("#summary", Heading).show(self._summary)
+        if self._session.library is not None and self._n_read != store.n_ended and not self._reading:
+            self._reading = True
+            self.run_worker(self._read(), group="read")
+
+    def hostile_text(self) -> str | None:
+        """What is behind the selected row where cleaning changed it."""
+        return hostile_fields(self._list.get(self._table.key))
+
+    def action_open(self) -> None:
+        """Show the selected episode."""
+        if key := self._table.key:
+            self.app.push_screen(EpisodeScreen(self._session, key, self._list), self._opened)
+
+    def action_filter(self) -> None:
+        """Ask what to look for."""
+        self.add_class("-filtering")
+        self.query_one(FilterInput).focus()
+
+    def action_clear_filter(self) -> None:
+        """Show all again."""
+        self.query_one(FilterInput).action_clear()
+
+    def action_reload(self) -> None:
+        """Read the library again now."""
+        self._n_read = None
+        self.draw(self._session.store)
+
+    @on(LineView.Chosen, "#episodes")
+    def _chosen(self) -> None:
+        self.action_open()
+
+    @on(Input.Changed, "#filter")
+    def _searched(self, event: Input.Changed) -> None:
+        self._list.search(event.value)
+        self._show()
+        self._table.move_to(0)
+
+    @on(FilterInput.Left)
+    def _filtered(self, event: FilterInput.Left) -> None:
+        self.set_class(not event.cleared, "-filtering")
+        self._table.focus()
+
+    @property
+    def _table(self) -> EpisodeTable:
+        return self.query_one(EpisodeTable)
+
+    def _opened(self, key: str | None) -> None:
+        """Back from an episode: where its neighbours led to."""
+        if key:
+            self._table.select(key)
+
+    async def _read(self) -> None:
+        """Read the library as long as something ended since."""
+        store = self._session.store
+        try:
+            while self._n_read != store.n_ended and self.is_current:
+                self._n_read, began = store.n_ended, time.monotonic()
+                await self._read_once()
+                await asyncio.sleep(max(READ_EVERY_S, 10 * (time.monotonic() - began)))
+        finally:
+            self._reading = False
+
+    async def _read_once(self) -> None:
+        library = self._session.library
+        if library is None:
+            return
+        try:
+            rows = await asyncio.to_thread(library.rows)
+        except StoreError as exc:
+            self._state = own(f"✗ {told(exc)}")
+        else:
+            self._state = own("")
+            self._list.take_stored(rows, library.unusable)
+        self._show()
+        if not self._was_read:  # nobody has chosen yet what is above the rows that came
+            self._was_read = True
+            self._table.move_to(0)
+
+    def _show(self) -> None:
+        self.set_class(not self._list.shown, "-empty")
+        self._table.show(self._rows)
+        self.query_one("#summary", Heading).show(self._summary)
+        self.query_one("#nothing", Heading).show(self._nothing)
+
+    def _summary(self, width: int) -> list[Line]:
+        return [list_line(self._list, self._state, width)]
+
+    def _nothing(self, width: int) -> list[Line]:
+        return no_rows(self._list, self._session.read_only)

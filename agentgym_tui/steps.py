@@ -1,0 +1,84 @@
+"""Steps of an episode: made of live items, measured, and made smaller."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from agentgym_tui.bounds import count, finite, optional, size
+from agentgym_tui.state import Episode, Step
+from runner.events.live_items import Timestep
+from runner.types import Action, Span, Tokens
+
+_STEP = 1_000
+_SPAN = 300
+
+
+def step_of(item: Timestep) -> Step:
+    """What a live item says of a round."""
+    return Step(
+        index=count(item.index),
+        actor=item.actor,
+        chats=item.chats,
+        action=item.action,
+        valid=item.valid,
+        observation=item.observation,
+        reward=item.reward,
+        done=item.done,
+        model_s=item.model_s,
+        env_s=item.env_s,
+        endpoint=optional(item.endpoint),
+        model=optional(item.model),
+        ttft_s=item.ttft_s,
+        tokens=item.tokens,
+        cost=item.cost,
+        left_out=count(item.left_out),
+    )
+
+
+def step_size(step: Step) -> int:
+    """Bytes a step takes, about."""
+    calls = [[call.id, call.name, call.arguments] for call in step.action.tool_calls]
+    return _STEP + size([step.chats, step.observation, step.action.text, calls])
+
+
+def span_size(span: Span) -> int:
+    """Bytes a span takes, about."""
+    return _SPAN + size([span.name, span.category, span.track, span.attributes])
+
+
+def episode_size(episode: Episode) -> int:
+    """Bytes that the steps and spans of an episode take, about."""
+    told = sum(map(step_size, episode.steps)) + sum(map(span_size, episode.spans))
+    return told + size(episode.reset_observation)
+
+
+def without_messages(step: Step) -> Step:
+    """A step of which only numbers, and the beginning of its action, are kept."""
+    n_messages = sum(map(len, step.chats)) + len(step.observation)
+    action = Action(optional(step.action.text))
+    return replace(step, chats=[], observation=[], action=action, left_out=count(step.left_out + n_messages))
+
+
+def sum_up(episode: Episode) -> None:
+    """Set what follows from the steps of an episode that is not over."""
+    episode.rounds = len(episode.steps)
+    episode.reward = finite(sum(step.reward for step in episode.steps))
+    episode.tokens = sum((step.tokens for step in episode.steps if step.tokens), Tokens())
+
+
+def add_up(episode: Episode, step: Step) -> None:
+    """The same for one more step."""
+    episode.rounds = len(episode.steps)
+    episode.reward = finite(episode.reward + step.reward)
+    episode.tokens += step.tokens or Tokens()
+
+
+def n_missing_steps(episode: Episode) -> int:
+    """Steps before the last one that are not there."""
+    return episode.steps[-1].index + 1 - len(episode.steps) if episode.steps else 0
+
+
+def aware(time: datetime) -> datetime:
+    """A time that can be compared: without a zone it counts as UTC."""
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)

@@ -1,0 +1,285 @@
+"""What the console knows: nodes, environments, batches, episodes and rewards, put together and bounded."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+from agentgym_tui.batches import BatchBook
+from agentgym_tui.bounds import name, names
+from agentgym_tui.environments import EnvironmentBook
+from agentgym_tui.episode_book import EpisodeBook
+from agentgym_tui.nodes import NodeBook, set_load
+from agentgym_tui.notes import Note, Notes
+from agentgym_tui.rewards import RewardPoint
+from agentgym_tui.state import BatchRun, Environment, Episode, Link, NodeInfo
+from agentgym_tui.ulids import head_of, time_of
+from runner.events.live_items import (
+    BatchProgress,
+    EnvHealth,
+    EpisodePaused,
+    EpisodeResumed,
+    EpisodeStarted,
+    Heartbeat,
+    Host,
+    LiveBatch,
+    LiveItem,
+    ModelHealth,
+)
+from runner.events.rows import DurableRow, ForeignRow, LiveRow
+from runner.events.schema import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus, ForeignEpisode
+from runner.events.seen import Notice, Received, Seen
+
+if TYPE_CHECKING:
+    from runner.events.control import NodeHealth, NodeList
+    from runner.store.database import EpisodeRow
+
+__all__ = ["LOST_AFTER_S", "Note", "RewardPoint", "RunStore"]
+
+MAX_EPISODES: Final = 400
+MAX_BYTES: Final = 64 << 20
+LOST_AFTER_S: Final = 5.0
+"""Seconds without a sign of a node after which it counts as lost."""
+
+_LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class RunStore:
+    """Everything the screens show. Widgets read it, nobody but the session's feed and the app changes it.
+
+    Each change raises ``version`` and calls ``on_change`` once.
+
+    Args:
+        now: the console's monotonic clock, seconds.
+        max_episodes: those kept, the newest.
+        max_bytes: about what their texts may take.
+
+    Attributes:
+        agents: those that can be started.
+        model_names: those of the profile.
+        n_ended: raised whenever an episode ended or was stored, so that lists are read again.
+        n_malformed: messages and items that did not decode.
+    """
+
+    def __init__(
+        self, *, now: Callable[[], float] = time.monotonic, max_episodes: int = MAX_EPISODES, max_bytes: int = MAX_BYTES
+    ) -> None:
+        """Start empty."""
+        self.link = Link()
+        self._notes = Notes(now)
+        self.agents: list[str] = []
+        self.model_names: list[str] = []
+        self.n_ended = 0
+        self.n_malformed = 0
+        self.version = 0
+        self.on_change: Callable[[], None] | None = None
+        self._now = now
+        self._n_foreign = 0
+        self._nodes = NodeBook(now, LOST_AFTER_S)
+        self._envs = EnvironmentBook()
+        self._batches = BatchBook()
+        self._episodes = EpisodeBook(max_episodes=max_episodes, max_bytes=max_bytes)
+
+    @property
+    def notices(self) -> deque[Note]:
+        """What happened to the following, the newest last."""
+        return self._notes.notes
+
+    @property
+    def models(self) -> dict[str, tuple[str, str | None]]:
+        """Status and cause per endpoint."""
+        return self._envs.models
+
+    @property
+    def nodes(self) -> dict[str, NodeInfo]:
+        """By name."""
+        return self._nodes.nodes
+
+    @property
+    def envs(self) -> dict[str, Environment]:
+        """By name, in the order of the profile."""
+        return self._envs.envs
+
+    @property
+    def batches(self) -> dict[str, BatchRun]:
+        """By id, the newest last."""
+        return self._batches.batches
+
+    @property
+    def episodes(self) -> dict[str, Episode]:
+        """By id, the newest last."""
+        return self._episodes.episodes
+
+    @property
+    def rewards(self) -> dict[str, deque[RewardPoint]]:
+        """The newest points per environment, the oldest first."""
+        return self._envs.rewards.by_env
+
+    @property
+    def ticking(self) -> bool:
+        """Whether ``tick`` may change anything, or something runs whose time passes."""
+        return bool(self._episodes.running) or self._nodes.ticking
+
+    def running(self) -> list[Episode]:
+        """Episodes that are played, those of lost nodes included, the newest last."""
+        return sorted(self._episodes.running.values(), key=attrgetter("started_at"))
+
+    def active_batch(self) -> BatchRun | None:
+        """The newest batch that is played, or paused."""
+        return self._batches.active()
+
+    def take(self, seen: Sequence[Seen]) -> None:
+        """Take what came from the bus, in its order."""
+        changed = [self._take(each) for each in seen]
+        if any(changed):
+            self._changed()
+
+    def take_list(self, listed: NodeList) -> None:
+        """Take a node's own list of batches, and of what may be started."""
+        self._batches.listed(listed.batches)
+        self.agents, self.model_names = names(listed.agents), names(listed.models)
+        for env in names(listed.envs):
+            self._envs.get(env)
+        self._changed()
+
+    def take_health(self, health: NodeHealth) -> None:
+        """Take a node's own answer of how it is."""
+        node = self._nodes.answered(health)
+        self._booted(node.name, health.boot, sure=True)
+        for item in health.items:
+            self._health(item, node.name)
+        self._changed()
+
+    def take_profile(self, entries: Iterable[tuple[str, str, str | None]]) -> None:
+        """Take the environments of a profile: tier, name, and memory their server takes."""
+        self._envs.take_profile(entries)
+        self._changed()
+
+    def take_stored(self, rows: Sequence[EpisodeRow]) -> None:
+        """Take the rows of an index, the newest first."""
+        for row in rows:
+            self._episodes.stored(row)
+        self._envs.take_stored(rows)
+        self._changed()
+
+    def fill(self, episode: Episode) -> None:
+        """Take the steps of a journal or an episode file, where they are missing or were cut."""
+        node = self.nodes.get(episode.node)
+        self._episodes.fill(episode, node.boot if node else "")
+        self._changed()
+
+    def set_link(self, link: Link) -> None:
+        """The way to the bus is another, or in another state."""
+        if link != self.link:
+            self.link = link
+            self._changed()
+
+    def tick(self) -> None:
+        """Time has passed: nodes that were not heard of are lost."""
+        if self._nodes.tick():
+            self._changed()
+
+    def _take(self, seen: Seen) -> bool:
+        if isinstance(seen, Notice):
+            self._notes.add(seen.text, seen.count)
+            return True
+        match seen.decoded:
+            case LiveRow() as row:
+                self.n_malformed += len(row.raw)
+                return self._live(row.batch) or bool(row.raw)
+            case DurableRow() as row:
+                self._durable(row.event, seen)
+            case ForeignRow() as row:
+                self._foreign(row.event, seen)
+            case _:
+                self.n_malformed += 1
+        return True
+
+    def _live(self, batch: LiveBatch) -> bool:
+        node, changed = self._nodes.heard(batch.node, batch.dropped)
+        changed = self._booted(node.name, batch.boot, sure=False) or changed
+        for item in batch.items:
+            self._item(item, node.name, batch.boot)
+        return changed or not all(isinstance(item, Heartbeat) for item in batch.items)
+
+    def _item(self, item: LiveItem, node: str, boot: str) -> None:
+        match item:
+            case BatchProgress():
+                self._batches.progressed(item, boot)
+            case EnvHealth() | ModelHealth() | Host():
+                self._health(item, node)
+            case Heartbeat():
+                pass
+            case _:
+                self.n_malformed += not self._episodes.take(item, node, boot)
+                if isinstance(item, EpisodeStarted):
+                    self._batches.started(item)
+                elif isinstance(item, EpisodePaused | EpisodeResumed) and item.episode_id in self.episodes:
+                    batch_id = self.episodes[item.episode_id].batch_id
+                    self._batches.paused(batch_id, self._episodes.running.values())
+
+    def _health(self, item: EnvHealth | ModelHealth | Host, node: str) -> None:
+        match item:
+            case EnvHealth():
+                self._envs.take_health(item)
+            case Host():
+                set_load(self._nodes.get(node), item)
+            case ModelHealth():
+                self._envs.take_model(item)
+
+    def _durable(self, event: DurableEvent, seen: Received) -> None:
+        match event:
+            case EpisodeCompleted():
+                at = time_of(event.episode_id) or seen.time or _LONG_AGO
+                self.n_malformed += not self._episodes.completed(event, at)
+            case BatchCompleted():
+                self._batches.completed(event)
+            case FieldStatus(role="node"):
+                self._booted(event.node, event.boot, sure=False)
+                self._nodes.said(event)
+
+    def _foreign(self, event: ForeignEpisode, seen: Received) -> None:
+        """An episode without an id gets one of its place in the stream, which sorts by time as others do."""
+        at = seen.time or datetime.now(UTC)
+        self._n_foreign += 1
+        place = f"{name(seen.stream)}:{seen.sequence}" if seen.stream else f":{self._n_foreign}"
+        self._episodes.foreign(f"{head_of(at)}:{place}", event, at)
+
+    def _booted(self, node_name: str, boot: str, *, sure: bool) -> bool:
+        """A node was heard of from this process of it; what an earlier one played has been interrupted.
+
+        Live items of an earlier process may come late, ids of processes sort by time. ``sure``: it answers right now.
+        """
+        node = self._nodes.get(node_name)
+        boot = name(boot)
+        if boot == node.boot or not (sure or boot > node.boot):
+            return self._episodes.conclude(node.name, node.boot)
+        if not node.boot:
+            self._episodes.adopt(node.name, boot)
+        node.boot, node.status = boot, "" if node.status == "stopped" else node.status
+        self._episodes.conclude(node.name, boot)
+        return True
+
+    def _changed(self) -> None:
+        """Bring everything in order and within bounds, and say so."""
+        for node in self.nodes.values():
+            if node.status == "stopped":
+                self._episodes.conclude(node.name, "")
+        for episode in self._episodes.running.values():
+            node_of = self.nodes.get(episode.node)
+            episode.node_lost = node_of is not None and node_of.lost
+        ended = self._episodes.ended
+        for episode in ended:
+            self._envs.take_ended(episode)
+            self._batches.ended(episode)
+        self.n_ended += len(ended)
+        ended.clear()
+        self._episodes.settle()
+        self._envs.settle(self._episodes.running.values())
+        self.version += 1
+        if self.on_change is not None:
+            self.on_change()

@@ -1,0 +1,101 @@
+"""The console in its terminal: refused where it cannot be shown, and restored whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import os
+import signal
+import sys
+import termios
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from agentgym_tui.crash import write_report
+from runner.errors import boundary
+
+if TYPE_CHECKING:
+    from textual.app import App
+
+    from agentgym_tui.session import Session
+
+SMALLEST: Final = (60, 20)
+SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+LEAVE: Final = (
+    "\x1b[<u\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?2004l\x1b[?1004l\x1b[?7h\x1b[?1049l\x1b[?25h\x1b[0m"
+)
+"""What undoes what the framework asks of a terminal: keyboard, mouse, paste, focus, wrapping, screen, cursor."""
+
+
+def refusal(environ: Mapping[str, str]) -> str | None:
+    """Why the console cannot be shown here, None when it can."""
+    if not all(os.isatty(number) for number in (0, 1, 2)):
+        return "input and output have to be a terminal; for pipes there is agentgym-runner watch --json"
+    if environ.get("TERM", "") in ("", "dumb", "unknown"):
+        return "this terminal cannot show it (TERM is not set, or dumb); set TERM, e.g. to xterm-256color"
+    columns, lines = os.get_terminal_size(0)
+    if columns < SMALLEST[0] or lines < SMALLEST[1]:
+        return (
+            f"the terminal has {columns}x{lines} characters, {SMALLEST[0]}x{SMALLEST[1]} is the least; make it larger"
+        )
+    return None
+
+
+def run(app: App[Any], session: Session) -> int:
+    """Show the console until it is left; returns the exit code. Nothing that outside text is part of is printed."""
+    logging.getLogger().addHandler(logging.NullHandler())  # else warnings of libraries would be printed at the end
+    silenced = io.StringIO()
+    app.error_console.file = silenced
+    before = termios.tcgetattr(0)
+    crashes: list[BaseException] = []
+    with boundary(crashes.append):
+        asyncio.run(_run(app))
+    if not crashes and app._exception is not None:  # public only as a printed traceback, which quotes variables
+        crashes.append(_cause(app._exception))
+    if crashes or silenced.getvalue():
+        _restore(before)
+        path = write_report(crashes[0] if crashes else None, session)
+        sys.stderr.write(f"agentgym-tui: the console failed, which harms no episode; report: {path}\n")
+        return 1
+    return app.return_code or 0
+
+
+def _cause(error: BaseException) -> BaseException:
+    """A failure in a worker is told by another error, which does not link to it."""
+    from textual.worker import WorkerFailed
+
+    return error.error if isinstance(error, WorkerFailed) else error
+
+
+async def _run(app: App[Any]) -> None:
+    loop = asyncio.get_running_loop()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, partial(_leave, app, number))
+    await app.run_async()
+
+
+def _leave(app: App[Any], number: int) -> None:
+    if number == signal.SIGHUP and not _answers():
+        # The terminal is gone for good, and writing to it would fail or wait for ever.
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(null, descriptor)
+        os.close(null)
+    app.exit(return_code=128 + number)
+
+
+def _answers() -> bool:
+    try:
+        termios.tcgetattr(0)
+    except termios.error:
+        return False
+    return True
+
+
+def _restore(attributes: list[Any]) -> None:
+    """For a crash that kept the framework from doing it; doing it twice does no harm."""
+    if _answers():
+        os.write(2, LEAVE.encode())
+        termios.tcsetattr(0, termios.TCSADRAIN, attributes)

@@ -1,0 +1,178 @@
+"""The live screen's tables as lines of safe text; what is above and below them is in ``views_status``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from agentgym_tui.cells import Cell, Column, Line, Tone
+from agentgym_tui.clean import Safe, join, line, own
+from agentgym_tui.numbers import UNKNOWN, duration, quantity, reward, share
+from agentgym_tui.segments import told
+from agentgym_tui.state import Environment, Episode, Step
+from agentgym_tui.store import RunStore
+from agentgym_tui.views_status import empty_lines, progress_line, reward_lines, running_line, status_line
+from runner.types import Action
+
+__all__ = [
+    "ENV_COLUMNS",
+    "STEP_COLUMNS",
+    "EnvRows",
+    "StepRows",
+    "action_text",
+    "empty_lines",
+    "progress_line",
+    "reward_lines",
+    "running_line",
+    "status_line",
+]
+
+ENV_COLUMNS: Final = (
+    Column("environment", 12),
+    Column("health", None),
+    Column("success", 14, rank=1),
+    Column("running", 7, right=True, rank=2),
+    Column("last", 8, right=True, rank=3),
+    Column("latency", 7, right=True, rank=4),
+    Column("over", 8, rank=5),
+    Column("memory", 8, right=True, rank=6),
+    Column("tier", 11, rank=7),
+)
+STEP_COLUMNS: Final = (
+    Column("#", 4, right=True),
+    Column("action", None),
+    Column("reward", 8, right=True, rank=1),
+    Column("done", 4, rank=3),
+    Column("model", 7, right=True, rank=2),
+    Column("env", 7, right=True, rank=4),
+    Column("tokens", 11, right=True, rank=5),
+)
+
+_HEALTH: Final[dict[str, tuple[Safe, Tone]]] = {
+    "up": (own("● up"), "good"),
+    "embedded": (own("● embedded"), "good"),
+    "slow": (own("◐ slow"), "warn"),
+    "wrong": (own("✗ wrong"), "bad"),
+    "down": (own("✗ down"), "bad"),
+    "unknown": (own("? unknown"), "warn"),
+}
+
+
+class EnvRows:
+    """The environments as rows of ``ENV_COLUMNS``; the key is the name."""
+
+    def __init__(self, store: RunStore) -> None:
+        """As they are now."""
+        self._envs = list(store.envs.values())
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._envs)
+
+    def key(self, index: int) -> str:
+        """The name."""
+        return self._envs[index].name
+
+    def line(self, index: int, width: int) -> Line:
+        """A cell per column."""
+        env = self._envs[index]
+        return [
+            Cell(line(env.name, 60)),
+            _health(env),
+            _success(env),
+            Cell(quantity(env.n_running), "accent") if env.n_running else Cell(UNKNOWN, "dim"),
+            Cell(reward(env.last_reward)),
+            Cell(duration(env.latency_s)),
+            Cell(line(env.transport, 20) or UNKNOWN, "dim"),
+            Cell(line(env.ram, 20) or UNKNOWN, "dim"),
+            Cell(line(env.tier, 20) or UNKNOWN, "dim"),
+        ]
+
+
+class StepRows:
+    """The steps of an episode as rows of ``STEP_COLUMNS``; where steps are missing a row says so.
+
+    The last row of an episode that runs is the step that is being played, once a model has begun to answer.
+    """
+
+    def __init__(self, episode: Episode) -> None:
+        """As it is now."""
+        self._rows: list[Step | tuple[int, int]] = []
+        following = 0
+        for step in episode.steps:
+            if step.index > following:
+                self._rows.append((following, step.index))
+            self._rows.append(step)
+            following = step.index + 1
+        self._streaming = episode.streaming if episode.running else ""
+        self._following = following
+
+    def __len__(self) -> int:
+        """Steps, gaps, and the step that is being played."""
+        return len(self._rows) + bool(self._streaming)
+
+    def key(self, index: int) -> str:
+        """The step's number; another kind of text for a gap."""
+        row = self._rows[index] if index < len(self._rows) else None
+        return str(self._following if row is None else row.index) if not isinstance(row, tuple) else f"gap{row[0]}"
+
+    def step(self, index: int) -> Step | None:
+        """The step of a row; None for a gap and for the step that is being played."""
+        row = self._rows[index] if 0 <= index < len(self._rows) else None
+        return row if isinstance(row, Step) else None
+
+    def line(self, index: int, width: int) -> Line:
+        """A cell per column."""
+        row = self._rows[index] if index < len(self._rows) else None
+        match row:
+            case Step():
+                return _step(row)
+            case (first, after):
+                return _only(own(f"{first}…"), own(f"{quantity(after - first)} rounds did not get here"), "warn")
+            case _:
+                newest = self._streaming[-400:].strip().replace("\n", " ")
+                return _only(own(str(self._following)), line(f"… {newest[-120:]}"), "accent")
+
+
+def action_text(action: Action) -> str:
+    """What an agent did, in short, hostile text: its text, else the calls it made."""
+    if action.text and action.text.strip():
+        return action.text.strip()
+    return ", ".join(f"{call.name} {call.arguments[:200]}" for call in action.tool_calls[:5])
+
+
+def _health(env: Environment) -> Cell:
+    if env.status is None:
+        return Cell(join([UNKNOWN, own(" not checked")]), "dim")
+    text, tone = _HEALTH.get(env.status, _HEALTH["unknown"])
+    return Cell(join([text, own(": "), told(env.cause, 120)]) if env.cause else text, tone)
+
+
+def _success(env: Environment) -> Cell:
+    if not env.n_rated:
+        return Cell(UNKNOWN, "dim")
+    rate = share(env.n_success, env.n_rated)
+    return Cell(own(f"{rate} baseline"), "dim") if env.baseline else Cell(own(f"{rate} of {env.n_rated}"))
+
+
+def _step(step: Step) -> Sequence[Cell]:
+    text = line(action_text(step.action)) or own("(nothing)")
+    action = Cell(text) if step.valid else Cell(join([own("✗ invalid: "), text]), "bad")
+    tokens = own(f"{quantity(step.tokens.prompt)}+{quantity(step.tokens.completion)}") if step.tokens else UNKNOWN
+    return [
+        Cell(quantity(step.index), "dim"),
+        action,
+        Cell(reward(step.reward), _sign(step.reward)),
+        Cell(own("done"), "accent") if step.done else Cell(own("")),
+        Cell(duration(step.model_s)),
+        Cell(duration(step.env_s)),
+        Cell(tokens, "dim"),
+    ]
+
+
+def _sign(value: float) -> Tone:
+    return "good" if value > 0 else "bad" if value < 0 else "dim"
+
+
+def _only(number: Safe, text: Safe, tone: Tone) -> list[Cell]:
+    return [Cell(number, "dim"), Cell(text, tone), *[Cell(own(""))] * (len(STEP_COLUMNS) - 2)]

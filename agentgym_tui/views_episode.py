@@ -1,0 +1,132 @@
+"""A step of an episode as blocks of text: what the agent was given, what it thought and did, and what came back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from agentgym_tui.clean import join, line, own
+from agentgym_tui.state import Episode, Step
+from agentgym_tui.views_message import (
+    MAX_NAME,
+    Block,
+    Kind,
+    block,
+    call_block,
+    content_of,
+    fields_of,
+    last_messages,
+    note,
+    reasoning_blocks,
+    split_thought,
+)
+from agentgym_tui.views_text import TextRows, json_text
+from agentgym_tui.views_trace import SpanRows
+from runner.events.live_items import LiveAction
+from runner.text import mask
+
+__all__ = ["Block", "Kind", "SpanRows", "TextRows", "blocks", "json_text"]
+
+
+def blocks(episode: Episode, step_index: int, *, full: bool = False) -> list[Block]:
+    """What was said in one step.
+
+    Args:
+        episode: which one.
+        step_index: the ``index`` of the step; one that is not there (yet) is shown as what is known of it.
+        full: with the messages before the last answer of the agent, which earlier steps show.
+    """
+    before, step = _find(episode, step_index)
+    is_last = step is None or step is episode.steps[-1]
+    found = (
+        [*_given(step, before, episode, full), *_done(step), *_replied(step)]
+        if step
+        else [*_not_here(episode, step_index)]
+    )
+    return [*found, *_end(episode)] if is_last else found
+
+
+def _find(episode: Episode, step_index: int) -> tuple[Step | None, Step | None]:
+    """The step before and the step itself."""
+    by_index = {step.index: step for step in episode.steps}
+    return by_index.get(step_index - 1), by_index.get(step_index)
+
+
+def _not_here(episode: Episode, step_index: int) -> list[Block]:
+    if episode.steps or step_index:
+        return [note(f"step {step_index} is not here")]
+    return _as_given(episode.reset_observation)
+
+
+def _given(step: Step, before: Step | None, episode: Episode, full: bool) -> Iterator[Block]:
+    """What the agent saw; of agents without chats, what the environment said before."""
+    if step.left_out:
+        yield note(f"… {step.left_out} messages were not sent here; the episode file has them")
+    if not step.chats:
+        yield from _as_given(before.observation if before else [] if step.index else episode.reset_observation)
+    for number, chat in enumerate(step.chats, 1):
+        if len(step.chats) > 1:
+            yield note(f"chat {number} of {len(step.chats)}")
+        is_answer = bool(chat) and number == len(step.chats) and _role(chat[-1]) == "assistant"
+        yield from _chat(chat[:-1] if is_answer else chat, full)
+
+
+def _chat(messages: Sequence[object], full: bool) -> Iterator[Block]:
+    """The messages after the answer before the last message, or all there is room for."""
+    answers = [number for number, message in enumerate(messages[:-1]) if _role(message) == "assistant"]
+    n_earlier = answers[-1] + 1 if answers and not full else 0
+    shown, n_without_room = last_messages(messages[n_earlier:])
+    if n_hidden := n_earlier + n_without_room:
+        what = "1 earlier message" if n_hidden == 1 else f"{n_hidden} earlier messages"
+        yield note(f"… {what}" + ", for which there is no room; the JSON has them" * full)
+    yield from shown
+
+
+def _done(step: Step) -> Iterator[Block]:
+    """Thought, text and tool calls of the agent."""
+    answer = step.chats[-1][-1] if step.chats and step.chats[-1] else None
+    if _role(answer) != "assistant":
+        answer = None
+    yield from reasoning_blocks(answer or {})
+    said, text = content_of(answer or {}), step.action.text or ""
+    cut = step.action.full_length if isinstance(step.action, LiveAction) else {}
+    if said and text and said != text and "text" not in cut:
+        yield block("action", own("assistant"), said)
+    thought, act = split_thought(text or said)
+    if thought:
+        yield block("thought", own("thought"), thought)
+    yield block("action", own(_action_title(step)), act, whole=cut.get("text"))
+    for number, call in enumerate(step.action.tool_calls):
+        yield call_block(call.name, call.arguments, whole=cut.get(f"tool_calls/{number}/arguments"))
+
+
+def _action_title(step: Step) -> str:
+    marks = ["action", *["by a human"] * (step.actor == "human"), *["✗ not valid"] * (not step.valid)]
+    return " · ".join(marks)
+
+
+def _replied(step: Step) -> list[Block]:
+    """The environment's answer, with the reward."""
+    title = own(f"reply · reward {step.reward:g}" + " · done" * step.done)
+    found = [shown._replace(kind="reply") for shown in last_messages(step.observation)[0]]
+    if not found:
+        return [Block("reply", title, [])]
+    return [found[0]._replace(title=title), *found[1:]]
+
+
+def _end(episode: Episode) -> Iterator[Block]:
+    """What comes after the last step."""
+    if episode.streaming:
+        yield block("streaming", own("streaming …"), episode.streaming)
+    if episode.error_type or episode.error_message:
+        texts = [episode.error_message or "", episode.error_traceback or ""]
+        name = episode.error_type or "error"
+        title = join([own("✗ "), line(name, MAX_NAME)])
+        yield block("error", title, mask("\n\n".join(text for text in texts if text)), named=name)
+
+
+def _as_given(observation: Sequence[object]) -> list[Block]:
+    return last_messages(observation)[0]
+
+
+def _role(message: object) -> object:
+    return fields_of(message).get("role")

@@ -1,0 +1,89 @@
+"""The titles of the live screen's panes, and what else it says in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.cells import cell_len
+
+from agentgym_tui.cells import Cell, Line
+from agentgym_tui.clean import Safe, is_hostile, line, own
+from agentgym_tui.numbers import quantity
+from agentgym_tui.segments import joined, told
+from agentgym_tui.state import Environment, Episode, Step
+from agentgym_tui.store import Note, RunStore
+from agentgym_tui.views import StepRows, action_text
+from agentgym_tui.views_status import running_line
+
+FOLLOWING: Final = Cell(own("following"), "dim")
+NOT_FOLLOWING: Final = Cell(own("not following (G)"), "warn")
+
+
+def environments_title(store: RunStore, width: int) -> list[Line]:
+    """How many there are, and of which profile."""
+    profile = next((node.profile for node in store.nodes.values() if node.profile), "")
+    note = [Cell(line(profile, 40), "dim")] if profile else []
+    return [spread(_titled("Environments", quantity(len(store.envs)) if store.envs else own("")), note, width)]
+
+
+def steps_title(store: RunStore, episode: Episode | None, following: bool, width: int) -> list[Line]:
+    """What is watched, and whether its newest step is."""
+    note = _following(following) if episode is not None else []
+    return [spread(running_line(store, episode, max(width - _width(note) - 2, 0)), note, width)]
+
+
+def transcript_title(step: int | None, following: bool, width: int) -> list[Line]:
+    """Which step is shown."""
+    return [spread(_titled("Transcript", own(f"step {step}") if step is not None else own("")), _following(following), width)]
+
+
+def trace_title(n_spans: int, following: bool, width: int) -> list[Line]:
+    """How many spans there are."""
+    return [spread(_titled("Trace", own(f"{quantity(n_spans)} spans") if n_spans else own("")), _following(following), width)]
+
+
+def rewards_title(env: str, width: int) -> list[Line]:
+    """Whose rewards are shown."""
+    return [spread(_titled("Rewards", line(env, 60)), [], width)]
+
+
+def notice_line(note: Note | None, width: int) -> Line:
+    """What happened last to the following of the bus."""
+    if note is None:
+        return []
+    times = [Cell(own(f" ({quantity(note.n)})"), "dim")] if note.n > 1 else []
+    return joined([[Cell(told(note.text), "warn"), *times]], width)
+
+
+def environment_text(env: Environment) -> str | None:
+    """What is shown of an environment, as it came, where cleaning changes it."""
+    return _hostile([env.name, env.cause or "", env.transport, env.ram, env.tier])
+
+
+def step_text(step: Step | None, rows: StepRows) -> str | None:
+    """What is shown of a step, as it came, where cleaning changes it."""
+    return _hostile([action_text(step.action)]) if step is not None else None
+
+
+def spread(left: Line, right: Line, width: int) -> Line:
+    """Two parts, the second one at the end of the line."""
+    room = width - _width(right)
+    kept = joined([[cell] for cell in left], room) if _width(left) > room else left
+    return [*kept, Cell(own(" " * max(room - _width(kept), 0))), *right]
+
+
+def _titled(name: str, what: Safe) -> list[Cell]:
+    return [Cell(own(name), "head"), *([Cell(own(" · "), "dim"), Cell(what)] if what else [])]
+
+
+def _following(following: bool) -> list[Cell]:
+    return [FOLLOWING if following else NOT_FOLLOWING]
+
+
+def _hostile(texts: Sequence[str]) -> str | None:
+    return "\n".join(filter(None, texts)) if any(is_hostile(text) for text in texts) else None
+
+
+def _width(cells: Line) -> int:
+    return sum(cell_len(cell.text) for cell in cells)

@@ -1,0 +1,137 @@
+"""The lines around a screen's lists: the title of a pane, and the keys that can be pressed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Vertical
+
+from agentgym_tui.cells import Cell, Line
+from agentgym_tui.clean import own
+from agentgym_tui.keymap import COMMANDS, Command, Place, shown_keys
+from agentgym_tui.widgets.heading import Heading, Lines
+from agentgym_tui.widgets.lines import LineView
+from agentgym_tui.widgets.widths import cells
+
+LEAST: Final = ("app.help", "app.quit")
+"""What is shown however narrow it is."""
+
+_GAP: Final = "  "
+
+
+class PaneTitle(Heading):
+    """The line above a list; a bar at its left end says that the keys go there."""
+
+    def mark(self, index: int) -> str:
+        """The bar."""
+        return "▌" if self.parent is not None and self.parent.has_focus_within else " "
+
+
+class Pane(Vertical):
+    """A list under a title.
+
+    Args:
+        view: the list.
+        id: of the pane.
+    """
+
+    DEFAULT_CSS = """
+    Pane > LineView { height: 1fr; }
+    """
+
+    def __init__(self, view: LineView, *, id: str) -> None:
+        super().__init__(id=id)
+        self._view = view
+
+    def compose(self) -> ComposeResult:
+        """Title and list."""
+        yield PaneTitle()
+        yield self._view
+
+    def title(self, make: Lines) -> None:
+        """Set the title."""
+        self.query_one(PaneTitle).show(make)
+
+    def on_descendant_focus(self) -> None:
+        """Show the bar."""
+        self.query_one(PaneTitle).refresh()
+
+    def on_descendant_blur(self) -> None:
+        """Take the bar away."""
+        self.query_one(PaneTitle).refresh()
+
+
+class _Key(NamedTuple):
+    command: Command
+    key: str
+
+    @property
+    def width(self) -> int:
+        return cells(self.key) + 1 + cells(self.command.title)
+
+
+class KeyLine(Heading):
+    """What can be pressed; a click does the same. What has no room is in the help.
+
+    Args:
+        place: whose commands come first, at the left; at the right those that work everywhere.
+    """
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(self._line)
+        self._here = list(_keys(place))
+        self._everywhere = list(_keys("everywhere"))
+
+    async def on_click(self, event: events.Click) -> None:
+        """Do what is under the pointer."""
+        for start, key in self._places(max(self.size.width - 2, 0)):
+            if start <= event.x - 1 < start + key.width:
+                await self.app.run_action(
+                    key.command.action, self.app if key.command.place == "everywhere" else self.screen
+                )
+
+    def _line(self, width: int) -> Sequence[Line]:
+        line: list[Cell] = []
+        at = 0
+        for start, key in self._places(width):
+            name = Cell(own(f" {key.command.title}"), "dim")
+            line += [Cell(own(" " * (start - at))), Cell(own(key.key), "accent"), name]
+            at = start + key.width
+        return [line]
+
+    def _places(self, width: int) -> Iterator[tuple[int, _Key]]:
+        """Where each key stands: those of the screen at the left, help and quit at the right, others if there is room."""
+        least = [key for key in self._everywhere if key.command.id in LEAST]
+        here = _fitting(self._here, width - _width(least) - 2 * len(_GAP))
+        room = width - _width(here) - 2 * len(_GAP)
+        more = {key.command.id for key in _fitting([*least, *self._everywhere], room)}
+        right = [key for key in self._everywhere if key.command.id in more]
+        yield from _row(here, 0)
+        yield from _row(right, width - _width(right))
+
+
+def _keys(place: Place) -> Iterator[_Key]:
+    for command in COMMANDS:
+        if command.place == place and command.footer:
+            yield _Key(command, shown_keys(command.keys)[0])
+
+
+def _fitting(keys: Sequence[_Key], width: int) -> list[_Key]:
+    kept: list[_Key] = []
+    for key in keys:
+        if key not in kept and _width([*kept, key]) <= width:
+            kept.append(key)
+    return kept
+
+
+def _row(keys: Sequence[_Key], start: int) -> Iterator[tuple[int, _Key]]:
+    for key in keys:
+        yield start, key
+        start += key.width + len(_GAP)
+
+
+def _width(keys: Sequence[_Key]) -> int:
+    return sum(key.width for key in keys) + len(_GAP) * max(len(keys) - 1, 0)

@@ -1,0 +1,142 @@
+"""What was said in a step, as blocks of wrapped text under headings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from agentgym_tui.cells import Cell, Line, Tone
+from agentgym_tui.clean import hostile_part, own, part
+from agentgym_tui.views_episode import Block, Kind
+from agentgym_tui.widgets.drawn_lines import EDGES
+from agentgym_tui.widgets.lines import LineView
+from agentgym_tui.widgets.widths import wrap
+
+BADGE: Final = "⚠ hostile bytes"
+
+_TONES: Final[dict[Kind, Tone]] = {
+    "system": "dim",
+    "thought": "dim",
+    "action": "accent",
+    "tool": "accent",
+    "streaming": "warn",
+    "error": "bad",
+    "note": "dim",
+}
+_SIDE: Final = 2
+"""Columns that text is indented under its heading."""
+
+
+class _Row(NamedTuple):
+    """A row of a block: part of one of its lines, or its heading (-1), or the space below it (-2)."""
+
+    line: int
+    start: int = 0
+    stop: int = 0
+
+
+_HEADING, _SPACE = _Row(-1), _Row(-2)
+
+
+class BlockRows:
+    """Blocks as rows of a width; blocks that ``before`` has already are not wrapped again.
+
+    Args:
+        blocks: what to show.
+        width: columns of the terminal.
+        subject: which text it is.
+        before: what was shown before.
+    """
+
+    def __init__(self, blocks: Sequence[Block], width: int, subject: str = "", before: BlockRows | None = None) -> None:
+        self.blocks = tuple(blocks)
+        self.width = width
+        self.subject = subject
+        known = before.known if before is not None and before.width == width else []
+        self.known: list[tuple[Block, list[_Row]]] = []
+        for number, block in enumerate(blocks):
+            same = number < len(known) and known[number][0] == block
+            self.known.append(known[number] if same else (block, _rows(block, width - _SIDE)))
+        self._places = [(number, row) for number, (_, rows) in enumerate(self.known) for row in rows]
+
+    def __len__(self) -> int:
+        """How many rows."""
+        return len(self._places)
+
+    def line(self, index: int, width: int) -> Line:
+        """A heading, a row of text, or nothing."""
+        number, row = self._places[index]
+        block = self.blocks[number]
+        tone = _TONES.get(block.kind, "plain")
+        if row == _SPACE:
+            return ()
+        if row == _HEADING:
+            heading = (Cell(own("■ "), tone), Cell(block.title, tone if block.kind == "note" else "head"))
+            return (*heading, Cell(own(f"  {BADGE}"), "warn")) if block.changed else heading
+        tone = tone if block.kind in ("thought", "error", "note") else "plain"
+        return Cell(own(" " * _SIDE)), Cell(part(block.lines[row.line], row.start, row.stop), tone)
+
+    def key(self, index: int) -> str:
+        """The block, its line, and where in that the row starts."""
+        number, row = self._places[index]
+        return f"{self.subject}/{number}.{row.line}.{row.start}"
+
+    def block(self, index: int) -> int:
+        """The number of the block a row belongs to."""
+        return self._places[index][0]
+
+    def is_text(self, index: int) -> bool:
+        """Whether the row is more than the space between two blocks."""
+        return self._places[index][1] != _SPACE
+
+
+class Transcript(LineView):
+    """The blocks of a step; the keys of ``Chosen`` and ``Moved`` are of no use, ask ``block``."""
+
+    def __init__(self, *, name: str | None = None, id: str | None = None, classes: str | None = None) -> None:
+        self._rows = BlockRows((), 0)
+        super().__init__(self._rows, cursor_type="none", name=name, id=id, classes=classes)
+
+    def show_blocks(self, blocks: Sequence[Block], *, subject: str = "", follow: bool | None = None) -> None:
+        """Show blocks.
+
+        Args:
+            blocks: from ``views_episode.blocks``.
+            subject: which step of which episode they are of; another one is shown from its beginning.
+            follow: as in ``show``.
+        """
+        anew = subject != self._rows.subject
+        self._rows = BlockRows(blocks, self._text_width(), subject, self._rows)
+        self.show(self._rows, follow=follow)
+        if anew and not self.follow:
+            self.action_top()
+
+    @property
+    def block(self) -> Block | None:
+        """The block under the cursor."""
+        return self._rows.blocks[self._rows.block(self.cursor)] if len(self._rows) else None
+
+    def hostile_text(self) -> str | None:
+        """The text of the block under the cursor where cleaning changed it, else of the first such block in view."""
+        seen = [self.cursor, *self._in_view()] if len(self._rows) else []
+        blocks = [self._rows.blocks[number] for number in dict.fromkeys(self._rows.block(row) for row in seen)]
+        return next((hostile_part(block.raw) for block in blocks if block.changed), None)
+
+    def mark(self, index: int) -> str:
+        """A bar beside the block under the cursor, while the keys go here."""
+        rows = self._rows
+        return "▎" if self.has_focus and rows.is_text(index) and rows.block(index) == rows.block(self.cursor) else " "
+
+    def on_resize(self) -> None:
+        """Break the lines anew."""
+        if self._text_width() != self._rows.width:
+            self._rows = BlockRows(self._rows.blocks, self._text_width(), self._rows.subject)
+            self.show(self._rows)
+
+    def _text_width(self) -> int:
+        return max(self.scrollable_content_region.width - EDGES, 0)
+
+
+def _rows(block: Block, width: int) -> list[_Row]:
+    text = [_Row(number, *place) for number, line in enumerate(block.lines) for place in wrap(line, width)]
+    return [_HEADING, *text, _SPACE]

@@ -1,0 +1,93 @@
+"""The console in a terminal beside a node of its own, for tests that play."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import select
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from runner.events.address import address_of_node
+from runner.events.connect import Connection
+from runner.events.rpc import ask
+from runner.events.subjects import control_subject
+from tests.terminal import Terminal
+
+CONSOLE = str(Path(sys.executable).with_name("agentgym-tui"))
+NODE = "n1"
+START_S = 60.0
+
+
+@contextmanager
+def node_of(data_dir: Path) -> Iterator[None]:
+    """Whatever node the console starts on a state directory is gone at the end, also when the test fails."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError, psutil.NoSuchProcess):
+            psutil.Process(node_pid(data_dir)).kill()
+
+
+def launched(data_dir: Path, columns: int = 120, rows: int = 40) -> Terminal:
+    return Terminal(
+        CONSOLE, "launch", "--data-dir", str(data_dir), "--node", NODE, columns=columns, rows=rows, cwd=data_dir.parent
+    )
+
+
+def node_pid(data_dir: Path) -> int:
+    return int(json.loads((data_dir / "node.json").read_bytes())["pid"])
+
+
+def running(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def stored(data_dir: Path) -> list[dict[str, Any]]:
+    """The episode files, the oldest first."""
+    return [
+        json.loads(path.read_bytes()) for path in sorted(data_dir.glob("runs/*/*.json"), key=lambda path: path.stem)
+    ]
+
+
+def stop_node(data_dir: Path) -> None:
+    """Tell it to, and wait for its end."""
+    ended = os.pidfd_open(node_pid(data_dir))
+    ask_node(data_dir, "shutdown")
+    assert select.select([ended], [], [], 30)[0], "the node goes on"
+    os.close(ended)
+
+
+def ask_node(data_dir: Path, op: str, **args: Any) -> Any:  # noqa: ANN401
+    """The result of a request to the node, from another client than the console."""
+    return asyncio.run(_asked(data_dir, op, args))
+
+
+async def _asked(data_dir: Path, op: str, args: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    address = address_of_node(data_dir)
+    assert address is not None
+    async with await Connection.open(address, name="test") as connection:
+        payload = msgspec.json.encode({"id": "test", "op": op, "args": args})
+        answered = await ask(connection, control_subject(NODE), payload, timeout_s=10)
+    reply = msgspec.json.decode(answered or b"{}")
+    assert reply.get("ok"), reply
+    return reply.get("result")
+
+
+def pick(terminal: Terminal, env: str, n_envs: int = 20) -> None:
+    """Put the cursor of the environment table on an environment."""
+    terminal.send("g")
+    for _ in range(n_envs):
+        terminal.wait_quiet(0.1, 2)
+        if "▸" in terminal.row_of(env):
+            return
+        terminal.send("j")
+    raise AssertionError(f"{env} cannot be selected\n{terminal.text}")

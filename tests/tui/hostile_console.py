@@ -1,0 +1,108 @@
+"""The console on a session in which every text that comes from outside is hostile; run by the safety tests.
+
+python -m tests.tui.hostile_console huge|FIRST [read-only]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from agentgym_tui.app import Console
+from agentgym_tui.session import ControlFailed, Order, Unusable
+from agentgym_tui.state import Episode
+from agentgym_tui.terminal import run
+from runner.errors import StoreError
+from runner.events.control import BatchState, NodeList, StartArgs
+from runner.store.database import EpisodeRow
+from tests.tui.samples import ESCAPES, HUGE, episode_id, hostile_episode, hostile_store, row
+
+TRAPS: Final = (
+    "\x1b[31m\x1b[999;999H\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[<u\x1b[6n\x1bc\x1b]22;text\x07\x1bP$q\x1b\\\x9d52;c;cHdu\x9c"
+    "\u2067\u200d\u034f\u3164\U000e0041\x0e\x7f"
+)
+"""Sequences that look like what the console itself writes, and some that samples lack."""
+
+UNREADABLE: Final = episode_id(95)
+
+
+class HostileLibrary:
+    """Some episodes, one of them damaged."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.unusable: Sequence[Unusable] = [Unusable(Path("/x", text[:200].replace("\0", "")), text)]
+
+    def rows(self) -> list[EpisodeRow]:
+        names = ("env", "agent", "model", "node", "profile", "data_label", "transport", "error_type", "batch_id")
+        fields: dict[str, Any] = dict.fromkeys(names, self._text)
+        return [row(n, **fields) for n in (95, 94, 93, 90)]
+
+    def load(self, episode_id: str) -> tuple[Episode, bytes]:
+        if episode_id == UNREADABLE:
+            raise StoreError(self._text)
+        document = {"schema": 1, self._text.encode("utf-8", "replace").decode(): [{"content": "\x1b]0;x\x07" * 3}]}
+        return hostile_episode(int(episode_id[-5:]), self._text), msgspec.json.encode(document) + b"\x1b[2J\x9b\xff"
+
+
+class HostileControl:
+    """Refuses everything, and says so in its own words."""
+
+    def __init__(self, text: str) -> None:
+        self._refusal = ControlFailed(text, text)
+
+    async def start(self, args: StartArgs) -> list[BatchState]:
+        raise self._refusal
+
+    async def order(self, order: Order, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
+        raise self._refusal
+
+    async def listed(self) -> NodeList:
+        raise self._refusal
+
+    async def episode(self, episode_id: str) -> bytes:
+        raise self._refusal
+
+    async def shutdown(self, *, drain: bool) -> None:
+        raise self._refusal
+
+
+class HostileSession:
+    """Says ``text`` wherever something is said."""
+
+    def __init__(self, text: str, *, read_only: bool) -> None:
+        self.title = text
+        self.read_only = text if read_only else ""
+        self.store = hostile_store(text)
+        self.store.agents += ["oracle", text]
+        self.store.model_names += [text]
+        self.library = HostileLibrary(text)
+        self.control = HostileControl(text)
+        self.data_dir: Path | None = Path("/x", text[:200].replace("\0", ""))
+
+    async def start_node(self) -> None:
+        raise ControlFailed(self.title, self.title)
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        pass
+
+
+def text_of(words: Sequence[str]) -> str:
+    """``huge``, or all samples with another one first: short cells show no more than their beginning."""
+    if "huge" in words:
+        return HUGE
+    first = int(words[0])
+    return "".join([*ESCAPES[first:], TRAPS, *ESCAPES[:first]])
+
+
+if __name__ == "__main__":
+    session = HostileSession(text_of(sys.argv[1:]), read_only="read-only" in sys.argv)
+    sys.exit(run(Console(session), session))

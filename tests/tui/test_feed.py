@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from ulid import ULID
+
+from agentgym_tui.feed import batch_age, follow, link_of
+from agentgym_tui.store import RunStore
+from runner.events.codec import DurableNames, encode
+from runner.events.connect import BusAddress, Connection
+from runner.events.failure import BusState
+from runner.events.schema import EpisodeStarted, Heartbeat, LiveBatch
+from runner.events.streams import ensure_streams
+from runner.events.subjects import LIVE_SUBJECTS, live_subject
+from tests.nats_server import NatsServer
+from tests.store_samples import new_id
+
+BOOT = new_id()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsServer]:
+    with NatsServer(tmp_path) as server:
+        yield server
+
+
+@asynccontextmanager
+async def fed(connection: Connection, store: RunStore) -> AsyncIterator[asyncio.Event]:
+    """The event is set at each change of the store."""
+    changed = asyncio.Event()
+    store.on_change = changed.set
+    names = DurableNames()
+    patterns = [*names.all(), LIVE_SUBJECTS]
+    task = asyncio.create_task(follow(store, connection, patterns, timedelta(hours=1), names))
+    try:
+        yield changed
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def started(episode_id: str) -> LiveBatch:
+    item = EpisodeStarted(
+        at=datetime.now(UTC),
+        episode_id=episode_id,
+        seq=0,
+        batch_id=new_id(),
+        battery_id=None,
+        env="Wordle",
+        mode="strict",
+        transport="embedded",
+        data_label="",
+        task_index=0,
+        seed=0,
+        attempt=0,
+        agent="oracle",
+        model=None,
+        profile="p",
+    )
+    return LiveBatch(node="n1", boot=BOOT, dropped=0, items=[item, Heartbeat(at=datetime.now(UTC))])
+
+
+async def test_what_is_said_reaches_the_store_once(server: NatsServer) -> None:
+    store, early, late = RunStore(), new_id(), new_id()
+    async with await Connection.open(BusAddress(server.url), name="test") as connection:
+        js = connection.client.jetstream()
+        await ensure_streams(js, DurableNames().all())
+        subject = live_subject("episode", "n1")
+        await js.publish(subject, encode(started(early)))
+        await js.publish("agentgym.live.episode.v1.n1", b"\x1b[2J nonsense")
+        async with fed(connection, store) as changed, asyncio.timeout(20):
+            while early not in store.episodes:
+                changed.clear()
+                await changed.wait()
+            server.restart()
+            async with await Connection.open(BusAddress(server.url), name="again") as other:
+                js = other.client.jetstream()
+                await ensure_streams(js, DurableNames().all())
+                await js.publish(subject, encode(started(early)))
+                await js.publish(subject, encode(started(late)))
+            while late not in store.episodes:
+                changed.clear()
+                await changed.wait()
+    assert list(store.episodes) == [early, late]
+    assert store.n_malformed == 1 and list(store.nodes) == ["n1"]
+    assert store.notices
+
+
+@pytest.mark.parametrize("status", ["connecting", "connected", "stalled", "disconnected", "closed"])
+def test_each_state_of_a_connection_is_one_of_the_link(status: str) -> None:
+    state = BusState(status, reason="why")  # type: ignore[arg-type]
+    link = link_of(state, "nats://x:1")
+    assert link.status == {"closed": "none"}.get(status, status)
+    assert (link.cause, link.address) == ("why", "nats://x:1")
+
+
+def test_the_age_of_a_batch_comes_from_its_id() -> None:
+    now = datetime.now(UTC)
+    age = batch_age(str(ULID.from_datetime(now - timedelta(minutes=7))), now)
+    assert age is not None and abs(age - timedelta(minutes=7)) < timedelta(milliseconds=5)
+    assert batch_age(str(ULID.from_datetime(now + timedelta(days=1))), now) == timedelta()
+    assert batch_age("\x1b[2J", now) is None and batch_age("", now) is None

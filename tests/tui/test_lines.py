@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import pytest
+from textual import events
+
+from agentgym_tui.widgets.lines import LineView
+from tests.tui.line_views import SIZE, Names, numbered, rows, shown, top
+
+
+@pytest.mark.parametrize(
+    ("keys", "cursor"),
+    [
+        (["j"], 1),
+        (["down", "down", "k"], 1),
+        (["up"], 0),
+        (["G"], 99),
+        (["end", "home"], 0),
+        (["end", "g"], 0),
+        (["pagedown"], 10),
+        (["ctrl+d", "ctrl+d", "ctrl+u"], 10),
+        (["ctrl+d", "pageup"], 0),
+        (["end", "j"], 99),
+    ],
+)
+async def test_keys_move_the_cursor_and_keep_it_in_view(keys: list[str], cursor: int) -> None:
+    view = LineView(numbered(100))
+    async with shown(view) as (app, pilot):
+        await pilot.press(*keys)
+        assert view.cursor == cursor
+        assert view.key == f"line {cursor}" == app.moved[-1]
+        assert top(view) <= cursor < top(view) + SIZE[1]
+        assert rows(view)[cursor - top(view)].startswith(f"line {cursor}second")
+
+
+async def test_enter_and_a_double_click_choose() -> None:
+    view = LineView(numbered(5))
+    async with shown(view) as (app, pilot):
+        await pilot.press("j", "enter")
+        assert app.chosen == [(1, "line 1")]
+        await pilot.click(view, offset=(3, 3))
+        assert (view.cursor, app.chosen[1:]) == (3, [])
+        await pilot.click(view, offset=(3, 2), times=2)
+        assert app.chosen[1:] == [(2, "line 2")]
+        await pilot.click(view, offset=(3, 8))
+        assert view.cursor == 2
+
+
+async def test_the_cursor_stays_on_its_key_and_the_line_where_it_is() -> None:
+    view = LineView(numbered(100))
+    async with shown(view) as (app, pilot):
+        await pilot.press("pagedown", "pagedown")
+        seen, moved = rows(view), list(app.moved)
+        view.show(Names(["new", "newer", *(f"line {number}" for number in range(100))]))
+        await pilot.pause()
+        assert (view.cursor, view.key) == (22, "line 20")
+        assert [row.split("second")[0] for row in rows(view)] == [row.split("second")[0] for row in seen]
+        assert app.moved == moved
+
+
+async def test_a_cursor_whose_line_goes_says_where_it_is_then() -> None:
+    source = numbered(5)
+    view = LineView(source)
+    async with shown(view) as (app, pilot):
+        await pilot.press("end")
+        del source.names[2:]
+        view.refresh_lines()
+        await pilot.pause()
+        assert (view.cursor, app.moved[-1]) == (1, "line 1")
+        view.show(Names([]))
+        await pilot.pause()
+        assert (view.cursor, view.key, app.moved[-1]) == (0, "", "")
+        await pilot.press("enter", "j", "k", "G", "g", "ctrl+d", "l", "h")
+        assert app.chosen == []
+
+
+async def test_a_source_that_shrinks_before_it_is_drawn_breaks_nothing() -> None:
+    source = numbered(100)
+    view = LineView(source)
+    async with shown(view) as (_, pilot):
+        del source.names[3:]
+        view.refresh()
+        await pilot.pause()
+        assert rows(view)[2:4] == ["line 2second 2", ""]
+
+
+async def test_following_stays_at_the_end_until_one_goes_up() -> None:
+    source = numbered(30)
+    view = LineView()
+    async with shown(view) as (app, pilot):
+        view.show(source, follow=True)
+        await pilot.pause()
+        assert (view.cursor, top(view), app.followed) == (29, 20, [True])
+        source.names.append("line 30")
+        view.refresh_lines()
+        await pilot.pause()
+        assert (view.cursor, top(view), app.moved[-1]) == (30, 21, "line 30")
+        await pilot.press("k")
+        source.names.append("line 31")
+        view.show(source)
+        await pilot.pause()
+        assert (view.cursor, view.follow, top(view), app.followed) == (29, False, 21, [True, False])
+        await pilot.press("G")
+        assert (view.cursor, view.follow, app.followed) == (31, True, [True, False, True])
+
+
+def wheel(view: LineView, kind: type[events.MouseEvent], *, shift: bool = False) -> None:
+    view.post_message(kind(view, 3, 3, 0, 0, 0, shift, False, False))
+
+
+async def test_the_wheel_leaves_the_end_without_moving_the_cursor() -> None:
+    view = LineView()
+    async with shown(view) as (app, pilot):
+        view.show(numbered(30), follow=True)
+        await pilot.pause()
+        wheel(view, events.MouseScrollUp)
+        await pilot.pause()
+        await pilot.wait_for_scheduled_animations()
+        assert (view.follow, view.cursor, app.followed) == (False, 29, [True, False])
+        assert top(view) < 20
+
+
+async def test_the_wheel_goes_sideways_with_shift() -> None:
+    view = LineView(Names(["a" * 30 + "b" * 30] * 30))
+    async with shown(view) as (_, pilot):
+        wheel(view, events.MouseScrollDown, shift=True)
+        await pilot.pause()
+        assert (rows(view)[0], top(view)) == ("a" * 22 + "b" * 15, 0)
+        wheel(view, events.MouseScrollUp, shift=True)
+        await pilot.pause()
+        assert rows(view)[0].startswith("a" * 30)
+
+
+async def test_a_shorter_list_and_another_size_are_followed_too() -> None:
+    view = LineView()
+    async with shown(view) as (app, pilot):
+        view.show(numbered(30), follow=True)
+        await pilot.pause()
+        view.show(numbered(15))
+        await pilot.pause()
+        assert (view.follow, view.cursor, top(view)) == (True, 14, 5)
+        await pilot.resize_terminal(40, 5)
+        await pilot.pause()
+        assert (view.follow, top(view)) == (True, 10)
+        assert app.followed == [True]
+
+
+async def test_the_end_of_a_list_that_has_nothing_to_follow_is_only_its_end() -> None:
+    view = LineView(numbered(30))
+    async with shown(view) as (app, pilot):
+        await pilot.press("G")
+        assert (view.cursor, view.follow, app.followed) == (29, False, [])
+
+
+async def test_select_finds_a_key() -> None:
+    view = LineView(numbered(30))
+    async with shown(view):
+        assert view.select("line 20")
+        assert view.cursor == 20
+        assert not view.select("line 99")
+        assert view.cursor == 20
+
+
+async def test_wide_lines_move_sideways_as_far_as_they_go() -> None:
+    view = LineView(Names(["a" * 30 + "b" * 30, "short"]))
+    async with shown(view) as (_, pilot):
+        await pilot.press("l")
+        assert rows(view)[0] == "a" * 22 + "b" * 15
+        await pilot.press(*["l"] * 20)
+        assert rows(view)[0].endswith("second 0")
+        await pilot.press(*["h"] * 20)
+        assert rows(view)[0].startswith("a" * 30)
+
+
+async def test_prose_scrolls_first_and_then_moves_the_cursor() -> None:
+    view = LineView(numbered(15), cursor_type="none")
+    async with shown(view) as (_, pilot):
+        await pilot.press("j", "j")
+        assert (top(view), view.cursor) == (2, 2)
+        await pilot.press("ctrl+d", "j")
+        assert (top(view), view.cursor) == (5, 6)
+        await pilot.press("k")
+        assert (top(view), view.cursor) == (4, 6)
+        assert "▸" not in "".join(strip.text for strip in view.render_lines(view.size.region))

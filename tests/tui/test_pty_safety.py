@@ -1,0 +1,226 @@
+"""Hostile text in every field, on every screen, in a real terminal: not one byte of it gets there as it is."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from nats.aio.client import Client
+
+from runner.events import subjects
+from runner.events.live_items import LiveItem
+from runner.events.streams import ensure_streams
+from runner.store import EpisodeStore, open_index
+from tests.command import REPOSITORY
+from tests.escapes import CLIPBOARD, foreign
+from tests.nats_server import NatsServer
+from tests.store_samples import Recording, as_json
+from tests.terminal import BACKSPACE, CTRL_K, ENTER, ESCAPE, TAB, Terminal, environ
+from tests.tui.samples import (
+    HOSTILE,
+    batch_completed,
+    completed,
+    ended,
+    env_health,
+    field_status,
+    hostile_episode,
+    model_health,
+    progress,
+    started,
+    timestep,
+    token,
+)
+
+pytestmark = pytest.mark.timeout(180)
+
+CONSOLE = str(Path(sys.executable).with_name("agentgym-tui"))
+SYNCHRONISED = "\x1b[?2026;2$y"
+"""What a terminal answers that knows synchronised output."""
+
+LIVE = ["1", TAB, "j", TAB, "j", "k", "X", ESCAPE, TAB, "j", "X", ESCAPE, "z", "z", TAB, "z", "z", "N"]
+ORDERS = ["r", "x", ESCAPE, " ", "s", ".", "]", "[", "?", "j", ESCAPE, "b", ENTER, ESCAPE, "N"]
+EPISODES = ["2", "j", "j", "k", "/", "zwj", ENTER, "/", CTRL_K, ENTER, ESCAPE, "2", "G", "g"]
+EPISODE = ["2", "G", ENTER, "j", "X", ESCAPE, TAB, "G", "X", ESCAPE, "w", "j", "J", "G", "t", "n", "p", "p", "p", "e"]
+PALETTE = ["\x10", "run", ESCAPE]
+
+
+def console(text: str, *size: int) -> Terminal:
+    """The console on a hostile session; ``text`` says which strings it is made of."""
+    columns, rows = size
+    command = [sys.executable, "-m", "tests.tui.hostile_console", *text.split()]
+    return Terminal(*command, columns=columns, rows=rows, cwd=REPOSITORY, env=environ(PYTHONPATH=str(REPOSITORY)))
+
+
+def pasted(text: str) -> str:
+    return f"\x1b[200~{text.encode('utf-8', 'replace').decode()}\x1b[201~"
+
+
+def walk(terminal: Terminal, *keys: str) -> None:
+    for key in keys:
+        terminal.send(key)
+        terminal.wait_quiet(0.15, 5)
+        assert terminal.process.poll() is None, f"ended after {key!r}\n{terminal.text}"
+
+
+def leave(terminal: Terminal) -> None:
+    """End the console from outside, and see that it wrote nothing but its own, from its first to its last byte."""
+    terminal.wait_quiet()
+    terminal.kill(signal.SIGTERM)
+    assert terminal.process.returncode == 128 + signal.SIGTERM, terminal.text
+    check(terminal.raw)
+
+
+def check(raw: bytes) -> None:
+    assert foreign(raw) == []
+    for once in (b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[<u"):  # in the payload as well, here from the end of the console
+        assert raw.count(once) == 1
+    assert b"\x1b[31m" not in raw
+    assert b"\x1b]22;text" not in raw
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 50)], ids=str)
+@pytest.mark.parametrize("text", ["0", "3", "6", "9", "huge", "0 read-only"])
+def test_no_foreign_byte_reaches_the_terminal(text: str, size: tuple[int, int]) -> None:
+    with console(text, *size) as terminal:
+        terminal.wait_for("Live", 60)
+        terminal.send(SYNCHRONISED)
+        walk(terminal, *LIVE, *ORDERS, *PALETTE, *EPISODES, *EPISODE)
+        assert "␛" in terminal.text or "\\u{" in terminal.text, terminal.text
+        leave(terminal)
+
+
+def test_a_form_takes_hostile_text_and_shows_none_of_it(tmp_path: Path) -> None:
+    with console("0", 120, 40) as terminal:
+        terminal.wait_for("Live", 60)
+        walk(terminal, "R")
+        for _ in range(12):
+            walk(terminal, pasted(HOSTILE), TAB)
+        walk(
+            terminal,
+            ENTER,
+            ESCAPE,
+            ESCAPE,
+            "2",
+            "/",
+            pasted(HOSTILE),
+            BACKSPACE,
+            ENTER,
+            "\x10",
+            pasted(HOSTILE),
+            ESCAPE,
+        )
+        leave(terminal)
+
+
+def test_a_copy_is_the_only_thing_on_the_clipboard_and_safe_unless_raw() -> None:
+    with console("0", 120, 40) as terminal:
+        terminal.wait_for("Live", 60)
+        walk(terminal, "2", "G", ENTER, "y")
+        terminal.wait_for(lambda: CLIPBOARD.search(terminal.raw) is not None)
+        walk(terminal, "Y")
+        terminal.wait_for(lambda: len(CLIPBOARD.findall(terminal.raw)) == 2)
+        terminal.wait_quiet()
+        terminal.kill(signal.SIGTERM)
+    check(CLIPBOARD.sub(b"", terminal.raw))
+    safe, raw = (base64.b64decode(copied) for copied in CLIPBOARD.findall(terminal.raw))
+    assert foreign(safe) == []
+    assert foreign(raw) != []
+    assert max(len(safe), len(raw)) <= 100 * 1024
+
+
+async def test_hostile_messages_of_a_bus(tmp_path: Path) -> None:
+    with NatsServer(tmp_path / "nats") as server:
+        await publish(server.url, HOSTILE)
+        with Terminal(CONSOLE, "watch", "--nats", server.url, "--since", "all", cwd=tmp_path) as terminal:
+            terminal.wait_for("␛", 60)
+            await publish(server.url, HOSTILE[::-1])
+            walk(terminal, *LIVE, "2", "j", ENTER, ESCAPE, "G", ENTER, "w", "J", "n")
+            leave(terminal)
+
+
+def test_hostile_files_and_file_names(tmp_path: Path) -> None:
+    (tmp_path / "opened").mkdir()
+    names = [b"\x1b[2J\x1b]52;c;cHdu\x07.json", "\u202enosj\u200b[/].json".encode(), b"\xff\x9b2J.json"]
+    for name in names:
+        Path(os.fsdecode(os.fsencode(tmp_path / "opened") + b"/" + name)).write_bytes(b'{"schema": "\x1b]0;x\x07')
+    for number in range(3):
+        path = tmp_path / "opened" / f"{number}\x1b]0;x\x07.json"
+        path.write_text(json.dumps(hostile_document(tmp_path / str(number))))
+    with Terminal(
+        CONSOLE, "open", str(tmp_path / "opened"), str(tmp_path / "no\x1b[2Jthing"), cwd=tmp_path
+    ) as terminal:
+        terminal.wait_for("␛", 60)
+        walk(terminal, *EPISODES, *EPISODE)
+        leave(terminal)
+
+
+def hostile_document(folder: Path) -> Any:  # noqa: ANN401
+    """An episode file in which all is text that may be; lone surrogates cannot be written in JSON."""
+    store = EpisodeStore(folder)
+    index = open_index(store)
+    record = Recording(store, index).whole()
+    index.close()
+    text = HOSTILE.replace("\ud800", "") * 2
+    document = as_json(record)
+    episode = hostile_episode(text=text)
+    for step in document["timesteps"]:
+        step["chats"], step["observation"] = episode.steps[0].chats, episode.steps[0].observation
+        step["action"] |= {"text": text, "tool_calls": [{"id": text, "name": text, "arguments": text}]}
+    for name in ("env", "agent", "model", "node", "profile", "data_label", "transport", "env_episode_id"):
+        document[name] = text
+    document["error"] = {"type": text, "message": text, "traceback": text}
+    document["spans"][0] |= {"name": text, "category": text, "track": text, "attributes": {text: text}}
+    return document
+
+
+async def publish(url: str, text: str) -> None:
+    """Everything that may be said on a bus, with ``text`` wherever there may be one."""
+    text = text.replace("\ud800", "")  # a broker's JSON cannot hold it
+    client = Client()
+    await client.connect(url)
+    await ensure_streams(client.jetstream(), subjects.DURABLE)
+    error = {"type": text, "message": text}
+    odd = hostile_episode(text=text).steps[0]
+    items: list[LiveItem] = [
+        started(1, env=text, agent=text, model=text, batch_id=text, transport=text, data_label=text, profile=text),
+        timestep(1, chats=odd.chats, observation=odd.observation, endpoint=text, model=text),
+        ended(1, 2, error=error, outcome="error", success=False),
+        started(2, env=text, agent=text, model=text),
+        token(2, 1, text),
+        progress(),
+        env_health(text, "down", cause=text, transport=text),
+        model_health(text, "down", text),
+    ]
+    batch = {"node": text, "boot": text, "dropped": 3, "items": [as_json(item) for item in items]}
+    for channel in subjects.LIVE_CHANNELS:
+        await client.publish(subjects.live_subject(channel, "n"), json.dumps(batch).encode())
+    fields = {"env": text, "agent": text, "model": text, "batch_id": text, "node": text}
+    await _announce(client, subjects.EPISODE_COMPLETED, completed(3, profile=text, **fields), text)
+    await _announce(client, subjects.BATCH_COMPLETED, batch_completed(3, **fields), text)
+    await _announce(client, subjects.FIELD_STATUS, field_status(node=text, config=text, boot=text), text)
+    for subject in (*subjects.DURABLE, "agentgym.live.episode.v1.n"):
+        await client.publish(subject, text.encode("utf-8", "replace") + b"\x9b\xff", headers={"ce-type": "x\x9by"})
+    await client.flush()
+    await client.close()
+
+
+async def _announce(client: Client, subject: str, event: msgspec.Struct, text: str) -> None:
+    headers = {"ce-id": f"hostile:{subject}", "ce-type": subject, "ce-source": "\u202egnp", "ce-specversion": "1.0"}
+    await client.publish(subject, json.dumps(as_json(event)).encode(), headers=headers)
+
+
+def test_the_grammar_finds_what_it_is_there_for() -> None:
+    bad: Sequence[str] = ["\x1b[2J", "\x1b]0;x\x07", "\x1b]8;;x\x1b\\", "\x9b2J", "\u202e", "\u200b", "\x1b[4:3m", "\0"]
+    for text in bad:
+        assert foreign(f"a{text}b".encode()), repr(text)
+    assert foreign(b"\x80")
+    assert foreign("\x1b[38;2;1;2;3mé 漢字 😀\x1b[0m\x1b[1;1H\n".encode()) == []
+    assert foreign(b"\x1b\x1b[0m[2J")

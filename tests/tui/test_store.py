@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from agentgym_tui.state import Link
+from agentgym_tui.steps import episode_size
+from agentgym_tui.store import RunStore
+from agentgym_tui.ulids import head_of, time_of
+from runner.events.rows import RawRow
+from runner.events.seen import Notice, Received
+from runner.types import Outcome
+from tests.tui.samples import (
+    NODE,
+    PROFILE,
+    START,
+    FakeClock,
+    busy_store,
+    completed,
+    durable,
+    ended,
+    env_health,
+    episode,
+    episode_id,
+    foreign,
+    heartbeat,
+    hostile_episode,
+    live,
+    node_list,
+    row,
+    started,
+    step,
+    timestep,
+    token,
+    whole,
+)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def store(clock: FakeClock) -> RunStore:
+    return RunStore(now=clock)
+
+
+def test_an_end_that_comes_before_its_steps_loses_none(store: RunStore) -> None:
+    first, *between, last = whole(0)
+    store.take([live(first, last)])
+    played = store.episodes[episode_id(0)]
+    assert (played.outcome, played.n_missing, played.steps) == ("success", len(between), [])
+    store.take([live(*between), live(*between)])
+    assert [s.index for s in played.steps] == [0, 1, 2]
+    assert (played.n_missing, played.outcome, played.rounds) == (0, "success", 3)
+
+
+def test_an_episode_is_put_together_from_its_items(store: RunStore) -> None:
+    store.take([live(*whole(0)[:-1], token(0, 4, "I thi", 3), token(0, 5, "nk", 3))])
+    played = store.episodes[episode_id(0)]
+    assert (played.env, played.agent, played.node) == ("Wordle", "oracle", NODE)
+    assert [s.index for s in played.steps] == [0, 1, 2]
+    assert (played.rounds, played.reward, played.tokens.prompt, played.streaming) == (3, 0.75, 360, "I think")
+    assert played.reset_observation == [{"role": "user", "content": "observation 0"}]
+    assert store.running() == [played]
+    store.take([live(ended(0, 6))])
+    assert (played.outcome, played.streaming, store.running(), store.n_ended) == ("success", "", [], 1)
+
+
+def test_what_came_before_is_left_out_and_a_gap_is_counted(store: RunStore) -> None:
+    items = whole(0, 5)
+    store.take([live(*items[:2], *items[:3]), live(*items[4:])])
+    played = store.episodes[episode_id(0)]
+    assert [s.index for s in played.steps] == [0, 1, 3, 4]
+    assert played.n_missing == 1
+    assert played.outcome == "success"
+
+
+def test_who_comes_late_knows_what_is_missing_and_reads_it_from_the_file(store: RunStore) -> None:
+    store.take([live(heartbeat(), timestep(0, 2), timestep(0, 3))])
+    late = store.episodes[episode_id(0)]
+    assert (late.env, late.n_missing, late.running) == ("", 3, True)
+    store.fill(episode(0, 4, outcome=None))
+    assert (late.env, late.n_missing, len(late.steps), late.reward) == ("Wordle", 0, 4, 1.0)
+    store.take([live(timestep(0, 3), timestep(0, 4))])
+    assert late.n_missing == 0
+    store.take([live(timestep(0, 6))])
+    assert ([s.index for s in late.steps], late.n_missing) == ([0, 1, 2, 3, 4, 6], 1)
+
+
+def test_steps_of_a_file_count_more_than_live_ones_that_were_cut(store: RunStore) -> None:
+    store.take([live(started(0), timestep(0, 0, left_out=7))])
+    store.fill(episode(0, 1, outcome=None))
+    assert store.episodes[episode_id(0)].steps[0].left_out == 0
+    again = RunStore()
+    again.fill(episode(0, 1, outcome=None))
+    again.take([live(started(0), timestep(0, 0, left_out=7))])
+    assert again.episodes[episode_id(0)].steps[0].left_out == 0
+    assert again.episodes[episode_id(0)].n_missing == 0
+
+
+def test_text_for_a_step_that_was_played_is_not_shown(store: RunStore) -> None:
+    store.take([live(started(0), timestep(0, 0), token(0, 2, "old", 0))])
+    assert store.episodes[episode_id(0)].streaming == ""
+    store.take([live(token(0, 3, "one", 1), token(0, 4, "two", 2))])
+    assert store.episodes[episode_id(0)].streaming == "two"
+
+
+def test_durable_and_live_may_come_in_any_order(store: RunStore) -> None:
+    store.take([durable(completed(0))])
+    assert store.episodes[episode_id(0)].outcome == "success"
+    store.take([live(*whole(0))])
+    assert len(store.episodes) == 1
+    assert len(store.episodes[episode_id(0)].steps) == 3
+    assert store.running() == []
+    assert len(store.rewards["Wordle"]) == 1
+
+
+def test_an_episode_of_another_runner_comes_once(store: RunStore) -> None:
+    store.take([foreign(1), foreign(2, success=False), foreign(1)])
+    assert [each.outcome for each in store.episodes.values()] == ["success", "failure"]
+    assert len(store.rewards["Maze"]) == 2
+
+
+def test_environments_come_in_the_order_of_the_profile(store: RunStore) -> None:
+    store.take([live(env_health("Other"), env_health("Wordle"))])
+    store.take_profile(PROFILE)
+    store.take_list(node_list())
+    assert list(store.envs) == [*(name for _, name, _ in PROFILE), "Other"]
+    assert (store.envs["Wordle"].status, store.envs["Wordle"].tier) == ("embedded", "lightweight")
+    assert store.envs["Maze"].status is None
+    assert store.agents == ["oracle", "random", "scripted"]
+
+
+def test_stored_rows_are_counted_once_and_end_what_seems_to_run(store: RunStore) -> None:
+    store.take([live(*whole(0)), live(started(1))])
+    rows = [row(n, success=n % 2 == 0, outcome=Outcome.SUCCESS) for n in range(5, -1, -1)]
+    store.take_stored([row(6, outcome=Outcome.CANCELLED, success=False), *rows])
+    store.take_stored(rows)
+    wordle = store.envs["Wordle"]
+    assert (wordle.n_rated, wordle.n_success, wordle.baseline) == (6, 3, True)
+    assert [point.episode_id for point in store.rewards["Wordle"]] == [episode_id(n) for n in range(7)]
+    assert store.running() == []
+
+
+def test_models_are_not_mixed_with_baselines(store: RunStore) -> None:
+    store.take_stored([row(2, model="m", success=False), row(1), row(0)])
+    wordle = store.envs["Wordle"]
+    assert (wordle.n_rated, wordle.n_success, wordle.baseline) == (1, 0, False)
+
+
+def test_the_oldest_that_are_over_make_room() -> None:
+    store = RunStore(max_episodes=3)
+    store.take([live(started(0)), *(live(*whole(n)) for n in range(1, 5))])
+    assert list(store.episodes) == [episode_id(n) for n in (0, 3, 4)]
+    store.take([live(timestep(1, 0)), durable(completed(2))])
+    assert list(store.episodes) == [episode_id(n) for n in (0, 3, 4)]
+    assert store.n_ended == 4
+
+
+def test_texts_are_bounded_also_of_an_episode_that_goes_on() -> None:
+    store = RunStore(max_bytes=100_000)
+    store.take([live(*whole(0)), live(started(1))])
+    for index in range(40):
+        store.take([live(timestep(1, index, observation=[{"role": "user", "content": "x" * 10_000}]))])
+    assert list(store.episodes) == [episode_id(1)]
+    played = store.episodes[episode_id(1)]
+    assert len(played.steps) == 40
+    assert episode_size(played) < 100_000
+    assert played.steps[-1].observation
+    assert played.steps[0].left_out == 3
+    assert not played.steps[0].observation
+
+
+def test_what_was_given_to_the_store_is_not_changed_by_its_bounds() -> None:
+    given = episode(0, 3, steps=[step(n, observation=[{"content": "x" * 60_000}]) for n in range(3)], outcome=None)
+    store = RunStore(max_bytes=100_000)
+    store.fill(given)
+    assert all(each.observation for each in given.steps)
+    assert not store.episodes[episode_id(0)].steps[0].observation
+
+
+def test_it_calls_once_for_each_change_and_not_for_a_heartbeat(store: RunStore) -> None:
+    calls: list[int] = []
+    store.on_change = lambda: calls.append(store.version)
+    store.take([live(heartbeat()), live(*whole(0))])
+    store.take([live(heartbeat())])
+    store.take([])
+    store.set_link(Link(status="connected"))
+    store.set_link(Link(status="connected"))
+    assert calls == [1, 2]
+
+
+def test_notices_count_up_and_what_does_not_decode_is_counted(store: RunStore) -> None:
+    gap = Notice(kind="gap", text="messages are gone", count=3)
+    raw = RawRow(reason="not JSON", payload=b"", size=0)
+    store.take([gap, gap, Received(subject="s", headers={}, decoded=raw), live(started(0, episode_id="x" * 999))])
+    assert [(note.text, note.n) for note in store.notices] == [("messages are gone", 6)]
+    assert store.n_malformed == 2
+    assert store.episodes == {}
+
+
+def test_names_are_cut() -> None:
+    store = RunStore()
+    store.fill(hostile_episode(0, "n" * 1_000_000, steps=[], spans=[], reset_observation=[]))
+    assert len(store.episodes[episode_id(0)].env) == 200
+    assert all(len(env) == 200 for env in store.envs)
+
+
+def test_the_busy_sample_is_busy() -> None:
+    store = busy_store()
+    assert [each.outcome for each in store.episodes.values()] == ["success", "failure", "success", None]
+    assert (active := store.active_batch()) is not None
+    assert (active.n_done, active.n_planned) == (3, 10)
+
+
+def test_a_ulid_says_when_it_was_made() -> None:
+    assert time_of(head_of(START) + "A" * 16) == START
+    assert head_of(START) < head_of(START + timedelta(milliseconds=1))
+    assert time_of("ZZZZZZZZZZ") is None
+    assert time_of("u") is None
+    assert time_of("\x1b" * 26) is None

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable
+
+import pytest
+
+from agentgym_tui import numbers, plot, views
+from agentgym_tui.cells import Line
+from agentgym_tui.clean import own
+from agentgym_tui.keymap import COMMANDS
+from agentgym_tui.rewards import RewardPoint
+from agentgym_tui.segments import cut
+from agentgym_tui.state import Link
+from agentgym_tui.store import RunStore
+from agentgym_tui.views_status import KEYS
+from runner.types import Action, ToolCall
+from tests.tui.samples import (
+    busy_store,
+    empty_store,
+    env_health,
+    episode,
+    error_store,
+    hostile_store,
+    live,
+    model_health,
+    row,
+    started,
+    step,
+)
+
+
+def text(shown: Line) -> str:
+    return "".join(cell.text for cell in shown)
+
+
+def cells(source: views.EnvRows | views.StepRows, index: int) -> list[str]:
+    return [str(cell.text) for cell in source.line(index, 80)]
+
+
+def texts(shown: Iterable[Line]) -> list[str]:
+    return [text(each) for each in shown]
+
+
+def test_the_views_need_neither_textual_nor_what_is_slow_to_import() -> None:
+    code = "import sys, agentgym_tui.views; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert not {"textual", "nats", "ulid", "yaml", "hydra", "httpx", "sqlite3"} & set(done.stdout.split())
+
+
+def test_an_environment_says_how_it_is_and_what_came_of_it() -> None:
+    store = busy_store()
+    store.take([live(env_health("Maze", "slow", latency_s=1.25, transport="http"))])
+    store.take_stored([row(n, env="TextCraft", model="qwen", success=n < 3) for n in range(10, 14)])
+    rows = views.EnvRows(store)
+    assert [rows.key(index) for index in range(4)] == ["BabyAI", "TextCraft", "Maze", "Wordle"]
+    dash = numbers.UNKNOWN
+    assert cells(rows, 1)[1:4] == ["● embedded", "0% of 4", dash]
+    assert cells(rows, 2)[1:7] == ["◐ slow", dash, dash, dash, "1.2 s", "http"]
+    assert cells(rows, 3)[1:5] == ["● embedded", "67% baseline", "1", "0.75"]
+    assert cells(rows, 4)[1] == "✗ down: not installed"
+    assert len(cells(rows, 0)) == len(views.ENV_COLUMNS)
+
+
+def test_an_environment_nobody_looked_at_is_not_checked() -> None:
+    store = RunStore()
+    store.take_profile([("lightweight", "Maze", None)])
+    assert cells(views.EnvRows(store), 0)[1] == f"{numbers.UNKNOWN} not checked"
+
+
+def test_a_step_says_what_was_done_and_what_it_cost() -> None:
+    action = Action(None, [ToolCall("1", "guess", '{"word": "crane"}')])
+    steps = [step(0, action=action), step(1, valid=False, reward=-1.0, tokens=None), step(2, done=True, reward=1)]
+    rows = views.StepRows(episode(0, steps=steps))
+    assert cells(rows, 0) == ["0", 'guess {"word": "crane"}', "0.25", "", "1.2 s", "4 ms", "120+30"]
+    assert cells(rows, 1)[1:3] == ["✗ invalid: guess 1", "-1"]
+    assert cells(rows, 2)[2:4] == ["1", "done"]
+    assert len(cells(rows, 0)) == len(views.STEP_COLUMNS)
+
+
+def test_missing_steps_and_the_one_being_played_have_rows() -> None:
+    playing = episode(0, steps=[step(2), step(5)], outcome=None, streaming="I think\nso")
+    rows = views.StepRows(playing)
+    assert [rows.key(index) for index in range(len(rows))] == ["gap0", "2", "gap3", "5", "6"]
+    assert [cells(rows, index)[1] for index in (0, 2, 4)] == [
+        "2 rounds did not get here",
+        "2 rounds did not get here",
+        "… I think so",
+    ]
+    assert [getattr(rows.step(index), "index", None) for index in range(-1, 6)] == [None, None, 2, None, 5, None, None]
+
+
+def test_the_status_line_has_the_most_important_first() -> None:
+    store = busy_store()
+    assert text(views.status_line(store, "here", 60)) == ("● connected 127.0.0.1:4222 · node pmoves-4090 running")
+    wide = text(views.status_line(store, "here", 200))
+    assert "/srv/agentgym/data · model tensorzero up · cpu 12% ram 40% · RTX 4090 34% 5.0/16.0 GiB" in wide
+    assert len(text(views.status_line(store, "here", 10))) == 10
+
+
+def test_the_status_line_says_what_is_wrong() -> None:
+    store = error_store()
+    shown = text(views.status_line(store, "here", 200))
+    assert "✗ disconnected · node pmoves-4090 ✗ node lost · connection refused" in shown
+    store.link.cause = "refused because " * 50
+    assert "✗ node lost · refused" in text(views.status_line(store, "here", 80))
+    store.link.cause = ""
+    store.take([live(model_health("ollama", "down", "refused"), dropped=4)])
+    shown = text(views.status_line(store, "here", 200))
+    assert "model ollama down" in shown
+    assert "4 dropped" in shown
+    store.take([live(started(7), node="other")])
+    assert "2 nodes" in text(views.status_line(store, "here", 200))
+
+
+def test_secrets_in_a_cause_are_masked() -> None:
+    store = RunStore()
+    store.set_link(Link(status="failed", cause="nats://user:hunter22@host: refused", address="nats://u:p4ssw0rd@h"))
+    shown = text(views.status_line(store, "here", 200)) + "".join(texts(views.empty_lines(store)))
+    assert "hunter22" not in shown
+    assert "p4ssw0rd" not in shown
+
+
+def test_progress_has_a_bar_and_the_time_left() -> None:
+    store = busy_store()
+    batch = store.active_batch()
+    assert text(views.progress_line(batch, 80)) == (
+        "████░░░░░░░░░ 3/10 · Wordle · time left 3:21 · success 2 of 3 · mean reward 0.5"
+    )
+    assert batch is not None
+    batch.n_planned, batch.status = 0, "paused"
+    assert "░ 3/– · Wordle · paused".replace("–", numbers.UNKNOWN) in text(views.progress_line(batch, 80))  # noqa: RUF001
+    assert text(views.progress_line(None, 80)) == ""
+
+
+def test_the_line_above_the_steps_says_what_is_watched() -> None:
+    store = busy_store()
+    running = store.running()[0]
+    shown = text(views.running_line(store, running, 120))
+    assert shown == "Wordle task 3 · ▶ running · round 2 · reward 0.5 · oracle (no model) · 2.5 s · upstream"
+    running.paused, running.n_missing = True, 2
+    assert "‖ paused · round 2 · reward 0.5 · oracle (no model) · 2 items missing" in text(
+        views.running_line(store, running, 120)
+    )
+    failed = episode(0, outcome="error", error_type="EnvError", model="qwen", mode="compat")
+    shown = text(views.running_line(store, failed, 120))
+    assert "! error: EnvError" in shown
+    assert "oracle qwen" in shown
+    assert "compat rules" in shown
+    assert text(views.running_line(store, None, 120)) == "nothing runs"
+
+
+def test_rewards_are_columns_with_a_success_rate_below() -> None:
+    points = [RewardPoint(str(n), n / 4, n == 4, True) for n in range(5)]
+    shown = texts(views.reward_lines(points, 20, 4))
+    assert shown == ["      1    ▄█", "      0 ▁▄███", "    20% ▁▁▁▁▂", "reward of 5 episodes"]
+    assert len(views.reward_lines(points, 20, 2)) == 2
+    assert views.reward_lines(points, 20, 0) == []
+    assert "no rated episode yet" in texts(views.reward_lines([], 40, 4))
+    baselines = [point._replace(baseline=True) for point in points]
+    assert "reward of 5 baseline episodes" in texts(views.reward_lines(baselines, 40, 4))[-1]
+    unrated = [point._replace(rated=False) for point in points]
+    assert texts(views.reward_lines(unrated, 40, 4)) == ["no rated episode yet"]
+
+
+def test_an_empty_console_says_what_to_press_and_what_is_missing() -> None:
+    shown = texts(views.empty_lines(empty_store()))
+    keys = {"r": "run.selected", "R": "run.form", "b": "run.battery"}
+    commands = {command.id: command for command in COMMANDS}
+    assert [(commands[keys[key]].keys, commands[keys[key]].help) for key, _ in KEYS] == list(KEYS)
+    assert all(any(key in each and what in each for each in shown) for key, what in KEYS)
+    assert any("ALFWorld: not installed" in each and "agentgym-runner --list-envs" in each for each in shown)
+    assert any("no model is checked" in each and "oracle" in each for each in shown)
+    shown = texts(views.empty_lines(error_store()))
+    assert any("connection refused" in each and "agentgym-runner node" in each for each in shown)
+
+
+def test_hostile_text_is_visible_and_harmless() -> None:
+    store = hostile_store()
+    shown = text(views.status_line(store, "here", 200))
+    assert "␛[2J" in shown
+    assert "\x1b" not in shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (None, numbers.UNKNOWN),
+        (float("inf"), numbers.UNKNOWN),
+        (0.0042, "4 ms"),
+        (0.9999, "1.0 s"),
+        (1.25, "1.2 s"),
+        (59.96, "1:00"),
+        (201, "3:21"),
+        (7401, "2:03:21"),
+        (1e300, "> 99 h"),
+        (-1, "0 ms"),
+    ],
+)
+def test_durations_are_for_people(seconds: float | None, shown: str) -> None:
+    assert numbers.duration(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.25, "0.25"), (-1, "-1"), (-0.0, "0"), (-0.0001, "0"), (1e9, "1e+09"), (None, numbers.UNKNOWN)],
+)
+def test_rewards_are_short(value: float | None, shown: str) -> None:
+    assert numbers.reward(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(950, "950"), (1_000, "1.0k"), (9_999, "10k"), (12_345, "12k"), (10**400, "> 1T"), (-5, "-5")]
+)
+def test_quantities_are_short(value: int, shown: str) -> None:
+    assert numbers.quantity(value) == shown
+
+
+def test_plots_take_numbers_of_any_size() -> None:
+    big = 1.7e308
+    assert plot.columns([-big, 0, big], 9, 1, -big, big) == ["▁▄█"]
+    assert plot.columns([1.0], 0, 1, 0, 1) == []
+    assert plot.columns([1.0], 1, 1, 0, 0) == ["▁"]
+    assert plot.extent([]) == (0.0, 1.0)
+    assert plot.moving_share([True, False, False, True], 2) == [1.0, 0.5, 0.0, 0.5]
+    assert plot.bar(2.0, 4) == "████"
+
+
+def test_wide_characters_are_cut_by_their_width() -> None:
+    assert cut(own("漢字漢字"), 5).text == "漢字…"
+    assert cut(own("漢字"), 4).text == "漢字"
+    assert cut(own("漢字"), 0).text == ""

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from agentgym_tui.clean import is_hostile
+from agentgym_tui.views_episode import Block, blocks, json_text
+from agentgym_tui.views_message import MAX_CHAT, MAX_TEXT, SHORT, split_thought
+from agentgym_tui.views_text import TextRows
+from runner.events.live_items import LiveAction
+from runner.types import Action, ToolCall
+from tests.tui.samples import ESCAPES, HOSTILE, HUGE, episode, hostile_episode, step, user
+
+SYSTEM: dict[str, Any] = {"role": "system", "content": "play well"}
+
+
+def said(text: str, **fields: object) -> dict[str, Any]:
+    return {"role": "assistant", "content": text, **fields}
+
+
+def summary(found: list[Block]) -> list[tuple[str, str, str]]:
+    return [(block.kind, block.title, "|".join(block.lines)) for block in found]
+
+
+def test_a_step_reads_from_what_was_given_to_what_came_back() -> None:
+    chat = [SYSTEM, user("a room"), said("go", reasoning_content="north is free")]
+    action = Action("go", [ToolCall("c", "move", '{"to": "north"}')])
+    played = episode(steps=[step(0, chats=[chat], action=action, observation=[user("a wall")], reward=-0.5, done=True)])
+    assert summary(blocks(played, 0)) == [
+        ("system", "system", "play well"),
+        ("observation", "observation", "a room"),
+        ("thought", "thought", "north is free"),
+        ("action", "action", "go"),
+        ("tool", "tool call move", '{"to": "north"}'),
+        ("reply", "reply · reward -0.5 · done", "a wall"),
+    ]
+
+
+def test_only_what_is_new_in_the_step_is_shown_unless_all_is_wanted() -> None:
+    chat = [SYSTEM, user("one"), said("first"), user("two"), {"role": "tool", "content": "3"}, said("second")]
+    played = episode(steps=[step(0), step(1, chats=[chat], action=Action("second"))])
+    assert summary(blocks(played, 1))[:4] == [
+        ("note", "… 3 earlier messages", ""),
+        ("observation", "observation", "two"),
+        ("tool", "tool result", "3"),
+        ("action", "action", "second"),
+    ]
+    everything = blocks(played, 1, full=True)
+    assert [block.title for block in everything[:3]] == ["system", "observation", "assistant"]
+    assert everything[2].lines == ["first"]
+
+
+def test_an_agent_without_chats_was_given_what_the_environment_said_before() -> None:
+    played = episode(steps=[step(0, chats=[], observation=[user("then")]), step(1, chats=[])])
+    assert summary(blocks(played, 0))[0] == ("observation", "observation", "observation 0")
+    assert summary(blocks(played, 1))[0] == ("observation", "observation", "then")
+
+
+def test_several_chats_and_messages_that_were_left_out_say_so() -> None:
+    played = episode(steps=[step(0, chats=[[user("a"), said("b")], [user("c"), said("guess 0")]], left_out=4)])
+    titles = [block.title for block in blocks(played, 0)]
+    assert titles[0] == "… 4 messages were not sent here; the episode file has them"
+    assert titles[1:6] == ["chat 1 of 2", "observation", "assistant", "chat 2 of 2", "observation"]
+
+
+@pytest.mark.parametrize(
+    ("text", "thought", "rest"),
+    [
+        ("<think>a b</think>\ngo", "a b", "go"),
+        ("a b</think>go", "a b", "go"),
+        ("<think>cut off", "cut off", ""),
+        ("Thought:\nit is near\n\nAction:\ngo north", "it is near", "go north"),
+        ("Action: go", "", "Action: go"),
+        ("no thought at all", "", "no thought at all"),
+        ("", "", ""),
+    ],
+)
+def test_thoughts_are_told_from_actions(text: str, thought: str, rest: str) -> None:
+    assert split_thought(text) == (thought, rest)
+
+
+def test_what_an_action_is_stands_in_its_title() -> None:
+    played = episode(steps=[step(0, actor="human", valid=False, action=Action("nonsense"))])
+    assert ("action", "action · by a human · ✗ not valid", "nonsense") in summary(blocks(played, 0))
+
+
+def test_texts_that_were_cut_on_their_way_say_how_long_they_were() -> None:
+    action = LiveAction("go", [ToolCall("c", "move", "{}")], {"text": 70_000, "tool_calls/0/arguments": 80_000})
+    chat = [{**user("seen"), "full_length": {"content": 90_000}}, {**said("go on"), "full_length": {"content": 70_000}}]
+    found = blocks(episode(steps=[step(0, chats=[chat], action=action)]), 0)
+    lengths = [line.split(", ")[1] for block in found for line in block.lines if line.startswith("… cut on its way")]
+    assert lengths == ["90000 characters in all", "70000 characters in all", "80000 characters in all"]
+    assert [block.lines[0] for block in found if block.kind == "action"] == ["go"]
+
+
+def test_long_arguments_are_indented_and_what_is_no_json_stays() -> None:
+    long = json.dumps({"word": "x" * SHORT})
+    calls = [ToolCall("1", "a", long), ToolCall("2", "b", "not json " * 20), ToolCall("3", "c", "[" * 50_000)]
+    found = blocks(episode(steps=[step(0, action=Action(None, calls))]), 0)
+    first, second, third = (block.lines for block in found if block.kind == "tool")
+    assert first == ["{", f'  "word": "{"x" * SHORT}"', "}"]
+    assert second == ["not json " * 20]
+    assert third[0].startswith("[[[[")
+
+
+def test_before_the_first_step_there_is_the_reset_and_what_streams_in() -> None:
+    starting = episode(n_steps=0, outcome=None, streaming="I thi")
+    assert summary(blocks(starting, 0)) == [
+        ("observation", "observation", "observation 0"),
+        ("streaming", "streaming …", "I thi"),
+    ]
+
+
+def test_streamed_text_and_errors_come_after_the_last_step_alone() -> None:
+    ended = episode(streaming="on", error_type="timeout", error_message="no answer from http://me:secret@host/")
+    assert [block.kind for block in blocks(ended, 2)][-2:] == ["streaming", "error"]
+    assert not {"streaming", "error"} & {block.kind for block in blocks(ended, 1)}
+    assert blocks(ended, 2)[-1].title == "✗ timeout"
+    assert "secret" not in repr(blocks(ended, 2)[-1])
+
+
+def test_a_step_that_never_came_is_said_to_be_missing() -> None:
+    assert summary(blocks(episode(steps=[step(0), step(5)]), 3))[0] == ("note", "step 3 is not here", "")
+
+
+@pytest.mark.parametrize("text", [*ESCAPES, HOSTILE, HUGE, ""])
+def test_hostile_texts_of_any_shape_become_safe_lines(text: str) -> None:
+    played = hostile_episode(text=text)
+    for index in (0, 1, 7):
+        for block in blocks(played, index, full=True):
+            shown = [block.title, *block.lines]
+            assert not any(is_hostile(line) or "\n" in line or "\t" in line for line in shown)
+            assert max(map(len, shown)) <= 2_000
+            assert block.changed or not is_hostile(block.raw[:MAX_TEXT])
+
+
+def test_a_block_knows_when_its_title_is_what_was_changed() -> None:
+    found = blocks(episode(steps=[step(0, action=Action(None, [ToolCall("c", "run\x1b[2J", "{}")]))]), 0)
+    (call,) = (block for block in found if block.kind == "tool")
+    assert (call.title, call.changed, call.raw) == ("tool call run␛[2J", True, "run\x1b[2J\n{}")
+
+
+def test_chats_are_laid_out_within_bounds_the_last_messages_first() -> None:
+    long = [user(f"{number}" + "x" * MAX_TEXT * 2) for number in range(100)]
+    found = blocks(episode(steps=[step(0, chats=[long])]), 0)
+    given = [block for block in found if block.kind == "observation"]
+    assert sum(len(line) for block in given for line in block.lines) < MAX_CHAT
+    assert found[0].title == "… 95 earlier messages"
+    assert given[-1].lines[0].startswith("99x")
+
+
+def test_json_is_indented_and_anything_else_stays_as_it_is() -> None:
+    assert json_text(b'{"a":[1]}') == '{\n  "a": [\n    1\n  ]\n}'
+    assert json_text(b'{"a":') == '{"a":'
+    assert json_text(b"[" * 100_000) == "[" * 100_000
+    assert json_text(b"\xff") == "\ufffd"
+
+
+def test_long_lines_of_a_text_are_cut_and_say_so() -> None:
+    rows = TextRows(HUGE + "\nplain")
+    number, text, rest = rows.line(0, 80)
+    assert (number.text, text.text[:4], len(text.text)) == ("⚠ ", "␛[2J", 2_000)
+    assert rest.text == f"… (+{len(HUGE) - 2_000})"
+    assert [cell.text for cell in rows.line(1, 80)] == ["2 ", "plain"]
