@@ -11,9 +11,12 @@ from textual.app import App
 from textual.binding import BindingType
 from textual.screen import Screen
 from textual.timer import Timer
+from textual.types import CSSPathType
 
-from agentgym_tui.clean import Safe, join, message, own
+from agentgym_tui.clean import Safe, own
 from agentgym_tui.keymap import bindings
+from agentgym_tui.orders import refusal_text
+from agentgym_tui.reach import reachable
 from agentgym_tui.screens.live import LiveScreen
 from agentgym_tui.session import ControlFailed, Session
 from agentgym_tui.store import RunStore
@@ -60,7 +63,7 @@ class Console(App[None], inherit_bindings=False):
     """
 
     TITLE = "AgentGym"
-    CSS_PATH = ["styles/widgets.tcss", "styles/app.tcss"]
+    CSS_PATH: ClassVar[CSSPathType | None] = ["styles/widgets.tcss", "styles/app.tcss", "styles/live.tcss"]
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("everywhere")]
     ENABLE_COMMAND_PALETTE = False
     DEFAULT_MODE = "live"
@@ -95,11 +98,6 @@ class Console(App[None], inherit_bindings=False):
         """Say something in passing."""
         self.notify(text, severity="error" if failed else "information", markup=False)
 
-    def refuse(self, failure: ControlFailed) -> None:
-        """Say why something was not done, and what to do."""
-        hint = [own("\n"), message(failure.hint)] if failure.hint else []
-        self.tell(join([message(str(failure)), *hint]), failed=True)
-
     def action_show_live(self) -> None:
         """What runs now."""
         self._show("live")
@@ -108,12 +106,12 @@ class Console(App[None], inherit_bindings=False):
         """What is stored."""
         self._show("episodes")
 
-    async def action_leave(self) -> None:
+    def action_leave(self) -> None:
         """Leave, but ask first when that concerns episodes that run."""
         from agentgym_tui.screens.quit import Quit, stays_behind
 
         if stays_behind(self.session):
-            self.push_screen(Quit(self.session))
+            self.push_screen(Quit(self.session), self._answered)
         else:
             self.exit()
 
@@ -121,13 +119,13 @@ class Console(App[None], inherit_bindings=False):
         """All keys."""
         from agentgym_tui.screens.help import Help
 
-        self.push_screen(Help(self.screen.active_bindings))
+        self.push_screen(Help(reachable(self)))
 
     def action_command_palette(self) -> None:
         """Find a command by its name."""
         from agentgym_tui.palette import Palette, run_chosen
 
-        self.push_screen(Palette(self.screen.active_bindings), run_chosen(self))
+        self.push_screen(Palette(reachable(self)), run_chosen(self))
 
     def action_zoom(self) -> None:
         """One part of the screen alone, and back."""
@@ -138,8 +136,9 @@ class Console(App[None], inherit_bindings=False):
         """The bytes of the selected text."""
         from agentgym_tui.screens.hex import Hex
 
-        places = [place for place in (self.screen, self.focused) if isinstance(place, Revealing)]
-        text = next((text for place in places if (text := place.hostile_text()) is not None), None)
+        places: list[object] = [self.screen, self.focused]
+        texts = [place.hostile_text() for place in places if isinstance(place, Revealing)]
+        text = next(filter(None, texts), None)
         if text is None:
             self.tell(own("nothing that is selected holds hostile bytes"))
         else:
@@ -150,7 +149,7 @@ class Console(App[None], inherit_bindings=False):
         try:
             await self.session.start_node()
         except ControlFailed as exc:
-            self.refuse(exc)
+            self.tell(refusal_text(exc), failed=True)
 
     def _show(self, mode: str) -> None:
         """Another mode, at its first screen."""
@@ -159,6 +158,19 @@ class Console(App[None], inherit_bindings=False):
                 self.pop_screen()
         else:
             self.switch_mode(mode)
+
+    async def _answered(self, answer: str | None) -> None:
+        """What to do with what runs."""
+        from agentgym_tui.screens.quit import stop_all
+
+        if answer == "stop":
+            try:
+                await stop_all(self.session)
+            except ControlFailed as exc:
+                self.tell(refusal_text(exc), failed=True)
+                return
+        if answer in ("stop", "leave"):
+            self.exit()
 
     def _episodes(self) -> Screen[None]:
         from agentgym_tui.screens.episodes import Episodes

@@ -29,7 +29,7 @@ def write_report(error: BaseException | None, session: Session) -> Path | str:
             descriptor, name = tempfile.mkstemp(prefix="agentgym-tui-crash-", suffix=".txt", dir=folder)
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)
-        except OSError:
+        except (OSError, ValueError):  # ValueError: a folder with a name that no file system takes
             continue
         return Path(name)
     return "none could be written"

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from agentgym_tui.clean import is_hostile
+from agentgym_tui.clean import Safe, is_hostile, own
+from agentgym_tui.numbers import quantity
 from agentgym_tui.session import Unusable
 from agentgym_tui.steps import aware
 
@@ -120,6 +121,11 @@ def hostile_fields(entry: Entry | None) -> str | None:
     return "\n".join(fields) or None
 
 
+def exact(number: int | None) -> Safe:
+    """All digits of what is no quantity, unless there are too many."""
+    return own(str(number)) if number is not None and abs(number) < 10**15 else quantity(number)
+
+
 def _age(episode: Listed) -> tuple[datetime, str]:
     return aware(episode.started_at), episode.episode_id
 
@@ -134,5 +140,5 @@ def _fields(entry: Entry) -> tuple[str | None, ...]:
         return ("unusable", entry.path.name, entry.reason)
     return (
         *(entry.env, entry.outcome or "running", entry.error_type, entry.agent, entry.model, entry.node),
-        *(entry.data_label, entry.episode_id, entry.batch_id, f"task {entry.task_index}"),
+        *(entry.data_label, entry.episode_id, entry.batch_id, f"#{exact(entry.task_index)}"),
     )

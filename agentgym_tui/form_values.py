@@ -21,7 +21,7 @@ FieldId: TypeAlias = Literal[
 
 
 class Field(NamedTuple):
-    """A number: its name in the form, its bounds, what it is for; ``optional`` ones are the profile's when left empty."""
+    """A number: name, bounds, what it is for; ``optional`` ones are the profile's when left empty."""
 
     id: FieldId
     title: Safe
@@ -37,12 +37,12 @@ FIELDS: Final = (
     Field("repeat", own("tasks"), 1, MAX_EPISODES, "1", own("one after the other")),
     Field("attempts", own("attempts"), 1, MAX_EPISODES, "1", own("of each task")),
     Field("task_index", own("first task"), 0, MAX_NUMBER - 1, "0", own("counted from 0")),
-    Field("seed", own("seed"), 0, MAX_NUMBER - 1, "0", own("of the agent's chance")),
+    Field("seed", own("seed"), 0, MAX_NUMBER - 1, "0", own("for the agent's dice")),
     Field("concurrency", own("at once"), 1, 256, "", own("episodes"), optional=True),
-    Field("max_rounds", own("rounds"), 1, 100_000, "", own("at most"), optional=True),
-    Field("max_duration_sec", own("seconds"), 0, 1_000_000, "", own("at most"), optional=True, fraction=True),
+    Field("max_rounds", own("rounds"), 1, 100_000, "", own("at most, each"), optional=True),
+    Field("max_duration_sec", own("seconds"), 0, 1_000_000, "", own("at most, each"), optional=True, fraction=True),
 )
-BY_PROFILE: Final = own("as the profile has it")
+BY_PROFILE: Final = own("profile's")
 
 _WHOLE: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 _FRACTION: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?", re.ASCII)
@@ -55,9 +55,7 @@ class Parsed(NamedTuple):
     errors: Mapping[str, Safe]
 
 
-def parse(
-    texts: Mapping[FieldId, str], *, envs: Sequence[str], agent: str, model: str | None, batch_id: str
-) -> Parsed:
+def parse(texts: Mapping[FieldId, str], *, envs: Sequence[str], agent: str, model: str | None, batch_id: str) -> Parsed:
     """Read a form."""
     values: dict[str, int | float | None] = {}
     errors: dict[str, Safe] = {}
@@ -67,7 +65,7 @@ def parse(
         if error is not None:
             errors[field.id] = error
     if not envs:
-        errors["envs"] = own("choose at least one")
+        errors["envs"] = own("choose one")
     repeat, attempts = values["repeat"], values["attempts"]
     if repeat and attempts and repeat * attempts > MAX_EPISODES:
         errors["attempts"] = own(f"more than {MAX_EPISODES:,} episodes")

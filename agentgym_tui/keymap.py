@@ -10,8 +10,9 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from textual.binding import Binding
 
 Place: TypeAlias = Literal[
-    "everywhere", "live", "episodes", "episode", "list", "dialog", "form", "quit", "cancel", "palette"
-]
+    "everywhere", "live", "episodes", "episode", "list",
+    "dialog", "form", "checks", "choice", "quit", "cancel", "palette",
+]  # fmt: skip
 
 
 class Command(NamedTuple):
@@ -35,15 +36,15 @@ COMMANDS: tuple[Command, ...] = (
     Command("app.zoom", "z", "Zoom", "zoom", "everywhere", "the focused pane alone, and back", False),
     Command("run.selected", "r", "Run", "run_selected", "live", "play the selected environment once"),
     Command("run.form", "R", "Run…", "run_form", "live", "choose what to play and how"),
-    Command("run.battery", "b", "Battery", "run_battery", "live", "play a tier of environments, one after the other"),
+    Command("run.battery", "b", "Battery", "run_battery", "live", "play all environments of a tier"),
     Command("run.repeat", "full_stop", "Again", "run_again", "live", "start the last run again"),
     Command("run.cancel", "x", "Cancel", "cancel", "live", "end the running batch"),
     Command("run.pause", "space", "Pause", "pause", "live", "pause or go on"),
     Command("run.step", "s", "Step", "step", "live", "play one step, then pause"),
-    Command("live.next", "right_square_bracket", "Next run", "next_running", "live", "watch the next running episode", False),
-    Command("live.previous", "left_square_bracket", "Previous run", "previous_running", "live", "watch the one before", False),
+    Command("live.next", "right_square_bracket", "Next run", "next_running", "live", "watch another one", False),
+    Command("live.previous", "left_square_bracket", "Previous run", "previous_running", "live", "and back", False),
     Command("live.open", "enter", "Open", "open", "live", "open the watched episode", False),
-    Command("live.view", "v", "View", "next_view", "live", "transcript, trace, rewards, one after the other", False),
+    Command("live.view", "v", "View", "next_view", "live", "transcript, trace, rewards", False),
     Command("episodes.open", "enter", "Open", "open", "episodes", "open the selected episode"),
     Command("episodes.filter", "slash", "Filter", "filter", "episodes", "show only rows that hold all given words"),
     Command("episodes.clear", "escape", "Clear filter", "clear_filter", "episodes", "show all rows again", False),
@@ -69,15 +70,19 @@ COMMANDS: tuple[Command, ...] = (
     Command("list.right", "l,right", "Right", "right", "list", "", False),
     Command("list.choose", "enter", "Choose", "choose", "list", "", False),
     Command("dialog.close", "escape,q", "Close", "close", "dialog", "back to the screen below"),
-    Command("form.start", "ctrl+s", "Start", "start", "form", "play what the form says"),
+    Command("form.start", "enter,ctrl+s", "Start", "start", "form", "play what the form says"),
     Command("form.next", "down", "Next field", "app.focus_next", "form", "", False),
     Command("form.previous", "up", "Previous field", "app.focus_previous", "form", "", False),
     Command("form.close", "escape", "Close", "close", "form", "play nothing"),
+    Command("checks.toggle", "space", "Choose", "check", "checks", "", False),
+    Command("checks.all", "a", "All or none", "all", "checks", "", False),
+    Command("choice.left", "left,h", "The one before", "left", "choice", "", False),
+    Command("choice.right", "right,l,space", "The next one", "right", "choice", "", False),
     Command("quit.stop", "s", "Stop them", "answer('stop')", "quit", "cancel what runs and waits, then leave"),
     Command("quit.leave", "l", "Leave them running", "answer('leave')", "quit", "the node goes on without the console"),
-    Command("quit.stay", "escape,q", "Stay", "answer('stay')", "quit", "go on watching"),
-    Command("cancel.batch", "x", "This environment", "answer('batch')", "cancel", "the next one of the battery starts"),
-    Command("cancel.battery", "b", "The whole battery", "answer('battery')", "cancel", "what waits is cancelled as well"),
+    Command("quit.stay", "escape,q", "Stay", "answer('stay')", "quit", "go on"),
+    Command("cancel.batch", "x", "This environment", "answer('batch')", "cancel", "the next one of its battery starts"),
+    Command("cancel.battery", "b", "The whole battery", "answer('battery')", "cancel", "what waits is cancelled too"),
     Command("cancel.nothing", "escape,q", "Nothing", "answer('nothing')", "cancel", "go on playing"),
     Command("palette.close", "escape", "Close", "close", "palette", "", False),
     Command("palette.down", "down,ctrl+n", "Down", "down", "palette", "", False),

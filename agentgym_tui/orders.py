@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from agentgym_tui.clean import Safe, join, message, own
 from agentgym_tui.session import Control, ControlFailed, Session
 from agentgym_tui.state import BatchRun, Episode
 from agentgym_tui.store import RunStore
@@ -21,7 +22,7 @@ _WAITING: Final = frozenset({"queued", "running", "paused"})
 
 
 class Player(NamedTuple):
-    """Who plays when nothing was chosen; ``trouble`` says why no model does, hostile text."""
+    """Who plays when nothing was chosen; ``model`` None for the profile's, ``trouble`` why none does, hostile text."""
 
     agent: str
     model: str | None
@@ -33,7 +34,7 @@ def default_player(store: RunStore) -> Player:
     trouble = model_trouble(store)
     if trouble:
         return Player(FALLBACK, None, trouble)
-    return Player(_model_agents(store)[0], next(iter(store.model_names), None), "")
+    return Player(_model_agents(store)[0], None, "")
 
 
 def model_trouble(store: RunStore) -> str:
@@ -61,7 +62,7 @@ def tiers(store: RunStore) -> list[tuple[str, list[str]]]:
         if env.tier:
             found.setdefault(env.tier, []).append(env.name)
     everything = [name for names in found.values() for name in names]
-    return [*found.items(), *[("all", everything)] * (len(found) > 1)]
+    return [*found.items(), *[("everything", everything)] * (len(found) > 1)]
 
 
 def waiting(store: RunStore) -> list[BatchRun]:
@@ -72,6 +73,12 @@ def waiting(store: RunStore) -> list[BatchRun]:
 def targets(batches: Sequence[BatchRun]) -> list[str]:
     """What to name in an order for all of them: a battery once."""
     return list(dict.fromkeys(batch.battery_id or batch.batch_id for batch in batches))
+
+
+def refusal_text(refused: ControlFailed) -> Safe:
+    """Why something was not done, and what to do about it."""
+    hint = [own("\n"), message(refused.hint)] if refused.hint else []
+    return join([message(str(refused)), *hint])
 
 
 class Orders:
@@ -90,12 +97,15 @@ class Orders:
         self.new_id = new_id or _new_id
         self.last: StartArgs | None = None
 
+    def player(self) -> Player:
+        """Who plays: as before, else by default."""
+        if self.last is not None and self.last.agent is not None:
+            return Player(self.last.agent, self.last.model, "")
+        return default_player(self._session.store)
+
     def once(self, envs: Sequence[str]) -> tuple[StartArgs, str]:
         """Each environment once, and why no model plays, hostile text."""
-        if self.last is not None and self.last.agent is not None:
-            player = Player(self.last.agent, self.last.model, "")
-        else:
-            player = default_player(self._session.store)
+        player = self.player()
         args = StartArgs(batch_id=self.new_id(), envs=list(envs), agent=player.agent, model=player.model)
         return args, player.trouble
 

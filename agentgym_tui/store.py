@@ -164,6 +164,7 @@ class RunStore:
         for row in rows:
             self._episodes.stored(row)
         self._envs.take_stored(rows)
+        self.n_ended += 1  # also without rows: files that cannot be shown may have been found
         self._changed()
 
     def fill(self, episode: Episode) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from agentgym_tui.cells import Cell, Column, Line, Tone
 from agentgym_tui.clean import Safe, line, own
-from agentgym_tui.episode_list import Entry, EpisodeList, Listed, key_of
+from agentgym_tui.episode_list import Entry, EpisodeList, Listed, exact, key_of
 from agentgym_tui.numbers import UNKNOWN, duration, quantity, reward
 from agentgym_tui.segments import joined, told
 from agentgym_tui.session import Unusable
@@ -101,7 +101,7 @@ def heading_lines(entry: Entry | None, state: Safe, place: Safe, width: int) -> 
         name = line(entry.path.name, 120) if entry else own("episode")
         return [joined([[Cell(name, "head")], told_of, where], width), [], [], []]
     return [
-        joined([_what(entry), [outcome_cell(entry)], told_of, *_numbers(entry), where], width),
+        joined([_what(entry), [outcome_cell(entry)], told_of, where, *_numbers(entry)], width),
         joined(list(_played_by(entry)), width),
         joined(list(_names(entry)), width),
         joined([[Cell(error_of(entry), "bad")]], width),
@@ -142,7 +142,7 @@ def _row(episode: Listed) -> Sequence[Cell]:
     return [
         Cell(when(episode.started_at), "dim"),
         Cell(line(episode.env, 60) or UNKNOWN),
-        Cell(_exact(episode.task_index), "dim"),
+        Cell(exact(episode.task_index), "dim"),
         outcome_cell(episode),
         Cell(reward(episode.reward), _tone(episode)),
         Cell(quantity(episode.rounds)),
@@ -172,7 +172,7 @@ def _tone(episode: Listed) -> Tone:
 
 
 def _what(episode: Listed) -> Line:
-    return [Cell(line(episode.env, 60) or UNKNOWN, "head"), Cell(own(f" task {_exact(episode.task_index)}"))]
+    return [Cell(line(episode.env, 60) or UNKNOWN, "head"), Cell(own(f" task {exact(episode.task_index)}"))]
 
 
 def _numbers(episode: Listed) -> Iterator[Line]:
@@ -198,7 +198,7 @@ def _names(episode: Listed) -> Iterator[Line]:
     yield [Cell(line(episode.episode_id, 40))]
     yield [Cell(when(episode.started_at, year=True), "dim")]
     yield [Cell(own(f"attempt {quantity(episode.attempt)}"), "dim")]
-    yield [Cell(own(f"seed {_exact(episode.seed)}"), "dim")]
+    yield [Cell(own(f"seed {exact(episode.seed)}"), "dim")]
     yield [Cell(own("batch "), "dim"), Cell(line(episode.batch_id, 40) or UNKNOWN, "dim")]
     if episode.profile:
         yield [Cell(line(episode.profile, 64), "dim")]
@@ -206,11 +206,6 @@ def _names(episode: Listed) -> Iterator[Line]:
 
 def _tokens(episode: Listed) -> int:
     return episode.tokens.total if isinstance(episode, Episode) else episode.tokens_prompt + episode.tokens_completion
-
-
-def _exact(number: int | None) -> Safe:
-    """All digits of what is no quantity, unless there are too many."""
-    return own(str(number)) if number is not None and abs(number) < 10**15 else quantity(number)
 
 
 def _counted(n: int, noun: str) -> str:

@@ -8,39 +8,45 @@ from typing import Final
 from rich.cells import cell_len
 
 from agentgym_tui.cells import Cell, Line
-from agentgym_tui.clean import Safe, is_hostile, line, own
+from agentgym_tui.clean import Safe, is_hostile, join, line, own
 from agentgym_tui.numbers import quantity
-from agentgym_tui.segments import joined, told
+from agentgym_tui.segments import cut, joined, told
 from agentgym_tui.state import Environment, Episode, Step
 from agentgym_tui.store import Note, RunStore
-from agentgym_tui.views import StepRows, action_text
+from agentgym_tui.views import action_text
 from agentgym_tui.views_status import running_line
 
 FOLLOWING: Final = Cell(own("following"), "dim")
 NOT_FOLLOWING: Final = Cell(own("not following (G)"), "warn")
 
 
-def environments_title(store: RunStore, width: int) -> list[Line]:
-    """How many there are, and of which profile."""
+def environments_title(store: RunStore, selected: str, width: int) -> list[Line]:
+    """How many there are; what the selected one lacks, else of which profile they are."""
+    env = store.envs.get(selected)
     profile = next((node.profile for node in store.nodes.values() if node.profile), "")
     note = [Cell(line(profile, 40), "dim")] if profile else []
-    return [spread(_titled("Environments", quantity(len(store.envs)) if store.envs else own("")), note, width)]
+    if env is not None and env.cause:
+        note = [cut(join([line(env.name, 30), own(": "), told(env.cause)]), max(width - 18, 0), "warn")]
+    number = quantity(len(store.envs)) if store.envs else own("")
+    return [spread(_titled("Environments", number), note, width)]
 
 
 def steps_title(store: RunStore, episode: Episode | None, following: bool, width: int) -> list[Line]:
     """What is watched, and whether its newest step is."""
-    note = _following(following) if episode is not None else []
+    note = [FOLLOWING if following else NOT_FOLLOWING] if episode is not None else []
     return [spread(running_line(store, episode, max(width - _width(note) - 2, 0)), note, width)]
 
 
 def transcript_title(step: int | None, following: bool, width: int) -> list[Line]:
     """Which step is shown."""
-    return [spread(_titled("Transcript", own(f"step {step}") if step is not None else own("")), _following(following), width)]
+    what = own(f"step {step}" if step is not None else "")
+    return [spread(_titled("Transcript", what), _following(following), width)]
 
 
 def trace_title(n_spans: int, following: bool, width: int) -> list[Line]:
     """How many spans there are."""
-    return [spread(_titled("Trace", own(f"{quantity(n_spans)} spans") if n_spans else own("")), _following(following), width)]
+    what = own(f"{quantity(n_spans)} spans" if n_spans else "no span is over yet")
+    return [spread(_titled("Trace", what), _following(following), width)]
 
 
 def rewards_title(env: str, width: int) -> list[Line]:
@@ -61,7 +67,7 @@ def environment_text(env: Environment) -> str | None:
     return _hostile([env.name, env.cause or "", env.transport, env.ram, env.tier])
 
 
-def step_text(step: Step | None, rows: StepRows) -> str | None:
+def step_text(step: Step | None) -> str | None:
     """What is shown of a step, as it came, where cleaning changes it."""
     return _hostile([action_text(step.action)]) if step is not None else None
 
@@ -78,7 +84,7 @@ def _titled(name: str, what: Safe) -> list[Cell]:
 
 
 def _following(following: bool) -> list[Cell]:
-    return [FOLLOWING if following else NOT_FOLLOWING]
+    return [] if following else [NOT_FOLLOWING]
 
 
 def _hostile(texts: Sequence[str]) -> str | None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
 from agentgym_tui.clean import own
 from agentgym_tui.views_message import Block, block
 from agentgym_tui.views_trace import SpanRows
@@ -33,6 +31,8 @@ def transcript_text(blocks: Iterable[Block]) -> str:
 def spans_text(spans: Sequence[Span], *, raw: bool) -> str:
     """Spans as an indented tree with durations, or ``raw`` as JSON with everything they hold."""
     if raw:
-        return msgspec.json.encode(spans, enc_hook=str).decode()
+        from runner.store.encoding import encode
+
+        return encode(spans).decode()
     rows = SpanRows(spans)
     return "\n".join(f"{rows.name(index).text}  {rows.duration(index).text}" for index in range(len(rows)))

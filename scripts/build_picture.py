@@ -1,25 +1,96 @@
-"""Write the pictures of the console: a real one, beside a real node that the oracle keeps busy.
+"""Write the pictures of the console: the real one, beside a real node that the oracle keeps busy.
 
     python -m scripts.build_picture [FOLDER]
 
-Each run has other ids, times and loads; the tasks and what is played are the same.
+Each run has other ids, times and loads; what is played is the same.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import re
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
+
+from textual.pilot import Pilot
+from ulid import ULID
 
 from agentgym_tui.app import Console
 from agentgym_tui.launch import Wanted
+from agentgym_tui.session import Control
 from agentgym_tui.sessions import NodeSession
-from textual.pilot import Pilot
+from runner.events.control import StartArgs
 
-DOCS = Path(__file__).resolve().parent.parent / "docs" / "pictures"
-SIZE = (120, 36)
-WAIT_S = 60.0
+PICTURES: Final = Path(__file__).resolve().parent.parent / "docs" / "pictures"
+NODE: Final = "field-runner"
+SIZE: Final = (120, 36)
+WAIT_S: Final = 60.0
+POLL_S: Final = 0.02
+ENVS: Final = ("BabyAI", "TextCraft", "Maze", "Wordle")
+N_EPISODES, N_SHOWN = 40, 24
+"""Episodes of each environment, and how many of the last one are over when the picture is taken."""
+
+
+def main(folder: Path = PICTURES) -> None:
+    """Write all pictures, each as an SVG file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, svg in asyncio.run(pictures()).items():
+        (folder / f"{name}.svg").write_text(svg, "utf-8")
+
+
+async def pictures() -> dict[str, str]:
+    """The screens by name, as SVG."""
+    with tempfile.TemporaryDirectory(prefix="agentgym-") as folder:
+        session = NodeSession(Wanted(data_dir=f"{folder}/data", node=NODE))
+        app = Console(session)
+        taken: dict[str, str] = {}
+        async with app.run_test(size=SIZE) as pilot:
+            await _until(pilot, lambda: session.store.link.status == "connected" and bool(session.store.agents))
+            await _take_all(pilot, session, taken)
+            await _control(session).shutdown(drain=False)
+        return taken
+
+
+def _control(session: NodeSession) -> Control:
+    if session.control is None:
+        raise RuntimeError("a session of an own node can always ask it")
+    return session.control
+
+
+async def _take_all(pilot: Pilot[None], session: NodeSession, taken: dict[str, str]) -> None:
+    async def take(name: str, *keys: str) -> None:
+        for key in keys:
+            await pilot.press(key)
+            await pilot.pause(0.5)
+        taken[name] = pilot.app.export_screenshot(title="agentgym-tui launch")
+
+    await take("empty")
+    await _play(pilot, session)
+    await take("live", "s", "s", "s")
+    await take("form", "R")
+    await take("battery", "escape", "b")
+    await take("help", "escape", "question_mark")
+    await take("episodes", "escape", "x", "2")
+    await take("episode", "j", "enter")
+    await take("trace", "w")
+
+
+async def _play(pilot: Pilot[None], session: NodeSession) -> None:
+    """Play every environment, and pause within the last one."""
+    args = StartArgs(batch_id=str(ULID()), envs=list(ENVS), agent="oracle", repeat=N_EPISODES)
+    last = (await _control(session).start(args))[-1].batch_id
+    await _until(pilot, lambda: last in session.store.batches and session.store.batches[last].n_done >= N_SHOWN)
+    await _control(session).order("pause", batch_id=last)
+    await _until(pilot, lambda: any(episode.paused for episode in session.store.running()))
+
+
+async def _until(pilot: Pilot[None], holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not holds():
+            await pilot.pause(POLL_S)
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:2]))

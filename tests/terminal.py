@@ -141,10 +141,11 @@ class Terminal:
         deadline = time.monotonic() + timeout_s
         with self._news:
             while not holds():
-                if self._closed or time.monotonic() > deadline:
-                    why = "the program has ended" if self._closed else f"not within {timeout_s:g} s"
+                ended = self.process.poll() is not None
+                self._news.wait(_POLL_S)  # also after its end: its last words may be on their way
+                if (ended or time.monotonic() > deadline) and not holds():
+                    why = f"it ended ({self.process.returncode})" if ended else f"not within {timeout_s:g} s"
                     raise AssertionError(f"{wanted!r}: {why}\n{self.text}")
-                self._news.wait(_POLL_S)
 
     def wait_gone(self, unwanted: str, timeout_s: float = 20.0) -> None:
         self.wait_for(lambda: unwanted not in self.text, timeout_s)

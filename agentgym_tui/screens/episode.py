@@ -12,7 +12,6 @@ from textual.binding import BindingType
 from textual.containers import Container
 from textual.screen import Screen
 from textual.timer import Timer
-from textual.widgets import Footer
 
 from agentgym_tui.cells import Line
 from agentgym_tui.clean import Safe, message, own
@@ -28,8 +27,8 @@ from agentgym_tui.store import RunStore
 from agentgym_tui.views import STEP_COLUMNS, StepRows
 from agentgym_tui.views_list import error_of, heading_lines
 from agentgym_tui.widgets.drawn_lines import NoLines
-from agentgym_tui.widgets.heading import Heading
 from agentgym_tui.widgets.lines import LineView
+from agentgym_tui.widgets.status import KeyLine, News
 from agentgym_tui.widgets.table import Table
 
 STALE_S: Final = 0.2
@@ -66,11 +65,11 @@ class EpisodeScreen(Screen[str]):
 
     def compose(self) -> ComposeResult:
         """Heading, steps, views."""
-        yield Heading(id="heading")
+        yield News(id="heading")
         with Container(id="episode"):
             yield Table(STEP_COLUMNS, id="steps")
             yield EpisodeViews(id="views")
-        yield Footer(show_command_palette=False)
+        yield KeyLine("episode")
 
     def on_mount(self) -> None:
         """Start with the given one."""
@@ -227,7 +226,7 @@ class EpisodeScreen(Screen[str]):
         def make(width: int) -> list[Line]:
             return heading_lines(entry, state, place, width)
 
-        self.query_one("#heading", Heading).show(make)
+        self.query_one("#heading", News).show(make)
         self.set_class(bool(error_of(entry)), "-failed")
 
     def _tell(self, text: str, *, failed: bool = False) -> None:

@@ -114,8 +114,8 @@ class EpisodeViews(Vertical):
         """Which step it is, and what Enter does where there is more of it."""
         if self._loaded is None or self.tab != "transcript":
             return []
-        more = "hides" if self._full else "shows" if any(shown.kind == "note" for shown in self._blocks) else ""
-        return [Cell(own(f"step {self._step}" + f" · enter {more} earlier messages" * bool(more)), "dim")]
+        more = "fewer" if self._full else "all" if any(shown.kind == "note" for shown in self._blocks) else ""
+        return [Cell(own(f"step {self._step}" + f" · enter: {more} messages" * bool(more)), "dim")]
 
     def _fill(self) -> None:
         """Make what is shown now."""

@@ -10,9 +10,9 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.screen import Screen
-from textual.widgets import Footer, Input
+from textual.widgets import Input
 
-from agentgym_tui.cells import Line
+from agentgym_tui.cells import Cell, Line
 from agentgym_tui.clean import Safe, own
 from agentgym_tui.episode_list import EpisodeList, hostile_fields
 from agentgym_tui.keymap import bindings
@@ -21,9 +21,10 @@ from agentgym_tui.screens.filter import MAX_WORDS, FilterInput
 from agentgym_tui.segments import told
 from agentgym_tui.session import Session
 from agentgym_tui.store import RunStore
+from agentgym_tui.views import status_line
 from agentgym_tui.views_list import EPISODE_COLUMNS, EpisodeRows, list_line, no_rows
-from agentgym_tui.widgets.heading import Heading
 from agentgym_tui.widgets.lines import LineView
+from agentgym_tui.widgets.status import KeyLine, News
 from agentgym_tui.widgets.table import Table
 from runner.errors import StoreError
 
@@ -58,14 +59,16 @@ class Episodes(Screen[None]):
         self._n_read: int | None = None
         self._reading = self._was_read = False
         self._state: Safe = own("reading …" if session.library else "")
+        self._failure: Safe = own("")
 
     def compose(self) -> ComposeResult:
         """Heading, filter, list."""
-        yield Heading(self._summary, id="summary")
-        yield FilterInput(placeholder="words that the episode must hold", id="filter", max_length=MAX_WORDS)
+        yield News(self._summary, id="summary")
+        yield FilterInput(placeholder="words it must hold, such as: wordle error #7", id="filter", max_length=MAX_WORDS)
         yield EpisodeTable(EPISODE_COLUMNS, self._rows, id="episodes")
-        yield Heading(self._nothing, id="nothing")
-        yield Footer(show_command_palette=False)
+        yield News(self._nothing, id="nothing")
+        yield News(self._status, id="status")
+        yield KeyLine("episodes")
 
     def on_screen_resume(self) -> None:
         """Catch up with what happened meanwhile."""
@@ -77,7 +80,7 @@ class Episodes(Screen[None]):
             self._show()
         else:
             self._table.refresh_lines()
-            self.query_one("#summary", Heading).show(self._summary)
+            self._show_around()
         if self._session.library is not None and self._n_read != store.n_ended and not self._reading:
             self._reading = True
             self.run_worker(self._read(), group="read")
@@ -147,10 +150,11 @@ class Episodes(Screen[None]):
         try:
             rows = await asyncio.to_thread(library.rows)
         except StoreError as exc:
-            self._state = own(f"✗ {told(exc)}")
+            self._failure = own(f"✗ {told(exc)}")
         else:
-            self._state = own("")
+            self._failure = own("")
             self._list.take_stored(rows, library.unusable)
+        self._state = own("")
         self._show()
         if not self._was_read:  # nobody has chosen yet what is above the rows that came
             self._was_read = True
@@ -158,12 +162,19 @@ class Episodes(Screen[None]):
 
     def _show(self) -> None:
         self.set_class(not self._list.shown, "-empty")
+        self.set_class(bool(self._failure), "-failed")
         self._table.show(self._rows)
-        self.query_one("#summary", Heading).show(self._summary)
-        self.query_one("#nothing", Heading).show(self._nothing)
+        self._show_around()
+
+    def _show_around(self) -> None:
+        for name, make in (("summary", self._summary), ("nothing", self._nothing), ("status", self._status)):
+            self.query_one(f"#{name}", News).show(make)
 
     def _summary(self, width: int) -> list[Line]:
-        return [list_line(self._list, self._state, width)]
+        return [list_line(self._list, self._state, width), [Cell(self._failure, "bad")]]
 
     def _nothing(self, width: int) -> list[Line]:
         return no_rows(self._list, self._session.read_only)
+
+    def _status(self, width: int) -> list[Line]:
+        return [status_line(self._session.store, self._session.title, width)]

@@ -38,7 +38,7 @@ class MadeLines:
         return str(index)
 
 
-class Heading(DrawnLines):
+class Heading(DrawnLines, can_focus=False):
     """Lines of safe text that cannot be focused or scrolled; as many as the style has room for."""
 
     DEFAULT_CSS = """

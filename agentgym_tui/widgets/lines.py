@@ -185,7 +185,7 @@ class LineView(DrawnLines, can_focus=True, inherit_bindings=False):
             self.follow = False
         if self.cursor_type == "none" and self._n_lines:
             top = round(new_value)
-            self._put(max(top, min(self._cursor, top + self._page() - 1, self._n_lines - 1)))
+            self._put(min(max(top, min(self._cursor, top + self._page() - 1)), self._n_lines - 1))
 
     def on_mount(self) -> None:
         """Take in what was given at first."""

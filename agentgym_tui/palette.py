@@ -1,0 +1,122 @@
+"""The palette: every command that can be given, found by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.screen import ModalScreen
+from textual.widgets import Input
+
+from agentgym_tui.cells import Cell, FixedLines, Line
+from agentgym_tui.clean import line, own
+from agentgym_tui.keymap import bindings, shown_keys
+from agentgym_tui.reach import Reachable
+from agentgym_tui.widgets.dialog import Dialog
+from agentgym_tui.widgets.lines import LineView
+
+if TYPE_CHECKING:
+    from textual.app import App
+
+MAX_WORDS: Final = 60
+_TITLE: Final = 14
+_KEY: Final = 6
+
+
+class WordsInput(Input):
+    """What one looks for; what is pasted is made safe."""
+
+    def replace(self, text: str, start: int, end: int) -> None:
+        """All that is typed or pasted comes through here."""
+        super().replace(line(text, MAX_WORDS), start, end)
+
+
+class Palette(ModalScreen[Reachable]):
+    """Chooses a command.
+
+    Args:
+        commands: those that can be given.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("palette")]
+    AUTO_FOCUS = "#words"
+
+    def __init__(self, commands: Sequence[Reachable]) -> None:
+        super().__init__()
+        self._commands = [each for each in commands if each.command.place != "list"]
+        self._found = self._commands
+        self._list = LineView(id="commands")
+
+    def compose(self) -> ComposeResult:
+        """What to look for, and what there is."""
+        with Dialog(own("Commands"), keys=own("↑ ↓ enter · esc closes")):
+            yield WordsInput(placeholder="type a part of its name", id="words", compact=True, max_length=MAX_WORDS)
+            yield self._list
+
+    def on_mount(self) -> None:
+        """Show all."""
+        self._show()
+
+    def action_close(self) -> None:
+        """Do nothing."""
+        self.dismiss()
+
+    def action_down(self) -> None:
+        """The next one."""
+        self._list.action_down()
+
+    def action_up(self) -> None:
+        """The one before."""
+        self._list.action_up()
+
+    @on(Input.Changed)
+    def _searched(self, event: Input.Changed) -> None:
+        self._found = search(self._commands, event.value)
+        self._show()
+
+    @on(Input.Submitted)
+    def _submitted(self) -> None:
+        self._list.action_choose()
+
+    @on(LineView.Chosen)
+    def _chosen(self, chosen: LineView.Chosen) -> None:
+        self.dismiss(self._found[chosen.index])
+
+    def _show(self) -> None:
+        self._list.show(FixedLines([_line(each) for each in self._found]))
+        self._list.move_to(0)
+
+
+def search(commands: Sequence[Reachable], text: str) -> list[Reachable]:
+    """Those in whose name or help all words are, those with all of them in the name first."""
+    words = text.casefold().split()
+    found = [each for each in commands if all(word in _text(each) for word in words)]
+    return sorted(found, key=lambda each: not all(word in each.command.title.casefold() for word in words))
+
+
+def run_chosen(app: App[None]) -> Callable[[Reachable | None], None]:
+    """What to do with the result."""
+
+    def run(chosen: Reachable | None) -> None:
+        if chosen is not None:
+            app.call_later(app.run_action, chosen.command.action, chosen.node)
+
+    return run
+
+
+def _line(each: Reachable) -> Line:
+    command = each.command
+    key = shown_keys(command.keys)[0]
+    return [
+        Cell(own(f"{key:<{_KEY}}"), "accent"),
+        Cell(own(f"{command.title:<{_TITLE}}")),
+        Cell(own(command.help), "dim"),
+    ]
+
+
+def _text(each: Reachable) -> str:
+    command = each.command
+    return f"{command.title} {command.help} {command.id}".casefold()

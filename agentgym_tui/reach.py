@@ -1,0 +1,37 @@
+"""Which commands of ``keymap`` can be given right now, and to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from textual.binding import Binding
+
+from agentgym_tui.keymap import COMMANDS, Command
+
+if TYPE_CHECKING:
+    from textual.app import App
+    from textual.dom import DOMNode
+
+_BY_ID: Final = {command.id: command for command in COMMANDS}
+
+
+class Reachable(NamedTuple):
+    """A command, and what takes it."""
+
+    command: Command
+    node: DOMNode
+
+
+def reachable(app: App[None]) -> list[Reachable]:
+    """Those of the screen, then those of the focused list, then those that work everywhere."""
+    screen, focused = app.screen, app.focused
+    nodes: list[DOMNode] = [screen, *([focused] if focused is not None else []), app]
+    return [Reachable(command, node) for node in nodes for command in _commands(node)]
+
+
+def _commands(node: DOMNode) -> Iterator[Command]:
+    for binding in type(node).BINDINGS:
+        command = _BY_ID.get(binding.id or "") if isinstance(binding, Binding) else None
+        if command is not None and node.check_action(command.action, ()) is not False:
+            yield command

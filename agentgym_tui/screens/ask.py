@@ -1,0 +1,86 @@
+"""Questions with a few answers, each with a key and a button."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Button
+
+from agentgym_tui.cells import Cell, Line
+from agentgym_tui.clean import Safe, line, own
+from agentgym_tui.keymap import COMMANDS, Place, bindings, shown_keys
+from agentgym_tui.state import BatchRun
+from agentgym_tui.widgets.dialog import Dialog
+from agentgym_tui.widgets.heading import Heading
+
+
+class Ask(ModalScreen[str]):
+    """A question; the result is the answer's name.
+
+    Args:
+        title: what it is about.
+        question: in a line or a few.
+        place: the answers are its commands, ``answer('…')``.
+        default: the answer of the button that has the focus.
+    """
+
+    AUTO_FOCUS = ""
+
+    def __init__(self, title: Safe, question: Sequence[Line], *, place: Place, default: str) -> None:
+        super().__init__()
+        self._title = title
+        self._question = question
+        self._answers = [command for command in COMMANDS if command.place == place]
+        self._default = default
+
+    def compose(self) -> ComposeResult:
+        """The question and a button for each answer."""
+        with Dialog(self._title, keys=own("tab and enter choose")):
+            question = Heading(lambda _: self._question, id="question")
+            question.styles.height = len(self._question) + 2
+            yield question
+            for command in self._answers:
+                with Horizontal(classes="answer"):
+                    label = f"{command.title} ({shown_keys(command.keys)[0]})"
+                    yield Button(Content(label), id=_name(command.action), compact=True)
+                    about = command.help
+                    yield Heading(lambda _, about=about: [[Cell(own(about), "dim")]])  # type: ignore[misc]
+
+    def on_mount(self) -> None:
+        """What enter does."""
+        self.query_one(f"#{self._default}").focus()
+
+    def action_answer(self, answer: str) -> None:
+        """This one."""
+        self.dismiss(answer)
+
+    @on(Button.Pressed)
+    def _pressed(self, pressed: Button.Pressed) -> None:
+        self.dismiss(pressed.button.id or "")
+
+
+class CancelWhat(Ask):
+    """Asks how much of a battery is to be cancelled.
+
+    Args:
+        batch: what is played.
+        n_more: batches that wait.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("cancel")]
+
+    def __init__(self, batch: BatchRun, n_more: int) -> None:
+        what = "1 environment waits" if n_more == 1 else f"{n_more} environments wait"
+        question = [[Cell(line(batch.env, 40), "head"), Cell(own(f" is played, {what} in its battery."))]]
+        super().__init__(own("Cancel what?"), question, place="cancel", default="nothing")
+
+
+def _name(action: str) -> str:
+    return action.split("'")[1]

@@ -1,0 +1,161 @@
+"""The run form: what to play, who plays, how often and how long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Final
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Button, Input
+
+from agentgym_tui.cells import Cell, Line
+from agentgym_tui.clean import Safe, join, line, own
+from agentgym_tui.form_values import BY_PROFILE, FIELDS, Field, FieldId, Parsed, parse, texts_of
+from agentgym_tui.keymap import bindings
+from agentgym_tui.orders import BASELINES, FALLBACK, Orders, model_trouble, startable_agents
+from agentgym_tui.segments import told
+from agentgym_tui.session import Session
+from agentgym_tui.widgets.choices import CheckList, OneOf
+from agentgym_tui.widgets.dialog import Dialog
+from agentgym_tui.widgets.heading import Heading
+from agentgym_tui.widgets.lines import LineView
+from runner.events.control import StartArgs
+
+DIGITS: Final = r"[0-9.]*"
+MAX_DIGITS: Final = 19
+NO_MODEL: Final = own("none is needed")
+ANY_MODEL: Final = own("the profile's")
+
+
+class RunForm(ModalScreen[StartArgs]):
+    """Asks what to play; the result is what to start.
+
+    Args:
+        session: what can be played.
+        orders: knows what was played last.
+        envs: the environments that are chosen at first.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("form")]
+    AUTO_FOCUS = "#envs"
+
+    def __init__(self, session: Session, orders: Orders, envs: Sequence[str]) -> None:
+        super().__init__()
+        store = session.store
+        self._orders = orders
+        self._known = list(store.envs)
+        self._agents = startable_agents(store)
+        self._models = store.model_names
+        self._trouble = session.read_only or model_trouble(store)
+        player = orders.player()
+        chosen = {number for number, env in enumerate(self._known) if env in envs}
+        self._envs = CheckList([line(env, 24) for env in self._known], chosen, id="envs")
+        agent = self._agents.index(player.agent) if player.agent in self._agents else self._agents.index(FALLBACK)
+        self._agent = OneOf([line(each, 24) for each in self._agents], agent, id="agent")
+        self._model = OneOf(self._model_names(), id="model")
+        self._texts = texts_of(orders.last)
+        self._envs_error: Safe | None = None
+
+    def compose(self) -> ComposeResult:
+        """The environments at the left, the rest at the right."""
+        with Dialog(own("Run"), keys=own("enter starts · tab next · space chooses · esc closes"), id="form"):
+            yield Heading(self._note, id="note")
+            with Horizontal(id="columns"):
+                with Vertical(id="where"):
+                    yield Heading(self._envs_title, id="envs-title")
+                    yield self._envs
+                with Vertical(id="how"):
+                    yield from self._row(own("agent"), self._agent)
+                    yield from self._row(own("model"), self._model)
+                    for field in FIELDS:
+                        yield from self._row(field.title, self._input(field), field)
+            with Horizontal(id="buttons"):
+                yield Button(Content("Start"), id="start", compact=True, variant="primary")
+                yield Button(Content("Close"), id="close", compact=True)
+
+    def action_start(self) -> None:
+        """Start, unless something is wrong."""
+        parsed = self._parsed()
+        self._say(parsed.errors)
+        if parsed.args is not None:
+            self.dismiss(parsed.args)
+
+    def action_close(self) -> None:
+        """Start nothing."""
+        self.dismiss()
+
+    @on(Button.Pressed, "#start")
+    @on(Input.Submitted)
+    @on(LineView.Chosen)
+    def _start_pressed(self) -> None:
+        self.action_start()
+
+    @on(Button.Pressed, "#close")
+    def _close_pressed(self) -> None:
+        self.action_close()
+
+    @on(OneOf.Changed)
+    @on(Input.Changed)
+    def _edited(self) -> None:
+        self._model.offer(self._model_names())
+        self._say(self._parsed().errors)
+
+    def _model_names(self) -> list[Safe]:
+        if self._agents[self._agent.index] in BASELINES:
+            return [NO_MODEL]
+        return [ANY_MODEL, *(line(each, 24) for each in self._models)]
+
+    def _row(self, title: Safe, widget: OneOf | Input, field: Field | None = None) -> Iterator[Horizontal]:
+        about = Heading(lambda _: [_about(field)], id=f"about-{field.id}") if field else None
+        name = Heading(lambda _: [[Cell(title, "dim")]], classes="name")
+        yield Horizontal(name, widget, *([about] if about else []), classes="row")
+
+    def _input(self, field: Field) -> Input:
+        return Input(
+            self._texts[field.id],
+            id=field.id,
+            restrict=DIGITS,
+            max_length=MAX_DIGITS,
+            placeholder=BY_PROFILE if field.optional else "",
+            compact=True,
+            select_on_focus=True,
+        )
+
+    def _parsed(self) -> Parsed:
+        agent = self._agents[self._agent.index]
+        model = None if agent in BASELINES or not self._model.index else self._models[self._model.index - 1]
+        texts: dict[FieldId, str] = {field.id: self.query_one(f"#{field.id}", Input).value for field in FIELDS}
+        envs = [self._known[index] for index in sorted(self._envs.chosen)]
+        return parse(texts, envs=envs, agent=agent, model=model, batch_id=self._orders.new_id())
+
+    def _say(self, errors: Mapping[str, Safe]) -> None:
+        """Say what is wrong beside each field."""
+        self._envs_error = errors.get("envs")
+        self.query_one("#envs-title", Heading).show(self._envs_title)
+        for field in FIELDS:
+            error = errors.get(field.id)
+            cells = [Cell(join([own("✗ "), error]), "bad")] if error else _about(field)
+            self.query_one(f"#about-{field.id}", Heading).show(lambda _, cells=cells: [cells])  # type: ignore[misc]
+
+    def _note(self, width: int) -> list[Line]:
+        if not self._trouble:
+            return []
+        offer = own("agent oracle plays without a model")
+        return [
+            [Cell(join([own("! "), told(self._trouble, 200)]), "warn")],
+            [Cell(own("  → "), "dim"), Cell(offer, "accent")],
+        ]
+
+    def _envs_title(self, width: int) -> list[Line]:
+        if self._envs_error:
+            return [[Cell(join([own("✗ "), self._envs_error]), "bad")]]
+        return [[Cell(own("environments"), "dim")]]
+
+
+def _about(field: Field) -> Line:
+    return [Cell(field.about, "dim")]

@@ -1,0 +1,159 @@
+"""What can be started and commanded from a screen."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import ClassVar
+
+from textual.binding import BindingType
+from textual.screen import Screen
+
+from agentgym_tui.clean import Safe, join, line, message, own
+from agentgym_tui.keymap import bindings
+from agentgym_tui.numbers import quantity
+from agentgym_tui.orders import Orders, refusal_text, targets, waiting
+from agentgym_tui.session import ControlFailed, Session
+from agentgym_tui.state import BatchRun, Episode
+from runner.events.control import StartArgs
+
+
+class RunScreen(Screen[None]):
+    """A screen from which episodes are played.
+
+    Args:
+        session: whose node plays them.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("live")]
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.session = session
+        self.orders = Orders(session)
+
+    def selected(self) -> str:
+        """The selected environment, "" for none."""
+        raise NotImplementedError
+
+    def watched(self) -> Episode | None:
+        """The episode that is shown."""
+        raise NotImplementedError
+
+    def started(self, args: StartArgs) -> None:
+        """Something was started."""
+        raise NotImplementedError
+
+    def tell(self, text: Safe, *, failed: bool = False) -> None:
+        """Say something in passing."""
+        self.notify(text, severity="error" if failed else "information", markup=False)
+
+    def action_run_selected(self) -> None:
+        """Play the selected environment once."""
+        if env := self.selected():
+            self._play_once([env])
+        else:
+            self.tell(own("no environment is selected: the node has not said yet what it can play"), failed=True)
+
+    def action_run_form(self, *envs: str) -> None:
+        """Choose what to play."""
+        from agentgym_tui.screens.form import RunForm
+
+        chosen = list(envs) or [env for env in [self.selected()] if env]
+        self.app.push_screen(RunForm(self.session, self.orders, chosen), self._chosen)
+
+    def action_run_battery(self) -> None:
+        """Choose a tier to play."""
+        from agentgym_tui.screens.battery import Battery
+
+        self.app.push_screen(Battery(self.session.store, self.orders.player()), self._tier_chosen)
+
+    def action_run_again(self) -> None:
+        """The last run once more."""
+        try:
+            self._chosen(self.orders.again())
+        except ControlFailed as exc:
+            self.tell(refusal_text(exc), failed=True)
+
+    def action_cancel(self) -> None:
+        """End the batch that is played; of a battery with more to play ask how much."""
+        batch = self._batch()
+        if batch is None:
+            self.tell(own("nothing runs that could be cancelled"))
+            return
+        others = [
+            each for each in waiting(self.session.store) if each.battery_id and each.battery_id == batch.battery_id
+        ]
+        if len(others) < 2:
+            self._order(self._cancel([batch]))
+            return
+        from agentgym_tui.screens.ask import CancelWhat
+
+        def answered(answer: str | None) -> None:
+            if answer in ("batch", "battery"):
+                self._order(self._cancel([batch] if answer == "batch" else others))
+
+        self.app.push_screen(CancelWhat(batch, len(others) - 1), answered)
+
+    def action_pause(self) -> None:
+        """Pause the batch that is watched, or let it go on."""
+        if (episode := self._playing()) is not None:
+            self._order(self._pause(episode))
+
+    def action_step(self) -> None:
+        """One step of the watched episode."""
+        if (episode := self._playing()) is not None:
+            self._order(self.orders.step(episode))
+
+    def _play_once(self, envs: list[str]) -> None:
+        args, trouble = self.orders.once(envs)
+        self._order(self._start(args, trouble))
+
+    def _tier_chosen(self, envs: list[str] | None) -> None:
+        if envs:
+            self._play_once(envs)
+
+    def _chosen(self, args: StartArgs | None) -> None:
+        if args is not None:
+            self._order(self._start(args))
+
+    def _playing(self) -> Episode | None:
+        episode = self.watched()
+        if episode is None or not episode.running:
+            self.tell(own("no running episode is watched"))
+            return None
+        return episode
+
+    def _batch(self) -> BatchRun | None:
+        """The batch of the watched episode, as long as it is played, else the one that is."""
+        store, episode = self.session.store, self.watched()
+        batch = store.batches.get(episode.batch_id) if episode is not None and episode.running else None
+        return batch or store.active_batch() or next(iter(waiting(store)), None)
+
+    def _order(self, order: Awaitable[object]) -> None:
+        self.run_worker(self._obeyed(order), group="orders")
+
+    async def _obeyed(self, order: Awaitable[object]) -> None:
+        try:
+            await order
+        except ControlFailed as exc:
+            self.tell(refusal_text(exc), failed=True)
+
+    async def _start(self, args: StartArgs, trouble: str = "") -> None:
+        await self.orders.start(args)
+        who = line(f"{args.agent} {args.model}" if args.model else args.agent or "?", 60)
+        because = [own("\n"), message(trouble)] if trouble else []
+        n_episodes = len(args.envs) * args.repeat * args.attempts
+        what = own("" if n_episodes == 1 else f", {quantity(n_episodes)} episodes")
+        envs = line(", ".join(args.envs[:4]) + ", …" * (len(args.envs) > 4), 120)
+        self.tell(join([who, own(" plays "), envs, what, *because]))
+        self.started(args)
+
+    async def _pause(self, episode: Episode) -> None:
+        done = await self.orders.pause_or_resume(episode)
+        self.tell(join([line(episode.env, 40), own(f" {done}")]))
+
+    async def _cancel(self, batches: list[BatchRun]) -> None:
+        whole = len(batches) > 1
+        await self.orders.cancel(targets(batches) if whole else [batches[0].batch_id])
+        what = own("the battery") if whole else line(batches[0].env, 40)
+        self.tell(join([own("cancelled: "), what, own(", . plays it again" if self.orders.last else "")]))

@@ -1,0 +1,6 @@
+"""SQLGym: answer a question about a database with one SQL query."""
+
+from runner.envs.sqlgym.environment import SQLGym
+from runner.envs.sqlgym.oracle import SQLGymOracle
+
+__all__ = ["SQLGym", "SQLGymOracle"]

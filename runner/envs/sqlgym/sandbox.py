@@ -1,0 +1,63 @@
+"""The process that a query is run in, seen from outside."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from runner.envs.sqlgym import worker
+from runner.envs.sqlgym.tasks import Database
+from runner.errors import EnvironmentFault
+
+ENGINE_FAILED = "The query was stopped because the database engine failed or ran out of memory."
+_GIVE_UP_S = worker.ALARM_S + worker.GOLD_LIMIT_S + worker.ALARM_S + 20
+_COMMAND = (sys.executable, "-I", "-S", str(Path(worker.__file__)))
+
+
+class Verdict(NamedTuple):
+    """What a query gave: the text for the agent, and whether its rows are those that were asked for."""
+
+    observation: str
+    solved: bool
+
+
+def judge(database: Database, sql: str, gold: str) -> Verdict:
+    """Run a query that may be anything, and compare it with the gold query.
+
+    Raises:
+        EnvironmentFault: where the database cannot be opened or the gold query cannot be run; without that query.
+    """
+    request = {"sql": sql, "gold": gold, **msgspec.structs.asdict(database)}
+    done = _run(json.dumps(request).encode())  # unlike msgspec it takes lone surrogates
+    match [json.loads(line) for line in done.stdout.splitlines()]:
+        case ["ready", str() as observation, bool() as solved]:
+            return Verdict(observation, solved)
+        case ["ready", str() as observation] if done.returncode == 0:
+            return Verdict(observation, solved=False)
+        case ["ready"]:
+            late = done.returncode == -signal.SIGALRM
+            return Verdict(worker.STOPPED if late else ENGINE_FAILED, solved=False)
+        case ["ready", str()]:
+            raise EnvironmentFault("SQLGym could not run the gold query of this task; its data is damaged")
+    raise EnvironmentFault(f"SQLGym could not open the database of this task: {_last_line(done.stderr)}")
+
+
+def _run(request: bytes) -> subprocess.CompletedProcess[bytes]:
+    """Run the worker in a process group of its own: a Ctrl-C is not for it, and it ends by itself."""
+    try:
+        return subprocess.run(
+            _COMMAND, input=request, capture_output=True, timeout=_GIVE_UP_S, check=False, process_group=0
+        )
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        raise EnvironmentFault(f"SQLGym could not run a query: {type(exc).__name__}") from exc
+
+
+def _last_line(stderr: bytes) -> str:
+    lines = stderr.decode("utf-8", "replace").split("\n")
+    return next((line[:200] for line in reversed(lines) if line), "it said nothing")

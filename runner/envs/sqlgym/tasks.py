@@ -1,0 +1,139 @@
+"""Where tasks and their databases come from: the ones that ship with the runner, or BIRD on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from runner.envs.sqlgym.schema import Schema
+from runner.errors import ConfigError
+from runner.resources import shipped
+
+BIRD_VARIABLE = "AGENTENV_SQLGYM_BIRD_PATH"
+"""The folder with BIRD's ``train`` and ``dev``, each as BIRD's archives unpack; AgentGym's server reads it too."""
+
+_SPLITS = ("train", "dev")
+_DATABASE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_T = TypeVar("_T")
+
+
+class Task(msgspec.Struct, frozen=True):
+    """A question about a database and the query that answers it, which no agent may see."""
+
+    db_id: str
+    question: str
+    gold: str = msgspec.field(name="SQL")
+
+
+class Database(msgspec.Struct, frozen=True):
+    """Either the script that makes a database or the path of one."""
+
+    script: str | None = None
+    path: str | None = None
+
+
+class Split:
+    """The tasks of one folder and what they are about.
+
+    Args:
+        tasks: a JSON list of tasks.
+        tables: a JSON list with the schema of each of their databases.
+        databases: a folder with ``<name>.sql`` each, or a path with ``<name>/<name>.sqlite`` each.
+    """
+
+    def __init__(self, tasks: Traversable, tables: Traversable, databases: Traversable) -> None:
+        self.tasks = _read(tasks, list[Task])
+        self._schemas: Mapping[str, Schema] = {schema.db_id: schema for schema in _read(tables, list[Schema])}
+        self._databases = databases
+
+    def schema(self, task: Task) -> Schema:
+        """The schema of a task's database.
+
+        Raises:
+            ConfigError: where the data has none.
+        """
+        if task.db_id not in self._schemas:
+            raise ConfigError(f"There is no schema for the database {task.db_id!r}; the data of SQLGym is incomplete")
+        return self._schemas[task.db_id]
+
+    def database(self, task: Task) -> Database:
+        """The database of a task.
+
+        Raises:
+            ConfigError: where the data has none.
+        """
+        name = task.db_id
+        if not _DATABASE_NAME.fullmatch(name):
+            raise ConfigError(f"{name!r} is no name of a database")
+        script = self._databases / f"{name}.sql"
+        if script.is_file():
+            return Database(script=script.read_text("utf-8"))
+        file = self._databases / name / f"{name}.sqlite"
+        if not file.is_file():
+            raise ConfigError(f"There is no database {file}; the data of SQLGym is incomplete")
+        return Database(path=str(file))
+
+
+class Catalogue:
+    """All tasks, those of one split after those of the other."""
+
+    def __init__(self, splits: list[Split]) -> None:
+        """Number the tasks of ``splits``."""
+        self._places = [(split, task) for split in splits for task in split.tasks]
+        self.n_tasks = len(self._places)
+
+    def __getitem__(self, task_index: int) -> tuple[Split, Task]:
+        """A task and the split that it belongs to."""
+        return self._places[task_index]
+
+
+def bird_folder() -> str | None:
+    """The folder of BIRD as the environment variable names it, or None where the shipped databases are played."""
+    return os.environ.get(BIRD_VARIABLE) or None
+
+
+@cache
+def catalogue(bird: str | None) -> Catalogue:
+    """The tasks of the folder ``bird``, or the shipped ones.
+
+    With both of its splits the task numbers of BIRD are AgentGym's: train from 0, dev after it.
+
+    Raises:
+        ConfigError: where the folder has no tasks, or a file of it cannot be read.
+    """
+    if bird is None:
+        folder = shipped("data", "sqlgym")
+        return Catalogue([Split(folder / "tasks.json", folder / "tables.json", folder)])
+    root = Path(bird).absolute()
+    splits = [
+        Split(root / name / f"{name}.json", root / name / f"{name}_tables.json", root / name / f"{name}_databases")
+        for name in _SPLITS
+        if (root / name / f"{name}.json").is_file()
+    ]
+    found = Catalogue(splits)
+    if not found.n_tasks:
+        wanted = " nor ".join(f"{name}/{name}.json" for name in _SPLITS)
+        raise ConfigError(f"{BIRD_VARIABLE} is {bird!r}, which has neither {wanted} with tasks")
+    return found
+
+
+def _read(file: Traversable, kind: type[_T]) -> _T:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=kind)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        raise ConfigError(f"{file} cannot be read as data of SQLGym: {exc}") from exc
+
+
+class DataLabel:
+    """The label of the data that is played now; also on the class, before there is an instance."""
+
+    def __get__(self, instance: object, owner: type[Any]) -> str:
+        """Which databases they are."""
+        return "local databases" if bird_folder() is None else "BIRD"

@@ -1,0 +1,154 @@
+"""Runs the query of one step and judges its rows: a program of its own, which needs the standard library alone.
+
+    python -I -S worker.py < request
+
+A query can make SQLite busy where nothing can interrupt it, such as common table expressions that double at each level
+and are unfolded before the first row, and SQLite itself may have faults. So a query has a process for itself, without
+files to write, with little memory and with an alarm that ends it.
+
+The request is a JSON object with ``sql``, ``gold`` and ``script`` or ``path``. The reply has a line of JSON for each
+part that was reached: ``"ready"`` once the database is open, the observation, and where the query had rows whether they
+are those of the gold query.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import resource
+import signal
+import sqlite3
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+TIME_LIMIT_S = 1.5
+"""Seconds after which a query is interrupted."""
+ALARM_S = 1.75
+"""Seconds after which the process ends, where the query could not be interrupted."""
+GOLD_LIMIT_S = 30.0
+MAX_ROWS = 100_000
+MAX_VALUE = 1_000_000
+"""Bytes of the longest text or row, of a literal as of anything computed."""
+MEMORY = 1 << 30
+N_SHOWN = 100
+"""Characters of an observation."""
+STOPPED = f"The query was stopped because it ran for more than {TIME_LIMIT_S} s."
+TOO_MANY_ROWS = f"The query was stopped because it has more than {MAX_ROWS} rows."
+
+_READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+_NOT_WRITING = {
+    sqlite3.SQLITE_ATTACH,
+    sqlite3.SQLITE_DETACH,
+    sqlite3.SQLITE_FUNCTION,
+    sqlite3.SQLITE_PRAGMA,
+    sqlite3.SQLITE_SAVEPOINT,
+    sqlite3.SQLITE_TRANSACTION,
+}
+_PROGRESS_STEPS = 1_000
+"""How many instructions of SQLite's machine lie between two looks at the clock."""
+
+Rows = list[tuple[Any, ...]]
+
+
+class Reader:
+    """A database that can only be read, for a limited time."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        """Restrict ``connection`` for good."""
+        self._connection = connection
+        self._deadline = math.inf
+        self._denied: set[int] = set()
+        connection.execute("PRAGMA query_only = ON")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+        connection.set_progress_handler(self._is_late, _PROGRESS_STEPS)
+        connection.set_authorizer(self._authorize)
+
+    def answer(self, sql: str) -> tuple[Rows | None, str]:
+        """The rows of a model's query, None where it has none, and what the model is told."""
+        self._deadline = time.monotonic() + TIME_LIMIT_S
+        try:
+            with contextlib.closing(self._connection.execute(sql)) as cursor:
+                rows = cursor.fetchmany(MAX_ROWS + 1)
+                has_columns = cursor.description is not None
+        except MemoryError:
+            return None, "out of memory"
+        except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as exc:
+            return None, self._reason(exc)
+        if len(rows) > MAX_ROWS:
+            return None, TOO_MANY_ROWS
+        return rows if has_columns else None, str(rows[: N_SHOWN + 1])
+
+    def gold(self, sql: str) -> Rows:
+        """The rows of the gold query."""
+        self._deadline = time.monotonic() + GOLD_LIMIT_S
+        with contextlib.closing(self._connection.execute(sql)) as cursor:
+            return cursor.fetchall()
+
+    def _is_late(self) -> int:
+        return time.monotonic() > self._deadline
+
+    def _authorize(self, action: int, first: str | None, second: str | None, *where: str | None) -> int:
+        if action in _READING and second != "load_extension":
+            return sqlite3.SQLITE_OK
+        self._denied.add(action)
+        return sqlite3.SQLITE_DENY
+
+    def _reason(self, exc: Exception) -> str:
+        match getattr(exc, "sqlite_errorcode", None):
+            case sqlite3.SQLITE_INTERRUPT:
+                return STOPPED
+            case sqlite3.SQLITE_AUTH if self._denied - _NOT_WRITING:
+                return "attempt to write a readonly database"
+        return str(exc)
+
+
+def opened(script: str | None, path: str | None) -> sqlite3.Connection:
+    """The database of a script, in memory, or that of a path, read-only."""
+    if path is not None:
+        uri = f"{Path(path).as_uri()}?mode=ro"
+        return sqlite3.connect(uri, uri=True, isolation_level=None, cached_statements=0)
+    connection = sqlite3.connect(":memory:", isolation_level=None, cached_statements=0)
+    connection.executescript(script or "")
+    return connection
+
+
+def confine() -> None:
+    """Take from this process what no query needs; where a system knows a limit only by name, the others hold."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+    for kind, limit in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0)):
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(kind, (limit, limit))
+
+
+def cut(text: str) -> str:
+    """A text as it is shown."""
+    return text if len(text) <= N_SHOWN else f"{text[:N_SHOWN]}..."
+
+
+def main() -> None:
+    """Serve the request on standard input."""
+    request = json.loads(sys.stdin.buffer.read())
+    reader = Reader(opened(request["script"], request["path"]))
+    confine()
+    _say("ready")
+    signal.setitimer(signal.ITIMER_REAL, ALARM_S)
+    rows, observation = reader.answer(request["sql"])
+    _say(cut(observation))
+    if rows is not None:
+        signal.setitimer(signal.ITIMER_REAL, GOLD_LIMIT_S + ALARM_S)
+        _say(set(rows) == set(reader.gold(request["gold"])))
+
+
+def _say(part: str | bool) -> None:
+    sys.stdout.write(f"{json.dumps(part)}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
