@@ -13,6 +13,7 @@ from runner.events.schema import BatchCompleted
 
 MAX_BATCHES: Final = 400
 _PLAYED: Final = frozenset({"running", "paused"})
+_NOT_YET: Final = frozenset({"queued", "interrupted"})
 _OVER: Final = frozenset({"completed", "cancelled"})
 
 
@@ -33,7 +34,7 @@ class BatchBook:
         if (batch := self._get(item.batch_id)) is not None:
             batch.env, batch.agent, batch.model = name(item.env), name(item.agent), optional(item.model)
             batch.battery_id = optional(item.battery_id)
-            batch.status = "running" if batch.status == "interrupted" else batch.status
+            batch.status = "running" if batch.status in _NOT_YET else batch.status
 
     def progressed(self, item: BatchProgress, boot: str) -> None:
         """It is that far; what is older than what is known is left out."""
@@ -43,7 +44,7 @@ class BatchBook:
         if known_boot == boot and item.seq <= seq:
             return
         self._told[item.batch_id] = (boot, item.seq)
-        batch.status = "running" if batch.status == "interrupted" else batch.status
+        batch.status = "running" if batch.status in _NOT_YET else batch.status
         batch.n_done, batch.n_planned = count(item.n_done), count(item.n_planned)
         batch.n_success, batch.mean_reward, batch.eta_s = count(item.n_success), item.mean_reward, item.eta_s
 

@@ -120,12 +120,12 @@ class Orders:
         await self.control.start(args)
         self.last = args
 
-    async def pause_or_resume(self, episode: Episode) -> str:
-        """The batch of an episode; returns what was done."""
-        if episode.paused:
-            await self.control.order("resume", batch_id=episode.batch_id)
+    async def pause_or_resume(self, batch: BatchRun) -> str:
+        """Returns what was done."""
+        if batch.status == "paused":
+            await self.control.order("resume", batch_id=batch.batch_id)
             return "goes on"
-        await self.control.order("pause", batch_id=episode.batch_id)
+        await self.control.order("pause", batch_id=batch.batch_id)
         return "pauses after this step"
 
     async def step(self, episode: Episode) -> None:

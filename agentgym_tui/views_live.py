@@ -67,9 +67,10 @@ def environment_text(env: Environment) -> str | None:
     return _hostile([env.name, env.cause or "", env.transport, env.ram, env.tier])
 
 
-def step_text(step: Step | None) -> str | None:
-    """What is shown of a step, as it came, where cleaning changes it."""
-    return _hostile([action_text(step.action)]) if step is not None else None
+def step_text(episode: Episode, step: Step | None) -> str | None:
+    """What is shown of a step and of its episode, as it came, where cleaning changes it."""
+    names = [episode.env, episode.agent, episode.model or "", episode.data_label, episode.error_type or ""]
+    return _hostile([*([action_text(step.action)] if step is not None else []), *names])
 
 
 def spread(left: Line, right: Line, width: int) -> Line:

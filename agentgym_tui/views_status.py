@@ -54,6 +54,18 @@ def status_line(store: RunStore, title: str, width: int) -> Line:
     return joined([*state, *_machine(node), _lost(store)], width)
 
 
+def place_line(store: RunStore, title: str, width: int) -> Line:
+    """The first part of the above, for a line of its own."""
+    node = next(iter(store.nodes.values())) if len(store.nodes) == 1 else None
+    return joined([_link(store), _nodes(store), _cause(store, width), _title(title, node)], width)
+
+
+def machine_line(store: RunStore, width: int) -> Line:
+    """The second part: models, machine, and what was lost."""
+    node = next(iter(store.nodes.values())) if len(store.nodes) == 1 else None
+    return joined([_models(store), *_machine(node), _lost(store)], width)
+
+
 def running_line(store: RunStore, episode: Episode | None, width: int) -> Line:
     """What is watched: environment, task, who plays, how far, and how it ended."""
     if episode is None:

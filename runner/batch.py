@@ -149,9 +149,9 @@ class Batch:
         )
         if self._paused:
             playing.control.pause()
-        slot.submit(partial(self._play, playing, tracer, trace), partial(self._report, slot))
+        slot.submit(partial(self._play, playing, tracer, trace, source), partial(self._report, slot))
 
-    async def _play(self, playing: Playing, tracer: Tracer, trace: PerfettoTrack) -> None:
+    async def _play(self, playing: Playing, tracer: Tracer, trace: PerfettoTrack, spans: EpisodeSpans) -> None:
         """Runs on the slot's thread."""
 
         def emit(event: EpisodeEvent) -> None:
@@ -165,6 +165,7 @@ class Batch:
             tracer=tracer,
             emit=emit,
             on_reset=playing.record_reset,
+            closed_spans=spans.newly_closed,
             clock=self._clock,
         )
         try:

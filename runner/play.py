@@ -25,7 +25,9 @@ from runner.types import (
     EpisodeStarted,
     Limits,
     Outcome,
+    Span,
     SpanLevel,
+    SpansClosed,
     SupportsBind,
     TimeStep,
     TimestepPlayed,
@@ -47,7 +49,8 @@ class EpisodeContext:
     """What one episode is played with besides the agent and the environment.
 
     ``emit`` is called on the playing thread with every event, in order, and must neither block nor raise; so is
-    ``on_reset``, with what the reset gave, before the first step. Without a ``tracer`` of its own the episode gets one
+    ``on_reset``, with what the reset gave, before the first step. ``closed_spans`` gives the spans that are over since
+    it was last asked. Without a ``tracer`` of its own the episode gets one
     of the runner's level, whose spans only the agent can see.
     """
 
@@ -56,6 +59,7 @@ class EpisodeContext:
     tracer: Tracer | None = None
     emit: Callable[[EpisodeEvent], None] = _ignore
     on_reset: Callable[[Chat, str], None] = _ignore_reset
+    closed_spans: Callable[[], list[Span]] = list
     clock: Clock = field(default_factory=Clock)
 
 
@@ -105,6 +109,7 @@ class Play:
         finally:
             self._trajectory.duration_s = self._clock.monotonic() - self._started
             self._trajectory.paused_s = self._control.paused_s()
+            self._tell_spans()
             self._send(EpisodeEnded, trajectory=self._trajectory)
         return self._trajectory
 
@@ -168,6 +173,7 @@ class Play:
             step = await self._timestep(environment, agent, len(steps), observation)
             steps.append(step)
             self._send(TimestepPlayed, step=step, reset_observation=reset_observation if step.index == 0 else None)
+            self._tell_spans()
             observation = step.observation
             if step.done:
                 return Outcome.FAILURE
@@ -228,6 +234,11 @@ class Play:
         self._trajectory.error_info = create_error_info(exc)
         self._trajectory.outcome = Outcome.ERROR
         self._trajectory.success = False
+
+    def _tell_spans(self) -> None:
+        if spans := self._context.closed_spans():
+            self._send(SpansClosed, spans=spans)
+            self._seq += len(spans) - 1
 
     def _send(self, kind: type[EpisodeEvent], **fields: Any) -> None:  # noqa: ANN401 - the fields of that kind
         header = self._context.header

@@ -46,6 +46,13 @@ class EpisodeSpans:
     spans: list[Span]
     flows: list[Flow]
     open_spans: Callable[[], list[Span]]
+    n_told: int = 0
+
+    def newly_closed(self) -> list[Span]:
+        """The spans that are over and were not asked for before."""
+        fresh = self.spans[self.n_told :]
+        self.n_told += len(fresh)
+        return fresh
 
 
 @dataclass

@@ -17,7 +17,10 @@ from typing import Any, Final, Self
 
 import pyte
 
-ENTER, TAB, ESCAPE, DOWN, BACKSPACE, CTRL_A, CTRL_K = "\r", "\t", "\x1b", "\x1b[B", "\x7f", "\x01", "\x0b"
+ENTER, TAB, BACKSPACE, CTRL_K, CTRL_P = "\r", "\t", "\x7f", "\x0b", "\x10"
+ESCAPE: Final = "\x1b[27u"
+"""As a terminal with the newer keyboard protocol sends it: alone, the older form waits for what may follow."""
+
 ALTERNATE_SCREEN: Final = 1049
 AT_FIRST: Final = frozenset({7, 25})
 """Private modes of a terminal nobody has used: line wrap and a visible cursor."""

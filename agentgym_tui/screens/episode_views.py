@@ -65,7 +65,7 @@ class EpisodeViews(Vertical):
 
     def show(self, key: str, loaded: Loaded | None, failure: str = "") -> None:
         """Show an episode; ``failure`` says why there is none, hostile text."""
-        if loaded is None or loaded.data is None or key != self._key:
+        if loaded is not self._loaded:
             self._json = None
         self._key, self._loaded, self._failure = key, loaded, failure
         self._fill()
@@ -114,7 +114,8 @@ class EpisodeViews(Vertical):
         """Which step it is, and what Enter does where there is more of it."""
         if self._loaded is None or self.tab != "transcript":
             return []
-        more = "fewer" if self._full else "all" if any(shown.kind == "note" for shown in self._blocks) else ""
+        has_more = any(shown.kind == "note" and "earlier" in shown.title for shown in self._blocks)
+        more = "fewer" if self._full else "all" if has_more else ""
         return [Cell(own(f"step {self._step}" + f" · enter: {more} messages" * bool(more)), "dim")]
 
     def _fill(self) -> None:

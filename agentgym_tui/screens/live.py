@@ -28,7 +28,7 @@ from agentgym_tui.views_live import (
     trace_title,
     transcript_title,
 )
-from agentgym_tui.views_status import empty_lines, progress_line, status_line
+from agentgym_tui.views_status import empty_lines, machine_line, place_line, progress_line, status_line
 from agentgym_tui.watching import Watch
 from agentgym_tui.widgets.drawn_lines import NoLines
 from agentgym_tui.widgets.lines import LineView
@@ -41,6 +41,9 @@ from runner.events.control import StartArgs
 
 VIEWS: Final = ("transcript", "trace", "rewards")
 """The panes that share one place where there is little room."""
+
+ONE_STATUS: Final = 150
+"""Columns from which on one line is enough for the status."""
 
 WIDTHS: Final = [(0, "-narrow"), (110, "-wide")]
 HEIGHTS: Final = [(0, "-short"), (32, "-high")]
@@ -97,6 +100,7 @@ class LiveScreen(RunScreen):
 
     def on_resize(self) -> None:
         """The environments take their share of another height."""
+        self.query_one("#status").styles.height = 1 if self.size.width >= ONE_STATUS else 2
         self._fit_environments()
 
     def draw(self, store: RunStore) -> None:
@@ -143,8 +147,8 @@ class LiveScreen(RunScreen):
         env = self.session.store.envs.get(self._envs.key)
         if self._envs.has_focus and env is not None:
             return environment_text(env)
-        if self._steps.has_focus and isinstance(rows := self._steps.source, StepRows):
-            return step_text(rows.step(self._steps.cursor))
+        if self._steps.has_focus and self._episode is not None and isinstance(rows := self._steps.source, StepRows):
+            return step_text(self._episode, rows.step(self._steps.cursor))
         return None
 
     def action_open(self) -> None:
@@ -285,8 +289,11 @@ class LiveScreen(RunScreen):
         return True
 
     def _status_lines(self, width: int) -> Sequence[Line]:
-        name = [Cell(own("Live"), "head"), Cell(own(" · "), "dim")]
-        return [[*name, *status_line(self.session.store, self.session.title, max(width - 7, 0))]]
+        store, title = self.session.store, self.session.title
+        name, room = [Cell(own("Live"), "head"), Cell(own(" · "), "dim")], max(width - 7, 0)
+        if self.size.width >= ONE_STATUS:
+            return [[*name, *status_line(store, title, room)]]
+        return [[*name, *place_line(store, title, room)], [Cell(own("       ")), *machine_line(store, room)]]
 
     def _progress_lines(self, width: int) -> Sequence[Line]:
         store = self.session.store

@@ -95,9 +95,11 @@ class RunScreen(Screen[None]):
         self.app.push_screen(CancelWhat(batch, len(others) - 1), answered)
 
     def action_pause(self) -> None:
-        """Pause the batch that is watched, or let it go on."""
-        if (episode := self._playing()) is not None:
-            self._order(self._pause(episode))
+        """Pause the batch that is watched, or let it go on; between two of its episodes, too."""
+        if (batch := self._batch()) is None:
+            self.tell(own("nothing runs that could be paused"))
+        else:
+            self._order(self._pause(batch))
 
     def action_step(self) -> None:
         """One step of the watched episode."""
@@ -148,9 +150,9 @@ class RunScreen(Screen[None]):
         self.tell(join([who, own(" plays "), envs, what, *because]))
         self.started(args)
 
-    async def _pause(self, episode: Episode) -> None:
-        done = await self.orders.pause_or_resume(episode)
-        self.tell(join([line(episode.env, 40), own(f" {done}")]))
+    async def _pause(self, batch: BatchRun) -> None:
+        done = await self.orders.pause_or_resume(batch)
+        self.tell(join([line(batch.env, 40), own(f" {done}")]))
 
     async def _cancel(self, batches: list[BatchRun]) -> None:
         whole = len(batches) > 1

@@ -21,31 +21,41 @@ from runner.events.live_items import (
     EpisodeResumed,
     EpisodeStarted,
     LiveAction,
+    SpanClosed,
     Timestep,
 )
-from runner.types import Action, ErrorInfo, Item, TimestepPlayed, ToolCall
+from runner.types import Action, ErrorInfo, Item, SpansClosed, TimestepPlayed, ToolCall
 from runner.types import items as played
 
 _DICT = frozenset((dict,))
 
 
-def live_item(item: Item) -> msgspec.Raw:
-    """The live item that tells of ``item``, as JSON."""
+def live_items(item: Item) -> list[msgspec.Raw]:
+    """The live items that tell of ``item``, as JSON: one, or one for each span."""
     match item:
         case TimestepPlayed():
-            return _timestep(item)
+            return [_timestep(item)]
+        case SpansClosed():
+            return _spans(item)
         case played.EpisodeStarted():
-            return as_json(_started(item))
+            return [as_json(_started(item))]
         case played.EpisodePaused():
-            return as_json(EpisodePaused(at=item.at, episode_id=item.episode_id, seq=item.seq))
+            return [as_json(EpisodePaused(at=item.at, episode_id=item.episode_id, seq=item.seq))]
         case played.EpisodeResumed():
-            return as_json(EpisodeResumed(at=item.at, episode_id=item.episode_id, seq=item.seq))
+            return [as_json(EpisodeResumed(at=item.at, episode_id=item.episode_id, seq=item.seq))]
         case played.EpisodeEnded():
-            return as_json(_ended(item))
+            return [as_json(_ended(item))]
         case played.BatchProgress():
-            return as_json(BatchProgress(**msgspec.structs.asdict(item)))
+            return [as_json(BatchProgress(**msgspec.structs.asdict(item)))]
         case _:
             assert_never(item)
+
+
+def _spans(item: SpansClosed) -> list[msgspec.Raw]:
+    at, episode_id, first = item.at, item.episode_id, item.seq
+    return [
+        as_json(SpanClosed(at=at, episode_id=episode_id, seq=first + n, span=span)) for n, span in enumerate(item.spans)
+    ]
 
 
 def _started(item: played.EpisodeStarted) -> EpisodeStarted:

@@ -14,7 +14,7 @@ from nats.aio.client import Client
 
 from runner.errors import boundary, log_failure
 from runner.events.delivery import TRANSPORT_ERRORS
-from runner.events.items import live_item
+from runner.events.items import live_items
 from runner.events.live_items import LiveItem
 from runner.events.sink import Uplink
 from runner.events.subjects import LiveChannel, channel_of, live_subject
@@ -141,7 +141,8 @@ class LivePublisher:
     def __call__(self, item: Item) -> None:
         """Take what an episode or batch tells; from any thread."""
         with boundary(self._lost):
-            self._put(item, live_item(item))
+            for told in live_items(item):
+                self._put(item, told)
 
     def put(self, item: LiveItem) -> None:
         """Take a live item; from any thread."""

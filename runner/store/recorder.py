@@ -98,6 +98,8 @@ class EpisodeRecorder:
                 self._add(event)
             case EpisodeEnded():
                 self._end(event)
+            case _:  # pauses are in the sums, spans come from the source
+                pass
 
     def on_reset(self, observation: Chat, env_episode_id: str) -> None:
         """Record what the reset gave, so that it is not lost with the first step."""

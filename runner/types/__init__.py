@@ -29,6 +29,7 @@ from runner.types.items import (
     EpisodeResumed,
     EpisodeStarted,
     Item,
+    SpansClosed,
     TimestepPlayed,
     detached,
 )
@@ -71,6 +72,7 @@ __all__ = [
     "Outcome",
     "Span",
     "SpanLevel",
+    "SpansClosed",
     "StepResult",
     "SupportsBind",
     "SupportsCleanup",

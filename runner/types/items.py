@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from runner.types.data import Chat, Mode, TimeStep, Trajectory
+from runner.types.data import Chat, Mode, Span, TimeStep, Trajectory
 
 
 class EpisodeHeader(msgspec.Struct, kw_only=True):
@@ -62,6 +62,12 @@ class TimestepPlayed(_EpisodeItem, kw_only=True, tag="timestep"):
     reset_observation: Chat | None = None
 
 
+class SpansClosed(_EpisodeItem, kw_only=True, tag="span"):
+    """Spans of the trace that are over; each counts as an item, ``seq`` is the first one's number."""
+
+    spans: list[Span]
+
+
 class EpisodeEnded(_EpisodeItem, kw_only=True, tag="episode.ended"):
     """An episode is over, cleaned up, and will not change any more."""
 
@@ -81,7 +87,9 @@ class BatchProgress(msgspec.Struct, kw_only=True, tag_field="kind", tag="batch.p
     eta_s: float | None
 
 
-EpisodeEvent: TypeAlias = EpisodeStarted | EpisodePaused | EpisodeResumed | TimestepPlayed | EpisodeEnded
+EpisodeEvent: TypeAlias = (
+    EpisodeStarted | EpisodePaused | EpisodeResumed | TimestepPlayed | SpansClosed | EpisodeEnded
+)
 Item: TypeAlias = EpisodeEvent | BatchProgress
 
 

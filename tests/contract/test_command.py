@@ -14,6 +14,14 @@ import pytest
 from tests.command import COMMAND, ENVIRON, agentgym
 
 
+@pytest.fixture
+def unplayable(tmp_path: Path) -> str:
+    """A profile beside the working directory that names an environment nobody installed."""
+    moderate = [{"name": "Maze"}, {"name": "Nowhere"}]
+    (tmp_path / "odd.yaml").write_text(json.dumps({"id": "odd", "environments": {"moderate": moderate}}))
+    return str(tmp_path / "odd.yaml")
+
+
 def test_run_plays_stores_and_sums_up(tmp_path: Path) -> None:
     done = agentgym(tmp_path, "--run", "mAzE", "--repeat", "3", "--json")
     assert done.returncode == 0, done.stderr
@@ -83,7 +91,6 @@ def test_an_episode_that_ends_in_an_error_exits_1_and_names_it(tmp_path: Path) -
         (("--dry-run", "--results"), "name one of them"),
         (("--results", "--repeat", "1", "--agent", "x"), "--agent, --repeat cannot be given with --results"),
         (("--list-envs", "--data-dir", "x"), "--data-dir cannot be given with --list-envs"),
-        (("--battery", "moderate"), "SQLGym is in profile field-runner-4090, but no environment of that name"),
         (("--battery", "all", "--agent", "orakel"), "no agent named 'orakel'. Did you mean oracle?"),
         (("watch", "--run", "Maze"), "unrecognized arguments: --run Maze"),
         ((), "one of the arguments --run --battery --list-envs --results is required"),
@@ -112,13 +119,13 @@ def test_dry_run_plays_one_round_and_stores_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--run", "ALFWorld"), "no environment of that name is installed"),
+        (("--run", "Nowhere"), "no environment of that name is installed"),
         (("--run", "Maze", "--data-dir", "/proc/nothing"), "cannot be written"),
         (("--battery", "moderate"), "no environment of that name is installed"),
     ],
 )
-def test_dry_run_exits_1_with_the_reason(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
-    done = agentgym(tmp_path, *options, "--dry-run")
+def test_dry_run_exits_1_with_the_reason(tmp_path: Path, unplayable: str, options: tuple[str, ...], said: str) -> None:
+    done = agentgym(tmp_path, "--config", unplayable, *options, "--dry-run")
     assert done.returncode == 1
     assert said in done.stdout + done.stderr
 
@@ -127,11 +134,18 @@ def test_list_envs_shows_health_or_the_reason(tmp_path: Path) -> None:
     rows = {row["name"]: row for row in json.loads(agentgym(tmp_path, "--list-envs", "--json").stdout)["environments"]}
     assert (rows["Maze"]["port"], rows["Maze"]["tier"], rows["Maze"]["playable"]) == (36003, "lightweight", True)
     assert rows["BabyAI"]["deps"] == ["minigrid"]
-    assert (rows["ALFWorld"]["playable"], rows["ALFWorld"]["health"]) == (False, "not installed")
     assert rows["Maze"]["health"] == "installed (embedded)"
     assert rows["WebArena"]["tier"] == "skip"
+    assert all(row["playable"] for name, row in rows.items() if row["tier"] != "skip" and name != "ALFWorld")
     plain = agentgym(tmp_path, "--list-envs").stdout
     assert all(name in plain for name in rows)
+
+
+def test_list_envs_names_what_is_not_installed(tmp_path: Path, unplayable: str) -> None:
+    listed = json.loads(agentgym(tmp_path, "--list-envs", "--config", unplayable, "--json").stdout)["environments"]
+    rows = {row["name"]: (row["playable"], row["health"]) for row in listed}
+    assert rows["Nowhere"] == (False, "not installed")
+    assert rows["Maze"] == (True, "installed (embedded)")
 
 
 def test_results_narrow_to_an_environment_and_name_damaged_files(tmp_path: Path) -> None:
@@ -155,13 +169,11 @@ def test_results_of_an_environment_without_episodes_say_so(tmp_path: Path) -> No
     assert "There is no environment named 'Mase'. Did you mean Maze?" in unknown.stderr
 
 
-def test_a_battery_plays_what_is_installed_and_names_the_rest(tmp_path: Path) -> None:
-    done = agentgym(tmp_path, "--battery", "all", "--max-rounds", "1", "--json")
+def test_a_battery_plays_what_is_installed_and_names_the_rest(tmp_path: Path, unplayable: str) -> None:
+    done = agentgym(tmp_path, "--config", unplayable, "--battery", "all", "--max-rounds", "1", "--json")
     assert done.returncode == 0
-    played = [batch["env"] for batch in json.loads(done.stdout)["batches"]]
-    assert played == ["BabyAI", "TextCraft", "Maze", "Wordle"]
-    for name in ("ALFWorld", "SQLGym", "WebShop"):
-        assert f"Left out: {name} is in profile" in done.stderr
+    assert [batch["env"] for batch in json.loads(done.stdout)["batches"]] == ["Maze"]
+    assert "Left out: Nowhere is in profile odd" in done.stderr
 
 
 def test_results_of_nothing_say_what_to_run(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-EMBEDDED = ["BabyAI", "Maze", "TextCraft", "Wordle"]
+EMBEDDED = ["BabyAI", "Maze", "SQLGym", "TextCraft", "WebShop", "Wordle"]
 
 
 def run(command: list[str], cwd: Path) -> str:
@@ -40,9 +40,7 @@ def test_the_wheel_plays_every_embedded_environment_outside_the_checkout(install
     python, command = str(installed / "python"), str(installed / "agentgym-runner")
     where = run([python, "-c", "import runner; print(runner.__file__)"], tmp_path)
     assert not Path(where.strip()).is_relative_to(ROOT)
-    played = json.loads(
-        run([command, "--battery", "lightweight", "--repeat", "2", "--max-rounds", "100", "--json"], tmp_path)
-    )
+    played = json.loads(run([command, "--battery", "all", "--repeat", "2", "--max-rounds", "100", "--json"], tmp_path))
     assert sorted(batch["env"] for batch in played["batches"]) == EMBEDDED
     assert all(batch["outcomes"] == {"success": 2} for batch in played["batches"])
     assert played["data_dir"] == str(tmp_path / "data")
@@ -53,9 +51,10 @@ def test_the_wheel_carries_profiles_licences_and_both_commands(installed: Path, 
     assert listed["profile"] == "field-runner-4090"
     code = (
         "from runner.resources import shipped\n"
-        "for name in ('textcraft', 'wordle'): print(len(shipped('data', name, 'LICENSE').read_text()) > 100)"
+        "for name in ('sqlgym', 'textcraft', 'webshop', 'wordle'):\n"
+        "    print(len(shipped('data', name, 'LICENSE').read_text()) > 100)"
     )
-    assert run([str(installed / "python"), "-c", code], tmp_path).split() == ["True", "True"]
+    assert run([str(installed / "python"), "-c", code], tmp_path).split() == ["True"] * 4
     console = subprocess.run(
         [str(installed / "agentgym-tui"), "launch"], capture_output=True, text=True, timeout=60, check=False
     )

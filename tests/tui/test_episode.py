@@ -42,7 +42,7 @@ def holding(loaded: Episode, data: bytes = b'{"schema": 1}') -> FakeSession:
     """A session whose library has one episode, and nothing else is known."""
     session = files_session(0)
     session.files.stored = [row(1)]
-    session.files.load = lambda _: (loaded, data)  # type: ignore[method-assign]
+    session.files.load = lambda _: (loaded, data)  # type: ignore[method-assign, assignment]
     return session
 
 

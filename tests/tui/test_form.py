@@ -103,7 +103,11 @@ def test_why_no_model_plays() -> None:
 def test_who_plays() -> None:
     assert default_player(with_agents("oracle", "react")).agent == "react"
     assert default_player(with_agents("oracle", "random")).agent == "oracle"
-    assert startable_agents(with_agents("oracle", "random", "scripted", "human", "react")) == ["oracle", "random", "react"]
+    assert startable_agents(with_agents("oracle", "random", "scripted", "human", "react")) == [
+        "oracle",
+        "random",
+        "react",
+    ]
     assert startable_agents(RunStore()) == ["oracle"]
 
 
@@ -121,7 +125,7 @@ async def test_enter_starts_what_the_form_says() -> None:
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await shown(pilot, "Welcome")
         await pilot.press("j", "R")
-        await shown(pilot, "environments")
+        await shown(pilot, "╭─ Run")
         await pilot.press("down", "space", "tab", "right", "down", "down", "down", "2", "enter")
         await shown(pilot, "random plays")
     (args,) = session.orders.started
@@ -135,7 +139,7 @@ async def test_what_is_wrong_is_said_beside_its_field_and_nothing_is_started() -
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await shown(pilot, "Welcome")
         await pilot.press("R")
-        await shown(pilot, "environments")
+        await shown(pilot, "╭─ Run")
         pilot.app.screen.query_one("#repeat", Input).value = "0"
         await shown(pilot, "✗ at least 1")
         await pilot.press("ctrl+s")

@@ -105,7 +105,8 @@ def stepped(data_dir: Path, n_before: int) -> bool:
 def journal(data_dir: Path) -> list[dict[str, Any]]:
     """The steps of the one episode that is being played."""
     found = list(data_dir.glob("runs/*/*.journal.jsonl"))
-    return [json.loads(line) for line in found[0].read_text().splitlines()[1:]] if len(found) == 1 else []
+    lines = [json.loads(line) for line in found[0].read_text().splitlines()] if len(found) == 1 else []
+    return [line for line in lines if "index" in line]
 
 
 def shown_steps(terminal: Terminal) -> list[str]:

@@ -16,6 +16,8 @@ from tests.tui.samples import (
     PROFILE,
     START,
     FakeClock,
+    batch_id,
+    batch_state,
     busy_store,
     completed,
     durable,
@@ -222,3 +224,17 @@ def test_a_ulid_says_when_it_was_made() -> None:
     assert time_of("ZZZZZZZZZZ") is None
     assert time_of("u") is None
     assert time_of("\x1b" * 26) is None
+
+
+def test_a_queued_batch_is_played_from_its_first_episode_on(store: RunStore) -> None:
+    store.take_list(node_list(batch_state(0, "queued")))
+    assert store.active_batch() is None
+    store.take([live(started(0))])
+    played = store.active_batch()
+    assert played is not None
+    assert (played.batch_id, played.status) == (batch_id(0), "running")
+
+
+def test_stored_episodes_and_unusable_files_have_lists_read_again(store: RunStore) -> None:
+    store.take_stored([])
+    assert store.n_ended == 1

@@ -21,6 +21,7 @@ from runner.types import (
     Item,
     Limits,
     Outcome,
+    SpansClosed,
     TimestepPlayed,
 )
 from runner.workspace import Workspace
@@ -219,8 +220,14 @@ def test_observers_receive_every_event_and_cannot_hurt(workspace: Workspace) -> 
     result = Batch(spec(repeat=2), workspace, observers=[items.append, raising]).run()
     assert result.outcomes == {"success": 2}
     kinds = [type(item) for item in items]
-    one_episode = [EpisodeStarted, *[TimestepPlayed] * 3, EpisodeEnded]
+    one_episode = [EpisodeStarted, *[TimestepPlayed, SpansClosed] * 3, SpansClosed, EpisodeEnded]
     assert kinds == [*one_episode, BatchProgress, *one_episode, BatchProgress]
+    first = [item for item in items if not isinstance(item, BatchProgress)][: len(one_episode)]
+    told = [span.name for item in first if isinstance(item, SpansClosed) for span in item.spans]
+    assert told[:3] == ["env.reset", "agent.init_after_reset", "get_tool_schemas"]
+    assert told[-2:] == ["cleanup", "episode"]
+    numbers = [n for i in first for n in range(i.seq, i.seq + (len(i.spans) if isinstance(i, SpansClosed) else 1))]
+    assert numbers == list(range(len(numbers)))
     last = items[-1]
     assert isinstance(last, BatchProgress)
     assert (last.n_done, last.n_planned, last.n_success, last.mean_reward, last.eta_s) == (2, 2, 2, 1.0, 0.0)

@@ -10,10 +10,21 @@ from hypothesis import strategies as st
 
 from runner.events import subjects
 from runner.events.codec import DurableNames, LiveRow, decode, encode
-from runner.events.items import live_item
+from runner.events.items import live_items
 from runner.events.live_items import MAX_ITEM, MAX_TEXT, BatchProgress, EpisodeEnded, LiveBatch, LiveItem, Timestep
-from runner.events.schema import EpisodeStarted
-from runner.types import Action, EpisodeHeader, ErrorInfo, Item, Outcome, TimeStep, TimestepPlayed, ToolCall, Trajectory
+from runner.events.schema import EpisodeStarted, SpanClosed
+from runner.types import (
+    Action,
+    EpisodeHeader,
+    ErrorInfo,
+    Item,
+    Outcome,
+    Span,
+    TimeStep,
+    TimestepPlayed,
+    ToolCall,
+    Trajectory,
+)
 from runner.types import items as played
 from tests.contract.schemas import validate
 
@@ -35,19 +46,27 @@ def step(**changes: Any) -> TimeStep:  # noqa: ANN401
 
 def sent(item: Item, channel: subjects.LiveChannel) -> LiveItem:
     """The item as a follower gets it, after its message was held against the schema."""
-    payload = b'{"node":"n","boot":"b","dropped":0,"items":[%b]}' % bytes(live_item(item))
+    payload = b'{"node":"n","boot":"b","dropped":0,"items":[%b]}' % b",".join(map(bytes, live_items(item)))
     subject = subjects.live_subject(channel, "n")
     validate(subject, payload)
     row = decode(subject, None, payload, DurableNames())
     assert isinstance(row, LiveRow)
     assert row.raw == ()
-    return row.batch.items[0]
+    return row.batch.items[-1]
 
 
 def timestep(**changes: Any) -> Timestep:  # noqa: ANN401
     item = sent(TimestepPlayed(at=AT, episode_id="e", seq=1, step=step(**changes)), "timestep")
     assert isinstance(item, Timestep)
     return item
+
+
+def test_each_span_is_an_item_of_its_own_with_the_next_number() -> None:
+    spans = [Span(id=n, parent=None, name="env.step", category="environment", track="slot 0", start_ns=n, end_ns=n + 5)
+             for n in (1, 2)]  # fmt: skip
+    last = sent(played.SpansClosed(at=AT, episode_id="e", seq=7, spans=spans), "span")
+    assert isinstance(last, SpanClosed)
+    assert (last.seq, last.span) == (8, spans[1])
 
 
 def test_every_item_of_an_episode_has_its_live_form() -> None:

@@ -9,7 +9,7 @@ from tests.conftest import Install
 
 
 def test_built_in_names_are_entry_points_like_any_other() -> None:
-    assert {"BabyAI", "Maze", "TextCraft", "Wordle"} <= set(registry.names(registry.ENVS))
+    assert {"BabyAI", "Maze", "TextCraft", "WebShop", "Wordle"} <= set(registry.names(registry.ENVS))
     assert {"oracle", "random", "scripted"} <= set(registry.names(registry.AGENTS))
 
 

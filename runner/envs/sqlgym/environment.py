@@ -44,7 +44,7 @@ class SQLGym(EmbeddedEnvironment):
     """
 
     name: ClassVar[str] = "SQLGym"
-    data_label = DataLabel()  # type: ignore[assignment] # read on the class as on an instance, it is a str
+    data_label = DataLabel()
 
     def __init__(self, *, mode: Mode = "strict") -> None:
         super().__init__(mode=mode)

@@ -38,8 +38,6 @@ def judge(database: Database, sql: str, gold: str) -> Verdict:
     match [json.loads(line) for line in done.stdout.splitlines()]:
         case ["ready", str() as observation, bool() as solved]:
             return Verdict(observation, solved)
-        case ["ready", str() as observation] if done.returncode == 0:
-            return Verdict(observation, solved=False)
         case ["ready"]:
             late = done.returncode == -signal.SIGALRM
             return Verdict(worker.STOPPED if late else ENGINE_FAILED, solved=False)

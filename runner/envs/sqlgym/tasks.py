@@ -33,10 +33,10 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Database(msgspec.Struct, frozen=True):
-    """Either the script that makes a database or the path of one."""
+    """Either the script that makes a database or a URI that opens one for reading."""
 
     script: str | None = None
-    path: str | None = None
+    uri: str | None = None
 
 
 class Split:
@@ -75,10 +75,10 @@ class Split:
         script = self._databases / f"{name}.sql"
         if script.is_file():
             return Database(script=script.read_text("utf-8"))
-        file = self._databases / name / f"{name}.sqlite"
+        file = Path(str(self._databases), name, f"{name}.sqlite")
         if not file.is_file():
             raise ConfigError(f"There is no database {file}; the data of SQLGym is incomplete")
-        return Database(path=str(file))
+        return Database(uri=f"{file.as_uri()}?mode=ro")
 
 
 class Catalogue:

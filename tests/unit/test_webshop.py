@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.envs.webshop import WebShop
+from runner.envs.webshop.catalogue import shipped_catalogue
+from runner.errors import EnvironmentFault
+from runner.testing import HOSTILE_TEXTS, check_env
+from runner.types import Action, InvalidAction, Mode, TimeStep, ToolCall, Trajectory
+
+MODES: tuple[Mode, ...] = ("strict", "compat")
+TASK = 3
+INSTRUCTION = (
+    "find me a cutting board that is oven safe and non stick with color: rose, and size: set of six, "
+    "and price lower than 40.00 dollars"
+)
+START = f"WebShop [SEP] Instruction: [SEP] {INSTRUCTION} [SEP] Search"
+ITEM = "B0EWA2ABE6"
+TITLE = "Tamdora Willow Dishwasher Safe Cutting Board, Oven Safe, For Camping And Family"
+ITEM_PAGE = (
+    f"Instruction: [SEP] {INSTRUCTION} [SEP] Back to Search [SEP] < Prev [SEP] color [SEP] white [SEP] rose [SEP] size "
+    f"[SEP] single piece [SEP] set of two [SEP] set of four [SEP] set of six [SEP] {TITLE} [SEP] Price: $23.95 [SEP] "
+    "Rating: N.A. [SEP] Description [SEP] Features [SEP] Reviews [SEP] Buy Now"
+)
+SEARCH = "search[oven safe non stick cutting board]"
+
+
+def told(env: WebShop, *texts: str) -> tuple[str, float, bool]:
+    """The answer to the last of the texts."""
+    for text in texts:
+        chat, reward, done = env.step(Action(text=text))
+    return chat[0]["content"] or "", reward, done
+
+
+def started(mode: Mode = "strict", task_index: int = TASK) -> WebShop:
+    env = WebShop(mode=mode)
+    env.reset(task_index=task_index)
+    return env
+
+
+def pieces(text: str) -> list[str]:
+    return text.split(" [SEP] ")
+
+
+def test_an_episode() -> None:
+    env = WebShop()
+    assert env.reset(task_index=TASK)[0]["content"] == START
+    observation, reward, done = told(env, SEARCH)
+    assert (reward, done) == (0.0, False)
+    shown = pieces(observation)
+    assert shown[:5] == ["Instruction:", INSTRUCTION, "Back to Search", "Page 1 (Total results: 50)", "Next >"]
+    assert shown[14:17] == [ITEM, TITLE, "$23.95"]
+    assert len(shown) == 5 + 3 * 10
+    assert told(env, f"click[{ITEM}]") == (ITEM_PAGE, 0.0, False)
+    assert told(env, "click[rose]", "click[Set of Six]") == (ITEM_PAGE, 0.0, False)
+    bought = "Thank you for shopping with us! [SEP] Your score (min 0.0, max 1.0) [SEP] 1.0"
+    assert told(env, "click[Buy Now]") == (bought, 1.0, True)
+    with pytest.raises(EnvironmentFault, match="call reset first"):
+        told(env, SEARCH)
+
+
+def test_results_come_ten_a_page() -> None:
+    env = started()
+    numbers: list[str] = []
+    told(env, SEARCH)
+    for page in range(1, 6):
+        shown = pieces(told(env, "search[]")[0])  # no action: the page again
+        assert shown[3] == f"Page {page} (Total results: 50)"
+        assert ("< Prev" in shown, "Next >" in shown) == (page > 1, page < 5)
+        numbers += [element for element in env.clickables if element.startswith("b0")]
+        last = told(env, "click[next >]")[0]
+    assert pieces(last)[3] == "Page 5 (Total results: 50)"
+    assert len(set(numbers)) == 50
+    assert pieces(told(env, "click[< prev]")[0])[3] == "Page 4 (Total results: 50)"
+
+
+def test_a_product_leads_back_to_its_page_of_results() -> None:
+    env = started()
+    results = told(env, SEARCH, "click[Next >]")[0]
+    [item, *_] = [element for element in env.clickables if element.startswith("b0")]
+    page = told(env, f"click[{item}]")[0]
+    for button in ("Description", "Features", "Reviews"):
+        assert told(env, f"click[{button}]", "click[< Prev]")[0] == page
+    assert told(env, "click[< Prev]")[0] == results
+    assert told(env, "click[Back to Search]")[0] == START
+    assert env.clickables == []
+
+
+def test_details_of_a_product() -> None:
+    env = started()
+    head = f"Instruction: [SEP] {INSTRUCTION} [SEP] Back to Search [SEP] < Prev"
+    told(env, SEARCH, f"click[{ITEM}]")
+    product = shipped_catalogue().by_asin[ITEM]
+    assert told(env, "click[description]")[0] == f"{head} [SEP] {product.description}"
+    assert env.clickables == ["back to search", "< prev"]
+    told(env, "click[< prev]")
+    assert told(env, "click[features]")[0] == " [SEP] ".join([head, *product.features])
+    assert told(env, "click[< prev]", "click[reviews]")[0] == head
+
+
+@pytest.mark.parametrize("between", [["click[< Prev]"], [SEARCH], ["click[Features]", "click[Back to Search]", SEARCH]])
+def test_a_new_look_at_results_clears_the_options(between: list[str]) -> None:
+    env = started()
+    told(env, SEARCH, f"click[{ITEM}]", "click[rose]", "click[set of six]")
+    assert told(env, *between, f"click[{ITEM}]", "click[Buy Now]")[1:] == (3 / 5, True)
+
+
+def test_details_keep_the_options_and_the_last_click_of_a_choice_counts() -> None:
+    env = started()
+    told(env, SEARCH, f"click[{ITEM}]", "click[white]", "click[set of six]", "click[rose]")
+    assert told(env, "click[Features]", "click[< Prev]", "click[Buy Now]")[1:] == (1.0, True)
+    assert told(started(), SEARCH, f"click[{ITEM}]", "click[rose]", "click[white]", "click[Buy Now]")[1] == 3 / 5
+
+
+NO_ACTIONS = ["", "dance", "search", "search[]", "search []", "Search[board]", "search[two\nlines]", "click[search]"]
+ELSEWHERE = ["click[buy now]", "click[next >]", f"click[{ITEM}]", "click[back to search] click[x]"]
+
+
+@pytest.mark.parametrize("text", NO_ACTIONS + ELSEWHERE)
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_no_action_or_not_there_shows_the_page_again(text: str, mode: Mode) -> None:
+    assert told(started(mode), text) == (START, 0.0, False)
+
+
+@pytest.mark.parametrize("words", ["qwertyuiop", "???", " ", "\x00", "\ud800", '"', "*", "-"])
+def test_nothing_found_is_a_page_too(words: str) -> None:
+    shown = pieces(told(started(), f"search[{words}]")[0])
+    assert shown[2:] == ["Back to Search", "Page 1 (Total results: 0)"]
+
+
+def test_words_are_found_by_their_stem_in_any_case_and_never_as_operators() -> None:
+    env = started()
+    expected = told(env, "search[cutting board]")[0]
+    for same in ("BOARDS, (cut)", "words:cutting* ^board", '"board" cutting" NEAR(qwertyuiop)'):
+        assert told(env, f"search[{same}]")[0] == expected
+    assert "Total results: 40" in told(env, "search[turntable NOT blouse]")[0]
+
+
+def test_compat_reads_actions_as_agentgyms_server_does() -> None:
+    strict, compat = started(), started("compat")
+    assert told(strict, f" {SEARCH}\n") == told(compat, SEARCH) != (START, 0.0, False)
+    for text in (f"{SEARCH} and more", f"{SEARCH}\nObservation: [none]"):
+        assert told(started("compat"), text) == told(compat, SEARCH)
+        assert told(started(), text)[0] == START
+    for text in (f" {SEARCH}", f"Action: {SEARCH}", "search[a [b]]", f"\n{SEARCH}"):
+        assert told(started("compat"), text)[0] == START
+        assert isinstance(compat.parse(text), InvalidAction)
+    assert told(started(), "search[a [b]]")[0] != START
+
+
+def test_compat_steps_on_after_the_end() -> None:
+    env = started("compat")
+    thanks, reward, done = told(env, SEARCH, f"click[{ITEM}]", "click[Buy Now]")
+    assert (reward, done) == (3 / 5, True)
+    assert told(env, "click[Buy Now]") == (thanks, 0.0, False)
+    assert pieces(told(env, SEARCH)[0])[3] == "Page 1 (Total results: 50)"
+    env.cleanup()
+    with pytest.raises(EnvironmentFault, match="call reset first"):
+        told(env, SEARCH)
+
+
+def test_admissible_actions_are_what_the_page_has() -> None:
+    env = started()
+    assert env.admissible_actions() == [f"search[{INSTRUCTION}]"]
+    told(env, SEARCH)
+    assert env.admissible_actions()[:3] == ["click[back to search]", "click[next >]", "click[b0kjbx6k2g]"]
+    told(env, f"click[{ITEM}]")
+    buttons = ["back to search", "< prev", "white", "rose", "single piece", "set of two", "set of four", "set of six"]
+    assert env.clickables == [*buttons, "description", "features", "reviews", "buy now"]
+    assert env.instruction == INSTRUCTION
+    assert not env.has_search_bar
+
+
+def test_a_tool_call_is_the_same_as_its_text() -> None:
+    by_text, by_call = started(), started()
+    for text in (SEARCH, f"click[{ITEM}]", "click[rose]", "click[nothing]", "click[Buy Now]"):
+        parsed = by_call.parse(text)
+        assert isinstance(parsed, Action)
+        chat, reward, done = by_call.step(Action(tool_calls=parsed.tool_calls))
+        assert (chat[0]["content"], reward, done) == told(by_text, text)
+
+
+def test_a_tool_call_has_to_fit_its_schema() -> None:
+    env = started()
+    for name, arguments in [("search", '{"keywords": ""}'), ("click", '{"element": "a\\nb"}'), ("click", "{}")]:
+        chat, reward, done = env.step(Action(tool_calls=[ToolCall(id="call_7", name=name, arguments=arguments)]))
+        assert (chat[0]["content"] or "").startswith("Invalid action. Expected ")
+        assert (reward, done) == (0.0, False)
+    assert env.has_search_bar
+
+
+def test_only_a_full_score_is_a_success() -> None:
+    def episode(*rewards: float) -> Trajectory:
+        steps = [
+            TimeStep(
+                index=i, chats=[], action=Action(), observation=[], reward=r, done=False, available_tool_schemas=[]
+            )
+            for i, r in enumerate(rewards)
+        ]
+        return Trajectory(episode_id="x", timesteps=steps)
+
+    assert WebShop().success(episode(0.0, 1.0))
+    assert not WebShop().success(episode(0.0, 0.8))
+    assert not WebShop().success(episode())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_environment_keeps_the_contract(mode: Mode) -> None:
+    check_env(lambda: WebShop(mode=mode), tasks=(0, TASK, 999))
+
+
+ELEMENTS = ["next >", "< prev", "back to search", "buy now", "features", "rose", "white", ITEM, "search", "b0kjbx6k2g"]
+TEXTS = (
+    st.text(alphabet=st.characters(codec=None), max_size=60)
+    | st.text(alphabet='search[]click<>"* \n', max_size=30)
+    | st.builds("search[{}]".format, st.text(alphabet=st.characters(codec=None), max_size=60))
+    | st.sampled_from([SEARCH, *(f"click[{element}]" for element in ELEMENTS)])
+    | st.sampled_from(HOSTILE_TEXTS)
+)
+
+
+@settings(deadline=None)
+@given(texts=st.lists(TEXTS, max_size=8), mode=st.sampled_from(MODES))
+def test_no_text_breaks_a_step(texts: list[str], mode: Mode) -> None:
+    env = started(mode)
+    for text in texts:
+        known = isinstance(env.parse(text), Action)
+        before = env.clickables
+        observation, reward, done = told(env, text)
+        assert 0 <= reward <= 1
+        assert observation.encode()
+        assert known or (reward, done, env.clickables) == (0, False, before)
+        if done:
+            env.reset(task_index=TASK)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("text", ["[" * 1_000_000, "]" * 1_000_000, "search[" * 150_000, f"search[{'a ' * 500_000}]"])
+def test_long_texts_take_no_long_time(text: str, mode: Mode) -> None:
+    assert told(started(mode), text)[1:] == (0.0, False)

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+
+from runner.envs.webshop import WebShop
+from runner.types import Action, Mode
+
+MODES: tuple[Mode, ...] = ("strict", "compat")
+ITEM = "B0EWA2ABE6"
+SEARCH = "search[oven safe non stick cutting board]"
+
+
+def told(env: WebShop, text: str) -> tuple[float, bool]:
+    return env.step(Action(text=text))[1:]
+
+
+def started(mode: Mode = "strict") -> WebShop:
+    env = WebShop(mode=mode)
+    env.reset(task_index=3)
+    return env
+
+
+def finish(env: WebShop) -> tuple[list[str], float]:
+    """The oracle's actions to the end, at most as many as the profile's rounds, and the last reward."""
+    oracle, actions = env.oracle(0), list[str]()
+    reward, done = 0.0, False
+    while not done and len(actions) < 15:
+        actions.append(oracle.next_action())
+        reward, done = told(env, actions[-1])
+    return actions, reward
+
+
+def test_every_task_is_solved_some_of_them_on_a_later_page() -> None:
+    env = WebShop()
+    rounds, turned = [], 0
+    for task_index in range(env.n_tasks):
+        env.reset(task_index=task_index)
+        actions, reward = finish(env)
+        assert reward == 1.0, task_index
+        rounds.append(len(actions))
+        turned += "click[next >]" in actions
+    assert (min(rounds), max(rounds)) == (3, 6)
+    assert turned >= 10
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "detour",
+    [
+        ("search[turntable]", "click[next >]"),
+        ("search[turntable]", "click[next >]", "click[back to search]"),
+        (SEARCH, "click[next >]", "click[next >]"),
+        (SEARCH, "click[b0kjbx6k2g]"),
+        (SEARCH, "click[b0kjbx6k2g]", "click[features]"),
+        (SEARCH, f"click[{ITEM}]", "click[white]", "click[description]"),
+    ],
+)
+def test_it_finds_its_way_from_anywhere(detour: tuple[str, ...], mode: Mode) -> None:
+    env = started(mode)
+    for text in detour:
+        told(env, text)
+    assert finish(env)[1] == 1.0
+
+
+def test_it_shops_on_after_the_end_in_compat() -> None:
+    env = started("compat")
+    oracle = env.oracle(0)
+    rewards = [told(env, oracle.next_action())[0] for _ in range(10)]
+    assert rewards == [0, 0, 0, 0, 1] * 2
