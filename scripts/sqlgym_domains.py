@@ -67,6 +67,10 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
+def _choice(name: str, values: str) -> Choice:
+    return Choice(name, _words(values))
+
+
 def _names(first: str, second: str) -> Names:
     return Names(_words(first), _words(second))
 
@@ -91,14 +95,7 @@ DOMAINS = (
     Domain(
         "library",
         _places("branch", "branches", Whole("opening_year", 1950, 2015)),
-        Table(
-            "member",
-            "members",
-            60,
-            _PEOPLE,
-            Choice("card", ("adult", "child", "senior", "student")),
-            Whole("age", 8, 90),
-        ),
+        Table("member", "members", 60, _PEOPLE, _choice("card", "adult child senior student"), Whole("age", 8, 90)),
         Table(
             "book",
             "books",
@@ -107,7 +104,7 @@ DOMAINS = (
                 "Silent Golden Hidden Broken Distant Crimson Hollow Winter",
                 "Harbour Garden Mirror Forest River Letter Summer Tower",
             ),
-            Choice("genre", ("biography", "crime", "fantasy", "history", "poetry", "travel")),
+            _choice("genre", "biography crime fantasy history poetry travel"),
             Whole("pages", 80, 900),
         ),
         Fact("loan", "loans", 560, "lent_on", Whole("days", 1, 60), Whole("fine_cents", 0, 2_400)),
@@ -120,25 +117,16 @@ DOMAINS = (
             "doctors",
             36,
             _PEOPLE,
-            Choice("specialty", ("cardiology", "neurology", "paediatrics", "surgery")),
+            _choice("specialty", "cardiology neurology paediatrics surgery"),
             Whole("experience_years", 1, 40),
         ),
-        Table(
-            "patient",
-            "patients",
-            72,
-            _PEOPLE,
-            Choice("blood_group", ("A", "AB", "B", "O")),
-            Whole("birth_year", 1930, 2015),
-        ),
+        Table("patient", "patients", 72, _PEOPLE, _choice("blood_group", "A AB B O"), Whole("birth_year", 1930, 2015)),
         Fact("visit", "visits", 550, "visited_on", Whole("minutes", 5, 120), Whole("fee_cents", 1_500, 42_000)),
     ),
     Domain(
         "shop",
         _places("store", "stores", Whole("floor_area", 90, 2_000)),
-        Table(
-            "customer", "customers", 64, _PEOPLE, Choice("tier", ("basic", "gold", "silver")), Whole("points", 0, 5_000)
-        ),
+        Table("customer", "customers", 64, _PEOPLE, _choice("tier", "basic gold silver"), Whole("points", 0, 5_000)),
         Table(
             "product",
             "products",
@@ -152,20 +140,13 @@ DOMAINS = (
     Domain(
         "school",
         _places("campus", "campuses", Whole("classrooms", 6, 48)),
-        Table(
-            "student",
-            "students",
-            70,
-            _PEOPLE,
-            Choice("house", ("Eagle", "Fox", "Otter", "Wolf")),
-            Whole("grade", 5, 12),
-        ),
+        Table("student", "students", 70, _PEOPLE, _choice("house", "Eagle Fox Otter Wolf"), Whole("grade", 5, 12)),
         Table(
             "course",
             "courses",
             32,
             _names("Basic Applied Advanced Modern", "Algebra Biology Chemistry Drawing French Geography Music Physics"),
-            Choice("term", ("autumn", "spring", "summer")),
+            _choice("term", "autumn spring summer"),
             Whole("hours", 10, 90),
         ),
         Fact("exam", "exams", 550, "held_on", Whole("score", 1, 100), Whole("fee_cents", 0, 6_000)),
@@ -178,7 +159,7 @@ DOMAINS = (
             "halls",
             40,
             _names("Grand Little Royal Star Lux", "Palace Studio Arena Corner Vista Lantern Rex Odeon"),
-            Choice("sound", ("analogue", "digital", "surround")),
+            _choice("sound", "analogue digital surround"),
             Whole("seats", 40, 600),
         ),
         Table(
@@ -189,7 +170,7 @@ DOMAINS = (
                 "Midnight Electric Velvet Paper Burning Lonely Secret Northern",
                 "Train Island Orchestra Dance Detective Circus Winter Voyage",
             ),
-            Choice("genre", ("animation", "comedy", "documentary", "drama", "thriller")),
+            _choice("genre", "animation comedy documentary drama thriller"),
             Whole("length_minutes", 70, 210),
         ),
         Fact("screening", "screenings", 560, "shown_on", Whole("tickets", 0, 400), Whole("takings_cents", 0, 480_000)),
@@ -202,10 +183,10 @@ DOMAINS = (
             "trains",
             44,
             _names("Swift Iron Blue Silver Amber Rapid", "Arrow Comet Falcon Heron Meteor Pike Swallow Thunder"),
-            Choice("fuel", ("battery", "diesel", "electric")),
+            _choice("fuel", "battery diesel electric"),
             Whole("seats", 60, 800),
         ),
-        Table("driver", "drivers", 52, _PEOPLE, Choice("licence", ("A1", "B1", "B2")), Whole("birth_year", 1958, 2002)),
+        Table("driver", "drivers", 52, _PEOPLE, _choice("licence", "A1 B1 B2"), Whole("birth_year", 1958, 2002)),
         Fact(
             "trip", "trips", 555, "departed_on", Whole("delay_minutes", 0, 95), Whole("revenue_cents", 10_000, 900_000)
         ),
@@ -220,7 +201,7 @@ DOMAINS = (
             _names(
                 "Long Round Stony Sunny Windy Mill Church", "Acre Meadow Slope Hollow Terrace Paddock Croft Furlong"
             ),
-            Choice("soil", ("clay", "loam", "peat", "sand")),
+            _choice("soil", "clay loam peat sand"),
             Whole("area", 4, 260),
         ),
         Table(
@@ -228,7 +209,7 @@ DOMAINS = (
             "crops",
             40,
             _names("Early Late Red White Giant Dwarf", "Barley Bean Beet Carrot Maize Oat Potato Rye"),
-            Choice("season", ("autumn", "spring", "summer", "winter")),
+            _choice("season", "autumn spring summer winter"),
             Whole("growing_days", 45, 240),
         ),
         Fact("harvest", "harvests", 545, "reaped_on", Whole("sacks", 1, 180), Whole("revenue_cents", 2_000, 640_000)),
@@ -241,7 +222,7 @@ DOMAINS = (
             "mechanics",
             42,
             _PEOPLE,
-            Choice("training", ("apprentice", "engineer", "master")),
+            _choice("training", "apprentice engineer master"),
             Whole("hourly_cents", 2_200, 9_500),
         ),
         Table(

@@ -17,8 +17,8 @@ from tests.command import COMMAND, ENVIRON, agentgym
 @pytest.fixture
 def unplayable(tmp_path: Path) -> str:
     """A profile beside the working directory that names an environment nobody installed."""
-    moderate = [{"name": "Maze"}, {"name": "Nowhere"}]
-    (tmp_path / "odd.yaml").write_text(json.dumps({"id": "odd", "environments": {"moderate": moderate}}))
+    environments = {"lightweight": [{"name": "Maze"}], "moderate": [{"name": "Nowhere"}]}
+    (tmp_path / "odd.yaml").write_text(json.dumps({"id": "odd", "environments": environments}))
     return str(tmp_path / "odd.yaml")
 
 
@@ -167,6 +167,13 @@ def test_results_of_an_environment_without_episodes_say_so(tmp_path: Path) -> No
     assert "No episodes of Wordle were played yet into" in unplayed.stderr
     assert unknown.returncode == 2
     assert "There is no environment named 'Mase'. Did you mean Maze?" in unknown.stderr
+
+
+def test_a_battery_of_which_nothing_is_installed_exits_2(tmp_path: Path, unplayable: str) -> None:
+    done = agentgym(tmp_path, "--config", unplayable, "--battery", "moderate")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Nowhere is in profile odd, but no environment of that name" in done.stderr
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_battery_plays_what_is_installed_and_names_the_rest(tmp_path: Path, unplayable: str) -> None:

@@ -6,6 +6,7 @@ import itertools
 import re
 import sqlite3
 import threading
+import weakref
 from collections.abc import Sequence
 from functools import cache
 
@@ -26,6 +27,7 @@ class Index:
         self._products = products
         self._lock = threading.Lock()
         self._database = sqlite3.connect(":memory:", check_same_thread=False)
+        weakref.finalize(self, self._database.close)  # a connection left to itself is a ResourceWarning
         self._database.execute("CREATE VIRTUAL TABLE shop USING fts5(words, content='', tokenize='porter ascii')")
         self._database.executemany("INSERT INTO shop(rowid, words) VALUES (?, ?)", enumerate(map(_text, products)))
 
