@@ -28,9 +28,14 @@ NODE: Final = "field-runner"
 SIZE: Final = (120, 36)
 WAIT_S: Final = 60.0
 POLL_S: Final = 0.02
-ENVS: Final = ("BabyAI", "TextCraft", "Maze", "Wordle")
-N_EPISODES, N_SHOWN = 40, 24
+SHOWN_FOLDER: Final = "/home/you/agent-gym"
+"""Instead of a temporary folder of the same length."""
+
+ENVS: Final = ("TextCraft", "Maze", "Wordle", "BabyAI")
+N_EPISODES, N_SHOWN = 60, 34
 """Episodes of each environment, and how many of the last one are over when the picture is taken."""
+
+N_STEPS: Final = 3
 
 
 def main(folder: Path = PICTURES) -> None:
@@ -42,15 +47,16 @@ def main(folder: Path = PICTURES) -> None:
 
 async def pictures() -> dict[str, str]:
     """The screens by name, as SVG."""
-    with tempfile.TemporaryDirectory(prefix="agentgym-") as folder:
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="agent-") as folder:
         session = NodeSession(Wanted(data_dir=f"{folder}/data", node=NODE))
         app = Console(session)
         taken: dict[str, str] = {}
         async with app.run_test(size=SIZE) as pilot:
-            await _until(pilot, lambda: session.store.link.status == "connected" and bool(session.store.agents))
+            await _until(pilot, lambda: bool(session.store.agents and session.store.envs))
+            await _until(pilot, lambda: all(env.status for env in session.store.envs.values()))
             await _take_all(pilot, session, taken)
             await _control(session).shutdown(drain=False)
-        return taken
+        return {name: svg.replace(folder, f"{SHOWN_FOLDER:.{len(folder)}}") for name, svg in taken.items()}
 
 
 def _control(session: NodeSession) -> Control:
@@ -66,12 +72,11 @@ async def _take_all(pilot: Pilot[None], session: NodeSession, taken: dict[str, s
             await pilot.pause(0.5)
         taken[name] = pilot.app.export_screenshot(title="agentgym-tui launch")
 
+    await pilot.pause(1.0)
     await take("empty")
     await _play(pilot, session)
-    await take("live", "s", "s", "s")
+    await take("live")
     await take("form", "R")
-    await take("battery", "escape", "b")
-    await take("help", "escape", "question_mark")
     await take("episodes", "escape", "x", "2")
     await take("episode", "j", "enter")
     await take("trace", "w")
@@ -84,6 +89,9 @@ async def _play(pilot: Pilot[None], session: NodeSession) -> None:
     await _until(pilot, lambda: last in session.store.batches and session.store.batches[last].n_done >= N_SHOWN)
     await _control(session).order("pause", batch_id=last)
     await _until(pilot, lambda: any(episode.paused for episode in session.store.running()))
+    while max((len(episode.steps) for episode in session.store.running()), default=0) < N_STEPS:
+        await pilot.press("s")
+        await pilot.pause(1.0)
 
 
 async def _until(pilot: Pilot[None], holds: Callable[[], bool]) -> None:

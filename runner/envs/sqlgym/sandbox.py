@@ -42,7 +42,8 @@ def judge(database: Database, sql: str, gold: str) -> Verdict:
             late = done.returncode == -signal.SIGALRM
             return Verdict(worker.STOPPED if late else ENGINE_FAILED, solved=False)
         case ["ready", str()]:
-            raise EnvironmentFault("SQLGym could not run the gold query of this task; its data is damaged")
+            limit = f"{worker.GOLD_LIMIT_S:.0f} s"
+            raise EnvironmentFault(f"The gold query of this task failed or took longer than {limit}; check the data")
     raise EnvironmentFault(f"SQLGym could not open the database of this task: {_last_line(done.stderr)}")
 
 

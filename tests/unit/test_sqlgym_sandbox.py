@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.envs.sqlgym import sandbox
+from runner.envs.sqlgym.sandbox import ENGINE_FAILED, judge
+from runner.envs.sqlgym.tasks import Database
+from runner.envs.sqlgym.worker import MAX_ROWS, STOPPED, TOO_MANY_ROWS, Reader, opened
+from runner.errors import EnvironmentFault
+
+SCRIPT = (
+    "CREATE TABLE t (n INTEGER, s TEXT);"
+    "INSERT INTO t WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT 200) SELECT n, 'x' || n FROM c;"
+)
+DATABASE = Database(script=SCRIPT)
+GOLD = "SELECT count(*) FROM t"
+ENDLESS = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c)"
+DOUBLING = ", ".join(f"a{n}(x) AS (SELECT 1 FROM a{n - 1}, a{n - 1})" for n in range(1, 40))
+TOKENS = (
+    *("SELECT", "FROM", "WHERE", "t", "n", "s", "*", "(", ")", ",", "=", "<", "AND", "NOT", "IN", "AS", "GROUP BY"),
+    *("ORDER BY", "LIMIT", "JOIN", "UNION", "WITH", "INSERT INTO", "VALUES", "DELETE", "UPDATE", "SET", "DROP TABLE"),
+    *("PRAGMA", "ATTACH", "CREATE", "TEMP", "VIEW", "BEGIN", "VACUUM", "EXPLAIN", "1", "-1", "1e999", "'a'", "x'ff'"),
+    *("NULL", "count", "cast", "text", "hex", "zeroblob", "9", ";", "--", "/*", "?", ":p", '"', "'", "`", "\x00"),
+)
+TEXTS = st.text(alphabet=st.characters(codec=None), max_size=40)
+QUERIES = TEXTS | st.lists(st.sampled_from(TOKENS) | TEXTS, max_size=12).map(" ".join)
+
+
+def told(sql: str) -> str:
+    return judge(DATABASE, sql, GOLD).observation
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        f"{ENDLESS} SELECT count(*) FROM c",
+        "SELECT count(*) FROM t a, t b, t c, t d, t e",
+        "SELECT printf('%.*c', 2000000000, 'x')",
+        f"WITH a0(x) AS (SELECT 1), {DOUBLING} SELECT count(*) FROM a39",
+    ],
+    ids=["recursion", "cross join", "one endless instruction", "endless before the first row"],
+)
+def test_a_query_that_does_not_end_is_stopped(sql: str) -> None:
+    assert judge(DATABASE, sql, GOLD) == (STOPPED, False)
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        (f"{ENDLESS} SELECT n FROM c", TOO_MANY_ROWS),
+        ("SELECT zeroblob(2000000000)", "string or blob too big"),
+        ("SELECT replace(hex(zeroblob(400000)), '0', hex(zeroblob(400000)))", "string or blob too big"),
+        (f"SELECT {'(' * 5_000}1{')' * 5_000}", "stack overflow|too large"),
+        (f"SELECT '{'x' * 1_100_000}'", "too big|too large"),
+        ("SELECT '\ud800'", "surrogates not allowed"),
+        ("SELECT 1\x00", "null character"),
+        ("SELECT cast(x'ff' AS TEXT)", "Could not decode to UTF-8"),
+        ("SELECT ?", "Incorrect number of bindings"),
+        ("SELECT 1; SELECT 2", "only execute one statement at a time"),
+    ],
+)
+def test_a_query_that_cannot_be_answered_is_told_why(sql: str, said: str) -> None:
+    assert re.search(said, told(sql))  # SQLite's own words change between its versions
+
+
+def test_rows_that_do_not_fit_into_memory_are_refused() -> None:
+    sql = f"{ENDLESS} SELECT zeroblob(900000) FROM c LIMIT {MAX_ROWS}"
+    assert told(sql) in ("out of memory", ENGINE_FAILED, STOPPED)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "DROP TABLE t",
+        "DELETE FROM t RETURNING n",
+        "INSERT INTO t VALUES (1, 'x')",
+        "UPDATE t SET n = 1",
+        "CREATE TEMP TABLE u (n)",
+        "CREATE VIEW v AS SELECT 1",
+        "CREATE VIRTUAL TABLE v USING fts5(x)",
+        "ALTER TABLE t RENAME TO u",
+        "ANALYZE",
+    ],
+)
+def test_nothing_is_written(sql: str) -> None:
+    assert told(sql) == "attempt to write a readonly database"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "ATTACH '{file}' AS other",
+        "VACUUM INTO '{file}'",
+        "PRAGMA query_only = OFF",
+        "PRAGMA table_info(t)",
+        "BEGIN",
+        "SELECT load_extension('{file}')",
+    ],
+)
+def test_nothing_else_is_opened_or_changed(sql: str, tmp_path: Path) -> None:
+    observation = told(sql.format(file=tmp_path / "file"))
+    assert "authoriz" in observation
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_only_read(tmp_path: Path) -> None:
+    path = tmp_path / "odd name?mode=rwc#.sqlite"
+    connection = opened(SCRIPT, path.as_uri())
+    connection.close()
+    before = path.read_bytes()
+    database = Database(uri=f"{path.as_uri()}?mode=ro")
+    assert judge(database, "SELECT 200", GOLD) == ("[(200,)]", True)
+    assert judge(database, "DELETE FROM t", GOLD) == ("attempt to write a readonly database", False)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("content", [None, b"no database at all" * 100])
+def test_a_database_that_cannot_be_opened_is_the_datas_fault(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "x.sqlite"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(EnvironmentFault, match=r"could not open the database of this task: sqlite3\."):
+        judge(Database(uri=f"{path.as_uri()}?mode=ro"), "SELECT 1", GOLD)
+
+
+def test_a_gold_query_that_fails_is_not_the_agents_fault_and_stays_hidden() -> None:
+    with pytest.raises(EnvironmentFault, match="gold query of this task failed") as caught:
+        judge(DATABASE, "SELECT 1", "SELECT secret FROM nowhere")
+    assert "secret" not in str(caught.value)
+    assert judge(DATABASE, "SELEC", "SELECT secret FROM nowhere").solved is False
+
+
+def test_a_query_without_columns_is_no_answer_to_a_question_without_rows() -> None:
+    nothing = f"{GOLD} LIMIT 0"
+    assert judge(DATABASE, "-- nothing", nothing) == ("[]", False)
+    assert judge(DATABASE, "SELECT n FROM t WHERE n < 0", nothing) == ("[]", True)
+
+
+def test_a_worker_that_cannot_start_is_a_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sandbox, "_COMMAND", (str(tmp_path / "none"),))
+    with pytest.raises(EnvironmentFault, match="could not run a query: FileNotFoundError"):
+        told("SELECT 1")
+
+
+def test_a_worker_that_dies_of_the_query_is_told_to_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    died = subprocess.CompletedProcess[bytes](args=(), returncode=-11, stdout=b'"ready"\n', stderr=b"")
+    monkeypatch.setattr(sandbox, "_run", lambda request: died)
+    assert told("SELECT 1") == ENGINE_FAILED
+
+
+@settings(max_examples=20, deadline=None)
+@given(sql=QUERIES)
+def test_no_text_breaks_the_sandbox(sql: str) -> None:
+    assert len(told(sql)) <= 103
+
+
+@settings(max_examples=300, deadline=None)
+@given(sql=QUERIES)
+def test_no_text_breaks_the_reader_or_changes_the_database(sql: str) -> None:
+    connection = opened(SCRIPT, None)
+    reader = Reader(connection)
+    rows, observation = reader.answer(sql)
+    assert isinstance(observation, str)
+    assert rows is None or isinstance(rows, list)
+    assert reader.gold("SELECT count(*), sum(n), (SELECT count(*) FROM sqlite_schema) FROM t") == [(200, 20_100, 1)]
+    connection.close()
