@@ -76,11 +76,15 @@ class Console(App[None], inherit_bindings=False):
         self._drawn_at = now() - DRAW_S
         self._next_drawing: Timer | None = None
         self._next_tick: Timer | None = None
-        self.add_mode("live", lambda: LiveScreen(session))
         self.add_mode("episodes", self._episodes)
+
+    def get_default_screen(self) -> Screen[None]:
+        """The live screen; as that of a known mode it would have all styles read twice, which takes its time."""
+        return LiveScreen(self.session)
 
     def on_mount(self) -> None:
         """Begin to follow once there is something to see."""
+        self.add_mode(self.DEFAULT_MODE, self.get_default_screen)
         self.session.store.on_change = self._changed
         self.call_after_refresh(self._follow)
         if self.session.control is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 import secrets
@@ -34,6 +35,10 @@ _T = TypeVar("_T")
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 TIMEOUT_S: Final = 5.0
+LOOK_S: Final = 0.25
+N_LOOKS: Final = 10
+"""How often a node that nobody answers for is asked again; nobody has then got the request."""
+
 MAX_REPLY: Final = 1 << 20
 MAX_EPISODE: Final = 64 << 20
 """The largest episode file that is fetched, in bytes."""
@@ -132,8 +137,14 @@ class NodeControl:
         from runner.events.rpc import ask
         from runner.events.subjects import control_subject
 
+        subject, asked = control_subject(node), msgspec.json.encode(request)
         try:
-            payload = await ask(connection, control_subject(node), msgspec.json.encode(request), timeout_s=TIMEOUT_S)
+            payload = await ask(connection, subject, asked, timeout_s=TIMEOUT_S)
+            for _ in range(N_LOOKS):  # a node whose broker was restarted takes a moment until it listens again
+                if payload is not None:
+                    break
+                await asyncio.sleep(LOOK_S)
+                payload = await ask(connection, subject, asked, timeout_s=TIMEOUT_S)
         except RunnerError as exc:
             raise ControlFailed(f"{request.op}: {exc}") from exc
         if payload is None:

@@ -52,7 +52,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("episode.back", "escape", "Back", "back", "episode", "to the list"),
     Command("episode.next", "n", "Next", "next_episode", "episode", "the next episode of the list"),
     Command("episode.previous", "p", "Prev", "previous_episode", "episode", "the one before"),
-    Command("episode.transcript", "t", "Transcript", "tab('transcript')", "episode", "what was said in the step", False),
+    Command("episode.transcript", "t", "Transcript", "tab('transcript')", "episode", "what was said", False),
     Command("episode.trace", "w", "Trace", "tab('trace')", "episode", "where the time went", False),
     Command("episode.json", "J", "JSON", "tab('json')", "episode", "the episode file as it is", False),
     Command("episode.copy", "y", "Copy", "copy", "episode", "copy the shown text, made safe"),

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 MASK = "***"
 MIN_SECRET_LENGTH = 4
 """Shorter values are not masked: a flag such as ``1`` or ``yes`` would blank out unrelated text."""
+MIN_SECRET_NUMBER = 8
+"""Digits; shorter numbers are sizes and limits, such as ``MAX_TOKENS``."""
 
 _PLAIN_WORDS = frozenset({"true", "false", "none", "null"})
 """Values of settings such as ``TOKENIZERS_PARALLELISM``, whose names only look like secrets."""
@@ -55,15 +57,26 @@ def mask(text: str, environ: Mapping[str, str] | None = None) -> str:
     Values are found as they are, and as Python or JSON writes them with escapes.
 
     A variable counts when its name contains key, token, secret or passw in any case, and its value, stripped, has at
-    least ``MIN_SECRET_LENGTH`` characters and is no plain word such as ``false``.
+    least ``MIN_SECRET_LENGTH`` characters and is neither a plain word such as ``false`` nor a number below
+    ``MIN_SECRET_NUMBER`` digits.
 
     Args:
         text: what is about to be shown or stored.
         environ: the variables, by default those of this process.
     """
-    for secret in _secrets(os.environ if environ is None else environ):
-        text = text.replace(secret, MASK)
-    return _USERINFO.sub(f"://{MASK}@", text)
+    return masker(environ)(text)
+
+
+def masker(environ: Mapping[str, str] | None = None) -> Callable[[str], str]:
+    """``mask`` for many texts: it looks for the secrets once."""
+    secrets = _secrets(os.environ if environ is None else environ)
+
+    def masked(text: str) -> str:
+        for secret in secrets:
+            text = text.replace(secret, MASK)
+        return _USERINFO.sub(f"://{MASK}@", text)
+
+    return masked
 
 
 def is_secret_name(name: str) -> bool:
@@ -74,9 +87,14 @@ def is_secret_name(name: str) -> bool:
 def _secrets(environ: Mapping[str, str]) -> list[str]:
     """Longest first, so that a secret within another one does not leave the other's rest behind."""
     named = {value.strip() for name, value in environ.items() if is_secret_name(name)}
-    secrets = [value for value in named if len(value) >= MIN_SECRET_LENGTH and value.lower() not in _PLAIN_WORDS]
-    written = {form for value in secrets for form in (value, *_escaped(value))}
+    written = {form for value in named if _is_secret(value) for form in (value, *_escaped(value))}
     return sorted(written, key=lambda value: (-len(value), value))
+
+
+def _is_secret(value: str) -> bool:
+    if value.isdecimal():
+        return len(value) >= MIN_SECRET_NUMBER
+    return len(value) >= MIN_SECRET_LENGTH and value.lower() not in _PLAIN_WORDS
 
 
 def _escaped(value: str) -> Iterator[str]:

@@ -60,6 +60,7 @@ class EpisodeScreen(Screen[str]):
         self._list.take_live(session.store.episodes.values())
         self._loaded: Loaded | None = None
         self._failure = ""
+        self._state: Safe = own("")
         self._seen: tuple[object, ...] = ()
         self._stale: Timer | None = None
 
@@ -77,7 +78,8 @@ class EpisodeScreen(Screen[str]):
 
     def draw(self, store: RunStore) -> None:
         """The store changed."""
-        self._list.take_live(store.episodes.values())
+        if self._list.take_live(store.episodes.values()) and self.is_mounted:
+            self._head(self._state)  # its place in the list may be another
         if (loaded := self._loaded) is None or loaded.data is not None or loaded.lacking:
             return
         if not loaded.episode.running:
@@ -121,19 +123,14 @@ class EpisodeScreen(Screen[str]):
         """Copy what is shown, as it came."""
         self._copy(raw=True)
 
-    async def action_export(self) -> None:
+    def action_export(self) -> None:
         """Write the file into the folder where the console was started."""
         loaded = self._loaded
-        if loaded is None or loaded.data is None:
+        if loaded is not None and loaded.data is not None:
+            self.run_worker(self._export(loaded.episode.episode_id, loaded.data), group="export")
+        else:
             reason = loaded.lacking if loaded else self._failure
             self._tell(f"not exported: {reason or 'its file is written when it ends'}", failed=True)
-            return
-        try:
-            path = await asyncio.to_thread(export, loaded.episode.episode_id, loaded.data, Path.cwd())
-        except (ExportFailed, OSError) as exc:
-            self._tell(f"not exported: {exc}", failed=True)
-        else:
-            self._tell(f"exported to {path}")
 
     @on(LineView.Moved, "#steps")
     def _moved(self) -> None:
@@ -182,6 +179,14 @@ class EpisodeScreen(Screen[str]):
             self._loaded, self._failure, self._seen = loaded, "", _signature(loaded.episode)
             self._show(loaded, anew=not is_known)
 
+    async def _export(self, episode_id: str, data: bytes) -> None:
+        try:
+            path = await asyncio.to_thread(export, episode_id, data, Path.cwd())
+        except (ExportFailed, OSError) as exc:
+            self._tell(f"not exported: {exc}", failed=True)
+        else:
+            self._tell(f"exported to {path}")
+
     def _settle(self) -> None:
         if self._stale is not None:
             self._stale.stop()
@@ -219,7 +224,7 @@ class EpisodeScreen(Screen[str]):
             self._tell("there is nothing to copy", failed=True)
 
     def _head(self, state: Safe) -> None:
-        entry = self._entry
+        self._state, entry = state, self._entry
         index = self._list.index(self._key)
         place = own("" if index is None else f"{index + 1:,} of {len(self._list.shown):,}")
 

@@ -75,7 +75,9 @@ class Episodes(Screen[None]):
         self.draw(self._session.store)
 
     def draw(self, store: RunStore) -> None:
-        """The store changed."""
+        """The store changed; a screen that has just been pushed has no widgets yet."""
+        if not self.is_mounted:
+            return
         if self._list.take_live(store.episodes.values()):
             self._show()
         else:

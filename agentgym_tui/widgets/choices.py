@@ -58,6 +58,7 @@ class CheckList(LineView):
 
     def on_mount(self) -> None:
         """Start at the first chosen one."""
+        super().on_mount()
         self.move_to(min(self.chosen, default=0))
 
     def action_check(self) -> None:

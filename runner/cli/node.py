@@ -17,10 +17,11 @@ from runner.cli.terminal import err
 from runner.config import load_profile, resolve_data_dir, resolve_node
 from runner.errors import RunnerError
 from runner.node.service import Node
+from runner.node.state import NodeFile
 
 
 def main_node(argv: Sequence[str]) -> int:
-    """Serve until SIGTERM or SIGINT; returns 0, or 2 when the node cannot start."""
+    """Serve until SIGTERM or SIGINT, a second one ends it at once; returns 0, or 2 when the node cannot start."""
     parser = argparse.ArgumentParser(
         prog="agentgym-runner node", description="Own a state directory and play what is asked for over the bus."
     )
@@ -33,14 +34,19 @@ def main_node(argv: Sequence[str]) -> int:
     profile = load_profile(given.config, environ=os.environ, cwd=cwd)
     data_dir = resolve_data_dir(given.data_dir, os.environ, profile, cwd)
     name = resolve_node(given.node, os.environ, profile, socket.gethostname())
-    asyncio.run(_run(Node(profile, data_dir, name, egress=egress_of(profile), idle_exit_s=given.idle_exit), data_dir))
+
+    def say(served: NodeFile) -> None:
+        err(f"agentgym-runner node: {served.node}, pid {served.pid}, serves {data_dir} at {served.url}")
+
+    node = Node(profile, data_dir, name, egress=egress_of(profile), idle_exit_s=given.idle_exit, on_serving=say)
+    asyncio.run(_run(node, data_dir))
     return 0
 
 
 async def _run(node: Node, data_dir: Path) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, node.stop)
+        loop.add_signal_handler(number, node.interrupt)
     log_to(data_dir)
     try:
         await node.run()

@@ -61,8 +61,11 @@ class Outlet:
         self._ready.set()
         tasks = [asyncio.create_task(publisher.run()), asyncio.create_task(live.run())]
         await closing.wait()
-        if not await publisher.drained(DRAIN_S):
-            err("Some events could not be delivered yet; they wait in the outbox (see: agentgym-runner outbox).")
+        await publisher.drained(DRAIN_S)
+        if n_waiting := await publisher.n_undelivered():
+            err(
+                f"{n_waiting} events could not be delivered yet; they wait in the outbox (see: agentgym-runner outbox)."
+            )
         await live.flush()
         for task in tasks:
             task.cancel()

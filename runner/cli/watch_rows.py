@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from runner.events.rows import DurableRow, ForeignRow, LiveRow, RawRow
 from runner.events.seen import Received
-from runner.text import mask, one_line
+from runner.text import mask, masker, one_line
 
 MAX_LINE = 600
 MAX_VALUE = 120
@@ -39,8 +39,20 @@ def json_lines(message: Received) -> Iterator[str]:
         "headers": message.headers,
         **_document(message),
     }
-    text = json.dumps(msgspec.to_builtins(document), ensure_ascii=True)
-    yield mask(text).replace("\x7f", "\\u007f")
+    text = json.dumps(_masked(msgspec.to_builtins(document), masker()), ensure_ascii=True)
+    yield text.replace("\x7f", "\\u007f")
+
+
+def _masked(value: Any, mask_text: Callable[[str], str]) -> Any:  # noqa: ANN401 - whatever JSON can hold
+    """Only in strings: elsewhere JSON would not be valid any more."""
+    match value:
+        case str():
+            return mask_text(value)
+        case dict():
+            return {name: _masked(item, mask_text) for name, item in value.items()}
+        case list():
+            return [_masked(item, mask_text) for item in value]
+    return value
 
 
 def _document(message: Received) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from datetime import datetime
 import msgspec
 
 from runner.events.codec import DurableNames, decode, message_id
-from runner.events.rows import DurableRow
+from runner.events.rows import DurableRow, ForeignRow
 from runner.events.seen import Notice, Received, Seen
 
 N_REMEMBERED = 100_000
@@ -121,12 +121,21 @@ class SeenBuffer:
 
     def _decoded(self, message: Incoming) -> Received | None:
         """The message, None when it was seen before."""
-        event_id = message_id(message.headers)
-        if event_id and self._seen_before(message, event_id):
+        source, event_id = message.headers.get("ce-source", ""), message_id(message.headers)
+        if source and event_id and self._known(source, event_id):  # told before the payload is looked at
             return None
         decoded = decode(message.subject, message.headers, message.payload, self._names)
-        if not event_id and isinstance(decoded, DurableRow) and self._seen_before(message, decoded.id):
-            return None
+        match decoded:
+            case DurableRow():
+                source, event_id = source or decoded.event.node, decoded.id
+            case ForeignRow():
+                pass
+            case _:
+                event_id = ""  # what does not decode must not hide what does
+        if event_id:
+            if self._known(source, event_id):
+                return None
+            self._remember(source, event_id)
         return Received(
             subject=message.subject,
             stream=message.stream,
@@ -136,13 +145,17 @@ class SeenBuffer:
             decoded=decoded,
         )
 
-    def _seen_before(self, message: Incoming, event_id: str) -> bool:
-        if not event_id:
-            return False
-        key = hash((message.headers.get("ce-source", ""), event_id))  # ids are of any length
-        known = key in self._ids
-        self._ids[key] = None
-        self._ids.move_to_end(key)
+    def _known(self, source: str, event_id: str) -> bool:
+        known = (key := _key(source, event_id)) in self._ids
+        if known:
+            self._ids.move_to_end(key)
+        return known
+
+    def _remember(self, source: str, event_id: str) -> None:
+        self._ids[_key(source, event_id)] = None
         if len(self._ids) > N_REMEMBERED:
             self._ids.popitem(last=False)
-        return known
+
+
+def _key(source: str, event_id: str) -> int:
+    return hash((source, event_id))  # ids are of any length

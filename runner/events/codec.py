@@ -210,7 +210,7 @@ _LIVE_SUBJECT = re.compile(rf"agentgym\.live\.(?:{'|'.join(subjects.LIVE_CHANNEL
 _VERSION = re.compile(r"\.v\d+(?=\.|\Z)")
 _ENCODER = msgspec.json.Encoder()
 _DECODERS = {name: msgspec.json.Decoder(event) for name, event in DURABLE_TYPES.items()}
-_FOREIGN = msgspec.json.Decoder(ForeignEpisode)
+_FOREIGN = msgspec.json.Decoder(ForeignEpisode, strict=False)  # others write 3.0 rounds, and successes as numbers
 _LIVE = msgspec.json.Decoder(LiveBatch)
 _ENVELOPE = msgspec.json.Decoder(_Envelope)
 _ITEM: msgspec.json.Decoder[LiveItem] = msgspec.json.Decoder(LiveItem)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
-import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +16,7 @@ from nats.aio.client import Client
 from runner.errors import StoreError
 from runner.events.delivery import TRANSPORT_ERRORS, Dead, Retry, Verdict, deliver, shown
 from runner.events.outbox import Ack, Outbox, OutboxEvent
+from runner.events.pauses import Held, Pauses
 from runner.events.places import lock_of, place_of
 from runner.events.routes import Routes
 from runner.events.sink import Uplink
@@ -26,6 +27,9 @@ BATCH = 1000
 IN_FLIGHT = 256
 """Events sent and not yet acknowledged."""
 
+N_TRIED = 16
+"""Events of a subject that are tried at once after it did not work: where it still does not, others wait for that."""
+
 POLL_S = 0.5
 """Seconds between two looks into the outbox: other processes add to it, too."""
 
@@ -34,7 +38,6 @@ REFRESH_S = 60.0
 
 LOST = "the connection was lost"
 STAND_BY_S = 1.0
-FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 10.0
 GATHER_S = 0.25
 """Seconds from one look into the outbox to the next at least: events that come one by one share it, and its marks."""
@@ -69,33 +72,34 @@ class Drain:
 
     async def _work(self, courier: _Courier) -> None:
         """Empty the outbox until the connection is lost: another process may have one, or the sink be elsewhere."""
-        failures = 0
+        pauses, failed = Pauses(LONGEST_PAUSE_S), False
         loop = asyncio.get_running_loop()
         looked_up = loop.time()
         while courier.connected:
-            if self._uplink.came_up.is_set() or failures or loop.time() - looked_up > REFRESH_S:
+            if self._uplink.came_up.is_set():
                 self._uplink.came_up.clear()
+                courier.held.clear()
+                failed = True
+            if failed or loop.time() - looked_up > REFRESH_S:
                 courier.routes.forget()
                 looked_up = loop.time()
             cause = await courier.empty()
             if _is_cancelled():  # the client swallows that when its answer comes at the same time
                 raise asyncio.CancelledError
+            failed = cause is not None
+            self._tell(cause or courier.held.cause)
             if cause is None:
-                failures = 0
-                self._tell_well()
+                pauses.reset()
                 emptied = loop.time()
                 await _wait(self.added, POLL_S)
                 await asyncio.sleep(emptied + GATHER_S - loop.time())
                 self.added.clear()
             else:
-                failures += 1
-                if self._uplink.up.is_set():
-                    self._uplink.tell("stalled", cause)
-                await _wait(self._uplink.came_up, pause_s(failures))
+                await _wait(self._uplink.came_up, pauses.next())
 
-    def _tell_well(self) -> None:
+    def _tell(self, cause: str | None) -> None:
         if self._uplink.up.is_set():
-            self._uplink.tell("up")
+            self._uplink.tell("up" if cause is None else "stalled", cause)
 
 
 class _Courier:
@@ -103,6 +107,7 @@ class _Courier:
 
     def __init__(self, uplink: Uplink, client: Client, outbox: Outbox, routes: Routes, place: str) -> None:
         self.routes = routes
+        self.held = Held(LONGEST_PAUSE_S)
         self._uplink = uplink
         self._client = client
         self._outbox = outbox
@@ -114,18 +119,21 @@ class _Courier:
         return self._uplink.client is self._client
 
     async def empty(self) -> str | None:
-        """Send what waits; returns why it had to stop, None when nothing is left but what comes in meanwhile."""
+        """Send what waits; returns why it had to stop, None when nothing is left but what comes in or is held."""
         try:
             if not self._registered:
                 await asyncio.to_thread(self._outbox.register, self._place)
                 self._registered = True
             while True:
-                events = await asyncio.to_thread(self._outbox.pending, self._place, BATCH)
+                if self.held.release():
+                    self.routes.forget()
+                without = self.held.subjects
+                events = await asyncio.to_thread(self._outbox.pending, self._place, BATCH, without=without)
                 if not self.connected:
                     return LOST
                 await self.routes.learn(self._client, {event.subject for event in events})
-                if events and (cause := await self._send(events)) is not None:
-                    return cause
+                if events and not await self._send(events):
+                    return LOST
                 if len(events) < IN_FLIGHT:
                     return None
         except TRANSPORT_ERRORS as exc:
@@ -133,23 +141,29 @@ class _Courier:
         except StoreError as exc:
             return str(exc)
 
-    async def _send(self, events: Sequence[OutboxEvent]) -> str | None:
-        """Deliver one batch; returns what made that fail, None when all of it is settled."""
+    async def _send(self, events: Sequence[OutboxEvent]) -> bool:
+        """Deliver one batch, but for subjects where that fails: they are held; returns False without a connection."""
         waiting = iter(events)
         verdicts: dict[str, Verdict] = {}
-        causes: list[str] = []
+        causes: dict[str, str] = {}
+        tried: Counter[str] = Counter()
 
         async def one_after_the_other() -> None:
             for event in waiting:
+                subject = event.subject
+                tried[subject] += 1
+                if subject in causes or (tried[subject] > N_TRIED and self.held.doubted(subject)):
+                    continue
                 verdicts[event.id] = verdict = await self._deliver(event)
                 if isinstance(verdict, Retry):
-                    causes.append(verdict.cause)
-                if causes:  # the rest has to wait anyway
-                    return
+                    causes[subject] = verdict.cause
+                elif subject not in causes:
+                    self.held.settle(subject)
 
         whole = asyncio.gather(*(one_after_the_other() for _ in range(min(IN_FLIGHT, len(events)))))
         lost = asyncio.create_task(self._uplink.down.wait())
         lost.add_done_callback(lambda task: None if task.cancelled() else whole.cancel())
+        connected = True
         try:
             await whole
         except asyncio.CancelledError:
@@ -157,11 +171,13 @@ class _Courier:
                 with contextlib.suppress(StoreError):
                     self._note(verdicts)
                 raise
-            causes.append(LOST)
+            connected = False
         finally:
             lost.cancel()
+        for subject, cause in causes.items():
+            self.held.hold(subject, cause)
         await asyncio.to_thread(self._note, verdicts)
-        return causes[0] if causes else None
+        return connected
 
     async def _deliver(self, event: OutboxEvent) -> Verdict:
         if (refusal := self._uplink.refused(event.subject)) is not None:
@@ -180,12 +196,6 @@ class _Courier:
         for event_id, verdict in verdicts.items():
             if isinstance(verdict, Dead):
                 self._outbox.bury(self._place, event_id, verdict.reason)
-
-
-def pause_s(failures: int) -> float:
-    """Seconds to wait after so many failures in a row: doubling, with jitter, so that a fleet does not come at once."""
-    longest = min(FIRST_PAUSE_S * (1 << min(failures, 20)), LONGEST_PAUSE_S)
-    return longest * random.uniform(0.5, 1.0)
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

@@ -121,21 +121,26 @@ class Outbox:
             self.on_add()
         return n_new
 
-    def pending(self, sink: str, limit: int) -> list[OutboxEvent]:
-        """The oldest events that wait for a sink."""
+    def pending(self, sink: str, limit: int, *, without: Sequence[str] = ()) -> list[OutboxEvent]:
+        """The oldest events that wait for a sink, those of some subjects left out."""
+        others = f"AND subject NOT IN ({', '.join('?' * len(without))}) " if without else ""
         query = (
             "SELECT id, subject, type, source, time, payload FROM marks INDEXED BY waiting CROSS JOIN events USING (n) "
-            "WHERE sink = ? AND state = 'pending' ORDER BY n LIMIT ?"
+            f"WHERE sink = ? AND state = 'pending' {others}ORDER BY n LIMIT ?"
         )
         with self._session() as connection:
-            rows = connection.execute(query, (sink, limit)).fetchall()
+            rows = connection.execute(query, (sink, *without, limit)).fetchall()
         return [OutboxEvent(row[0], row[1], row[2], row[3], datetime.fromisoformat(row[4]), row[5]) for row in rows]
 
     def has_pending(self, sinks: Sequence[str]) -> bool:
         """Whether anything waits for one of these sinks."""
-        query = "SELECT 1 FROM marks INDEXED BY waiting WHERE sink = ? AND state = 'pending' LIMIT 1"
+        return self.n_pending(sinks) > 0
+
+    def n_pending(self, sinks: Sequence[str]) -> int:
+        """How many events wait for these sinks, one that waits for several counted for each."""
+        query = "SELECT count(*) FROM marks INDEXED BY waiting WHERE sink = ? AND state = 'pending'"
         with self._session() as connection:
-            return any(connection.execute(query, (sink,)).fetchone() is not None for sink in sinks)
+            return sum(connection.execute(query, (sink,)).fetchone()[0] for sink in sinks)
 
     def ack(self, sink: str, acks: Iterable[Ack]) -> None:
         """Note that a sink has these events."""

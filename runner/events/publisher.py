@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Iterable, Sequence
 from functools import partial
 
 from runner.errors import StoreError
 from runner.events.drain import Drain
-from runner.events.outbox import Outbox
+from runner.events.outbox import LOCAL, Outbox
 from runner.events.places import place_of
 from runner.events.sink import OnState, Sink, SinkState, Uplink
 from runner.events.subjects import DURABLE
@@ -76,20 +77,32 @@ class Publisher:
         finally:
             self._outbox.on_add = None
 
-    async def drained(self, timeout_s: float) -> bool:
+    async def drained(self, timeout_s: float, *, patience_s: float = math.inf) -> bool:
         """Wait until nothing waits for any sink that could be reached; returns whether that came true.
 
         Sinks without an address, and such as could not be reached from the start, are not waited for: what is meant for
-        them is kept, and sent the next time.
+        them is kept, and sent the next time. So is what waits when nothing has arrived anywhere for ``patience_s``.
         """
+        clock = asyncio.get_running_loop().time
+        fewest, since = math.inf, clock()
         try:
             async with asyncio.timeout(timeout_s):
                 await asyncio.to_thread(self._outbox.register, *self._places())
-                while await asyncio.to_thread(self._outbox.has_pending, self._awaited()):  # noqa: ASYNC110 - or another process
-                    await asyncio.sleep(LOOK_S)
+                while n := await asyncio.to_thread(self._outbox.n_pending, self._awaited()):
+                    if n < fewest:
+                        fewest, since = n, clock()
+                    elif clock() - since > patience_s:
+                        return False
+                    await asyncio.sleep(LOOK_S)  # another process may be at it
         except TimeoutError:
             return False
         return True
+
+    async def n_undelivered(self) -> int:
+        """How many events wait for other brokers, and for the own one if that is there."""
+        away = (uplink for uplink in self.uplinks if uplink.sink.name != LOCAL or not uplink.unreachable)
+        places = [place for uplink in away if (place := place_of(uplink.sink)) is not None]
+        return max([await asyncio.to_thread(self._outbox.n_pending, [place]) for place in places], default=0)
 
     def _places(self) -> list[str]:
         return [place for uplink in self.uplinks if (place := place_of(uplink.sink)) is not None]

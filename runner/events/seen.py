@@ -10,7 +10,10 @@ import msgspec
 from runner.events.rows import Decoded
 
 Since: TypeAlias = Literal["now", "all"] | timedelta | int
-"""Where history begins: nowhere, at its beginning, so long ago, or at this sequence of its stream."""
+"""Where history begins: nowhere, at its beginning, so long ago, or at this sequence of each stream.
+
+A stream that has not come so far has none.
+"""
 
 NoticeKind: TypeAlias = Literal[
     "no_history", "gap", "recreated", "disconnected", "reconnected", "skipped", "permission", "lost_server"

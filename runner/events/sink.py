@@ -26,7 +26,8 @@ class Sink:
     """Somewhere durable events and live items go.
 
     Args:
-        name: in the outbox; ``local`` for the node's own broker, ``egress`` for the other one.
+        name: ``local`` for the node's own broker, ``egress`` for the other one; the outbox adds the address to the
+            latter, see ``place_of``.
         read_address: asked at each attempt to connect; None while there is nothing to connect to.
         owned: the own broker, where streams are made as needed.
         streams: what they keep there.

@@ -53,8 +53,7 @@ class Position(msgspec.Struct):
             case timedelta():
                 return cls(info.created, start=datetime.now(UTC) - since)
             case int():
-                known = since <= info.state.last_seq + 1
-                return cls(info.created if known else None, max(since, 1) - 1)
+                return cls(info.created, min(max(since, 1) - 1, info.state.last_seq))
 
 
 async def until_connected(connection: Connection) -> None:

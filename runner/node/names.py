@@ -30,7 +30,7 @@ async def refuse_taken_name(name: str, boot: str, address: BusAddress | None) ->
         return
     try:
         async with await Connection.open(address, name=name) as connection:
-            reply = await ask(connection, control_subject(name), HEALTH_REQUEST, timeout_s=1.0)
+            reply = await _reply(connection, control_subject(name))
     except BusError as exc:
         logger.warning("whether the name %s is free could not be asked: %s", name, exc)
         return
@@ -40,6 +40,17 @@ async def refuse_taken_name(name: str, boot: str, address: BusAddress | None) ->
         raise StoreError(
             f"a node named {name} (boot {shown}) answers on {address.shown} already; choose another --node"
         )
+
+
+async def _reply(connection: Connection, subject: str) -> bytes | None:
+    """None when nobody replies: one who listens to everything takes the question, and has no answer."""
+    try:
+        return await ask(connection, subject, HEALTH_REQUEST, timeout_s=1.0)
+    except BusError as exc:
+        if exc.kind != "timeout":
+            raise
+        logger.debug("nobody replied, so the name is free: %s", exc)
+        return None
 
 
 def _boot_of(reply: bytes) -> str:

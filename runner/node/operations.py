@@ -101,13 +101,13 @@ class Operations:
         if not args.envs:
             raise Refused("bad_request", "envs is empty", "name at least one environment of the profile")
         if known := self._batches(args.batch_id):
+            _check_same(args, [batch.spec for batch in known])
             return [self._state(batch) for batch in (self._resume(known) if args.resume else known)]
         specs = [self._spec(args, env) for env in args.envs]
         if len({spec.env for spec in specs}) < len(specs):
             raise Refused("bad_request", "envs names an environment twice", "use repeat or attempts to play more of it")
         batches = [_queued(args.batch_id, spec, alone=len(specs) == 1) for spec in specs]
-        for batch in batches:
-            self.queue.add(batch)
+        self.queue.add(*batches)
         self.player.wake()
         return [self._state(batch) for batch in batches]
 
@@ -174,7 +174,8 @@ class Operations:
             agent=batch.spec.agent,
             model=batch.spec.model,
             status="paused" if self.player.pauses(batch.batch_id) else batch.status,
-            n_done=batch.n_done,
+            # A node that was killed may not have noted the last ones.
+            n_done=self.player.n_ended(batch.batch_id) if batch.status == "interrupted" else batch.n_done,
             n_planned=batch.spec.n_planned,
         )
 
@@ -189,6 +190,28 @@ class Operations:
 
 def _given(value: _T | None, otherwise: _T) -> _T:
     return otherwise if value is None else value
+
+
+def _check_same(args: StartArgs, specs: list[BatchSpec]) -> None:
+    """Refuse a known id with another request; what that leaves to the profile may have changed since."""
+    first = specs[0]
+    pairs = {
+        "envs": ({env.lower() for env in args.envs}, {spec.env.lower() for spec in specs}),
+        "agent": ((args.agent or "oracle").lower(), first.agent.lower()),
+        "repeat": (args.repeat, first.repeat),
+        "attempts": (args.attempts, first.attempts),
+        "task_index": (args.task_index, first.task_index),
+        "seed": (args.seed, first.seed),
+        "concurrency": (_given(args.concurrency, first.concurrency), first.concurrency),
+        "max_rounds": (_given(args.max_rounds, first.limits.max_rounds), first.limits.max_rounds),
+        "max_duration_sec": (_given(args.max_duration_sec, first.limits.max_duration_s), first.limits.max_duration_s),
+    }
+    if other := [name for name, (asked, known) in pairs.items() if asked != known]:
+        raise Refused(
+            "refused",
+            f"batch {args.batch_id} has another {', '.join(other)}",
+            "make a new batch_id for another request",
+        )
 
 
 def derived_batch_id(battery_id: str, env: str) -> str:

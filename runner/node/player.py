@@ -13,7 +13,7 @@ from runner.node.queue import BatchQueue, QueuedBatch, Status
 from runner.observers import Observer
 from runner.playing import CommandName
 from runner.result import BatchResult, BatchStatus, Tally
-from runner.store import EpisodeRecord
+from runner.store import UNRATED, EpisodeRecord
 from runner.types import BatchProgress, Item
 from runner.workspace import Workspace
 
@@ -99,6 +99,13 @@ class Player:
             return False
         batch.command(name, episode_id)
         return True
+
+    def n_ended(self, batch_id: str) -> int:
+        """How many stored episodes of a batch are not to be played again."""
+        holes = ", ".join("?" * len(UNRATED))
+        query = f"SELECT count(*) FROM episodes WHERE batch_id = ? AND outcome NOT IN ({holes})"
+        ((count,),) = self._workspace.index.select(query, (batch_id, *sorted(UNRATED)))
+        return int(count)
 
     def give_up(self, queued: QueuedBatch) -> bool:
         """End a batch that waits or was interrupted for good; False when it is neither any more."""

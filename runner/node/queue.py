@@ -61,12 +61,23 @@ class BatchQueue:
         except (sqlite3.Error, OSError) as exc:
             raise StoreError(f"{path} cannot be used: {exc}; move it away, no episode is lost by that") from exc
 
-    def add(self, batch: QueuedBatch) -> bool:
-        """Append a batch; False when its id is known already."""
-        return self._write(
-            f"INSERT OR IGNORE INTO batches ({_COLUMNS}) VALUES (?, ?, ?, ?, ?)",
-            (batch.batch_id, batch.battery_id, msgspec.json.encode(batch.spec), batch.status, batch.n_done),
-        )
+    def add(self, *batches: QueuedBatch) -> bool:
+        """Append batches, all of them or none: False when an id is known already."""
+        rows = [
+            (batch.batch_id, batch.battery_id, msgspec.json.encode(batch.spec), batch.status, batch.n_done)
+            for batch in batches
+        ]
+        with self._session() as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                connection.executemany(f"INSERT INTO batches ({_COLUMNS}) VALUES (?, ?, ?, ?, ?)", rows)
+                connection.execute("COMMIT")
+            except sqlite3.IntegrityError:
+                return False
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+        return True
 
     def get(self, batch_id: str) -> QueuedBatch | None:
         """A batch by its id."""

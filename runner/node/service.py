@@ -32,6 +32,7 @@ from runner.node.operations import Operations
 from runner.node.player import Announce, Player
 from runner.node.queue import BatchQueue, queued_ids
 from runner.node.state import NodeFile, StateLock
+from runner.node.stopping import end_playing, send_rest
 from runner.node.tasks import kept_going
 from runner.unannounced import announce_complete
 from runner.workspace import Workspace
@@ -40,8 +41,12 @@ logger = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 """Seconds between two looks at whether the node has become idle."""
-STOP_S = 15.0
-"""Seconds for the running steps to end, and then for the last events to be sent, when a node stops."""
+START_S = 15.0
+"""Seconds for the own broker to answer."""
+
+
+def _ignore(node_file: NodeFile) -> None:
+    """Nobody asked."""
 
 
 class Node:
@@ -53,6 +58,7 @@ class Node:
         name: this node's name on the bus.
         egress: another broker that gets the events too; asked at each attempt to connect.
         idle_exit_s: leave by itself after so many seconds in which nothing ran, waited or was asked; None: never.
+        on_serving: told once requests are answered.
     """
 
     def __init__(
@@ -63,6 +69,7 @@ class Node:
         *,
         egress: Callable[[], BusAddress | None],
         idle_exit_s: float | None = None,
+        on_serving: Callable[[NodeFile], object] = _ignore,
     ) -> None:
         """Nothing is touched before ``run``."""
         self._profile = profile
@@ -70,7 +77,9 @@ class Node:
         self._name = name
         self._egress = egress
         self._idle_exit_s = idle_exit_s
+        self._on_serving = on_serving
         self._stopping = asyncio.Event()
+        self._at_once = asyncio.Event()
         self._drain = False
         self._status: NodeStatus = "starting"
         self._started = self._asked = time.monotonic()
@@ -79,6 +88,12 @@ class Node:
         """Begin to stop; in the node's event loop, e.g. from a signal handler. A second call ends a drain."""
         self._drain = drain and not self._stopping.is_set()
         self._stopping.set()
+
+    def interrupt(self) -> None:
+        """As ``stop``; a node that stops already does so without waiting for steps and events any more."""
+        if self._stopping.is_set() and not self._drain:
+            self._at_once.set()
+        self.stop()
 
     async def run(self) -> None:
         """Serve until told to stop.
@@ -133,13 +148,14 @@ class Node:
             lock.announce(self._node_file(workspace, broker))
             player.announce_missing(await asyncio.to_thread(announcer.outbox.known_ids))
             player.start()
+            self._on_serving(self._node_file(workspace, broker))
             self._become("idle" if player.idle else "running", announcer)
             await self._until_stopped(player)
             self._become("stopping", announcer)
-            await self._end(player)
+            await end_playing(player, lambda: self._drain, self._at_once)
             self._become("stopped", announcer)
             await asyncio.to_thread(announcer.flush)
-            await publisher.drained(STOP_S)
+            await send_rest(publisher, self._at_once)
             await live.flush()
             for task in running:
                 task.cancel()
@@ -166,16 +182,6 @@ class Node:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(left_s, LOOK_S)):
                     await self._stopping.wait()
-
-    async def _end(self, player: Player) -> None:
-        """Play what is queued if asked to, then let the running steps end."""
-        player.drain() if self._drain else player.stop()
-        while not await asyncio.to_thread(player.join, LOOK_S if self._drain else STOP_S):
-            if not self._drain and player.stopping:
-                logger.warning("a step did not end within %g s; its episode is in the journal", STOP_S)
-                return
-            if not self._drain:
-                player.stop()
 
     def _become(self, status: NodeStatus, announcer: Announcer) -> None:
         self._status = status
@@ -230,9 +236,9 @@ class Node:
 
 async def _in_time(served: asyncio.Event) -> None:
     try:
-        async with asyncio.timeout(STOP_S):
+        async with asyncio.timeout(START_S):
             await served.wait()
     except TimeoutError as exc:
         raise BusError(
-            "timeout", f"the own broker did not answer within {STOP_S:g} s; see logs/nats-server.log"
+            "timeout", f"the own broker did not answer within {START_S:g} s; see logs/nats-server.log"
         ) from exc

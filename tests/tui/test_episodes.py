@@ -40,6 +40,12 @@ async def test_stored_and_running_episodes_are_listed_with_the_newest_selected()
         assert "! error EnvironmentFault" in lines[4]
 
 
+async def test_a_screen_that_has_no_widgets_yet_is_not_drawn() -> None:
+    session = busy_session()
+    for screen in (Episodes(session), EpisodeScreen(session, episode_id(3))):
+        screen.draw(session.store)
+
+
 async def test_the_cursor_stays_on_its_episode_when_others_begin_and_end() -> None:
     session = with_rows(5)
     async with console(session) as pilot:

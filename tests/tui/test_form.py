@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 from textual.widgets import Input
 
@@ -14,24 +16,33 @@ from agentgym_tui.widgets.choices import CheckList, OneOf
 from runner.events.control import NodeList, StartArgs
 from tests.tui.fake_session import FakeSession, empty_session
 from tests.tui.samples import HOSTILE, empty_store, live, model_health
-from tests.tui.screens import screen_text, shown
+from tests.tui.screens import screen_text, shown, until
 
+SMALL = (80, 24)
 TEXTS: dict[FieldId, str] = {field.id: field.default for field in FIELDS}
 
 
-def read(envs: tuple[str, ...] = ("Wordle",), **texts: str) -> tuple[StartArgs | None, dict[str, str]]:
-    given = {**TEXTS, **texts}
-    parsed = parse(given, envs=envs, agent="oracle", model=None, batch_id="01B")  # type: ignore[arg-type]
+def read(texts: Mapping[FieldId, str], envs: Sequence[str] = ("Wordle",)) -> tuple[StartArgs | None, dict[str, str]]:
+    parsed = parse({**TEXTS, **texts}, envs=envs, agent="oracle", model=None, batch_id="01B")
     return parsed.args, {name: str(error) for name, error in parsed.errors.items()}
 
 
 def test_defaults_play_one_episode() -> None:
-    assert read() == (StartArgs(batch_id="01B", envs=["Wordle"], agent="oracle"), {})
+    assert read({}) == (StartArgs(batch_id="01B", envs=["Wordle"], agent="oracle"), {})
 
 
 def test_all_numbers() -> None:
-    numbers = {"repeat": "3", "attempts": "2", "task_index": "7", "seed": " 5 ", "concurrency": "4", "max_rounds": "9"}
-    args, errors = read(**numbers, max_duration_sec="12.5")
+    args, errors = read(
+        {
+            "repeat": "3",
+            "attempts": "2",
+            "task_index": "7",
+            "seed": " 5 ",
+            "concurrency": "4",
+            "max_rounds": "9",
+            "max_duration_sec": "12.5",
+        }
+    )
     assert errors == {}
     assert args == StartArgs(
         batch_id="01B",
@@ -53,7 +64,7 @@ def test_all_numbers() -> None:
         ("repeat", "", "a whole number, please"),
         ("repeat", "0", "at least 1"),
         ("repeat", "1.5", "a whole number, please"),
-        ("repeat", "١", "a whole number, please"),
+        ("repeat", "\u0661", "a whole number, please"),
         ("repeat", "1_0", "a whole number, please"),
         ("attempts", str(MAX_EPISODES + 1), "at most 1,000,000"),
         ("task_index", "-1", "a whole number, please"),
@@ -65,16 +76,16 @@ def test_all_numbers() -> None:
         ("max_duration_sec", "1e9", "a number, please"),
     ],
 )
-def test_what_is_wrong(field: str, text: str, error: str) -> None:
-    assert read(**{field: text}) == (None, {field: error})
+def test_what_is_wrong(field: FieldId, text: str, error: str) -> None:
+    assert read({field: text}) == (None, {field: error})
 
 
 def test_an_environment_is_needed() -> None:
-    assert read(envs=()) == (None, {"envs": "choose one"})
+    assert read({}, []) == (None, {"envs": "choose one"})
 
 
 def test_not_too_many_episodes_in_all() -> None:
-    assert read(repeat="1000000", attempts="2") == (None, {"attempts": "more than 1,000,000 episodes"})
+    assert read({"repeat": "1000000", "attempts": "2"}) == (None, {"attempts": "more than 1,000,000 episodes"})
 
 
 def test_texts_of_a_run_are_read_as_the_same_run() -> None:
@@ -112,7 +123,7 @@ def test_who_plays() -> None:
 
 
 async def test_the_form_says_why_no_model_plays_and_offers_the_oracle() -> None:
-    async with Console(empty_session()).run_test(size=(80, 24), notifications=True) as pilot:
+    async with Console(empty_session()).run_test(size=SMALL, notifications=True) as pilot:
         await shown(pilot, "Welcome")
         await pilot.press("R")
         await shown(pilot, "no agent that asks a model is installed")
@@ -122,10 +133,10 @@ async def test_the_form_says_why_no_model_plays_and_offers_the_oracle() -> None:
 
 async def test_enter_starts_what_the_form_says() -> None:
     session = empty_session()
-    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
+    async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
         await shown(pilot, "Welcome")
         await pilot.press("j", "R")
-        await shown(pilot, "╭─ Run")
+        await until(pilot, lambda: isinstance(pilot.app.focused, CheckList), "the form")
         await pilot.press("down", "space", "tab", "right", "down", "down", "down", "2", "enter")
         await shown(pilot, "random plays")
     (args,) = session.orders.started
@@ -136,7 +147,7 @@ async def test_enter_starts_what_the_form_says() -> None:
 
 async def test_what_is_wrong_is_said_beside_its_field_and_nothing_is_started() -> None:
     session = empty_session()
-    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
+    async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
         await shown(pilot, "Welcome")
         await pilot.press("R")
         await shown(pilot, "╭─ Run")
@@ -154,7 +165,7 @@ async def test_what_is_wrong_is_said_beside_its_field_and_nothing_is_started() -
 
 async def test_the_form_remembers_what_was_played() -> None:
     session = empty_session()
-    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
+    async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
         await shown(pilot, "Welcome")
         await pilot.press("R", "tab", "right", "tab", "tab", "5", "enter")
         await shown(pilot, "5 episodes")
@@ -167,7 +178,7 @@ async def test_the_form_remembers_what_was_played() -> None:
 
 async def test_every_key_of_the_form() -> None:
     store = with_agents("oracle", "react")
-    async with Console(FakeSession(store)).run_test(size=(80, 24), notifications=True) as pilot:
+    async with Console(FakeSession(store)).run_test(size=SMALL, notifications=True) as pilot:
         await shown(pilot, "Welcome")
         await pilot.press("R")
         await pilot.pause()
@@ -195,7 +206,7 @@ async def test_every_key_of_the_form() -> None:
 
 
 async def test_a_click_chooses() -> None:
-    async with Console(empty_session()).run_test(size=(80, 24), notifications=True) as pilot:
+    async with Console(empty_session()).run_test(size=SMALL, notifications=True) as pilot:
         await shown(pilot, "Welcome")
         await pilot.press("R")
         await pilot.pause()
@@ -210,7 +221,7 @@ async def test_a_click_chooses() -> None:
 
 async def test_a_refusal_is_told_and_not_repeated_by_the_full_stop() -> None:
     session = FakeSession(read_only="watching only: nothing can be started")
-    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
+    async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
         await shown(pilot, "Welcome")
         await pilot.press("R")
         await shown(pilot, "! watching only")

@@ -1,0 +1,223 @@
+"""The panes of the live screen: each is drawn again only when what it shows has changed."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from typing import Final
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Container
+from textual.message import Message
+
+from agentgym_tui.cells import Cell, FixedLines
+from agentgym_tui.clean import own
+from agentgym_tui.state import Episode
+from agentgym_tui.store import RunStore
+from agentgym_tui.views import ENV_COLUMNS, STEP_COLUMNS, EnvRows, StepRows
+from agentgym_tui.views_episode import blocks
+from agentgym_tui.views_live import (
+    environment_text,
+    environments_title,
+    rewards_title,
+    step_text,
+    steps_title,
+    trace_title,
+    transcript_title,
+)
+from agentgym_tui.views_status import empty_lines
+from agentgym_tui.widgets.drawn_lines import NoLines
+from agentgym_tui.widgets.lines import LineView
+from agentgym_tui.widgets.plot_view import PlotView
+from agentgym_tui.widgets.status import Pane
+from agentgym_tui.widgets.table import Table
+from agentgym_tui.widgets.transcript import Transcript
+from agentgym_tui.widgets.waterfall import Waterfall
+
+VIEWS: Final = ("transcript", "trace", "rewards")
+"""The panes that share one place where there is little room."""
+
+
+class LivePanes(Container):
+    """Environments, and of one episode steps, transcript, trace and rewards; or how to begin.
+
+    Args:
+        store: what is known.
+    """
+
+    class Completed(Message):
+        """All panes are there."""
+
+    def __init__(self, store: RunStore) -> None:
+        super().__init__(classes=f"-view-{VIEWS[0]} -empty")
+        self._store = store
+        self._complete = False
+        self._episode: Episode | None = None
+        self._view = VIEWS[0]
+        self._plotted = self._selected = ""
+        self._seen: dict[str, object] = {}
+        self.environments = Table(ENV_COLUMNS, id="environments")
+        self.steps = Table(STEP_COLUMNS, id="steps")
+        self._trace = Waterfall(id="trace")
+        self._transcript = Transcript(id="transcript")
+        self._rewards = PlotView(id="rewards")
+        self._welcome = LineView(cursor_type="none", id="welcome")
+        views = (self.environments, self.steps, self._trace, self._transcript, self._rewards, self._welcome)
+        self._panes = {str(view.id): Pane(view, id=f"{view.id}-pane") for view in views}
+
+    def compose(self) -> ComposeResult:
+        """What there is to see and do at the left, what was said and came of it at the right."""
+        yield Container(self._panes["environments"], id="left")
+        yield Container(self._panes["welcome"], id="right")
+
+    def on_mount(self) -> None:
+        """The panes of an episode come after the first paint, which they would make late."""
+        self._panes["welcome"].title(lambda _: [[Cell(own("Welcome"), "head")]])
+        self.call_after_refresh(self._mount_others)
+
+    async def _mount_others(self) -> None:
+        await self.query_one("#left").mount(self._panes["steps"], self._panes["trace"])
+        await self.query_one("#right").mount(self._panes["transcript"], self._panes["rewards"])
+        self._complete = True
+        self.steps.follow = True
+        self.post_message(self.Completed())
+
+    def on_resize(self) -> None:
+        """The environments take their share of another height."""
+        self._fit_environments()
+
+    def draw(self, episode: Episode | None) -> None:
+        """Show what the store knows now, and this episode."""
+        before, self._episode = self._episode, episode if self._complete else None
+        episode = self._episode
+        if self.has_class("-empty") != (episode is None):
+            self.set_class(episode is None, "-empty")
+            self._unzoom()
+        if episode is None:
+            self._draw_welcome()
+        elif before is None or before.episode_id != episode.episode_id:
+            self.steps.follow, self._plotted = True, episode.env
+        self._draw_environments()
+        self._draw_steps()
+        self._draw_rewards()
+
+    def zoom(self) -> None:
+        """The focused pane alone, and back."""
+        pane = next((pane for pane in self._panes.values() if pane.has_focus_within), None)
+        if self.has_class("-zoomed") or pane is None:
+            self._unzoom()
+            return
+        self.add_class("-zoomed")
+        pane.add_class("-zoomed")
+        if isinstance(side := pane.parent, Container):
+            side.add_class("-zoomed")
+        self._fit_environments()
+
+    def next_view(self) -> None:
+        """Transcript, trace, rewards, transcript, and so on."""
+        self.remove_class(f"-view-{self._view}")
+        self._view = VIEWS[(VIEWS.index(self._view) + 1) % len(VIEWS)]
+        self.add_class(f"-view-{self._view}")
+        self.query_one(f"#{self._view}").focus()
+
+    def hostile_text(self) -> str | None:
+        """What is behind the line of a table's cursor, where cleaning changes it."""
+        env = self._store.envs.get(self.environments.key)
+        if self.environments.has_focus and env is not None:
+            return environment_text(env)
+        if self.steps.has_focus and self._episode is not None and isinstance(rows := self.steps.source, StepRows):
+            return step_text(self._episode, rows.step(self.steps.cursor))
+        return None
+
+    @on(LineView.Moved, "#steps")
+    def _step_selected(self) -> None:
+        self._draw_transcript()
+
+    @on(LineView.Moved, "#environments")
+    def _environment_selected(self, moved: LineView.Moved) -> None:
+        """The rewards are those of the environment that somebody goes to, but not of the one it starts with."""
+        before, self._selected = self._selected, moved.key
+        if before or not self._plotted:
+            self._plotted = moved.key
+        self._draw_environments()
+        self._draw_rewards()
+
+    @on(LineView.Followed)
+    def _followed(self, followed: LineView.Followed) -> None:
+        """Transcript and steps follow together; who reads an old reply does not want the next step."""
+        if followed.view is self._transcript:
+            self.steps.follow = followed.following
+        elif followed.view is self.steps:
+            self._transcript.follow = self._trace.follow = followed.following
+
+    def _draw_welcome(self) -> None:
+        lines = empty_lines(self._store)
+        if self._changed("welcome", lines):
+            self._welcome.show(FixedLines(lines))
+
+    def _draw_environments(self) -> None:
+        store, selected = self._store, self._selected
+        if self._changed("environments", [astuple(env) for env in store.envs.values()]):
+            self.environments.show(EnvRows(store))
+            self._fit_environments()
+        self._panes["environments"].title(lambda width: environments_title(store, selected, width))
+
+    def _draw_steps(self) -> None:
+        store, episode, following = self._store, self._episode, self.steps.follow
+        self._panes["steps"].title(lambda width: steps_title(store, episode, following, width))
+        if episode is None:
+            if self._changed("steps", None):
+                self.steps.show(NoLines())
+            return
+        if self._changed("steps", (episode.episode_id, list(episode.steps), episode.streaming, episode.running)):
+            self.steps.show(StepRows(episode))
+        if self._changed("spans", (episode.episode_id, len(episode.spans))):
+            self._trace.show_spans(episode.spans)
+        n_spans, tail = len(episode.spans), self._trace.follow
+        self._panes["trace"].title(lambda width: trace_title(n_spans, tail, width))
+        self._draw_transcript()
+
+    def _draw_transcript(self) -> None:
+        episode, rows = self._episode, self.steps.source
+        if episode is None or not isinstance(rows, StepRows):
+            return
+        index, following = self._step_index(episode, rows), self._transcript.follow
+        self._panes["transcript"].title(lambda width: transcript_title(index, following, width))
+        subject = f"{episode.episode_id}/{index}"
+        ending = (episode.streaming, episode.error_type, episode.error_message)
+        if self._changed("transcript", (subject, list(episode.steps), list(episode.reset_observation), ending)):
+            follow = self.steps.follow if self._changed("subject", subject) else None
+            self._transcript.show_blocks(blocks(episode, index), subject=subject, follow=follow)
+
+    def _step_index(self, episode: Episode, rows: StepRows) -> int:
+        """The step of the cursor; while one is streamed the one before, which its text comes after."""
+        if (step := rows.step(self.steps.cursor)) is not None:
+            return step.index
+        if episode.streaming and episode.steps and self.steps.cursor >= len(rows) - 1:
+            return episode.steps[-1].index
+        key = self.steps.key.removeprefix("gap")
+        return int(key) if key.isdecimal() and episode.steps else 0
+
+    def _draw_rewards(self) -> None:
+        env, points = self._plotted, self._store.rewards.get(self._plotted, ())
+        if self._changed("rewards", (env, len(points), points[-1] if points else None)):
+            self._rewards.show_points(list(points))
+            self._panes["rewards"].title(lambda width: rewards_title(env, width))
+
+    def _unzoom(self) -> None:
+        self.remove_class("-zoomed")
+        self.query(".-zoomed").remove_class("-zoomed")
+        self._fit_environments()
+
+    def _fit_environments(self) -> None:
+        """As many rows as there are environments, unless that is too much."""
+        fits = max(4, min(len(self._store.envs) + 2, self.size.height // 4))
+        alone = self._episode is None or self.has_class("-zoomed")
+        self._panes["environments"].styles.height = None if alone else fits
+
+    def _changed(self, what: str, now: object) -> bool:
+        """Whether something is another than at the last look."""
+        if what in self._seen and self._seen[what] == now:
+            return False
+        self._seen[what] = now
+        return True
