@@ -14,7 +14,7 @@ from agentgym_tui.segments import joined, told
 from agentgym_tui.session import Unusable
 from agentgym_tui.state import Episode
 from agentgym_tui.steps import aware
-from agentgym_tui.views_status import OUTCOMES
+from agentgym_tui.views_status import outcome_cell
 
 EPISODE_COLUMNS: Final = (
     Column("started", 11),
@@ -115,18 +115,6 @@ def error_of(entry: Entry | None) -> Safe:
     parts = (entry.error_type, entry.error_message if isinstance(entry, Episode) else None)
     given = [told(part.strip().partition("\n")[0]) for part in parts if part]
     return own(f"✗ {': '.join(given)}" if given else "")
-
-
-def outcome_cell(episode: Listed) -> Cell:
-    """How an episode ended, with the type of its error, or that it is being played."""
-    if episode.outcome is not None:
-        text, tone = OUTCOMES.get(episode.outcome, (line(episode.outcome, 20), "plain"))
-        return Cell(own(f"{text} {line(episode.error_type, 80)}") if episode.error_type else text, tone)
-    if isinstance(episode, Episode) and episode.node_lost:
-        return Cell(own("✗ node lost"), "bad")
-    if isinstance(episode, Episode) and episode.paused:
-        return Cell(own("‖ paused"), "warn")
-    return Cell(own("▶ running"), "accent")
 
 
 def when(time: datetime, *, year: bool = False) -> Safe:

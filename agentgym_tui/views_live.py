@@ -76,7 +76,7 @@ def step_text(episode: Episode, step: Step | None) -> str | None:
 def spread(left: Line, right: Line, width: int) -> Line:
     """Two parts, the second one at the end of the line."""
     room = width - _width(right)
-    kept = joined([[cell] for cell in left], room) if _width(left) > room else left
+    kept = joined([left], room)
     return [*kept, Cell(own(" " * max(room - _width(kept), 0))), *right]
 
 

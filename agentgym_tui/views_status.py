@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from agentgym_tui import plot
 from agentgym_tui.cells import Cell, Line, Tone
@@ -14,14 +14,17 @@ from agentgym_tui.segments import cut, joined, told
 from agentgym_tui.state import BatchRun, Episode, LinkStatus, NodeInfo
 from agentgym_tui.store import RunStore
 
+if TYPE_CHECKING:
+    from runner.store.database import EpisodeRow
+
 RECENT: Final = 20
 """Episodes that a success rate over time is made of."""
 
 OUTCOMES: Final[dict[str, tuple[Safe, Tone]]] = {
     "success": (own("✓ success"), "good"),
     "failure": (own("✗ failure"), "bad"),
-    "truncated": (own("⌇ truncated"), "warn"),
-    "timeout": (own("⧖ timeout"), "warn"),
+    "truncated": (own("… truncated"), "warn"),
+    "timeout": (own("◔ timeout"), "warn"),
     "cancelled": (own("○ cancelled"), "dim"),
     "error": (own("! error"), "bad"),
     "interrupted": (own("! interrupted"), "warn"),
@@ -31,7 +34,7 @@ OUTCOMES: Final[dict[str, tuple[Safe, Tone]]] = {
 KEYS: Final = (
     ("r", "play the selected environment once"),
     ("R", "choose what to play and how"),
-    ("b", "play a tier of environments, one after the other"),
+    ("b", "play all environments of a tier"),
 )
 """What one may press in an empty console, as ``keymap`` has it; that module imports Textual."""
 
@@ -73,7 +76,7 @@ def running_line(store: RunStore, episode: Episode | None, width: int) -> Line:
     return joined(
         [
             [Cell(line(episode.env or "?", 60), "head"), Cell(own(f" task {quantity(episode.task_index)}"))],
-            [_state(episode)],
+            [outcome_cell(episode)],
             [Cell(own(f"round {quantity(episode.rounds)}"))],
             [Cell(own(f"reward {reward(episode.reward)}"))],
             [Cell(line(_player(episode.agent, episode.model), 80))],
@@ -216,13 +219,15 @@ def _lost(store: RunStore) -> Line:
     return [Cell(own(", ".join(told_of)), "warn")] if told_of else []
 
 
-def _state(episode: Episode) -> Cell:
+def outcome_cell(episode: Episode | EpisodeRow) -> Cell:
+    """How an episode ended, with the type of its error, or that it is being played."""
     if episode.outcome is not None:
         text, tone = OUTCOMES.get(episode.outcome, (line(episode.outcome, 20), "plain"))
         return Cell(join([text, own(": "), line(episode.error_type, 60)]) if episode.error_type else text, tone)
-    if episode.node_lost:
+    if isinstance(episode, Episode) and episode.node_lost:
         return Cell(own("✗ node lost"), "bad")
-    return Cell(own("‖ paused"), "warn") if episode.paused else Cell(own("▶ running"), "accent")
+    paused = isinstance(episode, Episode) and episode.paused
+    return Cell(own("‖ paused"), "warn") if paused else Cell(own("▶ running"), "accent")
 
 
 def _several(store: RunStore) -> Cell:

@@ -31,6 +31,7 @@ HEIGHTS: Final = [(0, "-short"), (32, "-high")]
 
 _NAME: Final = (Cell(own("Live"), "head"), Cell(own(" · "), "dim"))
 _INDENT: Final = Cell(own("       "))
+_UNKNOWN: Final = Cell(own("no news of models and machine yet"), "dim")
 
 
 class LiveScreen(RunScreen):
@@ -145,7 +146,8 @@ class LiveScreen(RunScreen):
         store, title, room = self.session.store, self.session.title, max(width - 7, 0)
         if self.size.width >= ONE_STATUS:
             return [[*_NAME, *status_line(store, title, room)]]
-        return [[*_NAME, *place_line(store, title, room)], [_INDENT, *machine_line(store, room)]]
+        machine = machine_line(store, room) or [_UNKNOWN]
+        return [[*_NAME, *place_line(store, title, room)], [_INDENT, *machine]]
 
     def _progress_lines(self, width: int) -> Sequence[Line]:
         store = self.session.store

@@ -26,13 +26,13 @@ async def end_playing(player: Player, drains: Callable[[], bool], at_once: async
     if drains():
         player.drain()
     stopped: float | None = None
-    while not await asyncio.to_thread(player.join, JOIN_S if drains() or stopped is not None else 0.0):
-        if drains():
-            continue
-        if stopped is None:
+    while True:
+        if stopped is None and not drains():
             player.stop()
             stopped = time.monotonic()
-        elif at_once.is_set() or time.monotonic() - stopped > STOP_S:
+        if await asyncio.to_thread(player.join, JOIN_S):
+            return
+        if stopped is not None and (at_once.is_set() or time.monotonic() - stopped > STOP_S):
             logger.warning("a step did not end in time; its episode is in the journal")
             return
 

@@ -152,12 +152,19 @@ async def test_a_stream_made_later_is_found(server: NatsServer, client: Client) 
         assert watcher.messages[-1].sequence == 2
 
 
-async def test_a_sequence_that_is_not_there_yet_means_another_stream(server: NatsServer, client: Client) -> None:
+async def test_a_start_beyond_the_end_of_a_stream_means_from_now_on_there(server: NatsServer, client: Client) -> None:
     await add_stream(client)
+    await add_stream(client, "LONG", subjects=["other"])
+    made = await client.subscribe("$JS.EVENT.ADVISORY.CONSUMER.CREATED.>")
     await publish(client, 1, 2)
-    async with watching(server, since=100) as watcher:
-        await watcher.until_count(2)
-        assert watcher.kinds == ["recreated"]
+    await publish(client, *range(10, 20), subject="other")
+    async with watching(server, patterns=[SUBJECT, "other"], since=9) as watcher:
+        for _ in range(2):
+            await made.next_msg(timeout=10)
+        await publish(client, 3)
+        await watcher.until_count(3)
+        assert sorted(watcher.numbers) == [3, 18, 19]
+        assert watcher.notices == []
 
 
 async def test_a_stopped_server_is_told_and_costs_nothing(server: NatsServer, client: Client) -> None:

@@ -15,6 +15,7 @@ from nats.aio.msg import Msg
 
 from runner.events.subjects import BATCH_COMPLETED, DURABLE, EPISODE_COMPLETED, FIELD_STATUS
 from tests.contract.schemas import validate
+from tests.following import surely
 from tests.nats_server import NatsServer
 from tests.node_process import COMMAND, NodeProcess, environ
 
@@ -82,6 +83,7 @@ async def test_events_wait_for_the_next_node(tmp_path: Path) -> None:
     with NodeProcess(data_dir) as node:
         async with await node.connect() as connection:
             js = connection.client.jetstream()
+            await surely(lambda: js.stream_info("AGENTGYM_EVENTS"))  # it is made after the node has begun to answer
             subscription = await js.pull_subscribe("agentgym.>", stream="AGENTGYM_EVENTS")
             ids: set[str] = set()
             wanted = {f"episode:{episode['episode_id']}" for episode in batch["episodes"]} | {
@@ -141,6 +143,7 @@ async def test_an_unreachable_egress_neither_stops_nor_slows_a_run_and_gets_ever
     env = environ(NATS_URL=server.url)
     status, out, err = await command("--run", "Maze", "--repeat", "2", "--json", env=env, cwd=tmp_path)
     assert status == 0, err
+    assert "5 events could not be delivered yet" in err  # running, two episodes, the batch, stopped
     heard: list[Msg] = []
     with server:
         client = await subscriber(server.url, heard)

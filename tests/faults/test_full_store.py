@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from nats.js.api import StorageType, StreamConfig
+from nats.js.api import DiscardPolicy, StorageType, StreamConfig
 from ulid import ULID
 
 from runner.events import delivery, subjects
@@ -21,6 +22,8 @@ from tests.publishing import client_of, event, ids, outbox_in, publishing, sink,
 ROOM = 1 << 20
 PAYLOAD = b'"%s"' % (b"x" * 20_000)
 N_EVENTS = 120
+N_STUCK = 400
+"""More than are sent and not yet acknowledged at any time."""
 LOGIN = {"user": "u", "password": "p"}
 
 
@@ -69,6 +72,32 @@ async def test_a_full_store_is_waited_out(
         assert _elsewhere(outbox) == SinkCounts(acked=N_EVENTS + 1)
         arrived = ids(await stored(server, "THEIRS", **LOGIN))
         assert sorted(arrived) == sorted(f"event:{number}" for number in range(N_EVENTS + 1))
+
+
+async def test_a_full_stream_delays_its_own_subjects_alone(tmp_path: Path, outbox: Outbox) -> None:
+    with NatsServer(tmp_path / "server") as server:
+        async with client_of(server) as client:
+            js = client.jetstream()
+            await js.add_stream(StreamConfig(name="THEIRS", subjects=["agentgym.episode.>"]))
+            full = StreamConfig(name="REST", subjects=["agentgym.eval.>"], max_msgs=1, discard=DiscardPolicy.NEW)
+            await js.add_stream(full)
+            outbox.add(*(event(number, subjects.BATCH_COMPLETED) for number in range(N_STUCK)))
+            outbox.add(*(event(number) for number in range(N_STUCK, N_STUCK + 10)))
+            async with publishing(outbox, sink(server)) as running:
+                await running.state("stalled", "the stream is full")
+                await _arrived(outbox, 11)
+                outbox.add(event(-1))
+                await _arrived(outbox, 12)
+                await js.update_stream(replace(full, max_msgs=-1))
+                await running.drained()
+        assert _elsewhere(outbox) == SinkCounts(acked=N_STUCK + 11)
+        assert len(await stored(server, "REST")) == N_STUCK
+
+
+async def _arrived(outbox: Outbox, count: int) -> None:
+    async with asyncio.timeout(30):
+        while _elsewhere(outbox).acked != count:  # noqa: ASYNC110 - by another task
+            await asyncio.sleep(0.02)
 
 
 def _elsewhere(outbox: Outbox) -> SinkCounts:

@@ -11,6 +11,7 @@ import select
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import cast
 
 import psutil
 import pytest
@@ -18,14 +19,22 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from ulid import ULID
 
+from runner.config import Profile
+from runner.events.publisher import Publisher, Sink
+from runner.node import stopping
 from runner.node.operations import derived_batch_id
+from runner.node.player import Player
+from runner.node.service import Node
 from runner.store import EpisodeStore, open_index
 from runner.types import Outcome
 from tests.nats_server import NatsServer
 from tests.node_process import NodeProcess, environ
+from tests.publishing import event, outbox_in
 from tests.store_samples import Recording, step
 
 pytestmark = pytest.mark.timeout(120)
+
+STOP_S = 14.0
 
 
 async def test_a_batch_asked_for_is_played_and_announced_once(tmp_path: Path) -> None:
@@ -140,6 +149,65 @@ async def test_sigterm_interrupts_says_stopped_and_exits_0(tmp_path: Path) -> No
         await client.close()
     assert status == 0, said
     assert list((data_dir / "runs" / batch_id).glob("*.journal.jsonl")) == []
+
+
+def test_a_node_says_that_it_serves(tmp_path: Path) -> None:
+    with NodeProcess(data_dir := tmp_path / "data") as node:
+        url = json.loads((data_dir / "node.json").read_text())["url"]
+        _, said = node.terminate()
+        assert f"node: n1, pid {node.pid}, serves {data_dir} at {url}\n" in said
+
+
+async def test_a_node_that_stops_leaves_what_is_stuck_to_the_next_one(tmp_path: Path) -> None:
+    with (
+        NatsServer(tmp_path / "other") as other,
+        NodeProcess(tmp_path / "data", env=environ(NATS_URL=other.url)) as node,
+    ):
+        async with await node.connect() as connection:
+            other.pause()
+            batch_id = str(ULID())
+            await node.request(connection, "start", batch_id=batch_id, envs=["Maze"])
+            await node.until(connection, batch_id, "completed")
+        async with asyncio.timeout(STOP_S):  # less than it would wait for a broker that takes events
+            status, said = await asyncio.to_thread(node.terminate)
+    assert status == 0, said
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told again", "nothing arrives"])
+async def test_the_wait_for_the_last_events_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: bool) -> None:
+    at_once = asyncio.Event()
+    if told:
+        at_once.set()
+    else:
+        monkeypatch.setattr(stopping, "STUCK_S", 0.1)
+        monkeypatch.setattr(stopping, "STOP_S", 600)
+    with outbox_in(tmp_path) as outbox:
+        outbox.add(event(1))
+        publisher = Publisher(outbox, [Sink("local", lambda: None)])  # it does not run, so nothing ever arrives
+        async with asyncio.timeout(30):
+            await stopping.send_rest(publisher, at_once)
+        assert outbox.has_pending(["local"])
+
+
+async def test_a_second_signal_gives_up_what_is_played(tmp_path: Path) -> None:
+    """The player is one that never ends."""
+
+    class Endless:
+        stopping = False
+
+        def stop(self) -> None:
+            self.stopping = True
+            node.interrupt()
+
+        def join(self, timeout_s: float | None) -> bool:
+            return False
+
+    node = Node(Profile(id="p"), tmp_path / "data", "n1", egress=lambda: None)
+    node.interrupt()
+    at_once = node._at_once
+    assert not at_once.is_set()
+    async with asyncio.timeout(10):
+        await stopping.end_playing(cast("Player", Endless()), lambda: False, at_once)
 
 
 def test_an_idle_node_leaves_by_itself(tmp_path: Path) -> None:

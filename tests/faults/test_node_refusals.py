@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from nats.aio.msg import Msg
 from ulid import ULID
 
+from runner.events.connect import BusAddress
+from runner.node.names import refuse_taken_name
 from tests.nats_server import NatsServer
 from tests.node_process import COMMAND, NodeProcess, environ
+from tests.publishing import client_of
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -63,6 +68,21 @@ def test_a_second_node_refuses_with_the_pid_of_the_first(tmp_path: Path) -> None
         assert second.returncode == 2
         assert f"belongs to the node with pid {node.pid}" in second.stderr
         assert "Traceback" not in second.stderr
+
+
+async def test_a_listener_to_everything_does_not_make_a_name_doubtful(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def take(message: Msg) -> None:
+        """It only listens."""
+
+    with NatsServer(tmp_path / "shared") as shared:
+        async with client_of(shared) as client:
+            await client.subscribe("agentgym.>", cb=take)
+            await client.flush()
+            with caplog.at_level(logging.INFO, "runner"):
+                await refuse_taken_name("n1", "boot", BusAddress(shared.url))
+    assert "name" not in caplog.text
 
 
 def test_a_name_that_answers_from_another_boot_is_refused(tmp_path: Path) -> None:

@@ -193,6 +193,15 @@ async def test_clocks_that_are_off_are_said(hours: float, said: str) -> None:
     assert ("clock" in line or "late" in line) == bool(said)
 
 
+async def test_secrets_are_masked_in_strings_and_leave_the_document_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAX_TOKENS", "12345678")
+    monkeypatch.setenv("API_KEY", CANARY)
+    payload = status(12345678).replace(b'"p"', json.dumps(f"{CANARY} 12345678").encode())
+    (text,) = json_lines(await row(SUBJECT, payload))
+    data = json.loads(text)["data"]
+    assert (data["pid"], data["config"]) == (12345678, "*** ***")
+
+
 def _node(folder: Path) -> None:
     node = {
         "node": "n1",

@@ -18,9 +18,9 @@ from agentgym_tui.views_list import (
     heading_lines,
     list_line,
     no_rows,
-    outcome_cell,
     when,
 )
+from agentgym_tui.views_status import outcome_cell
 from runner.types import Outcome
 from tests.tui.samples import HOSTILE, HUGE, START, episode, episode_id, hostile_episode, row
 
@@ -142,7 +142,7 @@ def test_an_entry_tells_its_hostile_bytes() -> None:
     ("fields", "said"),
     [
         ({"outcome": "success"}, "✓ success"),
-        ({"outcome": "error", "error_type": "AgentFault"}, "! error AgentFault"),
+        ({"outcome": "error", "error_type": "AgentFault"}, "! error: AgentFault"),
         ({"outcome": "odd"}, "odd"),
         ({"outcome": None}, "▶ running"),
         ({"outcome": None, "paused": True}, "‖ paused"),
@@ -156,7 +156,7 @@ def test_how_an_episode_stands_is_said_in_words(fields: dict[str, Any], said: st
 def test_the_heading_says_what_it_is_and_the_first_line_of_its_error() -> None:
     failed = episode(7, outcome="error", error_type="AgentFault", error_message="no answer\nTraceback …", seed=123456)
     lines = [text(line) for line in heading_lines(failed, own(""), own("2 of 9"), 120)]
-    assert lines[0] == "Wordle task 7 · ! error AgentFault · 2 of 9 · reward 0.75 · 3 rounds · 3.8 s"
+    assert lines[0] == "Wordle task 7 · ! error: AgentFault · 2 of 9 · reward 0.75 · 3 rounds · 3.8 s"
     assert lines[1].startswith(f"agent oracle · model {UNKNOWN} · tokens 450 · data upstream")
     assert lines[2].startswith(episode_id(7))
     assert "seed 123456" in lines[2]

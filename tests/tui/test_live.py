@@ -235,6 +235,17 @@ async def test_views_and_zoom(size: tuple[int, int]) -> None:
             await shown(pilot, "Environments")
 
 
+@pytest.mark.parametrize("size", SIZES, ids=str)
+async def test_zoom_of_an_empty_console(size: tuple[int, int]) -> None:
+    async with Console(empty_session()).run_test(size=size) as pilot:
+        await shown(pilot, "▌Environments", "Welcome")
+        await pilot.press("z")
+        await gone(pilot, "Welcome")
+        await pilot.press("z", "v", "tab", "z")
+        await gone(pilot, "Environments")
+        await shown(pilot, "▌Welcome")
+
+
 async def test_every_pane_can_be_reached_and_shows_it() -> None:
     async with Console(busy_session()).run_test(size=(120, 40)) as pilot:
         await shown(pilot, "▌Environments")

@@ -53,11 +53,11 @@ EPISODE = ["j", "X", ESCAPE, TAB, "G", "X", ESCAPE, "w", "X", ESCAPE, "J", "G", 
 PALETTE = [CTRL_P, "run", ESCAPE]
 
 
-def console(text: str, *size: int) -> Terminal:
+def console(text: str, cwd: Path, *size: int) -> Terminal:
     """The console on a hostile session; ``text`` says which strings it is made of."""
     columns, rows = size
     command = [sys.executable, "-m", "tests.tui.hostile_console", *text.split()]
-    return Terminal(*command, columns=columns, rows=rows, cwd=REPOSITORY, env=environ(PYTHONPATH=str(REPOSITORY)))
+    return Terminal(*command, columns=columns, rows=rows, cwd=cwd, env=environ(PYTHONPATH=str(REPOSITORY)))
 
 
 def pasted(text: str) -> str:
@@ -94,8 +94,8 @@ def check(raw: bytes, *, bells: bool = False) -> None:
     ("text", "size"),
     [("0", (80, 24)), ("9", (200, 50)), ("5 read-only", (120, 40)), ("huge", (80, 24))],
 )
-def test_no_foreign_byte_reaches_the_terminal(text: str, size: tuple[int, int]) -> None:
-    with console(text, *size) as terminal:
+def test_no_foreign_byte_reaches_the_terminal(tmp_path: Path, text: str, size: tuple[int, int]) -> None:
+    with console(text, tmp_path, *size) as terminal:
         terminal.wait_for("Live", 60)
         terminal.send(SYNCHRONISED)
         walk(terminal, *LIVE, *ORDERS, *PALETTE, *EPISODES, *UNREADABLE)
@@ -109,7 +109,7 @@ def test_no_foreign_byte_reaches_the_terminal(text: str, size: tuple[int, int]) 
 
 
 def test_a_form_takes_hostile_text_and_shows_none_of_it(tmp_path: Path) -> None:
-    with console("0", 120, 40) as terminal:
+    with console("0", tmp_path, 120, 40) as terminal:
         terminal.wait_for("Live", 60)
         walk(terminal, "R")
         for _ in range(12):
@@ -131,8 +131,8 @@ def test_a_form_takes_hostile_text_and_shows_none_of_it(tmp_path: Path) -> None:
         leave(terminal, bells=True)
 
 
-def test_a_copy_is_the_only_thing_on_the_clipboard_and_safe_unless_raw() -> None:
-    with console("0", 120, 40) as terminal:
+def test_a_copy_is_the_only_thing_on_the_clipboard_and_safe_unless_raw(tmp_path: Path) -> None:
+    with console("0", tmp_path, 120, 40) as terminal:
         terminal.wait_for("Live", 60)
         walk(terminal, "2", "G", ENTER, "y")
         terminal.wait_for(lambda: CLIPBOARD.search(terminal.raw) is not None)

@@ -141,6 +141,12 @@ def test_episodes_of_others_have_no_ids() -> None:
     assert "score" in reason(json.dumps({**FOREIGN, "score": "high"}).encode())
 
 
+def test_numbers_of_others_may_be_written_otherwise() -> None:
+    row = read(json.dumps({**FOREIGN, "rounds": 3.0, "success": 1}).encode())
+    assert isinstance(row, ForeignRow)
+    assert (row.event.rounds, row.event.success) == (3, True)
+
+
 def test_an_episode_with_an_id_is_ours_and_has_to_be_complete() -> None:
     assert "missing required field `reward`" in reason(json.dumps({**FOREIGN, "episode_id": "x"}).encode())
 

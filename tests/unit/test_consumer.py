@@ -8,9 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.events.buffer import Incoming, SeenBuffer
-from runner.events.codec import DurableNames, RawRow
+from runner.events.codec import DurableNames, RawRow, encode, headers_for
 from runner.events.patterns import PATTERN, common, covered_by_any, covers, disjoint, shared_with
+from runner.events.schema import BatchCompleted
 from runner.events.seen import Notice, Received, Seen
+from runner.events.subjects import BATCH_COMPLETED
+from tests.following import SUBJECT, number_of, status
 
 
 def message(number: int, event_id: str = "", source: str = "n", size: int = 10, stream: str | None = None) -> Incoming:
@@ -18,10 +21,14 @@ def message(number: int, event_id: str = "", source: str = "n", size: int = 10, 
     return Incoming("some.subject", headers, b"%d" % number + b" " * size, stream, number if stream else None)
 
 
+def valid(number: int, event_id: str, source: str = "n") -> Incoming:
+    """An event that decodes, unlike a ``message``."""
+    return Incoming(SUBJECT, {"ce-id": event_id, "ce-source": source} if event_id else {}, status(number))
+
+
 def number(seen: Seen | None) -> int | str:
     if isinstance(seen, Received):
-        assert isinstance(seen.decoded, RawRow)
-        return int(seen.decoded.payload)
+        return int(seen.decoded.payload) if isinstance(seen.decoded, RawRow) else number_of(seen)
     assert isinstance(seen, Notice)
     return f"{seen.kind} {seen.count}"
 
@@ -81,15 +88,47 @@ async def test_a_reader_of_a_stream_waits_until_there_is_room() -> None:
 async def test_an_id_is_seen_once_per_source() -> None:
     buffer = SeenBuffer(DurableNames())
     for n, (event_id, source) in enumerate([("a", "x"), ("b", "x"), ("a", "x"), ("a", "y"), ("", "x"), ("", "x")]):
-        buffer.put(message(n, event_id, source))
+        buffer.put(valid(n, event_id, source))
     assert await all_of(buffer) == [0, 1, 3, 4, 5]
+
+
+async def test_what_does_not_decode_hides_no_event_of_the_same_id() -> None:
+    buffer = SeenBuffer(DurableNames())
+    buffer.put(message(7, "a", "x"))
+    for n in (1, 2):
+        buffer.put(valid(n, "a", "x"))
+    assert await all_of(buffer) == [7, 1]
+
+
+@pytest.mark.parametrize("with_headers_first", [True, False])
+@pytest.mark.parametrize("bare", [{}, {"Nats-Msg-Id": "batch:B"}], ids=["none", "id only"])
+async def test_an_event_with_and_without_headers_is_one(bare: dict[str, str], with_headers_first: bool) -> None:
+    event = BatchCompleted(
+        batch_id="B",
+        env="Maze",
+        n_episodes=0,
+        mean_reward=None,
+        success_rate=None,
+        status="completed",
+        agent="oracle",
+        model=None,
+        node="n",
+        battery_id=None,
+    )
+    full = headers_for(BATCH_COMPLETED, "batch:B", "n", datetime.now(UTC))
+    buffer = SeenBuffer(DurableNames())
+    for carried in (full, bare) if with_headers_first else (bare, full):
+        buffer.put(Incoming(BATCH_COMPLETED, carried, encode(event)))
+    buffer.end()
+    assert isinstance(await buffer.take(), Received)
+    assert await buffer.take() is None
 
 
 async def test_ids_are_forgotten_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.events.buffer.N_REMEMBERED", 2)
     buffer = SeenBuffer(DurableNames())
     for n, event_id in enumerate(["a", "b", "a", "c", "a", "b"]):
-        buffer.put(message(n, event_id))
+        buffer.put(valid(n, event_id))
     assert await all_of(buffer) == [0, 1, 3, 5]
 
 

@@ -25,6 +25,7 @@ from runner.node.queue import BatchQueue, QueuedBatch
 from runner.spec import BatchSpec
 from runner.store import is_id
 from runner.store.files import read
+from runner.types import Outcome
 from runner.workspace import Workspace
 from tests.store_samples import Recording, step
 
@@ -60,6 +61,19 @@ def test_a_queue_outlives_its_node_and_restarts_nothing_by_itself(tmp_path: Path
     assert [batch.status for batch in again.newest(10)] == ["interrupted", "interrupted"]
     assert again.get(batches[1].batch_id) == msgspec.structs.replace(batches[1], status="interrupted")
     again.close()
+
+
+def test_batches_are_added_together_or_not_at_all(tmp_path: Path) -> None:
+    queue = BatchQueue(tmp_path / "queue.sqlite")
+    one, two, three = (
+        QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", repeat=n)) for n in (1, 2, 3)
+    )
+    assert queue.add(one)
+    assert not queue.add(two, one, three)
+    assert queue.waiting() == [one]
+    assert queue.add(two, three)
+    assert queue.waiting() == [one, two, three]
+    queue.close()
 
 
 @pytest.fixture
@@ -194,6 +208,34 @@ def test_an_id_that_is_not_repeated_as_it_is_is_refused(ask: Callable[..., Any],
     assert len(reply["id"]) <= LIMIT
     assert reply["id"].isprintable()
     assert ask("list", "y" * LIMIT)["id"] == "y" * LIMIT
+
+
+@pytest.mark.parametrize(
+    "other", [{"envs": ["Wordle"]}, {"envs": ["Maze", "Wordle"]}, {"agent": "random"}, {"repeat": 3}, {"max_rounds": 2}]
+)
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_known_id_stands_for_the_same_request_only(
+    ask: Callable[..., Any], other: dict[str, object], resume: bool
+) -> None:
+    asked = {"batch_id": str(ULID()), "envs": ["Maze"], "repeat": 2}
+    started = ask("start", **asked)["result"]
+    assert ask("start", **{**asked, "envs": ["maze"], "agent": "oracle"})["result"] == started
+    refused = ask("start", **{**asked, **other, "resume": resume})["error"]
+    (name,) = other
+    assert (refused["code"], refused["hint"]) == ("refused", "make a new batch_id for another request")
+    assert f"another {name}" in refused["message"]
+
+
+def test_what_a_killed_node_has_played_is_counted_by_its_files(workspace: Workspace, ask: Callable[..., Any]) -> None:
+    batch_id = str(ULID())
+    for outcome in (Outcome.SUCCESS, Outcome.FAILURE, Outcome.INTERRUPTED):
+        recording = Recording(workspace.store, workspace.index, batch_id=batch_id)
+        recording.start()
+        recording.end(outcome=outcome)
+    ask("start", batch_id=batch_id, envs=["Maze"], repeat=5)
+    BatchQueue(workspace.data_dir / "queue.sqlite").close()  # as the next node opens it
+    (listed,) = ask("list")["result"]["batches"]
+    assert (listed["status"], listed["n_done"], listed["n_planned"]) == ("interrupted", 2, 5)
 
 
 def test_a_failure_of_ours_is_answered_logged_and_ends_nothing(

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from runner.clock import Clock
@@ -70,6 +71,13 @@ def test_the_oldest_come_first(outbox: Outbox) -> None:
         outbox.add(event(number))
     assert waiting(outbox) == ["episode:3", "episode:1", "episode:2"]
     assert [event.id for event in outbox.pending(LOCAL, 2)] == ["episode:3", "episode:1"]
+
+
+def test_subjects_can_be_left_out(outbox: Outbox) -> None:
+    outbox.add(event(1), msgspec.structs.replace(event(2), subject="other"), event(3))
+    assert [event.id for event in outbox.pending(LOCAL, 10, without=["other", "more"])] == ["episode:1", "episode:3"]
+    assert outbox.pending(LOCAL, 10, without=["my.episodes", "other"]) == []
+    assert outbox.n_pending([LOCAL]) == 3
 
 
 def test_each_sink_has_marks_of_its_own(outbox: Outbox) -> None:

@@ -126,6 +126,11 @@ def test_only_variables_named_like_secrets_are_masked() -> None:
     assert not is_secret_name("PATH")
 
 
+def test_short_numbers_are_no_secrets() -> None:
+    environ = {"MAX_TOKENS": "4096", "KEY_SIZE": "1234567", "PIN_TOKEN": "12345678"}
+    assert mask("4096 1234567 12345678", environ) == f"4096 1234567 {MASK}"
+
+
 def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_TOKEN", "very-hidden-value")
     assert mask("a very-hidden-value here") == f"a {MASK} here"
