@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from agentgym_tui.cells import Cell, FixedLines, Line
 from agentgym_tui.clean import line, own
 from agentgym_tui.keymap import bindings, shown_keys
 from agentgym_tui.reach import Reachable
+from agentgym_tui.screens.leaving import DialogScreen
 from agentgym_tui.widgets.dialog import Dialog
 from agentgym_tui.widgets.lines import LineView
 
@@ -34,7 +34,7 @@ class WordsInput(Input):
         super().replace(line(text, MAX_WORDS), start, end)
 
 
-class Palette(ModalScreen[Reachable]):
+class Palette(DialogScreen[Reachable]):
     """Chooses a command.
 
     Args:
@@ -62,7 +62,7 @@ class Palette(ModalScreen[Reachable]):
 
     def action_close(self) -> None:
         """Do nothing."""
-        self.dismiss()
+        self.leave()
 
     def action_down(self) -> None:
         """The next one."""
@@ -83,7 +83,7 @@ class Palette(ModalScreen[Reachable]):
 
     @on(LineView.Chosen)
     def _chosen(self, chosen: LineView.Chosen) -> None:
-        self.dismiss(self._found[chosen.index])
+        self.leave(self._found[chosen.index])
 
     def _show(self) -> None:
         self._list.show(FixedLines([_line(each) for each in self._found]))

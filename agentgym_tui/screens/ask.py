@@ -10,18 +10,18 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Button
 
 from agentgym_tui.cells import Cell, Line
 from agentgym_tui.clean import Safe, line, own
 from agentgym_tui.keymap import COMMANDS, Place, bindings, shown_keys
+from agentgym_tui.screens.leaving import DialogScreen
 from agentgym_tui.state import BatchRun
 from agentgym_tui.widgets.dialog import Dialog
 from agentgym_tui.widgets.heading import Heading
 
 
-class Ask(ModalScreen[str]):
+class Ask(DialogScreen[str]):
     """A question; the result is the answer's name.
 
     Args:
@@ -59,11 +59,11 @@ class Ask(ModalScreen[str]):
 
     def action_answer(self, answer: str) -> None:
         """This one."""
-        self.dismiss(answer)
+        self.leave(answer)
 
     @on(Button.Pressed)
     def _pressed(self, pressed: Button.Pressed) -> None:
-        self.dismiss(pressed.button.id or "")
+        self.leave(pressed.button.id or "")
 
 
 class CancelWhat(Ask):

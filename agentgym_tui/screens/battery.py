@@ -7,19 +7,19 @@ from typing import ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.screen import ModalScreen
 
 from agentgym_tui.cells import Cell, FixedLines, Line
 from agentgym_tui.clean import line, message, own
 from agentgym_tui.keymap import bindings
 from agentgym_tui.orders import Player, tiers
+from agentgym_tui.screens.leaving import DialogScreen
 from agentgym_tui.store import RunStore
 from agentgym_tui.widgets.dialog import Dialog
 from agentgym_tui.widgets.heading import Heading
 from agentgym_tui.widgets.lines import LineView
 
 
-class Battery(ModalScreen[list[str]]):
+class Battery(DialogScreen[list[str]]):
     """Chooses a tier; the result is its environments.
 
     Args:
@@ -42,11 +42,11 @@ class Battery(ModalScreen[list[str]]):
 
     def action_close(self) -> None:
         """Play nothing."""
-        self.dismiss()
+        self.leave()
 
     @on(LineView.Chosen)
     def _chosen(self, chosen: LineView.Chosen) -> None:
-        self.dismiss(self._tiers[chosen.index][1])
+        self.leave(self._tiers[chosen.index][1])
 
     def _about(self, width: int) -> list[Line]:
         if not self._tiers:

@@ -10,7 +10,6 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container
-from textual.screen import Screen
 from textual.timer import Timer
 
 from agentgym_tui.cells import Line
@@ -21,6 +20,7 @@ from agentgym_tui.export import ExportFailed, export
 from agentgym_tui.keymap import bindings
 from agentgym_tui.loading import Loaded, NotLoaded, load
 from agentgym_tui.screens.episode_views import EpisodeViews
+from agentgym_tui.screens.leaving import Leaving
 from agentgym_tui.session import Session
 from agentgym_tui.state import Episode
 from agentgym_tui.store import RunStore
@@ -38,7 +38,7 @@ BREAKPOINTS: Final = [(0, "-narrow"), (110, "-wide")]
 """Columns from which on the steps are beside the views instead of above them."""
 
 
-class EpisodeScreen(Screen[str]):
+class EpisodeScreen(Leaving[str]):
     """Shows an episode; its result is the key of the one that was shown last.
 
     Args:
@@ -101,7 +101,7 @@ class EpisodeScreen(Screen[str]):
 
     def action_back(self) -> None:
         """To where one came from."""
-        self.dismiss(self._key)
+        self.leave(self._key)
 
     def action_next_episode(self) -> None:
         """One further down the list."""

@@ -10,7 +10,6 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Button, Input
 
 from agentgym_tui.cells import Cell, Line
@@ -18,6 +17,7 @@ from agentgym_tui.clean import Safe, join, line, own
 from agentgym_tui.form_values import BY_PROFILE, FIELDS, Field, FieldId, Parsed, parse, texts_of
 from agentgym_tui.keymap import bindings
 from agentgym_tui.orders import BASELINES, FALLBACK, Orders, model_trouble, startable_agents
+from agentgym_tui.screens.leaving import DialogScreen
 from agentgym_tui.segments import told
 from agentgym_tui.session import Session
 from agentgym_tui.widgets.choices import CheckList, OneOf
@@ -32,7 +32,7 @@ NO_MODEL: Final = own("none is needed")
 ANY_MODEL: Final = own("the profile's")
 
 
-class RunForm(ModalScreen[StartArgs]):
+class RunForm(DialogScreen[StartArgs]):
     """Asks what to play; the result is what to start.
 
     Args:
@@ -83,11 +83,11 @@ class RunForm(ModalScreen[StartArgs]):
         parsed = self._parsed()
         self._say(parsed.errors)
         if parsed.args is not None:
-            self.dismiss(parsed.args)
+            self.leave(parsed.args)
 
     def action_close(self) -> None:
         """Start nothing."""
-        self.dismiss()
+        self.leave()
 
     @on(Button.Pressed, "#start")
     @on(Input.Submitted)

@@ -8,13 +8,13 @@ from typing import ClassVar, Final
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.screen import ModalScreen
 
 from agentgym_tui.cells import Cell, FixedLines, Line
 from agentgym_tui.clean import own
 from agentgym_tui.keymap import Command, Place, bindings, shown_keys
 from agentgym_tui.numbers import UNKNOWN
 from agentgym_tui.reach import Reachable
+from agentgym_tui.screens.leaving import DialogScreen
 from agentgym_tui.widgets.dialog import Dialog
 from agentgym_tui.widgets.lines import LineView
 
@@ -36,7 +36,7 @@ _KEYS: Final = 17
 _TITLE: Final = 15
 
 
-class Help(ModalScreen[None]):
+class Help(DialogScreen[None]):
     """Shows what can be done.
 
     Args:
@@ -56,7 +56,7 @@ class Help(ModalScreen[None]):
 
     def action_close(self) -> None:
         """Back."""
-        self.dismiss()
+        self.leave()
 
 
 def help_lines(commands: Sequence[Command]) -> Iterator[Line]:

@@ -6,11 +6,11 @@ from typing import ClassVar, Final
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.screen import ModalScreen
 
 from agentgym_tui.cells import Cell, FixedLines
 from agentgym_tui.clean import hex_lines, own
 from agentgym_tui.keymap import bindings
+from agentgym_tui.screens.leaving import DialogScreen
 from agentgym_tui.widgets.dialog import Dialog
 from agentgym_tui.widgets.lines import LineView
 
@@ -18,7 +18,7 @@ SHOWN: Final = 4_096
 """Bytes that are shown."""
 
 
-class Hex(ModalScreen[None]):
+class Hex(DialogScreen[None]):
     """Shows a text as bytes.
 
     Args:
@@ -41,4 +41,4 @@ class Hex(ModalScreen[None]):
 
     def action_close(self) -> None:
         """Back."""
-        self.dismiss()
+        self.leave()

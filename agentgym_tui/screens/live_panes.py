@@ -91,6 +91,8 @@ class LivePanes(Container):
         before, self._episode = self._episode, episode if self._complete else None
         episode = self._episode
         if self.has_class("-empty") != (episode is None):
+            if self._welcome.has_focus:
+                self.steps.focus()
             self.set_class(episode is None, "-empty")
             self._unzoom()
         if episode is None:
@@ -115,6 +117,8 @@ class LivePanes(Container):
 
     def next_view(self) -> None:
         """Transcript, trace, rewards, transcript, and so on."""
+        if self._episode is None:
+            return
         self.remove_class(f"-view-{self._view}")
         self._view = VIEWS[(VIEWS.index(self._view) + 1) % len(VIEWS)]
         self.add_class(f"-view-{self._view}")

@@ -10,6 +10,7 @@ from agentgym_tui.app import Console
 from agentgym_tui.keymap import COMMANDS, Command, bindings, shown_keys
 from agentgym_tui.palette import Palette, search
 from agentgym_tui.reach import Reachable, reachable
+from agentgym_tui.screens.battery import Battery
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.episodes import Episodes
 from agentgym_tui.screens.help import Help
@@ -18,6 +19,7 @@ from agentgym_tui.screens.live import LiveScreen
 from agentgym_tui.session import ControlFailed
 from agentgym_tui.state import Link
 from agentgym_tui.store import RunStore
+from agentgym_tui.widgets.lines import LineView
 from tests.tui.fake_session import FakeSession, bus_session, busy_session, empty_session, files_session
 from tests.tui.samples import (
     FakeClock,
@@ -266,6 +268,7 @@ async def test_changes_are_drawn_together_and_ten_times_a_second_at_most() -> No
     drawn: list[int] = []
     async with app.run_test(size=SIZE) as pilot:
         await shown(pilot, "task 3")
+        await pilot.pause()
         screen = app.screen
         assert isinstance(screen, LiveScreen)
         draw = screen.draw
@@ -326,3 +329,17 @@ async def test_every_screen_with_hostile_text(size: tuple[int, int]) -> None:
             await pilot.press(key)
             text = screen_text(pilot.app)
             assert not {"\x1b", "\x9b", "\u202e", "\u200b", "\x00", "\ud800"} & set(text)
+
+
+async def test_a_second_answer_to_a_dialog_that_has_gone_changes_nothing() -> None:
+    session = busy_session()
+    async with Console(session).run_test(size=SIZE) as pilot:
+        await pilot.press("b")
+        await until(pilot, lambda: isinstance(pilot.app.screen, Battery), "battery")
+        battery = pilot.app.screen
+        assert isinstance(battery, Battery)
+        battery.leave()
+        battery.leave()
+        battery.query_one("#tiers", LineView).action_choose()
+        await until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen), "live")
+        assert session.orders.started == []

@@ -165,6 +165,16 @@ async def test_the_first_episode_takes_the_place_of_the_welcome() -> None:
         assert "Welcome" not in screen_text(pilot.app)
 
 
+async def test_the_focus_moves_on_when_its_pane_goes() -> None:
+    session = empty_session()
+    async with Console(session).run_test(size=(120, 40)) as pilot:
+        await shown(pilot, "▌Environments", "Welcome")
+        await pilot.press("tab")
+        await shown(pilot, "▌Welcome")
+        session.store.take([live(started(0), timestep(0, 0))])
+        await shown(pilot, "▌Wordle task 0")
+
+
 async def test_a_lost_node_is_said() -> None:
     async with Console(error_session()).run_test(size=(120, 40)) as pilot:
         await shown(pilot, "✗ disconnected", "connection refused", "✗ node lost")
@@ -241,14 +251,16 @@ async def test_zoom_of_an_empty_console(size: tuple[int, int]) -> None:
         await shown(pilot, "▌Environments", "Welcome")
         await pilot.press("z")
         await gone(pilot, "Welcome")
-        await pilot.press("z", "v", "tab", "z")
+        await pilot.press("z", "v")
+        await shown(pilot, "▌Environments", "Welcome")
+        await pilot.press("tab", "z")
         await gone(pilot, "Environments")
         await shown(pilot, "▌Welcome")
 
 
 async def test_every_pane_can_be_reached_and_shows_it() -> None:
     async with Console(busy_session()).run_test(size=(120, 40)) as pilot:
-        await shown(pilot, "▌Environments")
+        await shown(pilot, "▌Environments", "task 3")
         for title in ("▌Wordle", "▌Trace", "▌Transcript", "▌Rewards", "▌Environments"):
             await pilot.press("tab")
             await shown(pilot, title)

@@ -1,0 +1,18 @@
+"""Screens that give a result and go."""
+
+from __future__ import annotations
+
+from textual.screen import ModalScreen, Screen, ScreenResultType
+
+
+class Leaving(Screen[ScreenResultType]):
+    """A screen that is left once, however fast keys come: a second answer may be on its way when the first is taken."""
+
+    def leave(self, result: ScreenResultType | None = None) -> None:
+        """Go, with a result; nothing happens where it has gone already."""
+        if self.is_current:
+            self.dismiss(result)
+
+
+class DialogScreen(Leaving[ScreenResultType], ModalScreen[ScreenResultType]):
+    """A question or a view above the screen it is about."""
