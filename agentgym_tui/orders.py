@@ -17,6 +17,8 @@ BASELINES: Final = frozenset({"oracle", "random", "scripted", "human"})
 """Agents that ask no model."""
 
 FALLBACK: Final = "oracle"
+MAX_TOLD: Final = 400
+"""Characters of a refusal that are told in passing."""
 
 _WAITING: Final = frozenset({"queued", "running", "paused"})
 
@@ -77,8 +79,8 @@ def targets(batches: Sequence[BatchRun]) -> list[str]:
 
 def refusal_text(refused: ControlFailed) -> Safe:
     """Why something was not done, and what to do about it."""
-    hint = [own("\n"), message(refused.hint)] if refused.hint else []
-    return join([message(str(refused)), *hint])
+    hint = [own("\n"), message(refused.hint, MAX_TOLD)] if refused.hint else []
+    return join([message(str(refused), MAX_TOLD), *hint])
 
 
 class Orders:

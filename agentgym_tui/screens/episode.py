@@ -78,7 +78,9 @@ class EpisodeScreen(Leaving[str]):
 
     def draw(self, store: RunStore) -> None:
         """The store changed."""
-        if self._list.take_live(store.episodes.values()) and self.is_mounted:
+        if not self._is_there:
+            return
+        if self._list.take_live(store.episodes.values()):
             self._head(self._state)  # its place in the list may be another
         if (loaded := self._loaded) is None or loaded.data is not None or loaded.lacking:
             return
@@ -141,6 +143,11 @@ class EpisodeScreen(Leaving[str]):
         self.action_tab("transcript")
 
     @property
+    def _is_there(self) -> bool:
+        """Whether all parts are there: they come after the screen, and go before it."""
+        return len(self.query("#heading, #steps, #views")) == 3
+
+    @property
     def _views(self) -> EpisodeViews:
         return self.query_one(EpisodeViews)
 
@@ -168,10 +175,15 @@ class EpisodeScreen(Leaving[str]):
         self.run_worker(self._load(key), group="load", exclusive=True)
 
     async def _load(self, key: str) -> None:
+        loaded: Loaded | NotLoaded
         try:
             loaded = await load(self._session, self._list.get(key), key)
         except NotLoaded as exc:
-            self._clear(str(exc))
+            loaded = exc
+        if not self._is_there:  # left meanwhile
+            return
+        if isinstance(loaded, NotLoaded):
+            self._clear(str(loaded))
             self._head(own("✗ cannot be shown"))
         else:
             is_known = self._loaded is not None and self._loaded.episode.episode_id == key
@@ -195,6 +207,8 @@ class EpisodeScreen(Leaving[str]):
     def _clear(self, failure: str = "") -> None:
         """Show nothing, or why there is nothing; hostile text."""
         self._settle()
+        if not self._is_there:
+            return
         self._loaded, self._failure = None, failure
         self._steps.show(NoLines(), follow=False)
         self._views.show(self._key, None, failure)

@@ -133,6 +133,6 @@ class EpisodeViews(Vertical):
             text = no_file(loaded.lacking)
         else:
             text = await asyncio.to_thread(json_text, loaded.data)
-        if loaded is self._loaded:
+        if loaded is self._loaded and self.query(TextView):  # else another one is shown, or none any more
             self._json = text
             self.query_one(TextView).show_text(text)

@@ -75,8 +75,8 @@ class Episodes(Screen[None]):
         self.draw(self._session.store)
 
     def draw(self, store: RunStore) -> None:
-        """The store changed; a screen that has just been pushed has no widgets yet."""
-        if not self.is_mounted:
+        """The store changed."""
+        if not self._is_there:
             return
         if self._list.take_live(store.episodes.values()):
             self._show()
@@ -126,6 +126,11 @@ class Episodes(Screen[None]):
         self._table.focus()
 
     @property
+    def _is_there(self) -> bool:
+        """Whether all parts are there: they come after the screen, and go before it."""
+        return len(self.query("#summary, #nothing, #status")) == 3 and bool(self.query(EpisodeTable))
+
+    @property
     def _table(self) -> EpisodeTable:
         return self.query_one(EpisodeTable)
 
@@ -157,6 +162,8 @@ class Episodes(Screen[None]):
             self._failure = own("")
             self._list.take_stored(rows, library.unusable)
         self._state = own("")
+        if not self._is_there:
+            return
         self._show()
         if not self._was_read:  # nobody has chosen yet what is above the rows that came
             self._was_read = True

@@ -11,7 +11,7 @@ from textual.screen import Screen
 from agentgym_tui.clean import Safe, join, line, message, own
 from agentgym_tui.keymap import bindings
 from agentgym_tui.numbers import quantity
-from agentgym_tui.orders import Orders, refusal_text, targets, waiting
+from agentgym_tui.orders import MAX_TOLD, Orders, refusal_text, targets, waiting
 from agentgym_tui.session import ControlFailed, Session
 from agentgym_tui.state import BatchRun, Episode
 from runner.events.control import StartArgs
@@ -143,7 +143,7 @@ class RunScreen(Screen[None]):
     async def _start(self, args: StartArgs, trouble: str = "") -> None:
         await self.orders.start(args)
         who = line(f"{args.agent} {args.model}" if args.model else args.agent or "?", 60)
-        because = [own("\n"), message(trouble)] if trouble else []
+        because = [own("\n"), message(trouble, MAX_TOLD)] if trouble else []
         n_episodes = len(args.envs) * args.repeat * args.attempts
         what = own("" if n_episodes == 1 else f", {quantity(n_episodes)} episodes")
         envs = line(", ".join(args.envs[:4]) + ", …" * (len(args.envs) > 4), 120)

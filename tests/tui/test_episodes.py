@@ -37,7 +37,7 @@ async def test_stored_and_running_episodes_are_listed_with_the_newest_selected()
         assert lines[1].startswith("▸")
         assert "Maze" in lines[1]
         assert "▶ running" in lines[2]
-        assert "! error EnvironmentFault" in lines[4]
+        assert "! error: EnvironmentFau" in lines[4]
 
 
 async def test_a_screen_that_has_no_widgets_yet_is_not_drawn() -> None:

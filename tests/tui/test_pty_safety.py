@@ -48,7 +48,7 @@ SYNCHRONISED = "\x1b[?2026;2$y"
 LIVE = ["1", TAB, "j", TAB, "j", "k", "X", ESCAPE, TAB, "j", "X", ESCAPE, "z", "z", TAB, "z", "z", "N"]
 ORDERS = ["r", "x", ESCAPE, " ", "s", ".", "]", "[", "?", "j", ESCAPE, "b", ENTER, ESCAPE, "N"]
 EPISODES = ["2", "j", "j", "k", "/", "zwj", ENTER, "/", CTRL_K, ENTER, ESCAPE, "2", "G", "g"]
-UNREADABLE = ["2", "G", ENTER, "j", "X", ESCAPE, "e", ESCAPE, "g", ENTER, "X", ESCAPE]
+UNREADABLE = ["2", "G", ENTER, "j", "X", ESCAPE, "e", ESCAPE, "2", "g", ENTER]
 EPISODE = ["j", "X", ESCAPE, TAB, "G", "X", ESCAPE, "w", "X", ESCAPE, "J", "G", "X", ESCAPE, "t", "n", "n", "p", "e"]
 PALETTE = [CTRL_P, "run", ESCAPE]
 
@@ -99,7 +99,7 @@ def test_no_foreign_byte_reaches_the_terminal(tmp_path: Path, text: str, size: t
         terminal.wait_for("Live", 60)
         terminal.send(SYNCHRONISED)
         walk(terminal, *LIVE, *ORDERS, *PALETTE, *EPISODES, *UNREADABLE)
-        terminal.wait_for("cannot be shown")
+        terminal.wait_for("1 of 7")
         walk(terminal, "n")
         terminal.wait_for("2 of 7")
         walk(terminal, *EPISODE)
@@ -174,7 +174,7 @@ def test_hostile_files_and_file_names(tmp_path: Path) -> None:
     ) as terminal:
         terminal.wait_for("␛", 60)
         terminal.wait_for("4 files cannot be shown")
-        walk(terminal, *EPISODES, *UNREADABLE, ESCAPE, "g", ENTER)
+        walk(terminal, *EPISODES, *UNREADABLE)
         terminal.wait_for("1 of ")
         walk(terminal, *EPISODE)
         leave(terminal)
