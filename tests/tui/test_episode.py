@@ -217,7 +217,7 @@ async def test_earlier_messages_come_and_go_with_enter() -> None:
 async def test_an_episode_without_steps_shows_what_there_was() -> None:
     failed = episode(1, steps=[], outcome="error", error_type="EnvironmentFault", error_message="no reset")
     async with opened(holding(failed)) as pilot:
-        await until_shown(pilot, HEADING, "! error EnvironmentFault", "✗ EnvironmentFault: no reset")
+        await until_shown(pilot, HEADING, "! error: EnvironmentFault", "✗ EnvironmentFault: no reset")
         await until_shown(pilot, TRANSCRIPT, "observation 0", "no reset")
 
 
