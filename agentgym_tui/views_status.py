@@ -259,6 +259,6 @@ def _legend(shown: Sequence[RewardPoint], width: int) -> Line:
     successes = sum(point.success for point in shown[-RECENT:])
     rate = share(successes, min(n, RECENT))
     return joined(
-        [[Cell(own(f"reward of {n} {who}episodes"), "dim")], [Cell(own(f"success {rate} of last {min(n, RECENT)}"))]],
+        [[Cell(own(f"{n} {who}episodes"), "dim")], [Cell(own(f"success {rate} of last {min(n, RECENT)}"))]],
         width,
     )

@@ -14,5 +14,5 @@ class Leaving(Screen[ScreenResultType]):
             self.dismiss(result)
 
 
-class DialogScreen(Leaving[ScreenResultType], ModalScreen[ScreenResultType]):
-    """A question or a view above the screen it is about."""
+class DialogScreen(ModalScreen[ScreenResultType], Leaving[ScreenResultType]):
+    """A question or a view above the screen it is about; modal first: styles follow the first base alone."""

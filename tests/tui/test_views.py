@@ -154,12 +154,12 @@ def test_the_line_above_the_steps_says_what_is_watched() -> None:
 def test_rewards_are_columns_with_a_success_rate_below() -> None:
     points = [RewardPoint(str(n), n / 4, n == 4, True) for n in range(5)]
     shown = texts(views.reward_lines(points, 20, 4))
-    assert shown == ["      1    ▄█", "      0 ▁▄███", "    20% ▁▁▁▁▂", "reward of 5 episodes"]
+    assert shown == ["      1    ▄█", "      0 ▁▄███", "    20% ▁▁▁▁▂", "5 episodes"]
     assert len(views.reward_lines(points, 20, 2)) == 2
     assert views.reward_lines(points, 20, 0) == []
     assert "no rated episode yet" in texts(views.reward_lines([], 40, 4))
     baselines = [point._replace(baseline=True) for point in points]
-    assert "reward of 5 baseline episodes" in texts(views.reward_lines(baselines, 40, 4))[-1]
+    assert "5 baseline episodes" in texts(views.reward_lines(baselines, 40, 4))[-1]
     unrated = [point._replace(rated=False) for point in points]
     assert texts(views.reward_lines(unrated, 40, 4)) == ["no rated episode yet"]
 
