@@ -87,9 +87,7 @@ class BatchProgress(msgspec.Struct, kw_only=True, tag_field="kind", tag="batch.p
     eta_s: float | None
 
 
-EpisodeEvent: TypeAlias = (
-    EpisodeStarted | EpisodePaused | EpisodeResumed | TimestepPlayed | SpansClosed | EpisodeEnded
-)
+EpisodeEvent: TypeAlias = EpisodeStarted | EpisodePaused | EpisodeResumed | TimestepPlayed | SpansClosed | EpisodeEnded
 Item: TypeAlias = EpisodeEvent | BatchProgress
 
 
