@@ -23,7 +23,7 @@ from tests.command import REPOSITORY
 from tests.escapes import CLIPBOARD, foreign
 from tests.nats_server import NatsServer
 from tests.store_samples import Recording, as_json
-from tests.terminal import BACKSPACE, CTRL_K, CTRL_P, ENTER, ESCAPE, TAB, Terminal, environ
+from tests.terminal import BACKSPACE, CTRL_P, ENTER, ESCAPE, TAB, Terminal, environ
 from tests.tui.samples import (
     HOSTILE,
     batch_completed,
@@ -51,7 +51,6 @@ DIALOG = "╰"
 OPENING = ("?", "b", "R", CTRL_P)
 LIVE = ["1", TAB, "j", TAB, "j", "k", "X", TAB, "j", "X", "z", "z", TAB, "z", "z", "N"]
 ORDERS = ["r", "x", " ", "s", ".", "]", "[", "?", "j", ESCAPE, "b", ENTER, CTRL_P, "run", ESCAPE, "N"]
-EPISODES = ["2", "j", "j", "k", "/", "zwj", ENTER, "/", CTRL_K, ENTER, "G"]
 EPISODE = ["j", "X", TAB, "G", "X", "w", "X", "J", "G", "X", "t", "n", "n", "p", "e"]
 
 
@@ -85,7 +84,12 @@ def walk(terminal: Terminal, *keys: str) -> None:
 
 def visit(terminal: Terminal) -> None:
     """The list of episodes, a file that is none, and an episode; goes on from there to others."""
-    walk(terminal, *EPISODES)
+    walk(terminal, "2", "j", "j", "k", "/")
+    terminal.wait_for("words it must hold")
+    walk(terminal, "zwj")
+    terminal.wait_for("match zwj")
+    walk(terminal, ESCAPE)
+    terminal.wait_gone("match zwj")
     for key in ("G", "g"):
         terminal.wait_for("cannot be shown")  # the last line
         walk(terminal, key, ENTER)
