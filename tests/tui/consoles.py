@@ -82,12 +82,10 @@ async def _asked(data_dir: Path, op: str, args: Mapping[str, Any]) -> Any:  # no
     return reply.get("result")
 
 
-def pick(terminal: Terminal, env: str, n_envs: int = 20) -> None:
-    """Put the cursor of the environment table on an environment."""
-    terminal.send("g")
-    for _ in range(n_envs):
-        terminal.wait_quiet(0.1, 2)
-        if "▸" in terminal.row_of(env):
-            return
-        terminal.send("j")
-    raise AssertionError(f"{env} cannot be selected\n{terminal.text}")
+def pick(terminal: Terminal, env: str) -> None:
+    """Put the cursor of the environment table, which has the keys, on an environment."""
+    lines = terminal.lines
+    top = next(row for row, line in enumerate(lines) if line.startswith(" environment"))
+    below = next(row for row, line in enumerate(lines[top + 1 :]) if line[1:].startswith(env))
+    terminal.send("g" + "j" * below)
+    terminal.wait_for(f"▸{env}")

@@ -36,6 +36,7 @@ def test_two_episodes_by_keyboard_opened_exported_and_the_terminal_as_it_was(tmp
         terminal.wait_for("1 of 2")
         newest = stored(data_dir)[-1]
         terminal.wait_for(newest["episode_id"])
+        terminal.wait_for("■ action")  # it is read, too
         terminal.send("e")
         exported = folder / f"{newest['episode_id']}.json"
         terminal.wait_for("exported to")

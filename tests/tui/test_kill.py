@@ -56,7 +56,7 @@ def test_a_killed_node_is_missed_and_what_it_played_shows_as_interrupted(tmp_pat
         terminal.wait_for("interrupted")
         assert len(stored(data_dir)) == n_stored + 1
         assert stored(data_dir)[-1]["outcome"] == "interrupted"
-        terminal.wait_for(f"{n_stored + 1} episodes")
+        terminal.wait_for(f"{n_stored + 1} episode")
 
 
 def test_a_killed_broker_comes_back_and_nothing_shows_twice(tmp_path: Path) -> None:
