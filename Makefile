@@ -47,7 +47,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest
 
 faults: $(STAMP)
-	AGENTGYM_FAULTS=full $(BIN)/python -m pytest tests/faults tests/tui/test_pty_safety.py
+	AGENTGYM_FAULTS=full $(BIN)/python -m pytest tests/faults tests/tui/test_pty_safety.py tests/tui/test_kill.py
 
 bench: $(STAMP)
 	@$(BIN)/python -m tests.benchmarks
