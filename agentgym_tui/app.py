@@ -18,8 +18,8 @@ from agentgym_tui.keymap import bindings
 from agentgym_tui.orders import refusal_text
 from agentgym_tui.reach import reachable
 from agentgym_tui.screens.live import LiveScreen
-from agentgym_tui.session import ControlFailed, Session
-from agentgym_tui.store import RunStore
+from agentgym_tui.sessions.session import ControlFailed, Session
+from agentgym_tui.store.run_store import RunStore
 
 DRAW_S: Final = 0.1
 """Seconds between two drawings, at least."""

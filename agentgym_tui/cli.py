@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from runner import __version__
 
 if TYPE_CHECKING:
-    from agentgym_tui.session import Session
+    from agentgym_tui.sessions.session import Session
 
 EPILOG = """exit codes:
   0  left by the person
@@ -52,8 +52,8 @@ def _show(session: Session) -> int:
 
 
 def _session(given: argparse.Namespace) -> Session:
-    from agentgym_tui.launch import Wanted
-    from agentgym_tui.sessions import BusSession, FilesSession, NodeSession
+    from agentgym_tui.sessions.launch import Wanted
+    from agentgym_tui.sessions.sources import BusSession, FilesSession, NodeSession
 
     match given.command:
         case "open":

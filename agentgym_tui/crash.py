@@ -14,7 +14,7 @@ from runner import __version__
 from runner.text import one_line
 
 if TYPE_CHECKING:
-    from agentgym_tui.session import Session
+    from agentgym_tui.sessions.session import Session
 
 LIBRARIES: Final = ("textual", "rich", "msgspec", "nats-py")
 MAX_FRAMES: Final = 60

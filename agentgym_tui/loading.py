@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 from typing import NamedTuple
 
-from agentgym_tui.episode_list import Entry
-from agentgym_tui.library import episode_of_bytes
-from agentgym_tui.session import ControlFailed, Session, Unusable
-from agentgym_tui.state import Episode
+from agentgym_tui.sessions.library import episode_of_bytes
+from agentgym_tui.sessions.session import ControlFailed, Session, Unusable
+from agentgym_tui.store.state import Episode
+from agentgym_tui.views.episode_list import Entry
 from runner.errors import StoreError
 
 

@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from agentgym_tui.clean import Safe, join, message, own
-from agentgym_tui.session import Control, ControlFailed, Session
-from agentgym_tui.state import BatchRun, Episode
-from agentgym_tui.store import RunStore
+from agentgym_tui.sessions.session import Control, ControlFailed, Session
+from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.store.state import BatchRun, Episode
 from runner.events.control import StartArgs
 
 BASELINES: Final = frozenset({"oracle", "random", "scripted", "human"})

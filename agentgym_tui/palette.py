@@ -10,11 +10,11 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widgets import Input
 
-from agentgym_tui.cells import Cell, FixedLines, Line
 from agentgym_tui.clean import line, own
 from agentgym_tui.keymap import bindings, shown_keys
 from agentgym_tui.reach import Reachable
 from agentgym_tui.screens.leaving import DialogScreen
+from agentgym_tui.views.cells import Cell, FixedLines, Line
 from agentgym_tui.widgets.dialog import Dialog
 from agentgym_tui.widgets.lines import LineView
 

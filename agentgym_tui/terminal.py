@@ -19,7 +19,7 @@ from runner.errors import boundary
 if TYPE_CHECKING:
     from textual.app import App
 
-    from agentgym_tui.session import Session
+    from agentgym_tui.sessions.session import Session
 
 SMALLEST: Final = (60, 20)
 SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agentgym_tui.state import Episode
-from agentgym_tui.store import RunStore
+from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.store.state import Episode
 
 
 class Watch:

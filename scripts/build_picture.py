@@ -18,9 +18,9 @@ from textual.pilot import Pilot
 from ulid import ULID
 
 from agentgym_tui.app import Console
-from agentgym_tui.launch import Wanted
-from agentgym_tui.session import Control
-from agentgym_tui.sessions import NodeSession
+from agentgym_tui.sessions.launch import Wanted
+from agentgym_tui.sessions.session import Control
+from agentgym_tui.sessions.sources import NodeSession
 from runner.events.control import StartArgs
 
 PICTURES: Final = Path(__file__).resolve().parent.parent / "docs" / "pictures"

@@ -12,11 +12,11 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.widgets import Button
 
-from agentgym_tui.cells import Cell, Line
 from agentgym_tui.clean import Safe, line, own
 from agentgym_tui.keymap import COMMANDS, Place, bindings, shown_keys
 from agentgym_tui.screens.leaving import DialogScreen
-from agentgym_tui.state import BatchRun
+from agentgym_tui.store.state import BatchRun
+from agentgym_tui.views.cells import Cell, Line
 from agentgym_tui.widgets.dialog import Dialog
 from agentgym_tui.widgets.heading import Heading
 

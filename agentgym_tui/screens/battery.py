@@ -8,12 +8,12 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
-from agentgym_tui.cells import Cell, FixedLines, Line
 from agentgym_tui.clean import line, message, own
 from agentgym_tui.keymap import bindings
 from agentgym_tui.orders import Player, tiers
 from agentgym_tui.screens.leaving import DialogScreen
-from agentgym_tui.store import RunStore
+from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.views.cells import Cell, FixedLines, Line
 from agentgym_tui.widgets.dialog import Dialog
 from agentgym_tui.widgets.heading import Heading
 from agentgym_tui.widgets.lines import LineView

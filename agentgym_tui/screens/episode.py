@@ -12,20 +12,20 @@ from textual.binding import BindingType
 from textual.containers import Container
 from textual.timer import Timer
 
-from agentgym_tui.cells import Line
 from agentgym_tui.clean import Safe, message, own
 from agentgym_tui.clipboard import described, to_copy
-from agentgym_tui.episode_list import Entry, EpisodeList, hostile_fields
 from agentgym_tui.export import ExportFailed, export
 from agentgym_tui.keymap import bindings
 from agentgym_tui.loading import Loaded, NotLoaded, load
 from agentgym_tui.screens.episode_views import EpisodeViews
 from agentgym_tui.screens.leaving import Leaving
-from agentgym_tui.session import Session
-from agentgym_tui.state import Episode
-from agentgym_tui.store import RunStore
-from agentgym_tui.views import STEP_COLUMNS, StepRows
-from agentgym_tui.views_list import error_of, heading_lines
+from agentgym_tui.sessions.session import Session
+from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.store.state import Episode
+from agentgym_tui.views.cells import Line
+from agentgym_tui.views.episode_list import Entry, EpisodeList, hostile_fields
+from agentgym_tui.views.listing import error_of, heading_lines
+from agentgym_tui.views.tables import STEP_COLUMNS, StepRows
 from agentgym_tui.widgets.drawn_lines import NoLines
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.status import KeyLine, News

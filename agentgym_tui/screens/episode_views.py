@@ -10,11 +10,11 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import ContentSwitcher
 
-from agentgym_tui.cells import Cell
 from agentgym_tui.clean import own
 from agentgym_tui.loading import Loaded
-from agentgym_tui.views_episode import Block, blocks, json_text
-from agentgym_tui.views_shown import failure_blocks, no_file, spans_text, transcript_text
+from agentgym_tui.views.cells import Cell
+from agentgym_tui.views.episode import Block, blocks, json_text
+from agentgym_tui.views.shown import failure_blocks, no_file, spans_text, transcript_text
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.tabs import Tab, TabLine
 from agentgym_tui.widgets.text_view import TextView

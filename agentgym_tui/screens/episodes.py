@@ -12,17 +12,17 @@ from textual.binding import BindingType
 from textual.screen import Screen
 from textual.widgets import Input
 
-from agentgym_tui.cells import Cell, Line
 from agentgym_tui.clean import Safe, own
-from agentgym_tui.episode_list import EpisodeList, hostile_fields
 from agentgym_tui.keymap import bindings
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.filter import MAX_WORDS, FilterInput
-from agentgym_tui.segments import told
-from agentgym_tui.session import Session
-from agentgym_tui.store import RunStore
-from agentgym_tui.views import status_line
-from agentgym_tui.views_list import EPISODE_COLUMNS, EpisodeRows, list_line, no_rows
+from agentgym_tui.sessions.session import Session
+from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.views.cells import Cell, Line
+from agentgym_tui.views.episode_list import EpisodeList, hostile_fields
+from agentgym_tui.views.listing import EPISODE_COLUMNS, EpisodeRows, list_line, no_rows
+from agentgym_tui.views.segments import told
+from agentgym_tui.views.tables import status_line
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.status import KeyLine, News
 from agentgym_tui.widgets.table import Table

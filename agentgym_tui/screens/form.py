@@ -12,14 +12,14 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Button, Input
 
-from agentgym_tui.cells import Cell, Line
 from agentgym_tui.clean import Safe, join, line, own
 from agentgym_tui.form_values import BY_PROFILE, FIELDS, Field, FieldId, Parsed, parse, texts_of
 from agentgym_tui.keymap import bindings
 from agentgym_tui.orders import BASELINES, FALLBACK, Orders, model_trouble, startable_agents
 from agentgym_tui.screens.leaving import DialogScreen
-from agentgym_tui.segments import told
-from agentgym_tui.session import Session
+from agentgym_tui.sessions.session import Session
+from agentgym_tui.views.cells import Cell, Line
+from agentgym_tui.views.segments import told
 from agentgym_tui.widgets.choices import CheckList, OneOf
 from agentgym_tui.widgets.dialog import Dialog
 from agentgym_tui.widgets.heading import Heading

@@ -9,12 +9,12 @@ from typing import ClassVar, Final
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
-from agentgym_tui.cells import Cell, FixedLines, Line
 from agentgym_tui.clean import own
 from agentgym_tui.keymap import Command, Place, bindings, shown_keys
-from agentgym_tui.numbers import UNKNOWN
 from agentgym_tui.reach import Reachable
 from agentgym_tui.screens.leaving import DialogScreen
+from agentgym_tui.views.cells import Cell, FixedLines, Line
+from agentgym_tui.views.numbers import UNKNOWN
 from agentgym_tui.widgets.dialog import Dialog
 from agentgym_tui.widgets.lines import LineView
 

@@ -7,10 +7,10 @@ from typing import ClassVar, Final
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
-from agentgym_tui.cells import Cell, FixedLines
 from agentgym_tui.clean import hex_lines, own
 from agentgym_tui.keymap import bindings
 from agentgym_tui.screens.leaving import DialogScreen
+from agentgym_tui.views.cells import Cell, FixedLines
 from agentgym_tui.widgets.dialog import Dialog
 from agentgym_tui.widgets.lines import LineView
 

@@ -8,15 +8,15 @@ from typing import Final
 from textual import on
 from textual.app import ComposeResult
 
-from agentgym_tui.cells import Cell, Line
 from agentgym_tui.clean import own
 from agentgym_tui.screens.live_panes import LivePanes
 from agentgym_tui.screens.runs import RunScreen
-from agentgym_tui.session import Session
-from agentgym_tui.state import Episode
-from agentgym_tui.store import RunStore
-from agentgym_tui.views_live import notice_line
-from agentgym_tui.views_status import machine_line, place_line, progress_line, status_line
+from agentgym_tui.sessions.session import Session
+from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.store.state import Episode
+from agentgym_tui.views.cells import Cell, Line
+from agentgym_tui.views.live import notice_line
+from agentgym_tui.views.status import machine_line, place_line, progress_line, status_line
 from agentgym_tui.watching import Watch
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.status import KeyLine, News

@@ -10,13 +10,12 @@ from textual.app import ComposeResult
 from textual.containers import Container
 from textual.message import Message
 
-from agentgym_tui.cells import Cell, FixedLines
 from agentgym_tui.clean import own
-from agentgym_tui.state import Episode
-from agentgym_tui.store import RunStore
-from agentgym_tui.views import ENV_COLUMNS, STEP_COLUMNS, EnvRows, StepRows
-from agentgym_tui.views_episode import blocks
-from agentgym_tui.views_live import (
+from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.store.state import Episode
+from agentgym_tui.views.cells import Cell, FixedLines
+from agentgym_tui.views.episode import blocks
+from agentgym_tui.views.live import (
     environment_text,
     environments_title,
     rewards_title,
@@ -25,7 +24,8 @@ from agentgym_tui.views_live import (
     trace_title,
     transcript_title,
 )
-from agentgym_tui.views_status import empty_lines
+from agentgym_tui.views.status import empty_lines
+from agentgym_tui.views.tables import ENV_COLUMNS, STEP_COLUMNS, EnvRows, StepRows
 from agentgym_tui.widgets.drawn_lines import NoLines
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.plot_view import PlotView

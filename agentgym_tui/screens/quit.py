@@ -6,12 +6,12 @@ from typing import ClassVar
 
 from textual.binding import BindingType
 
-from agentgym_tui.cells import Cell, Line
 from agentgym_tui.clean import line, own
 from agentgym_tui.keymap import bindings
 from agentgym_tui.orders import Orders, targets, waiting
 from agentgym_tui.screens.ask import Ask
-from agentgym_tui.session import Session
+from agentgym_tui.sessions.session import Session
+from agentgym_tui.views.cells import Cell, Line
 
 
 class Quit(Ask):

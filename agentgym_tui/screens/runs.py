@@ -10,10 +10,10 @@ from textual.screen import Screen
 
 from agentgym_tui.clean import Safe, join, line, message, own
 from agentgym_tui.keymap import bindings
-from agentgym_tui.numbers import quantity
 from agentgym_tui.orders import MAX_TOLD, Orders, refusal_text, targets, waiting
-from agentgym_tui.session import ControlFailed, Session
-from agentgym_tui.state import BatchRun, Episode
+from agentgym_tui.sessions.session import ControlFailed, Session
+from agentgym_tui.store.state import BatchRun, Episode
+from agentgym_tui.views.numbers import quantity
 from runner.events.control import StartArgs
 
 

@@ -9,9 +9,9 @@ from textual import events
 from textual.binding import BindingType
 from textual.message import Message
 
-from agentgym_tui.cells import Cell, Line
 from agentgym_tui.clean import Safe, own
 from agentgym_tui.keymap import bindings
+from agentgym_tui.views.cells import Cell, Line
 from agentgym_tui.widgets.heading import Heading
 from agentgym_tui.widgets.lines import LineView
 

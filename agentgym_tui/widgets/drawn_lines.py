@@ -12,8 +12,8 @@ from textual.geometry import Region
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from agentgym_tui.cells import Cell, Line, Source, Tone
 from agentgym_tui.clean import own
+from agentgym_tui.views.cells import Cell, Line, Source, Tone
 from agentgym_tui.widgets.widths import cells
 
 SIDEWAYS = 8

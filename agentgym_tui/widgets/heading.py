@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from textual.geometry import Size
 
-from agentgym_tui.cells import Line
+from agentgym_tui.views.cells import Line
 from agentgym_tui.widgets.drawn_lines import DrawnLines
 
 Lines: TypeAlias = Callable[[int], Sequence[Line]]

@@ -9,8 +9,8 @@ from textual.binding import BindingType
 from textual.geometry import Size
 from textual.message import Message
 
-from agentgym_tui.cells import Source
 from agentgym_tui.keymap import bindings
+from agentgym_tui.views.cells import Source
 from agentgym_tui.widgets.drawn_lines import DrawnLines
 
 CursorType: TypeAlias = Literal["line", "none"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentgym_tui.cells import FixedLines
-from agentgym_tui.rewards import RewardPoint
-from agentgym_tui.views_status import reward_lines
+from agentgym_tui.store.rewards import RewardPoint
+from agentgym_tui.views.cells import FixedLines
+from agentgym_tui.views.status import reward_lines
 from agentgym_tui.widgets.drawn_lines import EDGES
 from agentgym_tui.widgets.lines import LineView
 

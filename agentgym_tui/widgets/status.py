@@ -9,9 +9,9 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
-from agentgym_tui.cells import Cell, Line
 from agentgym_tui.clean import own
 from agentgym_tui.keymap import COMMANDS, Command, Place, shown_keys
+from agentgym_tui.views.cells import Cell, Line
 from agentgym_tui.widgets.drawn_lines import EDGES
 from agentgym_tui.widgets.heading import Heading, Lines, MadeLines
 from agentgym_tui.widgets.lines import LineView

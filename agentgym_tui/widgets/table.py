@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Final
 
-from agentgym_tui.cells import Column, Source, Tone
+from agentgym_tui.views.cells import Column, Source, Tone
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.widths import fit
 

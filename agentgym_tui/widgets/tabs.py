@@ -8,8 +8,8 @@ from typing import NamedTuple
 from textual import events
 from textual.message import Message
 
-from agentgym_tui.cells import Cell, Line
 from agentgym_tui.clean import Safe, join, own
+from agentgym_tui.views.cells import Cell, Line
 from agentgym_tui.widgets.heading import Heading
 from agentgym_tui.widgets.widths import cells
 

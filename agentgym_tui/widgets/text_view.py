@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentgym_tui.clean import hostile_part
-from agentgym_tui.views_text import TextRows
+from agentgym_tui.views.text import TextRows
 from agentgym_tui.widgets.lines import LineView
 
 

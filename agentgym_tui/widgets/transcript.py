@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from agentgym_tui.cells import Cell, Line, Tone
 from agentgym_tui.clean import hostile_part, own, part
-from agentgym_tui.views_episode import Block, Kind
+from agentgym_tui.views.cells import Cell, Line, Tone
+from agentgym_tui.views.episode import Block, Kind
 from agentgym_tui.widgets.drawn_lines import EDGES
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.widths import wrap

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final
 
-from agentgym_tui.cells import Tone
-from agentgym_tui.views_trace import SpanRows
+from agentgym_tui.views.cells import Tone
+from agentgym_tui.views.trace import SpanRows
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.widths import fit
 from runner.types import Span

@@ -19,9 +19,9 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 import agentgym_tui
-from agentgym_tui.cells import Cell, Column, Line
 from agentgym_tui.clean import own
-from agentgym_tui.views_trace import SpanRows
+from agentgym_tui.views.cells import Cell, Column, Line
+from agentgym_tui.views.trace import SpanRows
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.table import Table
 from agentgym_tui.widgets.waterfall import Waterfall

@@ -7,9 +7,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from agentgym_tui.session import Control, ControlFailed, Library, Order, Unusable
-from agentgym_tui.state import Episode
-from agentgym_tui.store import RunStore
+from agentgym_tui.sessions.session import Control, ControlFailed, Library, Order, Unusable
+from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.store.state import Episode
 from runner.errors import StoreError
 from runner.events.control import BatchState, NodeList, StartArgs
 from runner.store.database import EpisodeRow

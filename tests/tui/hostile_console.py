@@ -14,8 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from agentgym_tui.app import Console
-from agentgym_tui.session import Control, ControlFailed, Library, Order, Unusable
-from agentgym_tui.state import Episode
+from agentgym_tui.sessions.session import Control, ControlFailed, Library, Order, Unusable
+from agentgym_tui.store.state import Episode
 from agentgym_tui.terminal import run
 from runner.errors import StoreError
 from runner.events.control import BatchState, NodeList, StartArgs

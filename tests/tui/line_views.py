@@ -10,8 +10,8 @@ from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
 import agentgym_tui
-from agentgym_tui.cells import Cell, Line
 from agentgym_tui.clean import line
+from agentgym_tui.views.cells import Cell, Line
 from agentgym_tui.widgets.lines import LineView
 
 STYLES = Path(agentgym_tui.__file__).parent / "styles" / "widgets.tcss"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from agentgym_tui.state import Episode, Link, Step
-from agentgym_tui.store import RunStore
+from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.store.state import Episode, Link, Step
 from runner.events.seen import Notice
 from runner.store.database import EpisodeRow
 from runner.types import Action, Outcome, Span, Tokens, ToolCall

@@ -16,9 +16,9 @@ from agentgym_tui.screens.episodes import Episodes
 from agentgym_tui.screens.help import Help
 from agentgym_tui.screens.hex import Hex
 from agentgym_tui.screens.live import LiveScreen
-from agentgym_tui.session import ControlFailed
-from agentgym_tui.state import Link
-from agentgym_tui.store import RunStore
+from agentgym_tui.sessions.session import ControlFailed
+from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.store.state import Link
 from agentgym_tui.widgets.lines import LineView
 from tests.tui.fake_session import FakeSession, bus_session, busy_session, empty_session, files_session
 from tests.tui.samples import (

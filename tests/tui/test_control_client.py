@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from nats.aio.msg import Msg
 
-from agentgym_tui import control_client
-from agentgym_tui.control_client import NodeControl
-from agentgym_tui.library import episode_of_bytes
-from agentgym_tui.session import ControlFailed
+from agentgym_tui.sessions import control_client
+from agentgym_tui.sessions.control_client import NodeControl
+from agentgym_tui.sessions.library import episode_of_bytes
+from agentgym_tui.sessions.session import ControlFailed
 from runner.events.address import BusAddress
 from runner.events.connect import Connection
 from runner.events.control import StartArgs

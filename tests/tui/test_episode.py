@@ -14,7 +14,7 @@ from textual.widgets import ContentSwitcher
 from agentgym_tui.clean import is_hostile
 from agentgym_tui.clipboard import MAX_BYTES
 from agentgym_tui.screens.episode import EpisodeScreen
-from agentgym_tui.state import Episode
+from agentgym_tui.store.state import Episode
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.table import Table
 from runner.events.schema import LiveAction

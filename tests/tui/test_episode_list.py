@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from agentgym_tui.cells import Line
 from agentgym_tui.clean import is_hostile, own
-from agentgym_tui.episode_list import EpisodeList, hostile_fields, key_of
-from agentgym_tui.numbers import UNKNOWN
-from agentgym_tui.session import Unusable
-from agentgym_tui.views_list import (
+from agentgym_tui.sessions.session import Unusable
+from agentgym_tui.views.cells import Line
+from agentgym_tui.views.episode_list import EpisodeList, hostile_fields, key_of
+from agentgym_tui.views.listing import (
     EPISODE_COLUMNS,
     EpisodeRows,
     error_of,
@@ -20,7 +19,8 @@ from agentgym_tui.views_list import (
     no_rows,
     when,
 )
-from agentgym_tui.views_status import outcome_cell
+from agentgym_tui.views.numbers import UNKNOWN
+from agentgym_tui.views.status import outcome_cell
 from runner.types import Outcome
 from tests.tui.samples import HOSTILE, HUGE, START, episode, episode_id, hostile_episode, row
 

@@ -10,7 +10,7 @@ from textual.widgets import Input
 from agentgym_tui.clean import is_hostile
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.episodes import Episodes
-from agentgym_tui.session import Unusable
+from agentgym_tui.sessions.session import Unusable
 from agentgym_tui.widgets.table import Table
 from runner.types import Outcome
 from tests.tui.fake_session import FakeSession, bus_session, busy_session, empty_session, files_session

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from ulid import ULID
 
-from agentgym_tui.feed import batch_age, follow, link_of
-from agentgym_tui.store import RunStore
+from agentgym_tui.sessions.feed import batch_age, follow, link_of
+from agentgym_tui.store.run_store import RunStore
 from runner.events.codec import DurableNames, encode
 from runner.events.connect import BusAddress, Connection
 from runner.events.failure import BusState

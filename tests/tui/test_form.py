@@ -11,7 +11,7 @@ from agentgym_tui.app import Console
 from agentgym_tui.form_values import FIELDS, MAX_EPISODES, FieldId, parse, texts_of
 from agentgym_tui.orders import default_player, model_trouble, startable_agents
 from agentgym_tui.screens.form import RunForm
-from agentgym_tui.store import RunStore
+from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.widgets.choices import CheckList, OneOf
 from runner.events.control import NodeList, StartArgs
 from tests.tui.fake_session import FakeSession, empty_session

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from agentgym_tui import cli
-from agentgym_tui.launch import NodeFailed, Place, PlaceFinder, Wanted, ensure_node, last_lines, read_node_file
+from agentgym_tui.sessions.launch import NodeFailed, Place, PlaceFinder, Wanted, ensure_node, last_lines, read_node_file
 from runner.errors import ConfigError, StoreError
 from runner.node.state import StateLock, node_lives
 from tests.node_process import environ
@@ -139,7 +139,8 @@ def test_what_is_no_terminal_gets_one_line(arguments: tuple[str, ...], tmp_path:
 def test_nothing_slow_is_imported_before_the_first_paint() -> None:
     slow = ("nats", "httpx", "sqlite3", "yaml", "hydra", "ulid", "runner.config", "runner.store")
     code = (
-        "import sys; from agentgym_tui import cli, terminal, sessions; from agentgym_tui.launch import Wanted;"
+        "import sys; from agentgym_tui import cli, terminal;"
+        "from agentgym_tui.sessions import sources as sessions; from agentgym_tui.sessions.launch import Wanted;"
         f"sessions.NodeSession(Wanted()); print([name for name in {slow} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

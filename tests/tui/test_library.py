@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from agentgym_tui.files import FilesLibrary
-from agentgym_tui.library import StateLibrary, episode_of_bytes, episode_of_record
+from agentgym_tui.sessions.files import FilesLibrary
+from agentgym_tui.sessions.library import StateLibrary, episode_of_bytes, episode_of_record
 from runner.errors import ConfigError, StoreError
 from runner.store import EpisodeRecord, EpisodeStore, open_index
 from runner.store.journal import SUFFIX

@@ -12,9 +12,9 @@ from textual.pilot import Pilot
 from agentgym_tui.app import Console
 from agentgym_tui.orders import tiers
 from agentgym_tui.screens.live import LiveScreen
-from agentgym_tui.session import ControlFailed
-from agentgym_tui.state import Link
-from agentgym_tui.store import RunStore
+from agentgym_tui.sessions.session import ControlFailed
+from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.store.state import Link
 from agentgym_tui.watching import Watch
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.status import Pane

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from agentgym_tui.loading import NotLoaded, load
-from agentgym_tui.session import ControlFailed, Unusable
-from agentgym_tui.views_shown import failure_blocks, no_file, spans_text, transcript_text
+from agentgym_tui.sessions.session import ControlFailed, Unusable
+from agentgym_tui.views.shown import failure_blocks, no_file, spans_text, transcript_text
 from runner.store.records import played_record
 from runner.types import Outcome
 from tests.store_samples import header, step, trajectory

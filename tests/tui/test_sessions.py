@@ -12,11 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agentgym_tui.launch import Wanted, read_node_file
-from agentgym_tui.library import StateLibrary
-from agentgym_tui.session import Control, ControlFailed, Session
-from agentgym_tui.sessions import BusSession, FilesSession, NodeSession
-from agentgym_tui.state import Episode
+from agentgym_tui.sessions.launch import Wanted, read_node_file
+from agentgym_tui.sessions.library import StateLibrary
+from agentgym_tui.sessions.session import Control, ControlFailed, Session
+from agentgym_tui.sessions.sources import BusSession, FilesSession, NodeSession
+from agentgym_tui.store.state import Episode
 from runner.events.control import StartArgs
 from runner.events.subjects import LIVE_STREAM
 from runner.node.state import node_lives

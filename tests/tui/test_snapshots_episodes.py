@@ -11,8 +11,8 @@ from textual.widgets import Input
 
 from agentgym_tui.app import Console
 from agentgym_tui.screens.episode import EpisodeScreen
-from agentgym_tui.session import Unusable
-from agentgym_tui.state import Episode
+from agentgym_tui.sessions.session import Unusable
+from agentgym_tui.store.state import Episode
 from runner.errors import StoreError
 from runner.types import Outcome
 from tests.tui.fake_session import FakeSession, busy_session, empty_session, error_session, files_session

@@ -8,7 +8,7 @@ from textual.widgets import Input
 
 from agentgym_tui.app import Console
 from agentgym_tui.screens.hex import Hex
-from agentgym_tui.store import RunStore
+from agentgym_tui.store.run_store import RunStore
 from runner.types import Outcome
 from tests.tui.fake_session import FakeSession, busy_session, empty_session, error_session
 from tests.tui.samples import (

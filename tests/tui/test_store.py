@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from agentgym_tui.state import Link
-from agentgym_tui.steps import episode_size
-from agentgym_tui.store import RunStore
-from agentgym_tui.ulids import head_of, time_of
+from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.store.state import Link
+from agentgym_tui.store.steps import episode_size
+from agentgym_tui.store.ulids import head_of, time_of
 from runner.events.rows import RawRow
 from runner.events.seen import Notice, Received
 from runner.types import Outcome

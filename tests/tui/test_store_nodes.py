@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentgym_tui.store import RunStore
+from agentgym_tui.store.run_store import RunStore
 from runner.events.live_items import EpisodePaused, EpisodeResumed
 from tests.tui.samples import (
     BOOT,

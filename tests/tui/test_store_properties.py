@@ -6,15 +6,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from agentgym_tui import views
-from agentgym_tui.cells import Line
 from agentgym_tui.clean import is_hostile
-from agentgym_tui.environments import MAX_ENVS, MAX_MODELS
-from agentgym_tui.notes import MAX_NOTES
-from agentgym_tui.rewards import N_POINTS
-from agentgym_tui.state import Episode
-from agentgym_tui.steps import episode_size
-from agentgym_tui.store import RunStore
+from agentgym_tui.store.environments import MAX_ENVS, MAX_MODELS
+from agentgym_tui.store.notes import MAX_NOTES
+from agentgym_tui.store.rewards import N_POINTS
+from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.store.state import Episode
+from agentgym_tui.store.steps import episode_size
+from agentgym_tui.views import tables as views
+from agentgym_tui.views.cells import Line
 from runner.events.control import NodeHealth, NodeList
 from runner.events.seen import Seen
 from tests.tui.bus_messages import HEALTHS, LISTS, SEEN, TEXTS

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentgym_tui.cells import Column
+from agentgym_tui.views.cells import Column
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.table import Table, arrange
 from agentgym_tui.widgets.text_view import TextView

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from textual.app import App
 from textual.widgets import Label
-from agentgym_tui.sessions import FilesSession
+from agentgym_tui.sessions.sources import FilesSession
 from agentgym_tui.terminal import run
 
 class Small(App):

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from agentgym_tui.views_episode import blocks
+from agentgym_tui.views.episode import blocks
 from agentgym_tui.widgets.transcript import BADGE, BlockRows, Transcript
 from agentgym_tui.widgets.waterfall import Waterfall
 from agentgym_tui.widgets.widths import cells, fit, wrap

@@ -6,15 +6,16 @@ from collections.abc import Iterable
 
 import pytest
 
-from agentgym_tui import numbers, plot, views
-from agentgym_tui.cells import Line
 from agentgym_tui.clean import own
 from agentgym_tui.keymap import COMMANDS
-from agentgym_tui.rewards import RewardPoint
-from agentgym_tui.segments import cut
-from agentgym_tui.state import Link
-from agentgym_tui.store import RunStore
-from agentgym_tui.views_status import KEYS
+from agentgym_tui.store.rewards import RewardPoint
+from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.store.state import Link
+from agentgym_tui.views import numbers, plot
+from agentgym_tui.views import tables as views
+from agentgym_tui.views.cells import Line
+from agentgym_tui.views.segments import cut
+from agentgym_tui.views.status import KEYS
 from runner.types import Action, ToolCall
 from tests.tui.samples import (
     busy_store,
@@ -44,7 +45,7 @@ def texts(shown: Iterable[Line]) -> list[str]:
 
 
 def test_the_views_need_neither_textual_nor_what_is_slow_to_import() -> None:
-    code = "import sys, agentgym_tui.views; print(*sys.modules)"
+    code = "import sys, agentgym_tui.views.tables; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert not {"textual", "nats", "ulid", "yaml", "hydra", "httpx", "sqlite3"} & set(done.stdout.split())
 

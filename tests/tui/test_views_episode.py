@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from agentgym_tui.clean import is_hostile
-from agentgym_tui.views_episode import Block, blocks, json_text
-from agentgym_tui.views_message import MAX_CHAT, MAX_TEXT, SHORT, split_thought
-from agentgym_tui.views_text import TextRows
+from agentgym_tui.views.episode import Block, blocks, json_text
+from agentgym_tui.views.message import MAX_CHAT, MAX_TEXT, SHORT, split_thought
+from agentgym_tui.views.text import TextRows
 from runner.events.live_items import LiveAction
 from runner.types import Action, ToolCall
 from tests.tui.samples import ESCAPES, HOSTILE, HUGE, episode, hostile_episode, step, user

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from agentgym_tui.clean import is_hostile
-from agentgym_tui.views_trace import SpanRows, elapsed
+from agentgym_tui.views.trace import SpanRows, elapsed
 from runner.types import Span
 from tests.tui.samples import HOSTILE, span
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.bounds import MAX_ERROR, MAX_ID, count, finite, name, optional
-from agentgym_tui.live_episode import BASE_SIZE, HEADER, Ending, Track, apply, close, end, set_field
-from agentgym_tui.state import Episode
-from agentgym_tui.steps import aware, episode_size, n_missing_steps, step_size, sum_up, without_messages
+from agentgym_tui.store.bounds import MAX_ERROR, MAX_ID, count, finite, name, optional
+from agentgym_tui.store.live_episode import BASE_SIZE, HEADER, Ending, Track, apply, close, end, set_field
+from agentgym_tui.store.state import Episode
+from agentgym_tui.store.steps import aware, episode_size, n_missing_steps, step_size, sum_up, without_messages
 
 if TYPE_CHECKING:
     from datetime import datetime

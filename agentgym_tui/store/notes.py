@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from agentgym_tui.bounds import MAX_CAUSE, count
+from agentgym_tui.store.bounds import MAX_CAUSE, count
 
 MAX_NOTES: Final = 200
 

@@ -1,4 +1,4 @@
-"""Where the console gets its news: the own node, a bus, or files; see ``session``."""
+"""Where the console gets its news: the own node, a bus, or files; see ``sessions.session``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from agentgym_tui.control_client import NodeControl
-from agentgym_tui.feed import follow, link_of, subjects_of
-from agentgym_tui.files import FilesLibrary
-from agentgym_tui.launch import Place, PlaceFinder, Wanted
-from agentgym_tui.node_session import NodeSession
-from agentgym_tui.session import Control, ControlFailed, Library
-from agentgym_tui.state import Link
-from agentgym_tui.store import RunStore
+from agentgym_tui.sessions.control_client import NodeControl
+from agentgym_tui.sessions.feed import follow, link_of, subjects_of
+from agentgym_tui.sessions.files import FilesLibrary
+from agentgym_tui.sessions.launch import Place, PlaceFinder, Wanted
+from agentgym_tui.sessions.node_session import NodeSession
+from agentgym_tui.sessions.session import Control, ControlFailed, Library
+from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.store.state import Link
 from runner.errors import ConfigError, RunnerError
 
 if TYPE_CHECKING:

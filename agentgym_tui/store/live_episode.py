@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final, Protocol, assert_never
 
-from agentgym_tui.bounds import MAX_COUNT, MAX_ERROR, count, finite, name, optional, size
-from agentgym_tui.state import Episode
-from agentgym_tui.steps import add_up, n_missing_steps, span_size, step_of, step_size
+from agentgym_tui.store.bounds import MAX_COUNT, MAX_ERROR, count, finite, name, optional, size
+from agentgym_tui.store.state import Episode
+from agentgym_tui.store.steps import add_up, n_missing_steps, span_size, step_of, step_size
 from runner.events.live_items import (
     EpisodeEnded,
     EpisodeItem,

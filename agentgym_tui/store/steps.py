@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from agentgym_tui.bounds import count, finite, optional, size
-from agentgym_tui.state import Episode, Step
+from agentgym_tui.store.bounds import count, finite, optional, size
+from agentgym_tui.store.state import Episode, Step
 from runner.events.live_items import Timestep
 from runner.types import Action, Span, Tokens
 

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from agentgym_tui.cells import Cell, Line, Tone
 from agentgym_tui.clean import Safe, is_hostile, join, line, own
-from agentgym_tui.numbers import duration
+from agentgym_tui.views.cells import Cell, Line, Tone
+from agentgym_tui.views.numbers import duration
 from runner.types import Span
 
 MAX_INDENT: Final = 12

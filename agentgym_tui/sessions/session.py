@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
-from agentgym_tui.state import Episode
-from agentgym_tui.store import RunStore
+from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.store.state import Episode
 from runner.events.control import BatchState, NodeList, StartArgs
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from agentgym_tui.session import Unusable
-from agentgym_tui.state import Episode, Step
+from agentgym_tui.sessions.session import Unusable
+from agentgym_tui.store.state import Episode, Step
 from runner.types import Action
 
 if TYPE_CHECKING:

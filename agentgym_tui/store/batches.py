@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from agentgym_tui.bounds import MAX_ID, count, name, optional
-from agentgym_tui.state import BatchRun, Episode
+from agentgym_tui.store.bounds import MAX_ID, count, name, optional
+from agentgym_tui.store.state import BatchRun, Episode
 from runner.events.control import BatchState
 from runner.events.live_items import BatchProgress, EpisodeStarted
 from runner.events.schema import BatchCompleted

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
-from agentgym_tui.cells import Cell, Column, Line, Tone
 from agentgym_tui.clean import Safe, line, own
-from agentgym_tui.episode_list import Entry, EpisodeList, Listed, exact, key_of
-from agentgym_tui.numbers import UNKNOWN, duration, quantity, reward
-from agentgym_tui.segments import joined, told
-from agentgym_tui.session import Unusable
-from agentgym_tui.state import Episode
-from agentgym_tui.steps import aware
-from agentgym_tui.views_status import outcome_cell
+from agentgym_tui.sessions.session import Unusable
+from agentgym_tui.store.state import Episode
+from agentgym_tui.store.steps import aware
+from agentgym_tui.views.cells import Cell, Column, Line, Tone
+from agentgym_tui.views.episode_list import Entry, EpisodeList, Listed, exact, key_of
+from agentgym_tui.views.numbers import UNKNOWN, duration, quantity, reward
+from agentgym_tui.views.segments import joined, told
+from agentgym_tui.views.status import outcome_cell
 
 EPISODE_COLUMNS: Final = (
     Column("started", 11),

@@ -9,15 +9,15 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.batches import BatchBook
-from agentgym_tui.bounds import name, names
-from agentgym_tui.environments import EnvironmentBook
-from agentgym_tui.episode_book import EpisodeBook
-from agentgym_tui.nodes import NodeBook, set_load
-from agentgym_tui.notes import Note, Notes
-from agentgym_tui.rewards import RewardPoint
-from agentgym_tui.state import BatchRun, Environment, Episode, Link, NodeInfo
-from agentgym_tui.ulids import head_of, time_of
+from agentgym_tui.store.batches import BatchBook
+from agentgym_tui.store.bounds import name, names
+from agentgym_tui.store.environments import EnvironmentBook
+from agentgym_tui.store.episode_book import EpisodeBook
+from agentgym_tui.store.nodes import NodeBook, set_load
+from agentgym_tui.store.notes import Note, Notes
+from agentgym_tui.store.rewards import RewardPoint
+from agentgym_tui.store.state import BatchRun, Environment, Episode, Link, NodeInfo
+from agentgym_tui.store.ulids import head_of, time_of
 from runner.events.live_items import (
     BatchProgress,
     EnvHealth,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui import plot
-from agentgym_tui.cells import Cell, Line, Tone
 from agentgym_tui.clean import Safe, join, line, own
-from agentgym_tui.numbers import UNKNOWN, duration, percent, quantity, reward, share
-from agentgym_tui.rewards import RewardPoint, recent
-from agentgym_tui.segments import cut, joined, told
-from agentgym_tui.state import BatchRun, Episode, LinkStatus, NodeInfo
-from agentgym_tui.store import RunStore
+from agentgym_tui.store.rewards import RewardPoint, recent
+from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.store.state import BatchRun, Episode, LinkStatus, NodeInfo
+from agentgym_tui.views import plot
+from agentgym_tui.views.cells import Cell, Line, Tone
+from agentgym_tui.views.numbers import UNKNOWN, duration, percent, quantity, reward, share
+from agentgym_tui.views.segments import cut, joined, told
 
 if TYPE_CHECKING:
     from runner.store.database import EpisodeRow

@@ -9,13 +9,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.control_client import NodeControl
-from agentgym_tui.feed import batch_age, follow, link_of, subjects_of
-from agentgym_tui.launch import Place, PlaceFinder, Wanted, ensure_node, read_node_file
-from agentgym_tui.library import StateLibrary
-from agentgym_tui.session import Control, ControlFailed, Library
-from agentgym_tui.state import Link
-from agentgym_tui.store import RunStore
+from agentgym_tui.sessions.control_client import NodeControl
+from agentgym_tui.sessions.feed import batch_age, follow, link_of, subjects_of
+from agentgym_tui.sessions.launch import Place, PlaceFinder, Wanted, ensure_node, read_node_file
+from agentgym_tui.sessions.library import StateLibrary
+from agentgym_tui.sessions.session import Control, ControlFailed, Library
+from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.store.state import Link
 from runner.errors import RunnerError
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import contextlib
 
 import msgspec
 
-from agentgym_tui.cells import Cell, Line
 from agentgym_tui.clean import MAX_LINE, is_hostile, lines, own
+from agentgym_tui.views.cells import Cell, Line
 
 
 class TextRows:

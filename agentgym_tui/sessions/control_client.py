@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from agentgym_tui.session import ControlFailed, Order
+from agentgym_tui.sessions.session import ControlFailed, Order
 from runner.errors import RunnerError
 from runner.events.control import (
     BatchState,

@@ -7,14 +7,14 @@ from typing import Final
 
 from rich.cells import cell_len
 
-from agentgym_tui.cells import Cell, Line
 from agentgym_tui.clean import Safe, is_hostile, join, line, own
-from agentgym_tui.numbers import quantity
-from agentgym_tui.segments import cut, joined, told
-from agentgym_tui.state import Environment, Episode, Step
-from agentgym_tui.store import Note, RunStore
-from agentgym_tui.views import action_text
-from agentgym_tui.views_status import running_line
+from agentgym_tui.store.run_store import Note, RunStore
+from agentgym_tui.store.state import Environment, Episode, Step
+from agentgym_tui.views.cells import Cell, Line
+from agentgym_tui.views.numbers import quantity
+from agentgym_tui.views.segments import cut, joined, told
+from agentgym_tui.views.status import running_line
+from agentgym_tui.views.tables import action_text
 
 FOLLOWING: Final = Cell(own("following"), "dim")
 NOT_FOLLOWING: Final = Cell(own("not following (G)"), "warn")

@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from agentgym_tui.clean import Safe, is_hostile, own
-from agentgym_tui.numbers import quantity
-from agentgym_tui.session import Unusable
-from agentgym_tui.steps import aware
+from agentgym_tui.sessions.session import Unusable
+from agentgym_tui.store.steps import aware
+from agentgym_tui.views.numbers import quantity
 
 if TYPE_CHECKING:
-    from agentgym_tui.state import Episode
+    from agentgym_tui.store.state import Episode
     from runner.store.database import EpisodeRow
 
 MAX_FIELD: Final = 200

@@ -7,8 +7,8 @@ from typing import Final
 
 from rich.cells import cell_len
 
-from agentgym_tui.cells import Cell, Line, Tone
 from agentgym_tui.clean import Safe, join, line, own, part
+from agentgym_tui.views.cells import Cell, Line, Tone
 from runner.text import mask
 
 _BETWEEN: Final = Cell(own(" · "), "dim")

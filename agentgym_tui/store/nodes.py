@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.bounds import MAX_CAUSE, count, name, optional
-from agentgym_tui.state import NodeInfo
+from agentgym_tui.store.bounds import MAX_CAUSE, count, name, optional
+from agentgym_tui.store.state import NodeInfo
 from runner.events.live_items import Gpu, Host
 from runner.events.schema import FieldStatus
 

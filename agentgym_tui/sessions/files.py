@@ -9,9 +9,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.library import episode_of_record, record_of_bytes
-from agentgym_tui.session import Unusable
-from agentgym_tui.state import Episode
+from agentgym_tui.sessions.library import episode_of_record, record_of_bytes
+from agentgym_tui.sessions.session import Unusable
+from agentgym_tui.store.state import Episode
 
 if TYPE_CHECKING:
     from runner.store import EpisodeRow

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from agentgym_tui.clean import join, line, own
-from agentgym_tui.state import Episode, Step
-from agentgym_tui.views_message import (
+from agentgym_tui.store.state import Episode, Step
+from agentgym_tui.views.message import (
     MAX_NAME,
     Block,
     Kind,
@@ -19,8 +19,8 @@ from agentgym_tui.views_message import (
     reasoning_blocks,
     split_thought,
 )
-from agentgym_tui.views_text import TextRows, json_text
-from agentgym_tui.views_trace import SpanRows
+from agentgym_tui.views.text import TextRows, json_text
+from agentgym_tui.views.trace import SpanRows
 from runner.events.live_items import LiveAction
 from runner.text import mask
 

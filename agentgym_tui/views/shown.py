@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from agentgym_tui.clean import own
-from agentgym_tui.views_message import Block, block
-from agentgym_tui.views_trace import SpanRows
+from agentgym_tui.views.message import Block, block
+from agentgym_tui.views.trace import SpanRows
 from runner.text import mask
 from runner.types import Span
 

@@ -1,17 +1,17 @@
-"""The live screen's tables as lines of safe text; what is above and below them is in ``views_status``."""
+"""The live screen's tables as lines of safe text; what is above and below them is in ``status``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from agentgym_tui.cells import Cell, Column, Line, Tone
 from agentgym_tui.clean import Safe, join, line, own
-from agentgym_tui.numbers import UNKNOWN, duration, quantity, reward, share
-from agentgym_tui.segments import told
-from agentgym_tui.state import Environment, Episode, Step
-from agentgym_tui.store import RunStore
-from agentgym_tui.views_status import empty_lines, progress_line, reward_lines, running_line, status_line
+from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.store.state import Environment, Episode, Step
+from agentgym_tui.views.cells import Cell, Column, Line, Tone
+from agentgym_tui.views.numbers import UNKNOWN, duration, quantity, reward, share
+from agentgym_tui.views.segments import told
+from agentgym_tui.views.status import empty_lines, progress_line, reward_lines, running_line, status_line
 from runner.types import Action
 
 __all__ = [

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.bounds import MAX_CAUSE, count, finite, name, optional
-from agentgym_tui.rewards import N_POINTS, UNRATED, RewardPoint, Rewards, rates
-from agentgym_tui.state import Environment, Episode
+from agentgym_tui.store.bounds import MAX_CAUSE, count, finite, name, optional
+from agentgym_tui.store.rewards import N_POINTS, UNRATED, RewardPoint, Rewards, rates
+from agentgym_tui.store.state import Environment, Episode
 from runner.events.live_items import EnvHealth, ModelHealth
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.launch import Place
-from agentgym_tui.state import Link, LinkStatus
-from agentgym_tui.store import RunStore
-from agentgym_tui.ulids import time_of
+from agentgym_tui.sessions.launch import Place
+from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.store.state import Link, LinkStatus
+from agentgym_tui.store.ulids import time_of
 
 if TYPE_CHECKING:
     from runner.events.codec import DurableNames

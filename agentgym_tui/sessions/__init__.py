@@ -1,0 +1,1 @@
+"""Where the console gets its news and sends its orders: a node, a bus, files."""

@@ -1,0 +1,1 @@
+"""What the screens show, as lines and cells of safe text; nothing here knows a terminal."""
