@@ -11,7 +11,9 @@ from runner.clock import Clock
 from runner.control import EpisodeControl
 from runner.ending import give_back, judge, last_flow
 from runner.errors import boundary
-from runner.replies import check_chat, check_schemas, check_step, check_turn, resolve, settle
+from runner.replies import check_chat, settle
+from runner.rounds import Rounds
+from runner.streaming import TokenStream
 from runner.tracing import SpanHandle, Tracer, create_error_info, create_flow_id
 from runner.types import (
     Agent,
@@ -22,6 +24,7 @@ from runner.types import (
     EpisodeHeader,
     EpisodePaused,
     EpisodeResumed,
+    EpisodeScope,
     EpisodeStarted,
     Limits,
     Outcome,
@@ -29,9 +32,9 @@ from runner.types import (
     SpanLevel,
     SpansClosed,
     SupportsBind,
-    TimeStep,
+    SupportsScope,
     TimestepPlayed,
-    ToolSchema,
+    TokensStreamed,
     Trajectory,
 )
 
@@ -93,7 +96,7 @@ class Play:
         self._agent: Agent | None = None
         self._trajectory = Trajectory(episode_id=context.header.episode_id, reset_kwargs=reset_kwargs, timesteps=[])
         self._seq = 0
-        self._schemas: list[ToolSchema] = []
+        self._tokens = TokenStream(self._clock.monotonic, self._tell_tokens)
         self._started = self._clock.monotonic()
 
     async def run(self) -> Trajectory:
@@ -154,6 +157,8 @@ class Play:
         self._environment = environment = self._builds.build_environment()
         self._agent = agent = self._builds.build_agent()
         agent.tracer = self._tracer
+        if isinstance(agent, SupportsScope):
+            agent.enter(EpisodeScope(self._context.header, self._time_left_s, self._tokens.add))
         if isinstance(agent, SupportsBind):
             await settle(agent.bind(environment, self._reset_kwargs))
         with self._tracer.span("env.reset", "environment", semantic="environment"):
@@ -168,14 +173,15 @@ class Play:
     async def _loop(self, environment: Environment, agent: Agent) -> Outcome:
         """Play rounds until the environment is done or a limit or a command says stop."""
         steps = self._trajectory.timesteps
+        rounds = Rounds(environment, agent, self._tracer, self._clock.monotonic, self._tokens)
         observation = reset_observation = self._trajectory.reset_observation
         while await self._control.boundary(self._pause, self._resume):
-            step = await self._timestep(environment, agent, len(steps), observation)
+            step = await rounds.play(len(steps), observation)
             steps.append(step)
             self._send(TimestepPlayed, step=step, reset_observation=reset_observation if step.index == 0 else None)
             self._tell_spans()
             observation = step.observation
-            if step.done:
+            if step.done or rounds.unparsed >= self._limits.max_unparsed:
                 return Outcome.FAILURE
             if len(steps) >= self._limits.max_rounds:
                 return Outcome.TRUNCATED
@@ -195,45 +201,13 @@ class Play:
         played_s = self._clock.monotonic() - self._started - self._control.paused_s()
         return self._limits.max_duration_s - played_s
 
-    async def _timestep(self, environment: Environment, agent: Agent, index: int, observation: Chat) -> TimeStep:
-        span_of, clock = self._tracer.span, self._clock.monotonic
-        with span_of("timestep", "timestep", index=index, semantic="timestep") as span:
-            with span_of("get_tool_schemas", "environment"):
-                schemas = self._checked(await settle(environment.get_tool_schemas()))
-            asked = clock()
-            with span_of("agent.act", "agent"):  # it gets copies: what it does to its lists is its own business
-                chats, action = check_turn(await settle(agent.act(observation.copy(), schemas.copy())))
-            answered = clock()
-            resolved, valid = await resolve(environment, action, schemas)
-            resolved_at = clock()
-            with span_of("env.step", "environment"):
-                reply, reward, done = check_step(await settle(environment.step(action)))
-            stepped = clock()
-            span.set_attribute("reward", reward)
-            span.set_attribute("done", done)
-        return TimeStep(
-            index=index,
-            chats=chats,
-            action=resolved,
-            observation=reply,
-            reward=reward,
-            done=done,
-            available_tool_schemas=schemas,
-            valid=valid,
-            model_s=answered - asked,
-            env_s=stepped - resolved_at,
-        )
-
-    def _checked(self, schemas: list[ToolSchema]) -> list[ToolSchema]:
-        """A checked copy; mostly they are those of the step before, and need not be looked at again."""
-        if schemas != self._schemas:
-            self._schemas = check_schemas(schemas)
-        return self._schemas
-
     def _fail(self, exc: BaseException) -> None:
         self._trajectory.error_info = create_error_info(exc)
         self._trajectory.outcome = Outcome.ERROR
         self._trajectory.success = False
+
+    def _tell_tokens(self, step: int, text: str) -> None:
+        self._send(TokensStreamed, step=step, text=text)
 
     def _tell_spans(self) -> None:
         if spans := self._context.closed_spans():

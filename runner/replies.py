@@ -9,7 +9,7 @@ from typing import Any, TypeGuard, TypeVar, cast
 import msgspec
 
 from runner.errors import AgentFault, EnvironmentFault
-from runner.types import Action, Chat, Environment, InvalidAction, StepResult, ToolCall, ToolSchema
+from runner.types import Action, AgentTurn, Chat, Environment, InvalidAction, StepResult, ToolCall, ToolSchema, Usage
 
 _T = TypeVar("_T")
 _NUMBERS = (int, float)  # made once: a union of types in an ``isinstance`` is made anew at each call
@@ -70,15 +70,16 @@ def check_step(value: object) -> StepResult:
     return check_chat(chat, "the observation of a step"), float(reward), bool(done)
 
 
-def check_turn(value: object) -> tuple[list[Chat], Action]:
-    """``(chats, action)`` with the chats copied, if ``value`` is that: an agent may go on with its chats.
+def check_turn(value: object) -> AgentTurn:
+    """``(chats, action or what was none)`` with the chats copied, if ``value`` is that: an agent goes on with its own.
 
     Raises:
         AgentFault: naming what came instead.
     """
     if isinstance(value, _PAIRS) and len(value) == 2:
         chats, action = value
-        if isinstance(action, Action) and isinstance(chats, list) and all(isinstance(chat, list) for chat in chats):
+        answered = isinstance(action, Action | InvalidAction)
+        if answered and isinstance(chats, list) and all(isinstance(chat, list) for chat in chats):
             if not _is_storable(action):
                 raise AgentFault(f"act should return an Action of text and tool calls; got {_short(action)}")
             return [chat.copy() for chat in chats], action
@@ -125,8 +126,22 @@ async def resolve(environment: Environment, action: Action, schemas: list[ToolSc
     raise EnvironmentFault(f"parse should return Action or InvalidAction; got {_short(parsed)}")
 
 
-def _is_storable(action: Action) -> bool:
+def check_usage(value: object) -> Usage | None:
+    """``value`` if it says what an answer took.
+
+    Raises:
+        AgentFault: naming what came instead.
+    """
+    if value is None or isinstance(value, Usage):
+        return value
+    raise AgentFault(f"last_usage should be a Usage or None; got {_short(value)}")
+
+
+def _is_storable(action: Action | InvalidAction) -> bool:
     """Whether the fields are what their types say: nothing checks that when an action is made."""
+    if isinstance(action, InvalidAction):
+        said: tuple[object, ...] = (action.text, action.expected)
+        return all(isinstance(part, str) for part in said)
     text, calls = cast(object, action.text), cast(object, action.tool_calls)
     if not (text is None or isinstance(text, str)) or not isinstance(calls, list):
         return False

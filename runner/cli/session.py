@@ -77,7 +77,11 @@ class Session:
             task_index=options.task_index,
             seed=options.seed,
             concurrency=options.concurrency or episode.concurrent,
-            limits=Limits(options.max_rounds or episode.max_rounds, options.max_duration or episode.max_duration_sec),
+            limits=Limits(
+                options.max_rounds or episode.max_rounds,
+                options.max_duration or episode.max_duration_sec,
+                self.profile.agent.max_unparsed,
+            ),
             mode="compat" if options.compat else "strict",
             tracing=options.tracing or self.profile.tracing,
             script=_read_script(options.script),

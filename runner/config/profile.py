@@ -84,8 +84,22 @@ class Price(_Section, frozen=True):
     cached_per_mtok: Amount | None = None
 
 
+class Feedback(_Section, frozen=True):
+    """The names of TensorZero's metrics that get an episode's reward (a float) and its success (a boolean)."""
+
+    reward: ShortText | None = None
+    success: ShortText | None = None
+
+
 class AgentSettings(_Section, frozen=True):
-    """The model that plays, where it answers, and what answers when it does not."""
+    """The model that plays, where it answers, and what answers when it does not.
+
+    Attributes:
+        timeout_sec: how long one answer may take, retries not counted.
+        context_tokens: what a conversation is trimmed to before it is sent; about 4 characters each.
+        max_unparsed: replies in a row that are no action, after which the episode has failed.
+        feedback: None: nothing is sent back to TensorZero.
+    """
 
     mode: Literal["api", "local"] = "api"
     api_endpoint: Text = "http://localhost:3030/v1/chat/completions"
@@ -94,6 +108,13 @@ class AgentSettings(_Section, frozen=True):
     format: Literal["auto", "react", "tools"] = "auto"
     endpoints: tuple[Endpoint, ...] = ()
     price: dict[str, Price] = {}
+    temperature: Amount | None = None
+    max_tokens: Count | None = None
+    timeout_sec: Seconds = 60.0
+    stream: bool = True
+    context_tokens: Annotated[int, Meta(ge=1000, description="a whole number of at least 1000")] = 16_384
+    max_unparsed: Count = 3
+    feedback: Feedback | None = None
 
 
 class EnvironmentEntry(_Section, frozen=True):

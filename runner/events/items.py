@@ -23,8 +23,9 @@ from runner.events.live_items import (
     LiveAction,
     SpanClosed,
     Timestep,
+    TokenText,
 )
-from runner.types import Action, ErrorInfo, Item, SpansClosed, TimestepPlayed, ToolCall
+from runner.types import Action, ErrorInfo, Item, SpansClosed, TimestepPlayed, TokensStreamed, ToolCall
 from runner.types import items as played
 
 _DICT = frozenset((dict,))
@@ -37,6 +38,8 @@ def live_items(item: Item) -> list[msgspec.Raw]:
             return [_timestep(item)]
         case SpansClosed():
             return _spans(item)
+        case TokensStreamed():
+            return [_tokens(item)]
         case played.EpisodeStarted():
             return [as_json(_started(item))]
         case played.EpisodePaused():
@@ -56,6 +59,10 @@ def _spans(item: SpansClosed) -> list[msgspec.Raw]:
     return [
         as_json(SpanClosed(at=at, episode_id=episode_id, seq=first + n, span=span)) for n, span in enumerate(item.spans)
     ]
+
+
+def _tokens(item: TokensStreamed) -> msgspec.Raw:
+    return as_json(TokenText(at=item.at, episode_id=item.episode_id, seq=item.seq, step=item.step, text=cut(item.text)))
 
 
 def _started(item: played.EpisodeStarted) -> EpisodeStarted:
@@ -110,6 +117,7 @@ def _timestep(item: TimestepPlayed) -> msgspec.Raw:
         ttft_s=step.ttft_s,
         tokens=step.tokens,
         cost=step.cost,
+        warnings=[cut(warning) for warning in step.warnings],
         reset_observation=reset_observation,
     )
     messages = list(chain(*chats, observation, reset_observation or ()))

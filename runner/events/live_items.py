@@ -116,6 +116,9 @@ class Timestep(_EpisodeItem, kw_only=True, tag="timestep"):
     ttft_s: Annotated[float | None, Meta(description="seconds until the model's first token")] = None
     tokens: Annotated[Tokens | None, Meta(description="tokens of this round")] = None
     cost: Annotated[float | None, Meta(description="cost of this round, null where nothing is priced")] = None
+    warnings: Annotated[
+        list[str], Meta(description="what went otherwise than configured, such as a fallback that answered")
+    ] = msgspec.field(default_factory=list)
     reset_observation: Annotated[
         list[dict[str, Any]] | None, Meta(description="what the reset gave; with the first timestep only")
     ] = None

@@ -138,7 +138,9 @@ class Operations:
             seed=args.seed,
             concurrency=_given(args.concurrency, episode.concurrent),
             limits=Limits(
-                _given(args.max_rounds, episode.max_rounds), _given(args.max_duration_sec, episode.max_duration_sec)
+                _given(args.max_rounds, episode.max_rounds),
+                _given(args.max_duration_sec, episode.max_duration_sec),
+                self.profile.agent.max_unparsed,
             ),
             tracing=self.profile.tracing,
         ).checked()

@@ -60,6 +60,7 @@ class TimestepRecord(msgspec.Struct, kw_only=True):
     ttft_s: float | None = None
     tokens: Tokens | None = None
     cost: float | None = None
+    warnings: tuple[str, ...] = ()
 
 
 class EpisodeRecord(EpisodeHeader, kw_only=True):
@@ -153,6 +154,7 @@ def timestep_record(step: TimeStep, tool_schemas_ref: int) -> TimestepRecord:
         ttft_s=None if step.ttft_s is None else finite(step.ttft_s),
         tokens=step.tokens,
         cost=None if step.cost is None else finite(step.cost),
+        warnings=step.warnings,
     )
 
 

@@ -19,6 +19,7 @@ from runner.types.data import (
     ToolCall,
     ToolSchema,
     Trajectory,
+    Usage,
 )
 from runner.types.items import (
     BatchProgress,
@@ -31,11 +32,14 @@ from runner.types.items import (
     Item,
     SpansClosed,
     TimestepPlayed,
+    TokensStreamed,
     detached,
 )
 from runner.types.protocols import (
     Agent,
+    AgentTurn,
     Environment,
+    EpisodeScope,
     MaybeAwaitable,
     OraclePlanner,
     SupportsBind,
@@ -44,12 +48,15 @@ from runner.types.protocols import (
     SupportsEvaluation,
     SupportsFlow,
     SupportsOracle,
+    SupportsScope,
     SupportsTruncation,
+    SupportsUsage,
 )
 
 __all__ = [
     "Action",
     "Agent",
+    "AgentTurn",
     "BatchProgress",
     "Chat",
     "Environment",
@@ -58,6 +65,7 @@ __all__ = [
     "EpisodeHeader",
     "EpisodePaused",
     "EpisodeResumed",
+    "EpisodeScope",
     "EpisodeStarted",
     "ErrorInfo",
     "EvaluatedTrajectory",
@@ -80,12 +88,16 @@ __all__ = [
     "SupportsEvaluation",
     "SupportsFlow",
     "SupportsOracle",
+    "SupportsScope",
     "SupportsTruncation",
+    "SupportsUsage",
     "TimeStep",
     "TimestepPlayed",
     "Tokens",
+    "TokensStreamed",
     "ToolCall",
     "ToolSchema",
     "Trajectory",
+    "Usage",
     "detached",
 ]

@@ -74,6 +74,25 @@ class Tokens(msgspec.Struct, frozen=True, gc=False):
         return self.prompt + self.completion
 
 
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What one answer of a model took, and where it came from.
+
+    Attributes:
+        endpoint: the name of the endpoint that answered.
+        model: the model as that endpoint names it.
+        ttft_s: seconds from the request to the first token, None where the reply was not streamed.
+        cost: in the profile's currency, None without a price.
+        warnings: what went otherwise than configured, such as an endpoint that was passed over.
+    """
+
+    endpoint: str
+    model: str
+    ttft_s: float | None = None
+    tokens: Tokens | None = None
+    cost: float | None = None
+    warnings: tuple[str, ...] = ()
+
+
 class ErrorInfo(msgspec.Struct, frozen=True):
     """An exception as data: its kind, its message, and where it was raised."""
 
@@ -95,10 +114,11 @@ class Outcome(enum.StrEnum):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Hard limits of one episode: rounds, and seconds without the paused ones."""
+    """Hard limits of one episode: rounds, seconds without the paused ones, and replies in a row that are no action."""
 
     max_rounds: int = 15
     max_duration_s: float = 300.0
+    max_unparsed: int = 3
 
 
 class TimeStep(msgspec.Struct, kw_only=True):
@@ -111,7 +131,8 @@ class TimeStep(msgspec.Struct, kw_only=True):
         observation: the environment's reply to the action.
         reward: this step's reward, finite.
         model_s: seconds spent in the agent, of which ``ttft_s`` passed until the model's first token.
-        env_s: seconds spent in the environment's step.
+        env_s: seconds spent in the environment's step; 0 where the reply was no action and none was taken.
+        warnings: what went otherwise than configured, such as a fallback that answered.
     """
 
     index: int
@@ -130,6 +151,7 @@ class TimeStep(msgspec.Struct, kw_only=True):
     ttft_s: float | None = None
     tokens: Tokens | None = None
     cost: float | None = None
+    warnings: tuple[str, ...] = ()
 
 
 class Trajectory(msgspec.Struct, kw_only=True):

@@ -62,6 +62,13 @@ class TimestepPlayed(_EpisodeItem, kw_only=True, tag="timestep"):
     reset_observation: Chat | None = None
 
 
+class TokensStreamed(_EpisodeItem, kw_only=True, tag="token"):
+    """A model has produced more text for round ``step``, which is not over yet."""
+
+    step: int
+    text: str
+
+
 class SpansClosed(_EpisodeItem, kw_only=True, tag="span"):
     """Spans of the trace that are over; each counts as an item, ``seq`` is the first one's number."""
 
@@ -87,7 +94,9 @@ class BatchProgress(msgspec.Struct, kw_only=True, tag_field="kind", tag="batch.p
     eta_s: float | None
 
 
-EpisodeEvent: TypeAlias = EpisodeStarted | EpisodePaused | EpisodeResumed | TimestepPlayed | SpansClosed | EpisodeEnded
+EpisodeEvent: TypeAlias = (
+    EpisodeStarted | EpisodePaused | EpisodeResumed | TokensStreamed | TimestepPlayed | SpansClosed | EpisodeEnded
+)
 Item: TypeAlias = EpisodeEvent | BatchProgress
 
 

@@ -5,13 +5,16 @@ Optional abilities are protocols of their own, asked for by ``isinstance`` and n
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
-from runner.types.data import Action, Chat, InvalidAction, StepResult, ToolSchema, Trajectory
+from runner.types.data import Action, Chat, InvalidAction, StepResult, ToolSchema, Trajectory, Usage
+from runner.types.items import EpisodeHeader
 
 _T = TypeVar("_T")
 MaybeAwaitable: TypeAlias = _T | Awaitable[_T]
+AgentTurn: TypeAlias = tuple[list[Chat], Action | InvalidAction]
 
 
 class Environment(Protocol):
@@ -51,8 +54,44 @@ class Agent(Protocol):
     def init_after_reset(self) -> MaybeAwaitable[None]:
         """Get ready once the environment has been reset."""
 
-    def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> MaybeAwaitable[tuple[list[Chat], Action]]:
-        """Answer the newest observation; returns the chats held for it and the action."""
+    def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> MaybeAwaitable[AgentTurn]:
+        """Answer the newest observation; returns the chats held for it and the action.
+
+        An answer that names no action is given as ``InvalidAction``: the environment never sees it, and its
+        ``expected`` is the next observation.
+        """
+
+
+@dataclass(frozen=True)
+class EpisodeScope:
+    """The episode that an agent plays in, as far as it is the agent's business.
+
+    Attributes:
+        header: its ids, environment, task and model.
+        time_left_s: seconds until the episode's time limit.
+        stream: takes the model's text as it comes, piece by piece, to be shown live.
+    """
+
+    header: EpisodeHeader
+    time_left_s: Callable[[], float]
+    stream: Callable[[str], None]
+
+
+@runtime_checkable
+class SupportsScope(Protocol):
+    """An agent that wants to know the episode it plays in."""
+
+    def enter(self, scope: EpisodeScope) -> None:
+        """Called once, before anything else."""
+
+
+@runtime_checkable
+class SupportsUsage(Protocol):
+    """An agent whose answers come from a model and have a price."""
+
+    @property
+    def last_usage(self) -> Usage | None:
+        """What the newest ``act`` took; asked after each."""
 
 
 @runtime_checkable

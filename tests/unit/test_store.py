@@ -36,6 +36,7 @@ EPISODE = (
 )
 TIMESTEP = (
     "index actor chats action observation reward done tool_schemas_ref model_s env_s endpoint model ttft_s tokens cost"
+    " warnings"
 )
 
 

@@ -1,0 +1,43 @@
+"""The text of a model while it comes: many small pieces, told a few times a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+COALESCE_S = 0.1
+"""Seconds between two tellings, so that a fast model does not make an item of each token."""
+
+
+class TokenStream:
+    """Collects the pieces of one round after the other; used on the loop that plays.
+
+    Args:
+        now: a monotonic clock in seconds.
+        tell: takes the round's index and the text since the last telling.
+    """
+
+    def __init__(self, now: Callable[[], float], tell: Callable[[int, str], None]) -> None:
+        """Start before the first round."""
+        self._now = now
+        self._tell = tell
+        self._step = 0
+        self._pieces: list[str] = []
+        self._told = 0.0
+
+    def begin(self, step: int) -> None:
+        """What comes from here on belongs to round ``step``."""
+        self._step = step
+        self._pieces.clear()
+
+    def add(self, text: str) -> None:
+        """Take the next piece."""
+        self._pieces.append(text)
+        if self._now() - self._told >= COALESCE_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Tell what has not been told."""
+        if text := "".join(self._pieces):
+            self._tell(self._step, text)
+        self._pieces.clear()
+        self._told = self._now()
