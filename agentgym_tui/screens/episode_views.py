@@ -114,7 +114,7 @@ class EpisodeViews(Vertical):
         """Which step it is, and what Enter does where there is more of it."""
         if self._loaded is None or self.tab != "transcript":
             return []
-        has_more = any(shown.kind == "note" and "earlier" in shown.title for shown in self._blocks)
+        has_more = any(shown.kind == "earlier" for shown in self._blocks)
         more = "fewer" if self._full else "all" if has_more else ""
         return [Cell(own(f"step {self._step}" + f" · enter: {more} messages" * bool(more)), "dim")]
 

@@ -194,11 +194,9 @@ class LivePanes(Container):
             self._transcript.show_blocks(blocks(episode, index), subject=subject, follow=follow)
 
     def _step_index(self, episode: Episode, rows: StepRows) -> int:
-        """The step of the cursor; while one is streamed the one before, which its text comes after."""
+        """The step of the cursor, of a gap the first one that is missing."""
         if (step := rows.step(self.steps.cursor)) is not None:
             return step.index
-        if episode.streaming and episode.steps and self.steps.cursor >= len(rows) - 1:
-            return episode.steps[-1].index
         key = self.steps.key.removeprefix("gap")
         return int(key) if key.isdecimal() and episode.steps else 0
 

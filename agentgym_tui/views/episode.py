@@ -40,7 +40,7 @@ def blocks(episode: Episode, step_index: int, *, full: bool = False) -> list[Blo
     found = (
         [*_given(step, before, episode, full), *_done(step), *_replied(step)]
         if step
-        else [*_not_here(episode, step_index)]
+        else _not_played(episode, step_index, before)
     )
     return [*found, *_end(episode)] if is_last else found
 
@@ -51,10 +51,12 @@ def _find(episode: Episode, step_index: int) -> tuple[Step | None, Step | None]:
     return by_index.get(step_index - 1), by_index.get(step_index)
 
 
-def _not_here(episode: Episode, step_index: int) -> list[Block]:
-    if episode.steps or step_index:
+def _not_played(episode: Episode, step_index: int, before: Step | None) -> list[Block]:
+    """What the agent answers just now, where the step is the next one; else that it is missing."""
+    following = episode.steps[-1].index + 1 if episode.steps else 0
+    if step_index != following or not (episode.streaming or step_index == 0):
         return [note(f"step {step_index} is not here")]
-    return _as_given(episode.reset_observation)
+    return _as_given(before.observation if before else episode.reset_observation)
 
 
 def _given(step: Step, before: Step | None, episode: Episode, full: bool) -> Iterator[Block]:
@@ -77,7 +79,7 @@ def _chat(messages: Sequence[object], full: bool) -> Iterator[Block]:
     shown, n_without_room = last_messages(messages[n_earlier:])
     if n_hidden := n_earlier + n_without_room:
         what = "1 earlier message" if n_hidden == 1 else f"{n_hidden} earlier messages"
-        yield note(f"… {what}" + ", for which there is no room; the JSON has them" * full)
+        yield note(f"… {what}" + ", for which there is no room; the JSON has them" * full, "earlier")
     yield from shown
 
 

@@ -23,8 +23,10 @@ SHORT: Final = 60
 _OVERHEAD: Final = 40
 """Characters that a block and a line count as beside their text."""
 
-Kind: TypeAlias = Literal["system", "observation", "thought", "action", "tool", "reply", "streaming", "error", "note"]
-"""``note`` is of the console itself, and says what was left out."""
+Kind: TypeAlias = Literal[
+    "system", "observation", "thought", "action", "tool", "reply", "streaming", "error", "note", "earlier"
+]
+"""``note`` is of the console itself, and says what was left out; ``earlier`` are messages that can be shown as well."""
 
 _ROLES: Final[dict[object, tuple[Kind, Safe]]] = {
     "system": ("system", own("system")),
@@ -73,9 +75,9 @@ def block(kind: Kind, title: Safe, text: str, *, named: str = "", whole: object 
     return Block(kind, title, shown, changed, text)
 
 
-def note(text: str) -> Block:
+def note(text: str, kind: Literal["note", "earlier"] = "note") -> Block:
     """What the console itself has to say."""
-    return Block("note", own(text), [])
+    return Block(kind, own(text), [])
 
 
 def last_messages(messages: Sequence[object]) -> tuple[list[Block], int]:

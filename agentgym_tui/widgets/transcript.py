@@ -22,6 +22,7 @@ _TONES: Final[dict[Kind, Tone]] = {
     "streaming": "warn",
     "error": "bad",
     "note": "dim",
+    "earlier": "dim",
 }
 _SIDE: Final = 2
 """Columns that text is indented under its heading."""
@@ -71,9 +72,9 @@ class BlockRows:
         if row == _SPACE:
             return ()
         if row == _HEADING:
-            heading = (Cell(own("■ "), tone), Cell(block.title, tone if block.kind == "note" else "head"))
+            heading = (Cell(own("■ "), tone), Cell(block.title, tone if block.kind in ("note", "earlier") else "head"))
             return (*heading, Cell(own(f"  {BADGE}"), "warn")) if block.changed else heading
-        tone = tone if block.kind in ("thought", "error", "note") else "plain"
+        tone = tone if block.kind in ("thought", "error", "note", "earlier") else "plain"
         return Cell(own(" " * _SIDE)), Cell(part(block.lines[row.line], row.start, row.stop), tone)
 
     def key(self, index: int) -> str:

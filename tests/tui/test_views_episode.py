@@ -42,7 +42,7 @@ def test_only_what_is_new_in_the_step_is_shown_unless_all_is_wanted() -> None:
     chat = [SYSTEM, user("one"), said("first"), user("two"), {"role": "tool", "content": "3"}, said("second")]
     played = episode(steps=[step(0), step(1, chats=[chat], action=Action("second"))])
     assert summary(blocks(played, 1))[:4] == [
-        ("note", "… 3 earlier messages", ""),
+        ("earlier", "… 3 earlier messages", ""),
         ("observation", "observation", "two"),
         ("tool", "tool result", "3"),
         ("action", "action", "second"),
@@ -109,6 +109,15 @@ def test_before_the_first_step_there_is_the_reset_and_what_streams_in() -> None:
     starting = episode(n_steps=0, outcome=None, streaming="I thi")
     assert summary(blocks(starting, 0)) == [
         ("observation", "observation", "observation 0"),
+        ("streaming", "streaming …", "I thi"),
+    ]
+
+
+def test_the_step_that_is_being_answered_shows_what_the_agent_was_given_and_what_streams_in() -> None:
+    playing = episode(n_steps=2, outcome=None, streaming="I thi")
+    given = playing.steps[1].observation[0]
+    assert summary(blocks(playing, 2)) == [
+        ("observation", "observation", given["content"]),
         ("streaming", "streaming …", "I thi"),
     ]
 
