@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import termios
+import threading
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -17,12 +18,17 @@ from agentgym_tui.crash import write_report
 from runner.errors import boundary
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from textual.app import App
+    from textual.driver import Driver
 
     from agentgym_tui.sessions.session import Session
 
 SMALLEST: Final = (60, 20)
 SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+LEAVE_S: Final = 3.0
+"""Seconds that it may take to end after a signal."""
 LEAVE: Final = (
     "\x1b[<u\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?2004l\x1b[?1004l\x1b[?7h\x1b[?1049l\x1b[?25h\x1b[0m"
 )
@@ -49,9 +55,10 @@ def run(app: App[Any], session: Session) -> int:
     silenced = io.StringIO()
     app.error_console.file = silenced
     before = termios.tcgetattr(0)
+    app.driver_class = _driver()
     crashes: list[BaseException] = []
     with boundary(crashes.append):
-        asyncio.run(_run(app))
+        asyncio.run(_run(app, before))
     if not crashes and app._exception is not None:  # public only as a printed traceback, which quotes variables
         crashes.append(_cause(app._exception))
     if crashes or silenced.getvalue():
@@ -69,21 +76,43 @@ def _cause(error: BaseException) -> BaseException:
     return error.error if isinstance(error, WorkerFailed) else error
 
 
-async def _run(app: App[Any]) -> None:
+def _driver() -> type[Driver]:
+    from agentgym_tui.driver import TerminalDriver
+
+    return TerminalDriver
+
+
+async def _run(app: App[Any], before: list[Any]) -> None:
     loop = asyncio.get_running_loop()
+
+    def leave(number: int, _: FrameType | None) -> None:
+        """Runs even while the loop waits for the terminal to take what is written, which it may never do."""
+        _leave_for_sure(number, before)
+        loop.call_soon_threadsafe(partial(app.exit, return_code=128 + number))
+
     for number in SIGNALS:
-        loop.add_signal_handler(number, partial(_leave, app, number))
+        signal.signal(number, leave)
     await app.run_async()
 
 
-def _leave(app: App[Any], number: int) -> None:
+def _leave_for_sure(number: int, before: list[Any]) -> None:
+    """End the process in a few seconds if it has not ended by then; a terminal that is gone is done without."""
     if number == signal.SIGHUP and not _answers():
-        # The terminal is gone for good, and writing to it would fail or wait for ever.
+        signal.signal(signal.SIGCONT, signal.SIG_IGN)  # comes with a hang-up, and would make the framework start anew
         null = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(null, descriptor)
         os.close(null)
-    app.exit(return_code=128 + number)
+
+    def end() -> None:
+        restoring = threading.Thread(target=_restore, args=(before,), daemon=True)  # may wait for the terminal, too
+        restoring.start()
+        restoring.join(1.0)
+        os._exit(128 + number)
+
+    timer = threading.Timer(LEAVE_S, end)
+    timer.daemon = True
+    timer.start()
 
 
 def _answers() -> bool:

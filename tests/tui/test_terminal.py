@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import fcntl
 import os
+import select
 import signal
 import subprocess
 import sys
 import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,12 +26,14 @@ from agentgym_tui.sessions.sources import FilesSession
 from agentgym_tui.terminal import run
 
 class Small(App):
-    BINDINGS = [("c", "crash"), ("w", "worker"), ("g", "group"), ("p", "loud")]
+    BINDINGS = [("c", "crash"), ("w", "worker"), ("g", "group"), ("p", "loud"), ("x", "seen")]
     def compose(self):
         yield Label("ready")
     def action_crash(self):
         outside = "{SECRET}"
         raise ValueError(outside)
+    def action_seen(self):
+        self.query_one(Label).update("seen")
     def action_worker(self):
         self.run_worker(self.fail())
     async def fail(self):
@@ -105,18 +111,77 @@ def test_a_signal_ends_it_with_the_terminal_restored(number: signal.Signals) -> 
         assert as_it_was(terminal)
 
 
-def test_it_ends_with_its_terminal() -> None:
+BUSY = APP.replace(
+    "    def action_crash(self):",
+    """    def on_mount(self):
+        self.n = 0
+        self.set_interval(0.01, self.paint)
+    def paint(self):
+        self.n += 1
+        self.query_one(Label).update("ready " + str(self.n) * 400)
+    def action_crash(self):""",
+)
+
+
+@pytest.mark.parametrize("attempt", range(2))
+def test_it_ends_with_its_terminal_in_the_middle_of_painting(attempt: int) -> None:
+    controller, process = started(BUSY)
+    with ended(process):
+        os.close(controller)
+        assert process.wait(20) == 128 + signal.SIGHUP
+
+
+def test_it_ends_though_nobody_reads_what_it_writes() -> None:
+    controller, process = started(BUSY)
+    with ended(process):
+        until_full(controller)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 128 + signal.SIGTERM
+    os.close(controller)
+
+
+def test_bytes_that_are_no_text_are_passed_over() -> None:
+    with small() as terminal:
+        terminal.wait_for("ready")
+        terminal.send("\udcff\udcfe\udc80\x1b[\udcff")
+
+        def seen() -> bool:
+            terminal.send("x")  # again, as what is read along with such bytes is lost
+            return "seen" in terminal.text
+
+        terminal.wait_for(seen)
+        terminal.send("p")
+        assert terminal.wait_exit() == 0 and as_it_was(terminal)
+
+
+def started(program: str) -> tuple[int, subprocess.Popen[bytes]]:
+    """A program in a terminal of its own, once it has painted; and the terminal's other side."""
     controller, other = os.openpty()
     termios.tcsetwinsize(other, (40, 120))
-    command = ["setsid", "--ctty", sys.executable, "-c", APP]
+    command = ["setsid", "--ctty", sys.executable, "-c", program]
     process = subprocess.Popen(command, stdin=other, stdout=other, stderr=other, env=environ())
     os.close(other)
     said = b""
     while b"ready" not in said:
         said += os.read(controller, 1 << 16)
-    os.close(controller)
+    return controller, process
+
+
+def until_full(controller: int) -> None:
+    """Wait until a terminal takes no more of what is written to it, as nobody reads it."""
+    n_waiting, before = 0, -1
+    while n_waiting != before:
+        select.select([], [], [], 0.3)
+        before, n_waiting = (
+            n_waiting,
+            int.from_bytes(fcntl.ioctl(controller, termios.FIONREAD, b"\0" * 4), sys.byteorder),
+        )
+
+
+@contextmanager
+def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
     try:
-        assert process.wait(20) == 128 + signal.SIGHUP
+        yield
     finally:
         process.kill()
         process.wait()

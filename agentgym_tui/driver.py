@@ -1,0 +1,43 @@
+"""The framework's terminal driver, for terminals that go away or send what is no text."""
+
+from __future__ import annotations
+
+from typing import Any, TextIO, cast
+
+from textual.drivers.linux_driver import LinuxDriver
+
+
+class TerminalDriver(LinuxDriver):
+    """Goes on where the framework's own one would stop reading, or wait for ever for a terminal that is gone."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - the framework's own arguments
+        super().__init__(*args, **kwargs)
+        self._file = cast(Any, _Outlasting(cast(TextIO, self._file)))
+
+    def run_input_thread(self) -> None:
+        """Read until the end; bytes that are no UTF-8 are lost, together with what was read along with them."""
+        while not self.exit_event.is_set():
+            try:
+                super().run_input_thread()
+            except UnicodeDecodeError:
+                continue
+
+
+class _Outlasting:
+    """Takes what is written also when there is no terminal any more: the thread that writes has to go on."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self.fileno = file.fileno
+
+    def write(self, text: str) -> None:
+        try:
+            self._file.write(text)
+        except OSError:
+            return
+
+    def flush(self) -> None:
+        try:
+            self._file.flush()
+        except OSError:
+            return
