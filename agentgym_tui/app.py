@@ -13,13 +13,14 @@ from textual.screen import Screen
 from textual.timer import Timer
 from textual.types import CSSPathType
 
-from agentgym_tui.clean import Safe, own
+from agentgym_tui.clean import own
 from agentgym_tui.keymap import bindings
 from agentgym_tui.orders import refusal_text
-from agentgym_tui.reach import reachable
+from agentgym_tui.reach import Reachable, reachable
 from agentgym_tui.screens.live import LiveScreen
 from agentgym_tui.sessions.session import ControlFailed, Session
 from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.telling import tell
 
 DRAW_S: Final = 0.1
 """Seconds between two drawings, at least."""
@@ -98,10 +99,6 @@ class Console(App[None], inherit_bindings=False):
             await asyncio.wait([self._following])
         await self.session.close()
 
-    def tell(self, text: Safe, *, failed: bool = False) -> None:
-        """Say something in passing."""
-        self.notify(text, severity="error" if failed else "information", markup=False)
-
     def action_show_live(self) -> None:
         """What runs now."""
         self._show("live")
@@ -123,13 +120,13 @@ class Console(App[None], inherit_bindings=False):
         """All keys."""
         from agentgym_tui.screens.help import Help
 
-        self.push_screen(Help(reachable(self)))
+        self.push_screen(Help(self._reachable()))
 
     def action_command_palette(self) -> None:
         """Find a command by its name."""
         from agentgym_tui.palette import Palette, run_chosen
 
-        self.push_screen(Palette(reachable(self)), run_chosen(self))
+        self.push_screen(Palette(self._reachable()), run_chosen(self))
 
     def action_zoom(self) -> None:
         """One part of the screen alone, and back."""
@@ -144,7 +141,7 @@ class Console(App[None], inherit_bindings=False):
         texts = [place.hostile_text() for place in places if isinstance(place, Revealing)]
         text = next(filter(None, texts), None)
         if text is None:
-            self.tell(own("nothing that is selected holds hostile bytes"))
+            tell(self, own("nothing that is selected holds hostile bytes"))
         else:
             self.push_screen(Hex(text))
 
@@ -153,7 +150,10 @@ class Console(App[None], inherit_bindings=False):
         try:
             await self.session.start_node()
         except ControlFailed as exc:
-            self.tell(refusal_text(exc), failed=True)
+            tell(self, refusal_text(exc), failed=True)
+
+    def _reachable(self) -> list[Reachable]:
+        return reachable(self, read_only=bool(self.session.read_only))
 
     def _show(self, mode: str) -> None:
         """Another mode, at its first screen."""
@@ -171,7 +171,7 @@ class Console(App[None], inherit_bindings=False):
             try:
                 await stop_all(self.session)
             except ControlFailed as exc:
-                self.tell(refusal_text(exc), failed=True)
+                tell(self, refusal_text(exc), failed=True)
                 return
         if answer in ("stop", "leave"):
             self.exit()

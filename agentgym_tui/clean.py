@@ -84,7 +84,7 @@ def hex_lines(text: str, limit: int = 4_096) -> list[Safe]:
     """The first ``limit`` bytes of a text, 16 in a row: offset, hexadecimal, and what of it is plain ASCII."""
     data = text[:limit].encode("utf-8", "surrogatepass")[:limit]
     rows = [data[start : start + 16] for start in range(0, len(data), 16)]
-    return [own(f"{16 * n:06x}  {row.hex(' '):<47}  {_ascii(row)}") for n, row in enumerate(rows)]
+    return [own(f"{16 * n:04x}  {row.hex(' '):<47}  {_ascii(row)}") for n, row in enumerate(rows)]
 
 
 def _ascii(row: bytes) -> str:

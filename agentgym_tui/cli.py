@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from runner import __version__
 
 if TYPE_CHECKING:
+    from agentgym_tui.sessions.launch import Wanted
     from agentgym_tui.sessions.session import Session
 
 EPILOG = """exit codes:
@@ -38,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     from agentgym_tui.terminal import refusal
 
-    if (reason := refusal(os.environ)) is not None:
+    reason = refusal(os.environ) or _wrong_place(given)
+    if reason is not None:
         sys.stderr.write(f"agentgym-tui: {reason}\n")
         return 2
     return _show(_session(given))
@@ -51,17 +53,38 @@ def _show(session: Session) -> int:
     return run(Console(session), session)
 
 
-def _session(given: argparse.Namespace) -> Session:
+def _wrong_place(given: argparse.Namespace) -> str | None:
+    """What is wrong with a profile or a name that is given; without these the first paint waits for no profile."""
+    from agentgym_tui.sessions.launch import PlaceFinder
+    from runner.errors import ConfigError
+
+    wanted = _wanted(given)
+    if wanted.config is None and wanted.node is None:
+        return None
+    try:
+        PlaceFinder(wanted).find()
+    except ConfigError as exc:
+        from agentgym_tui.clean import message
+
+        return message(str(exc))
+    return None
+
+
+def _wanted(given: argparse.Namespace) -> Wanted:
     from agentgym_tui.sessions.launch import Wanted
+
+    return Wanted(*(getattr(given, name, None) for name in ("config", "data_dir", "node")))
+
+
+def _session(given: argparse.Namespace) -> Session:
     from agentgym_tui.sessions.sources import BusSession, FilesSession, NodeSession
 
     match given.command:
         case "open":
             return FilesSession(given.paths)
         case "watch":
-            wanted = Wanted(given.config, given.data_dir)
-            return BusSession(wanted, url=given.nats, since=given.since)
-    return NodeSession(Wanted(given.config, given.data_dir, given.node))
+            return BusSession(_wanted(given), url=given.nats, since=given.since)
+    return NodeSession(_wanted(given))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from agentgym_tui.clean import Safe, own
@@ -35,11 +36,13 @@ def to_copy(text: str, *, raw: bool) -> Copy:
     return Copy(kept, size, size if is_whole else max(n_total, size))
 
 
-def described(copy: Copy) -> Safe:
-    """How much was copied, for a person."""
-    if copy.n_bytes == copy.n_total:
-        return own(f"copied {_size(copy.n_bytes)}")
-    return own(f"copied the first {_size(copy.n_bytes)} of {_size(copy.n_total)}; export has all of it")
+def described(copy: Copy, environ: Mapping[str, str]) -> Safe:
+    """How much was sent, for a person: whether the terminal took it nobody says."""
+    is_whole = copy.n_bytes == copy.n_total
+    what = _size(copy.n_bytes) if is_whole else f"the first {_size(copy.n_bytes)} of {_size(copy.n_total)}"
+    more = "" if is_whole else "; export has all of it"
+    hint = "\ntmux passes it on with: set -g set-clipboard on" if environ.get("TMUX") else ""
+    return own(f"sent {what} to the terminal's clipboard (OSC 52){more}{hint}")
 
 
 def _size(n: int) -> str:

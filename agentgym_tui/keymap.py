@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from textual.binding import Binding
 
 Place: TypeAlias = Literal[
-    "everywhere", "live", "episodes", "episode", "list",
+    "everywhere", "live", "episodes", "filter", "episode", "list",
     "dialog", "form", "checks", "choice", "quit", "cancel", "palette",
 ]  # fmt: skip
 
@@ -49,7 +49,9 @@ COMMANDS: tuple[Command, ...] = (
     Command("episodes.filter", "slash", "Filter", "filter", "episodes", "show only rows that hold all given words"),
     Command("episodes.clear", "escape", "Clear filter", "clear_filter", "episodes", "show all rows again", False),
     Command("episodes.reload", "ctrl+r", "Reload", "reload", "episodes", "read the folder again", False),
-    Command("episode.back", "escape", "Back", "back", "episode", "to the list"),
+    Command("filter.clear", "escape", "Clear filter", "clear", "filter", "show all rows again"),
+    Command("filter.leave", "down,tab,enter", "List", "leave", "filter", "to the rows that were found"),
+    Command("episode.back", "escape", "Back", "back", "episode", "to where one came from"),
     Command("episode.next", "n", "Next", "next_episode", "episode", "the next episode of the list"),
     Command("episode.previous", "p", "Prev", "previous_episode", "episode", "the one before"),
     Command("episode.transcript", "t", "Transcript", "tab('transcript')", "episode", "what was said", False),
@@ -89,6 +91,9 @@ COMMANDS: tuple[Command, ...] = (
     Command("palette.up", "up,ctrl+p", "Up", "up", "palette", "", False),
 )  # fmt: skip
 
+
+ORDERS: Final = frozenset(command.id for command in COMMANDS if command.id.startswith(("run.", "node.")))
+"""What takes a node that does as it is told."""
 
 _SIGNS: Final = {
     "question_mark": "?",

@@ -10,7 +10,7 @@ import msgspec
 from agentgym_tui.clean import Safe, join, message, own
 from agentgym_tui.sessions.session import Control, ControlFailed, Session
 from agentgym_tui.store.run_store import RunStore
-from agentgym_tui.store.state import BatchRun, Episode
+from agentgym_tui.store.state import BatchRun, Environment, Episode
 from runner.events.control import StartArgs
 
 BASELINES: Final = frozenset({"oracle", "random", "scripted", "human"})
@@ -46,7 +46,7 @@ def model_trouble(store: RunStore) -> str:
     if not _model_agents(store):
         return "no agent that asks a model is installed"
     if store.models and all(status in ("down", "wrong") for status, _ in store.models.values()):
-        unwell = (f"{endpoint} {status}" + f": {cause}" * bool(cause) for endpoint, (status, cause) in _few(store))
+        unwell = (f"{_host(at)} {status}" + f": {cause}" * bool(cause) for at, (status, cause) in _few(store))
         return "no model is reachable: " + "; ".join(unwell)
     return ""
 
@@ -57,14 +57,33 @@ def startable_agents(store: RunStore) -> list[str]:
     return agents if FALLBACK in agents else [*agents, FALLBACK]
 
 
-def tiers(store: RunStore) -> list[tuple[str, list[str]]]:
-    """The batteries that can be played: each tier and its environments, then all of them."""
-    found: dict[str, list[str]] = {}
+class Tier(NamedTuple):
+    """A battery: the environments that can be played now, and those that cannot."""
+
+    name: str
+    envs: list[str]
+    left_out: list[Environment]
+
+
+def tiers(store: RunStore) -> list[Tier]:
+    """The batteries: each tier, then all of them."""
+    found: dict[str, Tier] = {}
     for env in store.envs.values():
         if env.tier:
-            found.setdefault(env.tier, []).append(env.name)
-    everything = [name for names in found.values() for name in names]
-    return [*found.items(), *[("everything", everything)] * (len(found) > 1)]
+            tier = found.setdefault(env.tier, Tier(env.tier, [], []))
+            if can_be_played(env):
+                tier.envs.append(env.name)
+            else:
+                tier.left_out.append(env)
+    if len(found) < 2:
+        return list(found.values())
+    envs = [name for tier in found.values() for name in tier.envs]
+    return [*found.values(), Tier("everything", envs, [env for tier in found.values() for env in tier.left_out])]
+
+
+def can_be_played(env: Environment) -> bool:
+    """Whether it may be, as far as is known; ``wrong`` is a server's, which an embedded one does without."""
+    return env.status != "down" and not (env.status == "wrong" and env.transport == "http")
 
 
 def waiting(store: RunStore) -> list[BatchRun]:
@@ -153,6 +172,12 @@ def _model_agents(store: RunStore) -> list[str]:
 
 def _few(store: RunStore) -> list[tuple[str, tuple[str, str | None]]]:
     return list(store.models.items())[:3]
+
+
+def _host(endpoint: str) -> str:
+    """Of an address what tells it from others; a name as it is."""
+    scheme, mark, rest = endpoint.partition("://")
+    return rest.partition("/")[0].rpartition("@")[2] if mark else scheme
 
 
 def _new_id() -> str:

@@ -10,28 +10,20 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widgets import Input
 
-from agentgym_tui.clean import line, own
+from agentgym_tui.clean import own
 from agentgym_tui.keymap import bindings, shown_keys
 from agentgym_tui.reach import Reachable
 from agentgym_tui.screens.leaving import DialogScreen
 from agentgym_tui.views.cells import Cell, FixedLines, Line
 from agentgym_tui.widgets.dialog import Dialog
 from agentgym_tui.widgets.lines import LineView
+from agentgym_tui.widgets.words import MAX_WORDS, WordsInput
 
 if TYPE_CHECKING:
     from textual.app import App
 
-MAX_WORDS: Final = 60
 _TITLE: Final = 14
 _KEY: Final = 6
-
-
-class WordsInput(Input):
-    """What one looks for; what is pasted is made safe."""
-
-    def replace(self, text: str, start: int, end: int) -> None:
-        """All that is typed or pasted comes through here."""
-        super().replace(line(text, MAX_WORDS), start, end)
 
 
 class Palette(DialogScreen[Reachable]):
@@ -46,7 +38,7 @@ class Palette(DialogScreen[Reachable]):
 
     def __init__(self, commands: Sequence[Reachable]) -> None:
         super().__init__()
-        self._commands = [each for each in commands if each.command.place != "list"]
+        self._commands = list(commands)
         self._found = self._commands
         self._list = LineView(id="commands")
 

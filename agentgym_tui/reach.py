@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from textual.binding import Binding
 
-from agentgym_tui.keymap import COMMANDS, Command
+from agentgym_tui.keymap import COMMANDS, ORDERS, Command
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -23,11 +23,12 @@ class Reachable(NamedTuple):
     node: DOMNode
 
 
-def reachable(app: App[None]) -> list[Reachable]:
-    """Those of the screen, then those of the focused list, then those that work everywhere."""
+def reachable(app: App[None], *, read_only: bool = False) -> list[Reachable]:
+    """Those of the screen, of the focused list, and those that work everywhere; no orders where it is ``read_only``."""
     screen, focused = app.screen, app.focused
     nodes: list[DOMNode] = [screen, *([focused] if focused is not None else []), app]
-    return [Reachable(command, node) for node in nodes for command in _commands(node)]
+    found = [Reachable(command, node) for node in nodes for command in _commands(node)]
+    return [each for each in found if not (read_only and each.command.id in ORDERS)]
 
 
 def _commands(node: DOMNode) -> Iterator[Command]:

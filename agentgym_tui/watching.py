@@ -54,10 +54,11 @@ def _plays(episode: Episode) -> bool:
 
 
 def _next(store: RunStore, shown: Episode | None) -> Episode | None:
-    """The newest that is played, of the same batch if there is one; else what is shown; else the newest of all."""
+    """The newest that is played, of the same batch if there is one; else the last of that batch, or of all."""
     playing = [episode for episode in store.running() if _plays(episode)]
     same = [episode for episode in playing if shown is not None and episode.batch_id == shown.batch_id]
     for choice in (same, playing):
         if choice:
             return choice[-1]
-    return shown or next(reversed(store.episodes.values()), None)
+    ended = reversed(store.episodes.values())
+    return next((episode for episode in ended if shown is None or episode.batch_id == shown.batch_id), shown)

@@ -23,6 +23,7 @@ from runner.slots import Slot
 from runner.spec import BatchSpec, PlannedEpisode
 from runner.store import UNRATED, EpisodeRecord, EpisodeRecorder
 from runner.tracing import PerfettoTrack, SpanList, Tracer
+from runner.transport import Choice, embedded
 from runner.types import BatchProgress, EpisodeEvent, EpisodeHeader
 from runner.workspace import Workspace
 
@@ -47,6 +48,7 @@ class Batch:
         batch_id: a new one by default.
         played: episodes of this batch from before; those that came to an end are counted and not played again.
         grace_s: seconds beyond the time limit after which a slot that does not come back is given up.
+        choice: where it is played (``runner.transport.decide``), by default in this process.
     """
 
     def __init__(
@@ -60,9 +62,11 @@ class Batch:
         battery_id: str | None = None,
         played: Iterable[EpisodeRecord] = (),
         grace_s: float = 5.0,
+        choice: Choice | None = None,
     ) -> None:
         """Prepare; nothing is played before ``run``."""
-        self.spec = spec
+        self._choice = choice = choice or embedded(spec.env, spec.mode)
+        self.spec = msgspec.structs.replace(spec, mode=choice.mode)
         self.batch_id = batch_id or str(ULID())
         self.battery_id = battery_id
         self._workspace = workspace
@@ -70,10 +74,8 @@ class Batch:
         self._grace_s = grace_s
         self._on_record = on_record
         self._hub = ObserverHub(observers)
-        self._runner = spec.runner()
-        environment = registry.load(registry.ENVS, spec.env)
-        self._data_label = str(getattr(environment, "data_label", ""))
-        self._versions = {**workspace.versions, **registry.versions(getattr(environment, "packages", None) or ())}
+        self._runner = spec.runner(choice)
+        self._versions = {**workspace.versions, **registry.versions(choice.packages)}
         self._trace_file = workspace.trace_file(self.batch_id)
         self._tally = Tally()
         self._pending = deque(self._missing(played))
@@ -116,7 +118,7 @@ class Batch:
             batch_id=self.batch_id,
             battery_id=self.battery_id,
             status=self._status,
-            data_label=self._data_label,
+            data_label=self._choice.data_label,
             duration_s=self._clock.monotonic() - self._started,
         )
 
@@ -180,7 +182,11 @@ class Batch:
     def _header(self, planned: PlannedEpisode) -> EpisodeHeader:
         header = self._workspace.header(self.spec, planned, batch_id=self.batch_id, battery_id=self.battery_id)
         return msgspec.structs.replace(
-            header, data_label=self._data_label, versions=self._versions, n_planned=self.spec.n_planned
+            header,
+            transport=self._choice.transport,
+            data_label=self._choice.data_label,
+            versions=self._versions,
+            n_planned=self.spec.n_planned,
         )
 
     def _new_slot(self) -> Slot:

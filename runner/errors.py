@@ -24,6 +24,10 @@ class AgentFault(RunnerError):
     """An agent that broke its contract."""
 
 
+class InferenceFault(RunnerError):
+    """No model answered, or one refused what it was asked."""
+
+
 class OracleDiverged(RunnerError):
     """The oracle's local twin saw something else than the environment did."""
 

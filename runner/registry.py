@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
@@ -20,6 +21,12 @@ logger = logging.getLogger(__name__)
 
 ENVS = "agentgym.envs"
 AGENTS = "agentgym.agents"
+ON_SERVER = "runner.envs.http.HttpEnvironment"
+"""What plays an environment on a server."""
+FAMILIES = {"gymnasium": "runner.envs.gymnasium:GymnasiumEnvironment"}
+"""Environments named ``family:id``, by family: a class that takes the ``id``, and whose ``check`` refuses bad ones."""
+
+_MEMBER = re.compile(r"(?P<family>[A-Za-z]+):(?P<id>[A-Za-z0-9_./-]{1,100})")
 
 
 @cache
@@ -50,7 +57,27 @@ def names(group: str) -> list[str]:
 
 
 def _point(group: str, name: str) -> EntryPoint:
+    if member := _member(group, name):
+        return EntryPoint(name=name, value=FAMILIES[member[0]], group=group)
     return _points(group)[canonical(group, name)][0]
+
+
+def _member(group: str, name: str) -> tuple[str, str] | None:
+    """The family and the id of an environment that is named by them."""
+    match = _MEMBER.fullmatch(name) if group == ENVS else None
+    family = match["family"].lower() if match else ""
+    return (family, match["id"]) if match and family in FAMILIES else None
+
+
+def knows(group: str, name: str) -> bool:
+    """Whether there is such an object, in any case of its name; of a family only its name is looked at."""
+    return _member(group, name) is not None or name.lower() in map(str.lower, _points(group))
+
+
+def is_built_in(group: str, name: str) -> bool:
+    """Whether the object of that name, in any case, is of this package."""
+    points = [point for known, found in _points(group).items() if known.lower() == name.lower() for point in found]
+    return _member(group, name) is not None or any(point.module.startswith("runner.") for point in points)
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
@@ -68,6 +95,8 @@ def canonical(group: str, name: str) -> str:
     Raises:
         ConfigError: with the nearest registered name, or with all packages that register this one.
     """
+    if member := _member(group, name):
+        return ":".join(member)
     points, kind = _points(group), "environment" if group == ENVS else "agent"
     spellings = [name] if name in points else [known for known in points if known.lower() == name.lower()]
     if not spellings:
@@ -89,14 +118,20 @@ def target(group: str, name: str, **arguments: object) -> dict[str, Any]:
         if key.startswith("_"):
             raise ConfigError(f"{name} was given the argument {key!r}; names with a leading underscore are reserved")
     point = _point(group, name)
-    return {"_target_": f"{point.module}.{point.attr}", **arguments}
+    member = _member(group, name)
+    return {"_target_": f"{point.module}.{point.attr}", **({"id": member[1]} if member else {}), **arguments}
+
+
+def target_on_server(**arguments: object) -> dict[str, Any]:
+    """What builds an environment that is played on a server, with the arguments of that class."""
+    return {"_target_": ON_SERVER, **arguments}
 
 
 def load(group: str, name: str) -> Any:  # noqa: ANN401 - whatever was registered
     """The registered object itself.
 
     Raises:
-        ConfigError: naming the entry point that does not import, and why.
+        ConfigError: naming the entry point that does not import, or the id that its family does not have, and why.
     """
     point = _point(group, name)
     found: list[Any] = []
@@ -106,6 +141,8 @@ def load(group: str, name: str) -> Any:  # noqa: ANN401 - whatever was registere
     if problem:
         reason = f"{type(problem[0]).__name__}: {problem[0]}"
         raise ConfigError(f"{point.name} is registered as {point.value} but cannot be loaded: {reason}") from problem[0]
+    if member := _member(group, name):
+        found[0].check(member[1])
     return found[0]
 
 

@@ -12,6 +12,7 @@ from runner.agents.scripted import Script
 from runner.config import Profile, SkipEntry
 from runner.episode import Runner
 from runner.errors import ConfigError
+from runner.transport import Choice, address_of, is_on_servers
 from runner.types import Limits, Mode, SpanLevel
 
 MAX_NUMBER = 2**62
@@ -80,18 +81,20 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
         agent = registry.canonical(registry.AGENTS, self.agent)
         if (agent == "scripted") != (self.script is not None):
             raise ConfigError("The agent scripted and a script go together: give both or neither")
-        env = registry.canonical(registry.ENVS, self.env)
-        registry.load(registry.ENVS, env)
         registry.load(registry.AGENTS, agent)
-        return msgspec.structs.replace(self, env=env, agent=agent)
+        return msgspec.structs.replace(self, env=_checked_environment(self.env, agent), agent=agent)
 
-    def runner(self) -> Runner:
-        """What plays this batch's episodes."""
-        mode: dict[str, Any] = {} if self.mode == "strict" else {"mode": self.mode}
-        env_cfg = registry.target(registry.ENVS, self.env, **mode)
+    def runner(self, choice: Choice | None = None) -> Runner:
+        """What plays this batch's episodes; by default in this process."""
+        choice = choice or Choice(mode=self.mode)
+        mode: dict[str, Any] = {} if choice.mode == "strict" else {"mode": choice.mode}
         needs: dict[str, Any] = {}
         if self.agent == "oracle":
-            needs["twin"] = env_cfg
+            needs["twin"] = registry.target(registry.ENVS, self.env, **mode)
+        if choice.address is None:
+            env_cfg = registry.target(registry.ENVS, self.env, **mode)
+        else:
+            env_cfg = registry.target_on_server(env=self.env, address=choice.address, mode=choice.mode)
         if self.script is not None:
             needs["script"] = Script(self.script)
         agent_cfg = registry.target(registry.AGENTS, self.agent, **needs)
@@ -106,6 +109,18 @@ class PlannedEpisode(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
 
 
+def _checked_environment(env: str, agent: str) -> str:
+    """The registered spelling of an environment that can be loaded, or that needs not be, as a server plays it."""
+    environment: object = None
+    if registry.knows(registry.ENVS, env) or not is_on_servers(env):
+        env = registry.canonical(registry.ENVS, env)
+        environment = registry.load(registry.ENVS, env)
+    is_class = environment is None or isinstance(environment, type)  # what a factory makes is not known yet
+    if agent == "oracle" and is_class and not hasattr(environment, "oracle"):
+        raise ConfigError(f"{env} has no oracle; choose another agent, e.g. random")
+    return env
+
+
 def resolve_environment(profile: Profile, name: str) -> str:
     """The registered name of an environment that the profile allows to be played.
 
@@ -115,12 +130,14 @@ def resolve_environment(profile: Profile, name: str) -> str:
     entry = profile.find(name)
     if isinstance(entry, SkipEntry):
         raise ConfigError(f"{entry.name} is skipped in profile {profile.id}: {entry.reason}")
+    if registry.knows(registry.ENVS, name):
+        return registry.canonical(registry.ENVS, name if entry is None else entry.name)
     installed = registry.names(registry.ENVS)
-    if name.lower() in map(str.lower, installed):
-        return registry.canonical(registry.ENVS, name)
     if entry is None:
         known = [*installed, *(listed.name for _, listed in profile.listed())]
         raise ConfigError(f"There is no environment named {name!r}. {registry.suggestion(name, known)}")
+    if address_of(entry) is not None and is_on_servers(entry.name):
+        return entry.name
     raise ConfigError(
         f"{entry.name} is in profile {profile.id}, but no environment of that name is installed. "
         f"Installed are: {', '.join(installed)}."

@@ -26,26 +26,32 @@ class Ask(DialogScreen[str]):
 
     Args:
         title: what it is about.
-        question: in a line or a few.
         place: the answers are its commands, ``answer('…')``.
         default: the answer of the button that has the focus.
     """
 
     AUTO_FOCUS = ""
 
-    def __init__(self, title: Safe, question: Sequence[Line], *, place: Place, default: str) -> None:
+    def __init__(self, title: Safe, *, place: Place, default: str) -> None:
         super().__init__()
         self._title = title
-        self._question = question
         self._answers = [command for command in COMMANDS if command.place == place]
         self._default = default
+
+    def question(self) -> Sequence[Line]:
+        """In a line or a few."""
+        raise NotImplementedError
+
+    def ask(self) -> None:
+        """Ask, or ask again when what it is about has changed."""
+        heading, lines = self.query_one("#question", Heading), self.question()
+        heading.styles.height = len(lines) + 2
+        heading.show(lambda _: lines)
 
     def compose(self) -> ComposeResult:
         """The question and a button for each answer."""
         with Dialog(self._title, keys=own("tab and enter choose")):
-            question = Heading(lambda _: self._question, id="question")
-            question.styles.height = len(self._question) + 2
-            yield question
+            yield Heading(id="question")
             for command in self._answers:
                 with Horizontal(classes="answer"):
                     label = f"{command.title} ({shown_keys(command.keys)[0]})"
@@ -54,7 +60,8 @@ class Ask(DialogScreen[str]):
                     yield Heading(lambda _, about=about: [[Cell(own(about), "dim")]])  # type: ignore[misc]
 
     def on_mount(self) -> None:
-        """What enter does."""
+        """Ask; enter gives the answer that harms least."""
+        self.ask()
         self.query_one(f"#{self._default}").focus()
 
     def action_answer(self, answer: str) -> None:
@@ -77,9 +84,14 @@ class CancelWhat(Ask):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("cancel")]
 
     def __init__(self, batch: BatchRun, n_more: int) -> None:
-        what = "1 environment waits" if n_more == 1 else f"{n_more} environments wait"
-        question = [[Cell(line(batch.env, 40), "head"), Cell(own(f" is played, {what} in its battery."))]]
-        super().__init__(own("Cancel what?"), question, place="cancel", default="nothing")
+        super().__init__(own("Cancel what?"), place="cancel", default="nothing")
+        self._batch = batch
+        self._n_more = n_more
+
+    def question(self) -> Sequence[Line]:
+        """What is played, and how much waits."""
+        waits = "1 environment waits" if self._n_more == 1 else f"{self._n_more} environments wait"
+        return [[Cell(line(self._batch.env, 40), "head"), Cell(own(f" is played, {waits} in its battery."))]]
 
 
 def _name(action: str) -> str:

@@ -8,19 +8,22 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
-from agentgym_tui.clean import line, message, own
+from agentgym_tui.clean import join, line, own
 from agentgym_tui.keymap import bindings
-from agentgym_tui.orders import Player, tiers
+from agentgym_tui.orders import Player, Tier, tiers
 from agentgym_tui.screens.leaving import DialogScreen
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.views.cells import Cell, FixedLines, Line
+from agentgym_tui.views.numbers import counted
+from agentgym_tui.views.segments import told_rows
+from agentgym_tui.views.widths import wrapped
 from agentgym_tui.widgets.dialog import Dialog
 from agentgym_tui.widgets.heading import Heading
 from agentgym_tui.widgets.lines import LineView
 
 
 class Battery(DialogScreen[list[str]]):
-    """Chooses a tier; the result is its environments.
+    """Chooses a tier; the result is those of its environments that can be played.
 
     Args:
         store: what can be played.
@@ -38,7 +41,8 @@ class Battery(DialogScreen[list[str]]):
         """Who plays, and the tiers."""
         with Dialog(own("Battery"), keys=own("enter plays · esc closes")):
             yield Heading(self._about, id="about")
-            yield LineView(FixedLines([_tier(name, envs) for name, envs in self._tiers]), id="tiers")
+            yield LineView(FixedLines([_tier(tier) for tier in self._tiers]), id="tiers")
+            yield Heading(self._left_out, id="left-out")
 
     def action_close(self) -> None:
         """Play nothing."""
@@ -46,7 +50,12 @@ class Battery(DialogScreen[list[str]]):
 
     @on(LineView.Chosen)
     def _chosen(self, chosen: LineView.Chosen) -> None:
-        self.leave(self._tiers[chosen.index][1])
+        if envs := self._tiers[chosen.index].envs:
+            self.leave(envs)
+
+    @on(LineView.Moved)
+    def _moved(self) -> None:
+        self.query_one("#left-out", Heading).show(self._left_out)
 
     def _about(self, width: int) -> list[Line]:
         if not self._tiers:
@@ -55,10 +64,22 @@ class Battery(DialogScreen[list[str]]):
         told: list[Line] = [
             [Cell(line(agent, 60), "head"), Cell(own(" plays each environment once, one after the other."))]
         ]
-        if self._player.trouble:
-            told.append([Cell(message(self._player.trouble, 200), "warn")])
+        told += [[Cell(row, "warn")] for row in wrapped(told_rows(self._player.trouble), width, 2)]
         return told
 
+    def _left_out(self, width: int) -> list[Line]:
+        """Of the tier of the cursor; and all its environments where its line has no room for them."""
+        if not self._tiers:
+            return []
+        tier = self._tiers[self.query_one("#tiers", LineView).cursor]
+        envs = join([own(f"{counted(len(tier.envs), 'environment')}: "), line(", ".join(tier.envs), 1_000)])
+        rows: list[Line] = [[Cell(row, "dim")] for row in wrapped(envs, width, 2)]
+        causes = ", ".join(f"{env.name} ({env.cause or env.status})" for env in tier.left_out)
+        left = join([own("left out: "), told_rows(causes)]) if causes else own("")
+        return [*rows, *([Cell(row, "warn")] for row in wrapped(left, width, 3))]
 
-def _tier(name: str, envs: list[str]) -> Line:
-    return [Cell(line(f"{name[:14]:<14} ", 16), "accent"), Cell(line(", ".join(envs), 200))]
+
+def _tier(tier: Tier) -> Line:
+    n_all = len(tier.envs) + len(tier.left_out)
+    n_played = own(f"{len(tier.envs)} of {n_all}" if tier.left_out else str(n_all))
+    return [Cell(line(f"{tier.name[:20]:<21}", 30), "accent"), Cell(n_played)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -19,9 +20,10 @@ from agentgym_tui.keymap import bindings
 from agentgym_tui.loading import Loaded, NotLoaded, load
 from agentgym_tui.screens.episode_views import EpisodeViews
 from agentgym_tui.screens.leaving import Leaving
-from agentgym_tui.sessions.session import Session
+from agentgym_tui.sessions.session import Session, Unusable
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Episode
+from agentgym_tui.telling import tell
 from agentgym_tui.views.cells import Line
 from agentgym_tui.views.episode_list import Entry, EpisodeList, hostile_fields
 from agentgym_tui.views.listing import error_of, heading_lines
@@ -63,6 +65,7 @@ class EpisodeScreen(Leaving[str]):
         self._state: Safe = own("")
         self._seen: tuple[object, ...] = ()
         self._stale: Timer | None = None
+        self._circumstances: tuple[object, ...] | None = None
 
     def compose(self) -> ComposeResult:
         """Heading, steps, views."""
@@ -82,7 +85,10 @@ class EpisodeScreen(Leaving[str]):
             return
         if self._list.take_live(store.episodes.values()):
             self._head(self._state)  # its place in the list may be another
-        if (loaded := self._loaded) is None or loaded.data is not None or loaded.lacking:
+        if (loaded := self._loaded) is None or loaded.lacking:
+            self._try_again()
+            return
+        if loaded.data is not None:
             return
         if not loaded.episode.running:
             self._open(self._key)
@@ -167,21 +173,34 @@ class EpisodeScreen(Leaving[str]):
         else:
             self._open(key)
 
+    def _try_again(self) -> None:
+        """Load once more what could not be, when its node may have come back."""
+        if self._circumstances not in (None, now := self._now()):
+            self._circumstances = now
+            self.run_worker(self._load(self._key), group="load", exclusive=True)
+
+    def _now(self) -> tuple[object, ...]:
+        store, entry = self._session.store, self._list.get(self._key)
+        node = store.nodes.get(entry.node) if entry and not isinstance(entry, Unusable) else None
+        return (store.link.status, *((node.boot, node.lost) if node else ()))
+
     def _open(self, key: str) -> None:
         """Begin to load one; what was shown stays for a moment, so that nothing flickers."""
-        self._key = key
+        self._key, self._circumstances = key, None
         self._head(own("loading …"))
         self._stale = self._stale or self.set_timer(STALE_S, self._clear)
         self.run_worker(self._load(key), group="load", exclusive=True)
 
     async def _load(self, key: str) -> None:
         loaded: Loaded | NotLoaded
+        circumstances = self._now()
         try:
             loaded = await load(self._session, self._list.get(key), key)
         except NotLoaded as exc:
             loaded = exc
         if not self._is_there:  # left meanwhile
             return
+        self._circumstances = circumstances
         if isinstance(loaded, NotLoaded):
             self._clear(str(loaded))
             self._head(own("✗ cannot be shown"))
@@ -217,7 +236,7 @@ class EpisodeScreen(Leaving[str]):
     def _show(self, loaded: Loaded, *, anew: bool = False) -> None:
         """Show it; a new one from its first step, or, while it runs, from its last."""
         running = loaded.episode.running
-        self._head(own(""))
+        self._head(own("its file is not here" if loaded.lacking else ""))
         self._steps.show(StepRows(loaded.episode), follow=running if anew or not running else None)
         if anew and not running:
             self._steps.move_to(0)
@@ -233,7 +252,7 @@ class EpisodeScreen(Leaving[str]):
         copy = to_copy(self._views.text(raw=raw), raw=raw)
         if copy.text:
             self.app.copy_to_clipboard(copy.text)
-            self._tell(described(copy) + " as it came" * raw)
+            self._tell(described(copy, os.environ))
         else:
             self._tell("there is nothing to copy", failed=True)
 
@@ -249,7 +268,7 @@ class EpisodeScreen(Leaving[str]):
         self.set_class(bool(error_of(entry)), "-failed")
 
     def _tell(self, text: str, *, failed: bool = False) -> None:
-        self.notify(message(text), severity="error" if failed else "information", markup=False)
+        tell(self.app, message(text), failed=failed)
 
 
 def _signature(episode: Episode) -> tuple[object, ...]:

@@ -102,17 +102,23 @@ class EpisodeViews(Vertical):
         self._show_blocks()
 
     def _show_blocks(self) -> None:
-        if self._loaded is None:
-            self._blocks = failure_blocks(self._failure)
+        if self._loaded is None or not self._has_steps:
+            self._blocks = failure_blocks(self._loaded.lacking if self._loaded else self._failure)
         else:
             self._blocks = blocks(self._loaded.episode, self._step, full=self._full)
         subject = f"{self._key}/{self._step}"
         self.query_one(Transcript).show_blocks(self._blocks, subject=subject, follow=self._follow)
         self.query_one(TabLine).note(self._note())
 
+    @property
+    def _has_steps(self) -> bool:
+        """Whether there is something to show of what is, or will be, played."""
+        loaded = self._loaded
+        return loaded is not None and bool(loaded.episode.steps or not loaded.lacking)
+
     def _note(self) -> list[Cell]:
         """Which step it is, and what Enter does where there is more of it."""
-        if self._loaded is None or self.tab != "transcript":
+        if not self._has_steps or self.tab != "transcript":
             return []
         has_more = any(shown.kind == "earlier" for shown in self._blocks)
         more = "fewer" if self._full else "all" if has_more else ""

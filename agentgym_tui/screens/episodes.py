@@ -15,21 +15,25 @@ from textual.widgets import Input
 from agentgym_tui.clean import Safe, own
 from agentgym_tui.keymap import bindings
 from agentgym_tui.screens.episode import EpisodeScreen
-from agentgym_tui.screens.filter import MAX_WORDS, FilterInput
+from agentgym_tui.screens.filter import FilterInput
 from agentgym_tui.sessions.session import Session
 from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.store.state import READING, Link
 from agentgym_tui.views.cells import Cell, Line
 from agentgym_tui.views.episode_list import EpisodeList, hostile_fields
 from agentgym_tui.views.listing import EPISODE_COLUMNS, EpisodeRows, list_line, no_rows
 from agentgym_tui.views.segments import told
-from agentgym_tui.views.tables import status_line
+from agentgym_tui.views.status import status_line
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.status import KeyLine, News
 from agentgym_tui.widgets.table import Table
+from agentgym_tui.widgets.words import MAX_WORDS
 from runner.errors import StoreError
 
+READING_EVERY_S: Final = 0.1
 READ_EVERY_S: Final = 1.0
-"""Seconds between two readings of the library, or ten times what one takes if that is longer."""
+"""Seconds between two readings of a library that is and one that is not being filled; ten times what one takes if that
+is longer."""
 
 
 class EpisodeTable(Table):
@@ -58,7 +62,6 @@ class Episodes(Screen[None]):
         self._rows = EpisodeRows(self._list)
         self._n_read: int | None = None
         self._reading = self._was_read = False
-        self._state: Safe = own("reading …" if session.library else "")
         self._failure: Safe = own("")
 
     def compose(self) -> ComposeResult:
@@ -146,7 +149,8 @@ class Episodes(Screen[None]):
             while self._n_read != store.n_ended and self.is_current:
                 self._n_read, began = store.n_ended, time.monotonic()
                 await self._read_once()
-                await asyncio.sleep(max(READ_EVERY_S, 10 * (time.monotonic() - began)))
+                least = READING_EVERY_S if self._is_reading else READ_EVERY_S
+                await asyncio.sleep(max(least, 10 * (time.monotonic() - began)))
         finally:
             self._reading = False
 
@@ -161,29 +165,35 @@ class Episodes(Screen[None]):
         else:
             self._failure = own("")
             self._list.take_stored(rows, library.unusable)
-        self._state = own("")
+        is_first, self._was_read = not self._was_read, True
         if not self._is_there:
             return
         self._show()
-        if not self._was_read:  # nobody has chosen yet what is above the rows that came
-            self._was_read = True
+        if is_first:  # nobody has chosen yet what is above the rows that came
             self._table.move_to(0)
 
     def _show(self) -> None:
-        self.set_class(not self._list.shown, "-empty")
-        self.set_class(bool(self._failure), "-failed")
         self._table.show(self._rows)
         self._show_around()
 
     def _show_around(self) -> None:
+        self.set_class(not self._list.shown, "-empty")
+        self.set_class(bool(self._failure), "-failed")
         for name, make in (("summary", self._summary), ("nothing", self._nothing), ("status", self._status)):
             self.query_one(f"#{name}", News).show(make)
 
     def _summary(self, width: int) -> list[Line]:
-        return [list_line(self._list, self._state, width), [Cell(self._failure, "bad")]]
+        state = own("reading …" if self._is_reading else "")
+        return [list_line(self._list, state, width), [Cell(self._failure, "bad")]]
 
     def _nothing(self, width: int) -> list[Line]:
-        return no_rows(self._list, self._session.read_only)
+        return [] if self._is_reading else no_rows(self._list, self._session.read_only, width)
+
+    @property
+    def _is_reading(self) -> bool:
+        """Whether more may come of what is stored already."""
+        is_library, link = self._session.library is not None, self._session.store.link
+        return is_library and (not self._was_read or link in (Link(), READING))
 
     def _status(self, width: int) -> list[Line]:
         return [status_line(self._session.store, self._session.title, width)]

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.message import Message
-from textual.widgets import Input
 
-from agentgym_tui.clean import line
-
-MAX_WORDS = 200
-"""Characters of what is looked for."""
+from agentgym_tui.keymap import bindings
+from agentgym_tui.widgets.words import WordsInput
 
 
-class FilterInput(Input):
-    """A line of words; what is pasted is from outside too, and is made safe."""
+class FilterInput(WordsInput):
+    """The words that rows of a list must hold."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "clear", "Clear", id="filter.clear"),
-        Binding("down,tab", "leave", "List", show=False, id="filter.leave"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("filter")]
 
     class Left(Message):
         """The person is done with it; ``cleared`` when nothing is looked for any more."""
@@ -28,10 +22,6 @@ class FilterInput(Input):
         def __init__(self, cleared: bool) -> None:
             super().__init__()
             self.cleared = cleared
-
-    def replace(self, text: str, start: int, end: int) -> None:
-        """All that is typed or pasted comes through here."""
-        super().replace(line(text, MAX_WORDS), start, end)
 
     def action_clear(self) -> None:
         """Look for nothing."""
@@ -41,7 +31,3 @@ class FilterInput(Input):
     def action_leave(self) -> None:
         """To the list, still filtered."""
         self.post_message(self.Left(False))
-
-    async def action_submit(self) -> None:
-        """As for Enter."""
-        self.action_leave()

@@ -19,7 +19,8 @@ from agentgym_tui.orders import BASELINES, FALLBACK, Orders, model_trouble, star
 from agentgym_tui.screens.leaving import DialogScreen
 from agentgym_tui.sessions.session import Session
 from agentgym_tui.views.cells import Cell, Line
-from agentgym_tui.views.segments import told
+from agentgym_tui.views.segments import told_rows
+from agentgym_tui.views.widths import wrapped
 from agentgym_tui.widgets.choices import CheckList, OneOf
 from agentgym_tui.widgets.dialog import Dialog
 from agentgym_tui.widgets.heading import Heading
@@ -30,6 +31,9 @@ DIGITS: Final = r"[0-9.]*"
 MAX_DIGITS: Final = 19
 NO_MODEL: Final = own("none is needed")
 ANY_MODEL: Final = own("the profile's")
+
+_LEAST: Final = 66
+"""Columns from which on what is wrong has room beside the fields."""
 
 
 class RunForm(DialogScreen[StartArgs]):
@@ -51,15 +55,15 @@ class RunForm(DialogScreen[StartArgs]):
         self._known = list(store.envs)
         self._agents = startable_agents(store)
         self._models = store.model_names
-        self._trouble = session.read_only or model_trouble(store)
+        self._trouble = model_trouble(store)
         player = orders.player()
         chosen = {number for number, env in enumerate(self._known) if env in envs}
-        self._envs = CheckList([line(env, 24) for env in self._known], chosen, id="envs")
+        self._envs = CheckList([line(env) for env in self._known], chosen, id="envs")
         agent = self._agents.index(player.agent) if player.agent in self._agents else self._agents.index(FALLBACK)
-        self._agent = OneOf([line(each, 24) for each in self._agents], agent, id="agent")
+        self._agent = OneOf([line(each) for each in self._agents], agent, id="agent")
         self._model = OneOf(self._model_names(), id="model")
         self._texts = texts_of(orders.last)
-        self._envs_error: Safe | None = None
+        self._errors: Mapping[str, Safe] = {}
 
     def compose(self) -> ComposeResult:
         """The environments at the left, the rest at the right."""
@@ -108,7 +112,7 @@ class RunForm(DialogScreen[StartArgs]):
     def _model_names(self) -> list[Safe]:
         if self._agents[self._agent.index] in BASELINES:
             return [NO_MODEL]
-        return [ANY_MODEL, *(line(each, 24) for each in self._models)]
+        return [ANY_MODEL, *(line(each) for each in self._models)]
 
     def _row(self, title: Safe, widget: OneOf | Input, field: Field | None = None) -> Iterator[Horizontal]:
         about = Heading(lambda _: [_about(field)], id=f"about-{field.id}") if field else None
@@ -135,25 +139,36 @@ class RunForm(DialogScreen[StartArgs]):
 
     def _say(self, errors: Mapping[str, Safe]) -> None:
         """Say what is wrong beside each field."""
-        self._envs_error = errors.get("envs")
+        self._errors = errors
         self.query_one("#envs-title", Heading).show(self._envs_title)
+        self.query_one("#note", Heading).show(self._note)
         for field in FIELDS:
             error = errors.get(field.id)
             cells = [Cell(join([own("✗ "), error]), "bad")] if error else _about(field)
             self.query_one(f"#about-{field.id}", Heading).show(lambda _, cells=cells: [cells])  # type: ignore[misc]
 
+    def on_resize(self) -> None:
+        """The note takes the room that the fields leave."""
+        self.query_one("#note").styles.height = self._n_note
+
+    @property
+    def _n_note(self) -> int:
+        return max(3, min(6, self.size.height - 19))
+
     def _note(self, width: int) -> list[Line]:
+        """Why no model plays; what is wrong first where there is no room for it beside the fields."""
+        wrong = next((field for field in FIELDS if field.id in self._errors), None)
+        if wrong is not None and width < _LEAST:
+            return [[Cell(join([own("✗ "), wrong.title, own(": "), self._errors[wrong.id]]), "bad")]]
         if not self._trouble:
             return []
         offer = own("agent oracle plays without a model")
-        return [
-            [Cell(join([own("! "), told(self._trouble, 200)]), "warn")],
-            [Cell(own("  → "), "dim"), Cell(offer, "accent")],
-        ]
+        rows = wrapped(join([own("! "), told_rows(self._trouble)]), width, self._n_note - 1)
+        return [*([Cell(row, "warn")] for row in rows), [Cell(own("  → "), "dim"), Cell(offer, "accent")]]
 
     def _envs_title(self, width: int) -> list[Line]:
-        if self._envs_error:
-            return [[Cell(join([own("✗ "), self._envs_error]), "bad")]]
+        if error := self._errors.get("envs"):
+            return [[Cell(join([own("✗ "), error]), "bad")]]
         return [[Cell(own("environments"), "dim")]]
 
 

@@ -13,10 +13,11 @@ from agentgym_tui.clean import own
 from agentgym_tui.keymap import Command, Place, bindings, shown_keys
 from agentgym_tui.reach import Reachable
 from agentgym_tui.screens.leaving import DialogScreen
-from agentgym_tui.views.cells import Cell, FixedLines, Line
+from agentgym_tui.views.cells import Cell, Line
 from agentgym_tui.views.numbers import UNKNOWN
+from agentgym_tui.views.widths import line_width, wrapped
 from agentgym_tui.widgets.dialog import Dialog
-from agentgym_tui.widgets.lines import LineView
+from agentgym_tui.widgets.prose import Prose
 
 _HEADS: Final[dict[Place, str]] = {"everywhere": "Everywhere", "list": "In lists"}
 _SIGNS: Final = (
@@ -24,7 +25,7 @@ _SIGNS: Final = (
     ("▌", "the pane the keys go to; tab goes to the next one"),
     (UNKNOWN, "not known"),
     ("baseline", "played without a model: oracle or random"),
-    ("⚠ hostile bytes", "something was made visible that a terminal must not get"),
+    ("⚠", "hostile bytes: something was made visible that a terminal must not get"),
     ("following", "the newest step is shown; scrolling up ends it, G goes back"),
 )
 _MOUSE: Final = (
@@ -34,6 +35,8 @@ _MOUSE: Final = (
 )
 _KEYS: Final = 17
 _TITLE: Final = 15
+_ROWS: Final = 4
+"""Of one explanation."""
 
 
 class Help(DialogScreen[None]):
@@ -47,42 +50,46 @@ class Help(DialogScreen[None]):
 
     def __init__(self, commands: Sequence[Reachable]) -> None:
         super().__init__()
-        self._lines = list(help_lines([each.command for each in commands]))
+        self._commands = [each.command for each in commands]
 
     def compose(self) -> ComposeResult:
         """The keys."""
         with Dialog(own("Help"), keys=own("esc closes · j k scroll")):
-            yield LineView(FixedLines(self._lines), cursor_type="none", id="help")
+            yield Prose(lambda width: list(help_lines(self._commands, width)), id="help")
 
     def action_close(self) -> None:
         """Back."""
         self.leave()
 
 
-def help_lines(commands: Sequence[Command]) -> Iterator[Line]:
+def help_lines(commands: Sequence[Command], width: int) -> Iterator[Line]:
     """The commands by where they work, mouse and signs."""
     for place, group in groupby(commands, key=lambda command: command.place):
         yield _head(_HEADS.get(place, "This screen"))
-        yield from (_command(command) for command in group)
+        yield from (row for command in group for row in _command(command, width))
         yield ()
     yield _head("Mouse")
-    yield from (_pair(what, meaning) for what, meaning in _MOUSE)
+    yield from (row for what, meaning in _MOUSE for row in _pair(what, meaning, width))
     yield ()
     yield _head("Signs")
-    yield from (_pair(sign, meaning) for sign, meaning in _SIGNS)
+    yield from (row for sign, meaning in _SIGNS for row in _pair(sign, meaning, width))
 
 
-def _command(command: Command) -> Line:
-    keys = " or ".join(shown_keys(command.keys))
-    return [
-        Cell(own(f"  {keys:<{_KEYS}}"), "accent"),
-        Cell(own(f"{command.title:<{_TITLE}}")),
-        Cell(own(command.help), "dim"),
-    ]
+def _command(command: Command, width: int) -> Iterator[Line]:
+    keys = own(f"  {' or '.join(shown_keys(command.keys)):<{_KEYS}}")
+    return _explained([Cell(keys, "accent"), Cell(own(f"{command.title:<{_TITLE}}"))], command.help, width)
 
 
-def _pair(what: str, meaning: str) -> Line:
-    return [Cell(own(f"  {what:<{_KEYS}}"), "accent"), Cell(own(meaning), "dim")]
+def _pair(what: str, meaning: str, width: int) -> Iterator[Line]:
+    return _explained([Cell(own(f"  {what:<{_KEYS}}"), "accent")], meaning, width)
+
+
+def _explained(what: list[Cell], meaning: str, width: int) -> Iterator[Line]:
+    """The explanation goes on below itself."""
+    indent = line_width(what)
+    first, *more = wrapped(own(meaning), max(width - indent, 10), _ROWS)
+    yield [*what, Cell(first, "dim")]
+    yield from ([Cell(own(" " * indent)), Cell(row, "dim")] for row in more)
 
 
 def _head(text: str) -> Line:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from textual.screen import ModalScreen, Screen, ScreenResultType
+
+WIDTHS: Final = [(0, "-narrow"), (110, "-wide")]
+"""Columns from which on what has much to say is wider."""
 
 
 class Leaving(Screen[ScreenResultType]):
@@ -16,3 +21,5 @@ class Leaving(Screen[ScreenResultType]):
 
 class DialogScreen(ModalScreen[ScreenResultType], Leaving[ScreenResultType]):
     """A question or a view above the screen it is about; modal first: styles follow the first base alone."""
+
+    HORIZONTAL_BREAKPOINTS = WIDTHS

@@ -16,14 +16,12 @@ from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Episode
 from agentgym_tui.views.cells import Cell, Line
 from agentgym_tui.views.live import notice_line
-from agentgym_tui.views.status import machine_line, place_line, progress_line, status_line
+from agentgym_tui.views.status import progress_line, status_lines
 from agentgym_tui.watching import Watch
+from agentgym_tui.widgets.drawn_lines import EDGES
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.status import KeyLine, News
 from runner.events.control import StartArgs
-
-ONE_STATUS: Final = 150
-"""Columns from which on one line is enough for the status."""
 
 WIDTHS: Final = [(0, "-narrow"), (110, "-wide")]
 HEIGHTS: Final = [(0, "-short"), (32, "-high")]
@@ -31,7 +29,8 @@ HEIGHTS: Final = [(0, "-short"), (32, "-high")]
 
 _NAME: Final = (Cell(own("Live"), "head"), Cell(own(" · "), "dim"))
 _INDENT: Final = Cell(own("       "))
-_UNKNOWN: Final = Cell(own("no news of models and machine yet"), "dim")
+_WHY: Final = 3
+"""Lines of the status that may say why there is no way to the node."""
 
 
 class LiveScreen(RunScreen):
@@ -49,7 +48,7 @@ class LiveScreen(RunScreen):
         super().__init__(session)
         self._watch = Watch()
         self._episode: Episode | None = None
-        self._panes = LivePanes(session.store)
+        self._panes = LivePanes(session.store, session.read_only)
         self._status = News(self._status_lines, id="status")
         self._progress = News(self._progress_lines, id="progress")
 
@@ -59,7 +58,7 @@ class LiveScreen(RunScreen):
         yield self._status
         yield self._panes
         yield self._progress
-        yield KeyLine("live")
+        yield KeyLine("live", read_only=bool(self.session.read_only))
 
     def _arrange(self) -> None:
         """Have the classes of this size before there is anything that would have to be styled anew."""
@@ -72,12 +71,13 @@ class LiveScreen(RunScreen):
         self.draw(self.session.store)
 
     def on_resize(self) -> None:
-        """The status takes two lines where there is little room."""
-        self._status.styles.height = 1 if self.size.width >= ONE_STATUS else 2
+        """The status takes more lines where there is little room."""
+        self._fit_status()
 
     def draw(self, store: RunStore) -> None:
         """The store changed."""
         self._episode = self._watch.pick(store, following=self._panes.steps.follow)
+        self._fit_status()
         self._status.show(self._status_lines)
         self._progress.show(self._progress_lines)
         self._panes.draw(self._episode)
@@ -143,13 +143,15 @@ class LiveScreen(RunScreen):
             self.draw(self.session.store)
 
     def _status_lines(self, width: int) -> Sequence[Line]:
-        store, title, room = self.session.store, self.session.title, max(width - 7, 0)
-        if self.size.width >= ONE_STATUS:
-            return [[*_NAME, *status_line(store, title, room)]]
-        machine = machine_line(store, room) or [_UNKNOWN]
-        return [[*_NAME, *place_line(store, title, room)], [_INDENT, *machine]]
+        store, room = self.session.store, max(width - len(_INDENT.text), 0)
+        n_why = _WHY if self._episode else 0  # else the welcome says it
+        first, *more = status_lines(store, self.session.title, room, n_why=n_why)
+        return [[*_NAME, *first], *([_INDENT, *each] for each in more)]
+
+    def _fit_status(self) -> None:
+        self._status.styles.height = len(self._status_lines(self.size.width - EDGES))
 
     def _progress_lines(self, width: int) -> Sequence[Line]:
         store = self.session.store
-        line = progress_line(store.active_batch(), width)
+        line = progress_line(store.active_batch(), width, lost=store.all_lost)
         return [line or notice_line(store.notices[-1] if store.notices else None, width)]

@@ -13,22 +13,29 @@ from textual.message import Message
 from agentgym_tui.clean import own
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Episode
-from agentgym_tui.views.cells import Cell, FixedLines
+from agentgym_tui.views.cells import Cell, Line
 from agentgym_tui.views.episode import blocks
 from agentgym_tui.views.live import (
-    environment_text,
     environments_title,
     rewards_title,
-    step_text,
     steps_title,
     trace_title,
     transcript_title,
 )
-from agentgym_tui.views.status import empty_lines
-from agentgym_tui.views.tables import ENV_COLUMNS, STEP_COLUMNS, EnvRows, StepRows
+from agentgym_tui.views.tables import (
+    ENV_COLUMNS,
+    STEP_COLUMNS,
+    EnvRows,
+    StepRows,
+    environment_text,
+    episode_text,
+    step_text,
+)
+from agentgym_tui.views.welcome import welcome_lines
 from agentgym_tui.widgets.drawn_lines import NoLines
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.plot_view import PlotView
+from agentgym_tui.widgets.prose import Prose
 from agentgym_tui.widgets.status import Pane
 from agentgym_tui.widgets.table import Table
 from agentgym_tui.widgets.transcript import Transcript
@@ -43,13 +50,15 @@ class LivePanes(Container):
 
     Args:
         store: what is known.
+        read_only: why nothing can be played from here, "" when it can.
     """
 
     class Completed(Message):
         """All panes are there."""
 
-    def __init__(self, store: RunStore) -> None:
+    def __init__(self, store: RunStore, read_only: str = "") -> None:
         super().__init__(classes=f"-view-{VIEWS[0]} -empty")
+        self._read_only = read_only
         self._store = store
         self._complete = False
         self._episode: Episode | None = None
@@ -61,7 +70,7 @@ class LivePanes(Container):
         self._trace = Waterfall(id="trace")
         self._transcript = Transcript(id="transcript")
         self._rewards = PlotView(id="rewards")
-        self._welcome = LineView(cursor_type="none", id="welcome")
+        self._welcome = Prose(self._welcome_lines, id="welcome")
         views = (self.environments, self.steps, self._trace, self._transcript, self._rewards, self._welcome)
         self._panes = {str(view.id): Pane(view, id=f"{view.id}-pane") for view in views}
 
@@ -129,9 +138,11 @@ class LivePanes(Container):
         env = self._store.envs.get(self.environments.key)
         if self.environments.has_focus and env is not None:
             return environment_text(env)
-        if self.steps.has_focus and self._episode is not None and isinstance(rows := self.steps.source, StepRows):
-            return step_text(self._episode, rows.step(self.steps.cursor))
-        return None
+        episode, rows = self._episode, self.steps.source
+        if not self.steps.has_focus or episode is None or not isinstance(rows, StepRows):
+            return None
+        step = rows.step(self.steps.cursor)
+        return (step_text(step) if step is not None else None) or episode_text(episode)
 
     @on(LineView.Moved, "#steps")
     def _step_selected(self) -> None:
@@ -155,9 +166,10 @@ class LivePanes(Container):
             self._transcript.follow = self._trace.follow = followed.following
 
     def _draw_welcome(self) -> None:
-        lines = empty_lines(self._store)
-        if self._changed("welcome", lines):
-            self._welcome.show(FixedLines(lines))
+        self._welcome.make(self._welcome_lines)
+
+    def _welcome_lines(self, width: int) -> list[Line]:
+        return welcome_lines(self._store, width, self._read_only)
 
     def _draw_environments(self) -> None:
         store, selected = self._store, self._selected
@@ -213,9 +225,9 @@ class LivePanes(Container):
 
     def _fit_environments(self) -> None:
         """As many rows as there are environments, unless that is too much."""
-        fits = max(4, min(len(self._store.envs) + 2, self.size.height // 4))
-        alone = self._episode is None or self.has_class("-zoomed")
-        self._panes["environments"].styles.height = None if alone else fits
+        most = self.size.height // (2 if self._episode is None else 4)
+        fits = max(4, min(len(self._store.envs) + 2, most))
+        self._panes["environments"].styles.height = None if self.has_class("-zoomed") else fits
 
     def _changed(self, what: str, now: object) -> bool:
         """Whether something is another than at the last look."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from textual.binding import BindingType
 
@@ -11,7 +11,11 @@ from agentgym_tui.keymap import bindings
 from agentgym_tui.orders import Orders, targets, waiting
 from agentgym_tui.screens.ask import Ask
 from agentgym_tui.sessions.session import Session
+from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.store.state import BatchRun
 from agentgym_tui.views.cells import Cell, Line
+
+_SHOWN: Final = 4
 
 
 class Quit(Ask):
@@ -24,29 +28,45 @@ class Quit(Ask):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("quit")]
 
     def __init__(self, session: Session) -> None:
-        super().__init__(own("Leave the console?"), list(_question(session)), place="quit", default="leave")
+        super().__init__(own("Leave the console?"), place="quit", default="leave")
+        self._session = session
+
+    def question(self) -> list[Line]:
+        """What is played and what waits."""
+        return _question(self._session.store)
+
+    def draw(self, store: RunStore) -> None:
+        """The store changed."""
+        if self.query("#question"):
+            self.ask()
 
 
 def stays_behind(session: Session) -> bool:
     """Whether something would go on that this console may stop."""
-    return not session.read_only and session.control is not None and bool(waiting(session.store))
+    return not session.read_only and session.control is not None and bool(_played(session.store))
 
 
 async def stop_all(session: Session) -> None:
     """Cancel what is played and what waits; raises ``ControlFailed``."""
-    await Orders(session).cancel(targets(waiting(session.store)))
+    await Orders(session).cancel(targets(_played(session.store)))
 
 
-def _question(session: Session) -> list[Line]:
-    batches = waiting(session.store)
-    n_running = sum(not episode.node_lost for episode in session.store.running())
+def _played(store: RunStore) -> list[BatchRun]:
+    """Batches that are played or will be; a node that is lost plays nothing that could be stopped."""
+    return [] if store.all_lost else waiting(store)
+
+
+def _question(store: RunStore) -> list[Line]:
+    batches = _played(store)
+    if not batches:
+        return [[Cell(own("Nothing is played any more."))]]
+    n_running = sum(not episode.node_lost for episode in store.running())
     n_left = sum(max(batch.n_planned - batch.n_done, 0) for batch in batches)
-    running = "1 episode is" if n_running == 1 else f"{n_running} episodes are"
-    first: Line = [Cell(own(f"{running} being played, {n_left} in all are still to be done:"))]
-    lines: list[Line] = [first]
-    for batch in batches[:4]:
+    running = "1 episode is" if n_running == 1 else f"{n_running or 'no'} episodes are"
+    lines: list[Line] = [[Cell(own(f"Just now {running} being played, {n_left} in all are still to be done:"))]]
+    for batch in batches[:_SHOWN]:
         done = own(f"  {batch.n_done}/{batch.n_planned} ")
         lines.append([Cell(done, "accent"), Cell(line(batch.env, 40)), Cell(line(f" {batch.status}", 20), "dim")])
-    if len(batches) > len(lines) - 1:
-        lines.append([Cell(own(f"  and {len(batches) - 4} batches more"), "dim")])
+    if len(batches) > _SHOWN:
+        lines.append([Cell(own(f"  and {len(batches) - _SHOWN} more"), "dim")])
     return lines

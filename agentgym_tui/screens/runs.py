@@ -13,6 +13,7 @@ from agentgym_tui.keymap import bindings
 from agentgym_tui.orders import MAX_TOLD, Orders, refusal_text, targets, waiting
 from agentgym_tui.sessions.session import ControlFailed, Session
 from agentgym_tui.store.state import BatchRun, Episode
+from agentgym_tui.telling import tell
 from agentgym_tui.views.numbers import quantity
 from runner.events.control import StartArgs
 
@@ -45,10 +46,12 @@ class RunScreen(Screen[None]):
 
     def tell(self, text: Safe, *, failed: bool = False) -> None:
         """Say something in passing."""
-        self.notify(text, severity="error" if failed else "information", markup=False)
+        tell(self.app, text, failed=failed)
 
     def action_run_selected(self) -> None:
         """Play the selected environment once."""
+        if self._refused():
+            return
         if env := self.selected():
             self._play_once([env])
         else:
@@ -58,6 +61,8 @@ class RunScreen(Screen[None]):
         """Choose what to play."""
         from agentgym_tui.screens.form import RunForm
 
+        if self._refused():
+            return
         chosen = list(envs) or [env for env in [self.selected()] if env]
         self.app.push_screen(RunForm(self.session, self.orders, chosen), self._chosen)
 
@@ -65,10 +70,14 @@ class RunScreen(Screen[None]):
         """Choose a tier to play."""
         from agentgym_tui.screens.battery import Battery
 
+        if self._refused():
+            return
         self.app.push_screen(Battery(self.session.store, self.orders.player()), self._tier_chosen)
 
     def action_run_again(self) -> None:
         """The last run once more."""
+        if self._refused():
+            return
         try:
             self._chosen(self.orders.again())
         except ControlFailed as exc:
@@ -76,6 +85,8 @@ class RunScreen(Screen[None]):
 
     def action_cancel(self) -> None:
         """End the batch that is played; of a battery with more to play ask how much."""
+        if self._refused():
+            return
         batch = self._batch()
         if batch is None:
             self.tell(own("nothing runs that could be cancelled"))
@@ -96,6 +107,8 @@ class RunScreen(Screen[None]):
 
     def action_pause(self) -> None:
         """Pause the batch that is watched, or let it go on; between two of its episodes, too."""
+        if self._refused():
+            return
         if (batch := self._batch()) is None:
             self.tell(own("nothing runs that could be paused"))
         else:
@@ -103,8 +116,14 @@ class RunScreen(Screen[None]):
 
     def action_step(self) -> None:
         """One step of the watched episode."""
-        if (episode := self._playing()) is not None:
+        if not self._refused() and (episode := self._playing()) is not None:
             self._order(self.orders.step(episode))
+
+    def _refused(self) -> bool:
+        """Whether nothing can be ordered from here, which is said."""
+        if self.session.read_only:
+            self.tell(message(self.session.read_only), failed=True)
+        return bool(self.session.read_only)
 
     def _play_once(self, envs: list[str]) -> None:
         args, trouble = self.orders.once(envs)

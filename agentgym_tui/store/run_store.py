@@ -63,6 +63,7 @@ class RunStore:
         model_names: those of the profile.
         n_ended: raised whenever an episode ended or was stored, so that lists are read again.
         n_malformed: messages and items that did not decode.
+        n_stored: rows of stored episodes that were taken so far; None before any were looked for.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class RunStore:
         self.model_names: list[str] = []
         self.n_ended = 0
         self.n_malformed = 0
+        self.n_stored: int | None = None
         self.version = 0
         self.on_change: Callable[[], None] | None = None
         self._now = now
@@ -124,6 +126,11 @@ class RunStore:
         """Whether ``tick`` may change anything, or something runs whose time passes."""
         return bool(self._episodes.running) or self._nodes.ticking
 
+    @property
+    def all_lost(self) -> bool:
+        """Whether no node is left that could play."""
+        return bool(self.nodes) and all(node.lost for node in self.nodes.values())
+
     def running(self) -> list[Episode]:
         """Episodes that are played, those of lost nodes included, the newest last."""
         return sorted(self._episodes.running.values(), key=attrgetter("started_at"))
@@ -164,6 +171,7 @@ class RunStore:
         for row in rows:
             self._episodes.stored(row)
         self._envs.take_stored(rows)
+        self.n_stored = (self.n_stored or 0) + len(rows)
         self.n_ended += 1  # also without rows: files that cannot be shown may have been found
         self._changed()
 

@@ -5,9 +5,10 @@ Texts are kept as they came, hostile ones included; ``views`` makes them safe wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from runner.types import Action, Span, Tokens
 
@@ -17,7 +18,7 @@ Outcome: TypeAlias = str
 
 @dataclass(slots=True)
 class Step:
-    """One round; ``left_out`` messages of it were not sent here."""
+    """One round; ``warnings`` say what went otherwise than configured, ``left_out`` messages were not sent here."""
 
     index: int
     actor: str
@@ -34,6 +35,7 @@ class Step:
     ttft_s: float | None = None
     tokens: Tokens | None = None
     cost: float | None = None
+    warnings: Sequence[str] = ()
     left_out: int = 0
 
 
@@ -153,3 +155,7 @@ class Link:
     status: LinkStatus = "none"
     cause: str = ""
     address: str = ""
+
+
+READING: Final = Link("none", "reading files")
+"""Files that were named are being read."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from agentgym_tui.store.bounds import count, finite, optional, size
+from agentgym_tui.store.bounds import MAX_CAUSE, count, finite, optional, size
 from agentgym_tui.store.state import Episode, Step
 from runner.events.live_items import Timestep
 from runner.types import Action, Span, Tokens
 
+MAX_WARNINGS = 20
 _STEP = 1_000
 _SPAN = 300
 
@@ -32,6 +33,7 @@ def step_of(item: Timestep) -> Step:
         ttft_s=item.ttft_s,
         tokens=item.tokens,
         cost=item.cost,
+        warnings=[warning[:MAX_CAUSE] for warning in item.warnings[:MAX_WARNINGS]],
         left_out=count(item.left_out),
     )
 
@@ -39,7 +41,7 @@ def step_of(item: Timestep) -> Step:
 def step_size(step: Step) -> int:
     """Bytes a step takes, about."""
     calls = [[call.id, call.name, call.arguments] for call in step.action.tool_calls]
-    return _STEP + size([step.chats, step.observation, step.action.text, calls])
+    return _STEP + size([step.chats, step.observation, step.action.text, calls, list(step.warnings)])
 
 
 def span_size(span: Span) -> int:

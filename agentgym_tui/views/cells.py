@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
-from agentgym_tui.clean import Safe
+from agentgym_tui.clean import Safe, own
 
 Tone: TypeAlias = Literal["plain", "dim", "good", "bad", "warn", "accent", "head"]
 """What a text means, for its colour; the text itself has to say it as well."""
@@ -20,6 +20,9 @@ class Cell(NamedTuple):
 
 Line: TypeAlias = Sequence[Cell]
 
+BADGE: Final = Cell(own("⚠ hostile bytes"), "warn")
+"""Stands beside a text that had to be changed to be shown."""
+
 
 class Source(Protocol):
     """The lines of a list; only those that are visible are asked for."""
@@ -29,7 +32,10 @@ class Source(Protocol):
         ...
 
     def line(self, index: int, width: int) -> Line:
-        """One line, for ``width`` columns of a terminal; for a table one cell per column."""
+        """One line, for ``width`` columns of a terminal; for a table one cell per column.
+
+        Of fewer cells than a table has columns the last one takes the rest of the line.
+        """
         ...
 
     def key(self, index: int) -> str:
@@ -63,10 +69,11 @@ class FixedLines:
 class Column(NamedTuple):
     """A column of a table; those of the highest ``rank`` are left out first where there is no room.
 
-    ``width`` None: takes what is left (one column of a table).
+    ``width`` None: takes what is left (one column of a table), ``least`` columns or more as long as others can go.
     """
 
     title: str
     width: int | None
     right: bool = False
     rank: int = 0
+    least: int = 12

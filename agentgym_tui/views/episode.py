@@ -19,12 +19,16 @@ from agentgym_tui.views.message import (
     reasoning_blocks,
     split_thought,
 )
+from agentgym_tui.views.numbers import duration, quantity
 from agentgym_tui.views.text import TextRows, json_text
 from agentgym_tui.views.trace import SpanRows
 from runner.events.live_items import LiveAction
 from runner.text import mask
 
 __all__ = ["Block", "Kind", "SpanRows", "TextRows", "blocks", "json_text"]
+
+_FASTEST = 1e9
+"""Tokens per second that are told at most."""
 
 
 def blocks(episode: Episode, step_index: int, *, full: bool = False) -> list[Block]:
@@ -99,6 +103,23 @@ def _done(step: Step) -> Iterator[Block]:
     yield block("action", own(_action_title(step)), act, whole=cut.get("text"))
     for number, call in enumerate(step.action.tool_calls):
         yield call_block(call.name, call.arguments, whole=cut.get(f"tool_calls/{number}/arguments"))
+    yield from _answered(step)
+    if step.warnings:
+        yield block("warning", own("otherwise than configured"), mask("\n".join(step.warnings)))
+
+
+def _answered(step: Step) -> Iterator[Block]:
+    """Who answered, how fast, and what it took."""
+    named = [mask(name) for name in (step.endpoint, step.model) if name]
+    told = [line(name, MAX_NAME) for name in named]
+    if step.ttft_s is not None:
+        told.append(join([own("first token "), duration(step.ttft_s)]))
+    if step.tokens and (took := step.model_s - (step.ttft_s or 0.0)) > 0 and named:
+        told.append(own(f"{quantity(round(min(step.tokens.completion / took, _FASTEST)))} tokens/s"))
+    if step.cost is not None:
+        told.append(own(f"cost {step.cost:.4g}"))
+    if told:
+        yield block("note", join(told, " · "), "", named=" ".join(named))
 
 
 def _action_title(step: Step) -> str:

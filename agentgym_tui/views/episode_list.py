@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from agentgym_tui.clean import Safe, is_hostile, own
+from agentgym_tui.clean import Safe, own
 from agentgym_tui.sessions.session import Unusable
 from agentgym_tui.store.steps import aware
 from agentgym_tui.views.numbers import quantity
+from agentgym_tui.views.segments import hostile
 
 if TYPE_CHECKING:
     from agentgym_tui.store.state import Episode
@@ -117,8 +118,7 @@ def hostile_fields(entry: Entry | None) -> str | None:
     """What an entry says of itself, where cleaning changes some of it."""
     if entry is None:
         return None
-    fields = [field for field in _fields(entry) if field and is_hostile(field)]
-    return "\n".join(fields) or None
+    return hostile([field for field in _fields(entry) if field])
 
 
 def exact(number: int | None) -> Safe:

@@ -10,11 +10,12 @@ from agentgym_tui.clean import Safe, line, own
 from agentgym_tui.sessions.session import Unusable
 from agentgym_tui.store.state import Episode
 from agentgym_tui.store.steps import aware
-from agentgym_tui.views.cells import Cell, Column, Line, Tone
-from agentgym_tui.views.episode_list import Entry, EpisodeList, Listed, exact, key_of
-from agentgym_tui.views.numbers import UNKNOWN, duration, quantity, reward
-from agentgym_tui.views.segments import joined, told
+from agentgym_tui.views.cells import BADGE, Cell, Column, Line, Tone
+from agentgym_tui.views.episode_list import Entry, EpisodeList, Listed, exact, hostile_fields, key_of
+from agentgym_tui.views.numbers import UNKNOWN, counted, duration, quantity, reward
+from agentgym_tui.views.segments import flagged, joined, told
 from agentgym_tui.views.status import outcome_cell
+from agentgym_tui.views.widths import wrapped
 
 EPISODE_COLUMNS: Final = (
     Column("started", 11),
@@ -58,17 +59,17 @@ def list_line(episodes: EpisodeList, state: Safe, width: int) -> Line:
     found = [Cell(own(f"{n_shown} match "), "accent"), Cell(line(" ".join(episodes.words), 60), "accent")]
     return joined(
         [
-            [Cell(own(_counted(episodes.n_all, "episode")), "head")],
+            [Cell(counted(episodes.n_all, "episode"), "head")],
             [Cell(own(f"▶ {episodes.n_running} running"), "accent")] if episodes.n_running else [],
             found if episodes.words else [],
             [Cell(state, "warn")] if state else [],
-            [Cell(own(f"✗ {_counted(n_unusable, 'file')} cannot be shown"), "bad")] if n_unusable else [],
+            [Cell(own(f"✗ {counted(n_unusable, 'file')} cannot be shown"), "bad")] if n_unusable else [],
         ],
         width,
     )
 
 
-def no_rows(episodes: EpisodeList, read_only: str) -> list[Line]:
+def no_rows(episodes: EpisodeList, read_only: str, width: int) -> list[Line]:
     """What to say in the place of an empty list; ``read_only`` is why nothing can be played from here, or ""."""
     if episodes.words:
         words = line(" ".join(episodes.words), 60)
@@ -78,7 +79,7 @@ def no_rows(episodes: EpisodeList, read_only: str) -> list[Line]:
         ]
     head: Line = [Cell(own("No episodes yet."), "head")]
     if read_only:
-        return [head, [Cell(own(f"  {told(read_only)}"), "dim")]]
+        return [head, *([Cell(own("  ")), Cell(row, "dim")] for row in wrapped(told(read_only), width - 2, 4))]
     return [
         head,
         [Cell(own("  1  "), "accent"), Cell(own("shows the environments; there press"))],
@@ -100,8 +101,9 @@ def heading_lines(entry: Entry | None, state: Safe, place: Safe, width: int) -> 
     if entry is None or isinstance(entry, Unusable):
         name = line(entry.path.name, 120) if entry else own("episode")
         return [joined([[Cell(name, "head")], told_of, where], width), [], [], []]
+    badge: list[Line] = [[BADGE]] if hostile_fields(entry) else []
     return [
-        joined([_what(entry), [outcome_cell(entry)], told_of, where, *_numbers(entry)], width),
+        joined([_what(entry), [outcome_cell(entry)], *badge, told_of, where, *_numbers(entry)], width),
         joined(list(_played_by(entry)), width),
         joined(list(_names(entry)), width),
         joined([[Cell(error_of(entry), "bad")]], width),
@@ -129,7 +131,7 @@ def when(time: datetime, *, year: bool = False) -> Safe:
 def _row(episode: Listed) -> Sequence[Cell]:
     return [
         Cell(when(episode.started_at), "dim"),
-        Cell(line(episode.env, 60) or UNKNOWN),
+        Cell(flagged(line(episode.env, 60) or UNKNOWN, hostile_fields(episode))),
         Cell(exact(episode.task_index), "dim"),
         outcome_cell(episode),
         Cell(reward(episode.reward), _tone(episode)),
@@ -143,9 +145,10 @@ def _row(episode: Listed) -> Sequence[Cell]:
 
 
 def _unusable(file: Unusable) -> Sequence[Cell]:
-    text = own(f"{line(file.path.name, 60)}: {told(file.reason)}")
-    cells = {"outcome": Cell(own("✗ cannot be shown"), "bad"), "agent": Cell(text, "bad")}
-    return [cells.get(column.title, Cell(UNKNOWN, "dim")) for column in EPISODE_COLUMNS]
+    """Its name and the reason, which takes the whole of the line; the folder is known."""
+    name, reason = file.path.name, file.reason.replace(str(file.path), file.path.name)
+    text = told(reason if name in reason else f"{name}: {reason}", 400)
+    return [Cell(own("✗ no episode"), "bad"), Cell(flagged(text, hostile_fields(file)), "bad")]
 
 
 def _player(episode: Listed) -> Safe:
@@ -165,7 +168,7 @@ def _what(episode: Listed) -> Line:
 
 def _numbers(episode: Listed) -> Iterator[Line]:
     yield [Cell(own(f"reward {reward(episode.reward)}"), _tone(episode))]
-    yield [Cell(own(_counted(episode.rounds, "round")))]
+    yield [Cell(counted(episode.rounds, "round"))]
     if episode.duration_s is not None:
         yield [Cell(duration(episode.duration_s))]
 
@@ -194,7 +197,3 @@ def _names(episode: Listed) -> Iterator[Line]:
 
 def _tokens(episode: Listed) -> int:
     return episode.tokens.total if isinstance(episode, Episode) else episode.tokens_prompt + episode.tokens_completion
-
-
-def _counted(n: int, noun: str) -> str:
-    return f"{n:,} {noun}{'' if n == 1 else 's'}" if abs(n) < 10**9 else f"{quantity(n)} {noun}s"

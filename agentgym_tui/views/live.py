@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
-from rich.cells import cell_len
-
-from agentgym_tui.clean import Safe, is_hostile, join, line, own
+from agentgym_tui.clean import Safe, join, line, own
 from agentgym_tui.store.run_store import Note, RunStore
-from agentgym_tui.store.state import Environment, Episode, Step
-from agentgym_tui.views.cells import Cell, Line
+from agentgym_tui.store.state import Episode
+from agentgym_tui.views.cells import BADGE, Cell, Line
 from agentgym_tui.views.numbers import quantity
-from agentgym_tui.views.segments import cut, joined, told
+from agentgym_tui.views.segments import BETWEEN, joined, told
 from agentgym_tui.views.status import running_line
-from agentgym_tui.views.tables import action_text
+from agentgym_tui.views.tables import environment_text, episode_text
+from agentgym_tui.views.widths import cut, line_width
 
 FOLLOWING: Final = Cell(own("following"), "dim")
 NOT_FOLLOWING: Final = Cell(own("not following (G)"), "warn")
@@ -26,15 +24,19 @@ def environments_title(store: RunStore, selected: str, width: int) -> list[Line]
     profile = next((node.profile for node in store.nodes.values() if node.profile), "")
     note = [Cell(line(profile, 40), "dim")] if profile else []
     if env is not None and env.cause:
-        note = [cut(join([line(env.name, 30), own(": "), told(env.cause)]), max(width - 18, 0), "warn")]
+        note = [Cell(cut(join([line(env.name, 30), own(": "), told(env.cause)]), max(width - 18, 0)), "warn")]
     number = quantity(len(store.envs)) if store.envs else own("")
-    return [spread(_titled("Environments", number), note, width)]
+    badge = [BETWEEN, BADGE] if any(map(environment_text, store.envs.values())) else []
+    return [spread([*_titled("Environments", number), *badge], note, width)]
 
 
 def steps_title(store: RunStore, episode: Episode | None, following: bool, width: int) -> list[Line]:
     """What is watched, and whether its newest step is."""
-    note = [FOLLOWING if following else NOT_FOLLOWING] if episode is not None else []
-    return [spread(running_line(store, episode, max(width - _width(note) - 2, 0)), note, width)]
+    if episode is None:
+        return [spread(running_line(store, None, width), [], width)]
+    badge = [BADGE, BETWEEN] if episode_text(episode) else []
+    note = [*badge, FOLLOWING if following else NOT_FOLLOWING]
+    return [spread(running_line(store, episode, max(width - line_width(note) - 2, 0)), note, width)]
 
 
 def transcript_title(step: int | None, following: bool, width: int) -> list[Line]:
@@ -62,22 +64,11 @@ def notice_line(note: Note | None, width: int) -> Line:
     return joined([[Cell(told(note.text), "warn"), *times]], width)
 
 
-def environment_text(env: Environment) -> str | None:
-    """What is shown of an environment, as it came, where cleaning changes it."""
-    return _hostile([env.name, env.cause or "", env.transport, env.ram, env.tier])
-
-
-def step_text(episode: Episode, step: Step | None) -> str | None:
-    """What is shown of a step and of its episode, as it came, where cleaning changes it."""
-    names = [episode.env, episode.agent, episode.model or "", episode.data_label, episode.error_type or ""]
-    return _hostile([*([action_text(step.action)] if step is not None else []), *names])
-
-
 def spread(left: Line, right: Line, width: int) -> Line:
     """Two parts, the second one at the end of the line."""
-    room = width - _width(right)
+    room = width - line_width(right)
     kept = joined([left], room)
-    return [*kept, Cell(own(" " * max(room - _width(kept), 0))), *right]
+    return [*kept, Cell(own(" " * max(room - line_width(kept), 0))), *right]
 
 
 def _titled(name: str, what: Safe) -> list[Cell]:
@@ -86,11 +77,3 @@ def _titled(name: str, what: Safe) -> list[Cell]:
 
 def _following(following: bool) -> list[Cell]:
     return [] if following else [NOT_FOLLOWING]
-
-
-def _hostile(texts: Sequence[str]) -> str | None:
-    return "\n".join(filter(None, texts)) if any(is_hostile(text) for text in texts) else None
-
-
-def _width(cells: Line) -> int:
-    return sum(cell_len(cell.text) for cell in cells)

@@ -24,7 +24,7 @@ _OVERHEAD: Final = 40
 """Characters that a block and a line count as beside their text."""
 
 Kind: TypeAlias = Literal[
-    "system", "observation", "thought", "action", "tool", "reply", "streaming", "error", "note", "earlier"
+    "system", "observation", "thought", "action", "tool", "reply", "streaming", "warning", "error", "note", "earlier"
 ]
 """``note`` is of the console itself, and says what was left out; ``earlier`` are messages that can be shown as well."""
 

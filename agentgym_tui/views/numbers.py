@@ -49,6 +49,12 @@ def quantity(number: int | None) -> Safe:
     return own(str(number))
 
 
+def counted(number: int, noun: str) -> Safe:
+    """Such as ``1 episode`` and ``1,200 episodes``; ``noun`` is a word of our own."""
+    shown = f"{number:,}" if abs(number) < 10**9 else quantity(number)
+    return own(f"{shown} {noun}{'' if number == 1 else 's'}")
+
+
 def percent(value: float | None) -> Safe:
     """Of a value from 0 to 100; others are cut."""
     if value is None or not math.isfinite(value):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from rich.cells import cell_len
-
-from agentgym_tui.clean import Safe, join, line, own, part
-from agentgym_tui.views.cells import Cell, Line, Tone
+from agentgym_tui.clean import Safe, is_hostile, join, line, own
+from agentgym_tui.views.cells import Cell, Line
+from agentgym_tui.views.widths import cells, cut, line_width
 from runner.text import mask
 
-_BETWEEN: Final = Cell(own(" · "), "dim")
+BETWEEN: Final = Cell(own(" · "), "dim")
+_MAX_ROWS: Final = 20
 
 
 def told(text: object, limit: int = 200) -> Safe:
@@ -19,39 +19,41 @@ def told(text: object, limit: int = 200) -> Safe:
     return line(mask(str(text)[: limit * 4]), limit)
 
 
+def told_rows(text: str, limit: int = 2_000) -> Safe:
+    """The same with its line breaks."""
+    rows = mask(text[: limit * 4]).split("\n")[:_MAX_ROWS]
+    return join([line(row, limit) for row in rows], "\n")
+
+
+def flagged(text: Safe, hostile: str | None) -> Safe:
+    """A text, with a sign where it stands for something hostile."""
+    return join([own("⚠ "), text]) if hostile else text
+
+
+def hostile(texts: Sequence[str]) -> str | None:
+    """Those of some texts that cleaning changes, None when there are none."""
+    return "\n".join(text for text in texts if is_hostile(text)) or None
+
+
 def joined(parts: Sequence[Line], width: int) -> Line:
     """The parts that fit, the first ones first; the first one is cut where it does not fit alone."""
-    cells: list[Cell] = []
+    shown: list[Cell] = []
     used = 0
     for told_of in filter(None, parts):
-        shown = [_BETWEEN, *told_of] if cells else list(told_of)
-        needed = _width(shown)
-        if cells and used + needed > width:
+        more = [BETWEEN, *told_of] if shown else list(told_of)
+        needed = line_width(more)
+        if shown and used + needed > width:
             continue
-        cells += shown
+        shown += more
         used += needed
-    return cells if used <= width else _cut(cells, width)
+    return shown if used <= width else _cut(shown, width)
 
 
-def _width(cells: Line) -> int:
-    return sum(cell_len(cell.text) for cell in cells)
-
-
-def _cut(cells: Line, width: int) -> list[Cell]:
+def _cut(shown: Line, width: int) -> list[Cell]:
     kept: list[Cell] = []
-    for cell in cells:
-        room = width - _width(kept)
-        if cell_len(cell.text) > room:
-            return [*kept, cut(cell.text, room, cell.tone)]
+    for cell in shown:
+        room = width - line_width(kept)
+        if cells(cell.text) > room:
+            return [*kept, Cell(cut(cell.text, room), cell.tone)]
         kept.append(cell)
     return kept
-
-
-def cut(text: Safe, width: int, tone: Tone = "plain") -> Cell:
-    """A text that is at most ``width`` columns wide."""
-    if cell_len(text) <= width:
-        return Cell(text, tone)
-    kept = len(text)
-    while kept and cell_len(text[:kept]) >= width:
-        kept -= 1
-    return Cell(join([part(text, 0, kept), own("…")]) if width > 0 else own(""), tone)

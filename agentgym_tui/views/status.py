@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.clean import Safe, join, line, own
-from agentgym_tui.store.rewards import RewardPoint, recent
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import BatchRun, Episode, LinkStatus, NodeInfo
 from agentgym_tui.views import plot
 from agentgym_tui.views.cells import Cell, Line, Tone
-from agentgym_tui.views.numbers import UNKNOWN, duration, percent, quantity, reward, share
-from agentgym_tui.views.segments import cut, joined, told
+from agentgym_tui.views.numbers import UNKNOWN, duration, percent, quantity, reward
+from agentgym_tui.views.segments import BETWEEN, joined, told
+from agentgym_tui.views.widths import cells, cut, cut_start, line_width, wrapped
 
 if TYPE_CHECKING:
     from runner.store.database import EpisodeRow
-
-RECENT: Final = 20
-"""Episodes that a success rate over time is made of."""
 
 OUTCOMES: Final[dict[str, tuple[Safe, Tone]]] = {
     "success": (own("✓ success"), "good"),
@@ -31,14 +28,12 @@ OUTCOMES: Final[dict[str, tuple[Safe, Tone]]] = {
 }
 """How an episode ended, as a word with a sign."""
 
-KEYS: Final = (
-    ("r", "play the selected environment once"),
-    ("R", "choose what to play and how"),
-    ("b", "play all environments of a tier"),
-)
-"""What one may press in an empty console, as ``keymap`` has it; that module imports Textual."""
+ONE_LINE: Final = 143
+"""Columns from which on one line is enough for the status."""
 
-_LINKS: Final[dict[LinkStatus, tuple[Safe, Tone]]] = {
+NODE_LOST: Final = Cell(own("✗ node lost"), "bad")
+
+LINKS: Final[dict[LinkStatus, tuple[Safe, Tone]]] = {
     "none": (own("no broker"), "dim"),
     "starting": (own("○ node starting"), "warn"),
     "connecting": (own("○ connecting"), "warn"),
@@ -47,26 +42,35 @@ _LINKS: Final[dict[LinkStatus, tuple[Safe, Tone]]] = {
     "disconnected": (own("✗ disconnected"), "bad"),
     "failed": (own("✗ failed"), "bad"),
 }
-_LABEL_WIDTH: Final = 8
+"""The way to the bus in words."""
+
+_NO_NEWS: Final = Cell(own("no news of models and machine yet"), "dim")
+_LEAST_TITLE: Final = 20
+_REST: Final = 60
+"""Columns of the status' one line that models and machine get at least."""
+
+
+def status_lines(store: RunStore, title: str, width: int, *, n_why: int = 0) -> list[Line]:
+    """The way to the bus, the node, its directory, models and machine, on two lines where one has no room for them.
+
+    Args:
+        store: what is known.
+        title: what is looked at.
+        width: columns of the terminal.
+        n_why: lines that the cause of a failure may take where there is not enough room beside the rest.
+    """
+    cause, room = _cause(store), width - line_width(_way(store)) - len(BETWEEN.text)
+    why = [[Cell(row, "warn")] for row in wrapped(cause, width, n_why)] if n_why and cells(cause) > room else []
+    shown = own("") if why else cause
+    if width >= ONE_LINE:
+        return [joined([*_place(store, title, width - _REST, shown), *_machine_of(store)], width), *why]
+    machine = joined(_machine_of(store) or [[_NO_NEWS]], width)
+    return [joined(_place(store, title, width, shown), width), machine, *why]
 
 
 def status_line(store: RunStore, title: str, width: int) -> Line:
-    """The way to the bus, the node, its directory, models and machine; ``title`` says what is looked at."""
-    node = next(iter(store.nodes.values())) if len(store.nodes) == 1 else None
-    state = [_link(store), _nodes(store), _cause(store, width), _title(title, node), _models(store)]
-    return joined([*state, *_machine(node), _lost(store)], width)
-
-
-def place_line(store: RunStore, title: str, width: int) -> Line:
-    """The first part of the above, for a line of its own."""
-    node = next(iter(store.nodes.values())) if len(store.nodes) == 1 else None
-    return joined([_link(store), _nodes(store), _cause(store, width), _title(title, node)], width)
-
-
-def machine_line(store: RunStore, width: int) -> Line:
-    """The second part: models, machine, and what was lost."""
-    node = next(iter(store.nodes.values())) if len(store.nodes) == 1 else None
-    return joined([_models(store), *_machine(node), _lost(store)], width)
+    """The same on one line, as far as there is room."""
+    return joined([*_place(store, title, width, _cause(store)), *_machine_of(store)], width)
 
 
 def running_line(store: RunStore, episode: Episode | None, width: int) -> Line:
@@ -90,8 +94,8 @@ def running_line(store: RunStore, episode: Episode | None, width: int) -> Line:
     )
 
 
-def progress_line(batch: BatchRun | None, width: int) -> Line:
-    """How far a batch is; an empty line when none is played."""
+def progress_line(batch: BatchRun | None, width: int, *, lost: bool = False) -> Line:
+    """How far a batch is, ``lost`` when its node is; an empty line when none is played."""
     if batch is None:
         return []
     done, planned = batch.n_done, batch.n_planned
@@ -101,7 +105,7 @@ def progress_line(batch: BatchRun | None, width: int) -> Line:
             [Cell(own(bar), "accent"), Cell(own(f" {quantity(done)}/{quantity(planned) if planned else UNKNOWN}"))],
             [Cell(line(batch.env or "?", 60), "head")],
             [Cell(own("paused"), "warn")] if batch.status == "paused" else [],
-            [Cell(_left(batch))],
+            [NODE_LOST] if lost else [Cell(_left(batch))],
             [Cell(own(f"success {quantity(batch.n_success)} of {quantity(done)}"))] if done else [],
             [Cell(own(f"mean reward {reward(batch.mean_reward)}"))] if batch.mean_reward is not None else [],
             [Cell(line(_player(batch.agent, batch.model), 80))] if batch.agent else [],
@@ -110,68 +114,36 @@ def progress_line(batch: BatchRun | None, width: int) -> Line:
     )
 
 
-def reward_lines(points: Sequence[RewardPoint], width: int, height: int) -> list[Line]:
-    """Rewards of the newest episodes as columns, below them the success rate of the last ``RECENT``, and how many."""
-    shown = recent(points, max(width - _LABEL_WIDTH, 0))
-    if not shown or height < 1 or width <= _LABEL_WIDTH:
-        return [joined([[Cell(own("no rated episode yet"), "dim")]], width)][:height]
-    rewards = [point.reward for point in shown]
-    low, high = plot.extent(rewards)
-    columns = plot.columns(rewards, width - _LABEL_WIDTH, max(height - 2, 1), low, high)
-    labels = [reward(high), *[own("")] * (len(columns) - 2), reward(low)][: len(columns)]
-    lines: list[Line] = [_labelled(label, column) for label, column in zip(labels, columns, strict=True)]
-    shares = plot.moving_share([point.success for point in shown], RECENT)
-    spark = plot.columns(shares, width - _LABEL_WIDTH, 1, 0.0, 1.0)
-    lines.append(_labelled(percent(100 * shares[-1]), spark[0], "good"))
-    return [*lines, _legend(shown, width)][:height]
+def _way(store: RunStore, *, address: bool = False) -> Line:
+    """The way to the bus, and to which nodes."""
+    text, tone = LINKS[store.link.status]
+    where = store.link.address if address and store.link.status == "connected" else ""
+    link = Cell(join([text, told(f" {where}", 60)]) if where else text, tone)
+    nodes = _nodes(store)
+    return [link, BETWEEN, *nodes] if nodes else [link]
 
 
-def empty_lines(store: RunStore) -> list[Line]:
-    """What to press when nothing was played, and what is missing, each with what to do."""
-    keys: Sequence[Line] = [[Cell(own(f"  {key}  "), "accent"), Cell(own(what))] for key, what in KEYS]
-    missing = list(_missing(store))
-    lines: list[Line] = [[Cell(own("Nothing has been played yet. Press"), "head")], *keys]
-    if missing:
-        lines += [[Cell(own(""))], [Cell(own("Missing"), "head")], *missing]
-    return lines
+def _place(store: RunStore, title: str, width: int, cause: Safe) -> list[Line]:
+    """The way, then what is wrong with it, then the directory, for which the address makes room."""
+    node = _only_node(store)
+    title = (node.data_dir if node else "") or title
+    way = _way(store, address=True)
+    if cause or line_width(way) + len(BETWEEN.text) + min(len(title), _LEAST_TITLE) > width:
+        way = _way(store)
+    room = width - line_width(way) - len(BETWEEN.text)
+    if cause:
+        why, room = cut(cause, room), room - cells(cause) - len(BETWEEN.text)
+        way = [*way, BETWEEN, Cell(why, "warn")] if why else way
+    where = cut_start(told(title, 120), room) if room >= min(len(title), _LEAST_TITLE) else own("")
+    return [way, [Cell(where, "dim")] if where else []]
 
 
-def _missing(store: RunStore) -> Iterator[Line]:
-    text, tone = _LINKS[store.link.status]
-    if store.link.status not in ("connected", "none"):
-        command = own("agentgym-runner node") if store.nodes else own("agentgym-tui launch")
-        yield _lacking(join([text, _because(store.link.cause)]), command, tone)
-    unwell = [env for env in store.envs.values() if env.status in ("down", "wrong")]
-    for env in unwell[:12]:
-        yield _lacking(
-            join([line(env.name, 40), own(": "), told(env.cause or env.status, 80)]), own("agentgym-runner --list-envs")
-        )
-    models = [(endpoint, cause) for endpoint, (status, cause) in store.models.items() if status in ("down", "wrong")]
-    for endpoint, cause in models[:4]:
-        yield _lacking(
-            join([own("model "), told(endpoint, 60), _because(cause)]), own("R, agent oracle: plays without a model")
-        )
-    if store.nodes and not store.models:
-        yield _lacking(own("no model is checked"), own("R, agent oracle: plays without a model"))
+def _cause(store: RunStore) -> Safe:
+    return told(" · ".join(store.link.cause.split("\n")), 2_000)
 
 
-def _lacking(what: Safe, command: Safe, tone: Tone = "warn") -> list[Cell]:
-    return [Cell(own("  ")), Cell(what, tone), Cell(own("  → "), "dim"), Cell(command, "accent")]
-
-
-def _because(cause: str | None) -> Safe:
-    return join([own(": "), told(cause, 120)]) if cause else own("")
-
-
-def _link(store: RunStore) -> Line:
-    text, tone = _LINKS[store.link.status]
-    address = told(f" {store.link.address}", 60) if store.link.status == "connected" and store.link.address else own("")
-    return [Cell(join([text, address]), tone)]
-
-
-def _cause(store: RunStore, width: int) -> Line:
-    """Short enough to leave the state of the node beside it."""
-    return [cut(told(store.link.cause), max(min(width - 60, 80), 20), "warn")] if store.link.cause else []
+def _only_node(store: RunStore) -> NodeInfo | None:
+    return next(iter(store.nodes.values())) if len(store.nodes) == 1 else None
 
 
 def _nodes(store: RunStore) -> Line:
@@ -186,13 +158,13 @@ def _nodes(store: RunStore) -> Line:
 
 def _node_state(node: NodeInfo) -> Line:
     if node.lost:
-        return [Cell(own(" ✗ node lost"), "bad")]
+        return [Cell(own(" ")), NODE_LOST]
     return [Cell(line(f" {node.status}", 20), "dim")] if node.status else []
 
 
-def _title(title: str, node: NodeInfo | None) -> Line:
-    shown = (node.data_dir if node else "") or title
-    return [Cell(told(shown, 120), "dim")] if shown else []
+def _machine_of(store: RunStore) -> list[Line]:
+    """Models, machine, and what was lost."""
+    return [each for each in (_models(store), *_machine(_only_node(store)), _lost(store)) if each]
 
 
 def _models(store: RunStore) -> Line:
@@ -225,7 +197,7 @@ def outcome_cell(episode: Episode | EpisodeRow) -> Cell:
         text, tone = OUTCOMES.get(episode.outcome, (line(episode.outcome, 20), "plain"))
         return Cell(join([text, own(": "), line(episode.error_type, 60)]) if episode.error_type else text, tone)
     if isinstance(episode, Episode) and episode.node_lost:
-        return Cell(own("✗ node lost"), "bad")
+        return NODE_LOST
     paused = isinstance(episode, Episode) and episode.paused
     return Cell(own("‖ paused"), "warn") if paused else Cell(own("▶ running"), "accent")
 
@@ -247,18 +219,3 @@ def _played(episode: Episode) -> Safe:
 
 def _left(batch: BatchRun) -> Safe:
     return join([own("time left "), duration(batch.eta_s)])
-
-
-def _labelled(label: Safe, columns: str, tone: Tone = "accent") -> list[Cell]:
-    return [Cell(own(f"{label[: _LABEL_WIDTH - 1]:>{_LABEL_WIDTH - 1}} "), "dim"), Cell(own(columns), tone)]
-
-
-def _legend(shown: Sequence[RewardPoint], width: int) -> Line:
-    n = len(shown)
-    who = "baseline " if shown[-1].baseline else ""
-    successes = sum(point.success for point in shown[-RECENT:])
-    rate = share(successes, min(n, RECENT))
-    return joined(
-        [[Cell(own(f"{n} {who}episodes"), "dim")], [Cell(own(f"success {rate} of last {min(n, RECENT)}"))]],
-        width,
-    )

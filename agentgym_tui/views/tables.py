@@ -1,4 +1,4 @@
-"""The live screen's tables as lines of safe text; what is above and below them is in ``status``."""
+"""The live screen's tables as lines of safe text; what is above and below them is in ``status`` and ``live``."""
 
 from __future__ import annotations
 
@@ -10,26 +10,13 @@ from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Environment, Episode, Step
 from agentgym_tui.views.cells import Cell, Column, Line, Tone
 from agentgym_tui.views.numbers import UNKNOWN, duration, quantity, reward, share
-from agentgym_tui.views.segments import told
-from agentgym_tui.views.status import empty_lines, progress_line, reward_lines, running_line, status_line
+from agentgym_tui.views.segments import flagged, hostile, told
+from agentgym_tui.views.widths import cut_start
 from runner.types import Action
-
-__all__ = [
-    "ENV_COLUMNS",
-    "STEP_COLUMNS",
-    "EnvRows",
-    "StepRows",
-    "action_text",
-    "empty_lines",
-    "progress_line",
-    "reward_lines",
-    "running_line",
-    "status_line",
-]
 
 ENV_COLUMNS: Final = (
     Column("environment", 12),
-    Column("health", None),
+    Column("health", None, least=24),
     Column("success", 14, rank=1),
     Column("running", 7, right=True, rank=2),
     Column("last", 8, right=True, rank=3),
@@ -40,13 +27,16 @@ ENV_COLUMNS: Final = (
 )
 STEP_COLUMNS: Final = (
     Column("#", 4, right=True),
-    Column("action", None),
+    Column("action", None, least=24),
     Column("reward", 8, right=True, rank=1),
     Column("done", 4, rank=3),
     Column("model", 7, right=True, rank=2),
     Column("env", 7, right=True, rank=4),
     Column("tokens", 11, right=True, rank=5),
 )
+
+_NUMBER: Final = 6
+"""Columns of a step's number, and between it and its action."""
 
 _HEALTH: Final[dict[str, tuple[Safe, Tone]]] = {
     "up": (own("● up"), "good"),
@@ -77,7 +67,7 @@ class EnvRows:
         """A cell per column."""
         env = self._envs[index]
         return [
-            Cell(line(env.name, 60)),
+            Cell(flagged(line(env.name, 60), environment_text(env))),
             _health(env),
             _success(env),
             Cell(quantity(env.n_running), "accent") if env.n_running else Cell(UNKNOWN, "dim"),
@@ -126,12 +116,13 @@ class StepRows:
         row = self._rows[index] if index < len(self._rows) else None
         match row:
             case Step():
-                return _step(row)
+                return _step(row, step_text(row))
             case (first, after):
                 return _only(own(f"{first}…"), own(f"{quantity(after - first)} rounds did not get here"), "warn")
             case _:
-                newest = self._streaming[-400:].strip().replace("\n", " ")
-                return _only(own(str(self._following)), line(f"… {newest[-120:]}"), "accent")
+                newest = self._streaming[-2 * width :].strip().replace("\n", " ")
+                room = max(width - _NUMBER, 0)
+                return _only(own(str(self._following)), cut_start(line(f"… {newest}", 1_000), room), "accent")
 
 
 def action_text(action: Action) -> str:
@@ -139,6 +130,21 @@ def action_text(action: Action) -> str:
     if action.text and action.text.strip():
         return action.text.strip()
     return ", ".join(f"{call.name} {call.arguments[:200]}" for call in action.tool_calls[:5])
+
+
+def environment_text(env: Environment) -> str | None:
+    """What is shown of an environment, as it came, where cleaning changes it."""
+    return hostile([env.name, env.cause or "", env.transport, env.ram, env.tier])
+
+
+def step_text(step: Step) -> str | None:
+    """What is shown of a step, as it came, where cleaning changes it."""
+    return hostile([action_text(step.action)])
+
+
+def episode_text(episode: Episode) -> str | None:
+    """What is shown of an episode beside its steps, as it came, where cleaning changes it."""
+    return hostile([episode.env, episode.agent, episode.model or "", episode.data_label, episode.error_type or ""])
 
 
 def _health(env: Environment) -> Cell:
@@ -155,8 +161,8 @@ def _success(env: Environment) -> Cell:
     return Cell(own(f"{rate} baseline"), "dim") if env.baseline else Cell(own(f"{rate} of {env.n_rated}"))
 
 
-def _step(step: Step) -> Sequence[Cell]:
-    text = line(action_text(step.action)) or own("(nothing)")
+def _step(step: Step, hostile: str | None) -> Sequence[Cell]:
+    text = flagged(line(action_text(step.action)) or own("(nothing)"), hostile)
     action = Cell(text) if step.valid else Cell(join([own("✗ invalid: "), text]), "bad")
     tokens = own(f"{quantity(step.tokens.prompt)}+{quantity(step.tokens.completion)}") if step.tokens else UNKNOWN
     return [
@@ -175,4 +181,5 @@ def _sign(value: float) -> Tone:
 
 
 def _only(number: Safe, text: Safe, tone: Tone) -> list[Cell]:
-    return [Cell(number, "dim"), Cell(text, tone), *[Cell(own(""))] * (len(STEP_COLUMNS) - 2)]
+    """The text takes the whole of the line."""
+    return [Cell(number, "dim"), Cell(text, tone)]

@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from agentgym_tui.clean import Safe, is_hostile, join, line, own
+from agentgym_tui.clean import Safe, join, line, own
 from agentgym_tui.views.cells import Cell, Line, Tone
 from agentgym_tui.views.numbers import duration
+from agentgym_tui.views.segments import flagged, hostile
 from runner.types import Span
 
 MAX_INDENT: Final = 12
@@ -53,7 +54,8 @@ class SpanRows:
         """The name, indented, with the error if there is one."""
         position, depth = self._order[index]
         span = self._spans[position]
-        indent, name = own("  " * min(depth, MAX_INDENT)), line(span.name, 80)
+        indent = own("  " * min(depth, MAX_INDENT))
+        name = flagged(line(span.name, 80), self.hostile_text(index))
         if "error" in span.attributes:
             return Cell(join([indent, own("✗ "), name, own(" "), line(span.attributes["error"], 40)]), "bad")
         return Cell(join([indent, name]))
@@ -86,8 +88,7 @@ class SpanRows:
         if index >= len(self):
             return None
         span = self._spans[self._order[index][0]]
-        parts = [span.name, *(f"{name}={value}" for name, value in span.attributes.items())]
-        return "\n".join(parts) if any(is_hostile(part) for part in parts) else None
+        return hostile([span.name, *(f"{name}={value}" for name, value in span.attributes.items())])
 
 
 def elapsed(ns: int) -> Safe:

@@ -12,6 +12,7 @@ from textual.message import Message
 from agentgym_tui.clean import Safe, own
 from agentgym_tui.keymap import bindings
 from agentgym_tui.views.cells import Cell, Line
+from agentgym_tui.views.widths import cut_middle
 from agentgym_tui.widgets.heading import Heading
 from agentgym_tui.widgets.lines import LineView
 
@@ -35,7 +36,10 @@ class CheckRows:
     def line(self, index: int, width: int) -> Line:
         """Mark and name."""
         is_chosen = index in self._chosen
-        return [Cell(own("[x] " if is_chosen else "[ ] "), "accent" if is_chosen else "dim"), Cell(self._names[index])]
+        return [
+            Cell(own("[x] " if is_chosen else "[ ] "), "accent" if is_chosen else "dim"),
+            Cell(cut_middle(self._names[index], width - 4)),
+        ]
 
     def key(self, index: int) -> str:
         """The number."""
@@ -122,7 +126,7 @@ class OneOf(Heading, can_focus=True):
         self.post_message(self.Changed())
 
     def _lines(self, width: int) -> list[Line]:
-        name = self._names[self.index]
+        name = cut_middle(self._names[self.index], width - 4)
         if len(self._names) < 2:
             return [[Cell(name)]]
         return [[Cell(own("◂ "), "accent"), Cell(name), Cell(own(" ▸"), "accent")]]

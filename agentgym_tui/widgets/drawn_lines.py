@@ -14,7 +14,7 @@ from textual.strip import Strip
 
 from agentgym_tui.clean import own
 from agentgym_tui.views.cells import Cell, Line, Source, Tone
-from agentgym_tui.widgets.widths import cells
+from agentgym_tui.views.widths import cells
 
 SIDEWAYS = 8
 """Columns that one key press moves a wide line."""

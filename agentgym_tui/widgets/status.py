@@ -10,12 +10,12 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 
 from agentgym_tui.clean import own
-from agentgym_tui.keymap import COMMANDS, Command, Place, shown_keys
+from agentgym_tui.keymap import COMMANDS, ORDERS, Command, Place, shown_keys
 from agentgym_tui.views.cells import Cell, Line
+from agentgym_tui.views.widths import cells
 from agentgym_tui.widgets.drawn_lines import EDGES
 from agentgym_tui.widgets.heading import Heading, Lines, MadeLines
 from agentgym_tui.widgets.lines import LineView
-from agentgym_tui.widgets.widths import cells
 
 LEAST: Final = ("app.help", "app.quit")
 """What is shown however narrow it is."""
@@ -93,11 +93,12 @@ class KeyLine(Heading):
 
     Args:
         place: whose commands come first, at the left; at the right those that work everywhere.
+        read_only: nothing can be ordered.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, *, read_only: bool = False) -> None:
         super().__init__(self._line)
-        self._here = list(_keys(place))
+        self._here = [key for key in _keys(place) if not (read_only and key.command.id in ORDERS)]
         self._everywhere = list(_keys("everywhere"))
 
     async def on_click(self, event: events.Click) -> None:

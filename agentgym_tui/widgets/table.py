@@ -6,11 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Final
 
 from agentgym_tui.views.cells import Column, Source, Tone
+from agentgym_tui.views.widths import fit
 from agentgym_tui.widgets.lines import LineView
-from agentgym_tui.widgets.widths import fit
-
-MIN_REST: Final = 12
-"""Columns of the terminal that the column without a width gets at least, before others are left out."""
 
 _BETWEEN: Final = "  "
 
@@ -38,16 +35,6 @@ class Table(LineView):
         self._columns = tuple(columns)
         self._layout: tuple[int, list[tuple[int, int, bool]]] = (-1, [])
 
-    @property
-    def columns(self) -> Sequence[Column]:
-        """What the cells of a line are."""
-        return self._columns
-
-    @columns.setter
-    def columns(self, columns: Sequence[Column]) -> None:
-        self._columns, self._layout = tuple(columns), (-1, [])
-        self.refresh()
-
     def header(self, width: int) -> Iterable[tuple[str, Tone]]:
         """The titles."""
         return self._fitted([(column.title, "head") for column in self._columns], width)
@@ -59,11 +46,16 @@ class Table(LineView):
     def _fitted(self, texts: Sequence[tuple[str, Tone]], width: int) -> Iterator[tuple[str, Tone]]:
         if self._layout[0] != width:
             self._layout = (width, arrange(self._columns, width))
-        between = ""
+        last = len(texts) - 1 if 0 < len(texts) < len(self._columns) else -1
+        between, room = "", width
         for number, size, right in self._layout[1]:
             text, tone = texts[number] if number < len(texts) else ("", "plain")
+            room -= len(between)
+            if number == last:
+                yield between + fit(text, max(room, size)), tone
+                return
             yield between + fit(text, size, right=right), tone
-            between = _BETWEEN
+            between, room = _BETWEEN, room - size
 
 
 def arrange(columns: Sequence[Column], width: int) -> list[tuple[int, int, bool]]:
@@ -74,10 +66,12 @@ def arrange(columns: Sequence[Column], width: int) -> list[tuple[int, int, bool]
         if not last[1].rank:
             break
         kept.remove(last)
-    rest = width - _needed(column for _, column in kept) + MIN_REST
-    return [(number, max(rest, 1) if column.width is None else column.width, column.right) for number, column in kept]
+    free = width - _needed(column for _, column in kept)
+    return [
+        (n, max(column.least + free, 1) if column.width is None else column.width, column.right) for n, column in kept
+    ]
 
 
 def _needed(columns: Iterable[Column]) -> int:
-    widths = [MIN_REST if column.width is None else column.width for column in columns]
+    widths = [column.least if column.width is None else column.width for column in columns]
     return sum(widths) + len(_BETWEEN) * (len(widths) - 1)

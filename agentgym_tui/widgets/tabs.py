@@ -10,8 +10,8 @@ from textual.message import Message
 
 from agentgym_tui.clean import Safe, join, own
 from agentgym_tui.views.cells import Cell, Line
+from agentgym_tui.views.widths import cells
 from agentgym_tui.widgets.heading import Heading
-from agentgym_tui.widgets.widths import cells
 
 _GAP = "  "
 

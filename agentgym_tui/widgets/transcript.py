@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from agentgym_tui.clean import hostile_part, own, part
-from agentgym_tui.views.cells import Cell, Line, Tone
+from agentgym_tui.views.cells import BADGE, Cell, Line, Tone
 from agentgym_tui.views.episode import Block, Kind
+from agentgym_tui.views.widths import wrap
 from agentgym_tui.widgets.drawn_lines import EDGES
 from agentgym_tui.widgets.lines import LineView
-from agentgym_tui.widgets.widths import wrap
-
-BADGE: Final = "⚠ hostile bytes"
 
 _TONES: Final[dict[Kind, Tone]] = {
     "system": "dim",
@@ -20,6 +18,7 @@ _TONES: Final[dict[Kind, Tone]] = {
     "action": "accent",
     "tool": "accent",
     "streaming": "warn",
+    "warning": "warn",
     "error": "bad",
     "note": "dim",
     "earlier": "dim",
@@ -73,7 +72,7 @@ class BlockRows:
             return ()
         if row == _HEADING:
             heading = (Cell(own("■ "), tone), Cell(block.title, tone if block.kind in ("note", "earlier") else "head"))
-            return (*heading, Cell(own(f"  {BADGE}"), "warn")) if block.changed else heading
+            return (*heading, Cell(own("  ")), BADGE) if block.changed else heading
         tone = tone if block.kind in ("thought", "error", "note", "earlier") else "plain"
         return Cell(own(" " * _SIDE)), Cell(part(block.lines[row.line], row.start, row.stop), tone)
 

@@ -7,8 +7,8 @@ from typing import ClassVar, Final
 
 from agentgym_tui.views.cells import Tone
 from agentgym_tui.views.trace import SpanRows
+from agentgym_tui.views.widths import fit
 from agentgym_tui.widgets.lines import LineView
-from agentgym_tui.widgets.widths import fit
 from runner.types import Span
 
 _TIME: Final = 9

@@ -13,10 +13,12 @@ from runner import __version__
 from runner.types import SpanLevel
 
 EPILOG = """commands with options of their own, see agentgym-runner COMMAND --help:
-  node       play what is asked for over the bus
-  watch      show what is said on a bus
-  outbox     show what waits to be delivered
-  nats-info  print the URL and the credential file of the node's broker
+  node         play what is asked for over the bus
+  watch        show what is said on a bus
+  outbox       show what waits to be delivered
+  serve        play environments for others, over AgentGym's protocol
+  serve-model  a test endpoint in the place of a language model
+  nats-info    print the URL and the credential file of the node's broker
 
 exit codes:
   0  every episode ran, whatever its outcome

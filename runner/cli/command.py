@@ -61,10 +61,18 @@ def _subcommand(name: str) -> Subcommand | None:
             from runner.cli.outbox import main_outbox
 
             return main_outbox
+        case "serve-model":
+            from runner.cli.serve_model import main_serve_model
+
+            return main_serve_model
         case "nats-info":
             from runner.cli.nats_info import main_nats_info
 
             return main_nats_info
+        case "serve":
+            from runner.cli.serve import main_serve
+
+            return main_serve
     return None
 
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from runner.cli.terminal import err, safe
 
 MAX_BYTES = 4 * 1024 * 1024
-LIBRARIES = ("asyncio", "nats")
+LIBRARIES = ("asyncio", "httpcore", "httpx", "nats")
 
 _ExcInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 

@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
+import msgspec
 from ulid import ULID
 
 from runner.announcer import Announcer, durable_names
@@ -17,12 +18,14 @@ from runner.cli.logs import log_to
 from runner.cli.progress import progress_for
 from runner.cli.report import print_summary, tell_damaged, tell_errors, tell_recovered
 from runner.cli.session import Session
-from runner.cli.terminal import delivered, keep_output
+from runner.cli.terminal import delivered, err, keep_output
+from runner.errors import ConfigError
 from runner.node.queue import queued_ids
 from runner.node.state import node_lives
 from runner.observers import Observer
 from runner.result import BatchResult
 from runner.spec import BatchSpec
+from runner.transport import Choice
 from runner.unannounced import announce_complete
 from runner.workspace import Workspace
 
@@ -39,7 +42,7 @@ def play(session: Session) -> int:
         tell_damaged(workspace.index.damaged)
         battery_id = str(ULID()) if session.options.battery else None
         with closing(workspace), _announced(session, workspace) as (announcer, observers):
-            results = _Run(workspace, announcer, observers, interrupts, battery_id).play(specs)
+            results = _Run(session, workspace, announcer, observers, interrupts, battery_id).play(specs)
         code = _exit_code(results, interrupted=interrupts.any)
         as_json = session.options.json
         code = delivered(code, lambda: print_summary(results, session.data_dir, as_json=as_json))
@@ -85,6 +88,7 @@ def _running(announcer: Announcer) -> Iterator[None]:
 class _Run:
     """Plays batches one after the other, as long as they can be stored."""
 
+    session: Session
     workspace: Workspace
     announcer: Announcer
     observers: list[Observer]
@@ -93,21 +97,33 @@ class _Run:
 
     def play(self, specs: list[BatchSpec]) -> list[BatchResult]:
         results: list[BatchResult] = []
+        refused: list[ConfigError] = []
         for spec in specs:
-            results.append(self._play(spec))
+            try:
+                choice = self.session.choose(spec)
+            except ConfigError as exc:
+                refused.append(exc)
+                continue
+            results.append(self._play(spec, choice))
             self.announcer.result(results[-1])
             if results[-1].status != "completed":
                 break
+        if refused and not results:
+            raise ConfigError("\n".join(map(str, refused)))
+        for reason in refused:
+            err(f"Left out: {reason}")
         return results
 
-    def _play(self, spec: BatchSpec) -> BatchResult:
-        with progress_for(spec) as progress:
+    def _play(self, spec: BatchSpec, choice: Choice) -> BatchResult:
+        err(f"{spec.env}: {choice.note}")
+        with progress_for(msgspec.structs.replace(spec, mode=choice.mode)) as progress:
             batch = Batch(
                 spec,
                 self.workspace,
                 observers=[progress, *self.observers],
                 on_record=self.announcer.record,
                 battery_id=self.battery_id,
+                choice=choice,
             )
             with self.interrupts.ending(batch):
                 return batch.run()

@@ -10,6 +10,7 @@ import msgspec
 from runner.cli.session import Session
 from runner.cli.terminal import console, delivered, keep_output, print_json, safe
 from runner.episode import Runner
+from runner.errors import ConfigError
 from runner.spec import BatchSpec
 from runner.types import Trajectory
 
@@ -25,7 +26,7 @@ class Check(msgspec.Struct, frozen=True):
 def preview(session: Session) -> int:
     """Print what would be played and whether it would work; returns 0 or 1."""
     keep_output()
-    checks = [_check_state(session), *(_check_batch(spec) for spec in session.specs())]
+    checks = [_check_state(session), *(_check_batch(session, spec) for spec in session.specs())]
     ok = all(check.ok for check in checks)
     code = 0 if ok else 1
     if session.options.json:
@@ -50,9 +51,14 @@ def _check_state(session: Session) -> Check:
         return Check("state directory", False, f"{session.data_dir} cannot be written ({exc.strerror}); use --data-dir")
 
 
-def _check_batch(spec: BatchSpec) -> Check:
+def _check_batch(session: Session, spec: BatchSpec) -> Check:
     """Play the first round of the first task, storing nothing."""
-    runner = spec.runner()
+    what = f"{spec.env} with {spec.agent}"
+    try:
+        choice = session.choose(spec)
+    except ConfigError as exc:
+        return Check(what, False, str(exc))
+    runner = spec.runner(choice)
     first = spec.plan()[0]
     one_round = Runner(
         env_cfg=runner.env_cfg,
@@ -61,10 +67,9 @@ def _check_batch(spec: BatchSpec) -> Check:
         limits=msgspec.structs.replace(spec.limits, max_rounds=1),
     )
     played = asyncio.run(one_round.play_episode({"task_index": first.task_index, "seed": first.seed}))
-    what = f"{spec.env} with {spec.agent}"
     if played.error_info is not None:
         return Check(what, False, f"{played.error_info.type}: {played.error_info.message}")
-    return Check(what, True, _promise(spec, played))
+    return Check(what, True, f"{_promise(spec, played)}; {choice.note}")
 
 
 def _promise(spec: BatchSpec, played: Trajectory) -> str:

@@ -12,6 +12,7 @@ from runner.cli.terminal import err
 from runner.config import EnvironmentEntry, Profile, load_profile, resolve_data_dir, resolve_node
 from runner.errors import ConfigError
 from runner.spec import BatchSpec, resolve_environment
+from runner.transport import Choice, decide, entry_of
 from runner.types import Limits
 
 
@@ -61,6 +62,14 @@ class Session:
         for reason in refused:
             err(f"Left out: {reason}")
         return specs
+
+    def choose(self, spec: BatchSpec) -> Choice:
+        """Where a batch that is about to begin is played.
+
+        Raises:
+            ConfigError: for a server that it needs and that is not there.
+        """
+        return decide(entry_of(self.profile, spec.env), spec.env, spec.mode)
 
     def _battery(self) -> tuple[EnvironmentEntry, ...]:
         if self.options.battery == "all":

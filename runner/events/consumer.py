@@ -26,6 +26,9 @@ __all__ = ["DurableNames", "Follow", "Notice", "Received", "Seen", "Since"]
 LOOK_AGAIN_S: Final = 2.0
 """How often streams are looked for while a subject has none."""
 
+IDLE_S: Final = 0.4
+"""How often the connection is looked at: rarely enough for a follower to cost nothing while nothing happens."""
+
 PATIENCE: Final = 2
 """How often they are asked for in vain before a follower makes do without."""
 
@@ -153,7 +156,7 @@ class Follow:
         """Wait until a reader ended, or until streams are to be looked for again."""
         look_again = asyncio.get_running_loop().time() + LOOK_AGAIN_S
         while self._connection.generation == generation:
-            await asyncio.sleep(POLL_S)
+            await _first_of([task for _, task in self._readers.values()], IDLE_S)
             if self._ended_reader() or not self._connection.connected:
                 return
             if self._listener.patterns and asyncio.get_running_loop().time() > look_again:
@@ -191,7 +194,7 @@ class Follow:
             elif state.status not in ("connected", "stalled") and told in ("connected", "stalled"):
                 self._buffer.notify(Notice(kind="disconnected", text=state.reason or "not connected"))
             told = state.status
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(IDLE_S if told == "connected" else POLL_S)
 
     def _reconnected(self, *, cut_told: bool) -> str:
         reason = "" if cut_told or not self._connection.last_loss else f" ({self._connection.last_loss})"
@@ -201,6 +204,14 @@ class Follow:
     def _reconnects(self) -> tuple[int, int]:
         generation = self._connection.generation
         return (generation, self._connection.client.stats["reconnects"] if generation else 0)
+
+
+async def _first_of(tasks: list[asyncio.Task[None]], timeout_s: float) -> None:
+    """Wait until one of the tasks has ended, but not for longer than that."""
+    if tasks:
+        await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    else:
+        await asyncio.sleep(timeout_s)
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> None:

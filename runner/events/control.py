@@ -63,14 +63,31 @@ class ShutdownArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     drain: Annotated[bool, Meta(description="play what is queued first")] = False
 
 
+class ServerArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Whose server: the one that ``server_cmd`` starts."""
+
+    env: Annotated[str, Meta(description="an environment of the node's profile")]
+
+
 class NoArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Nothing to say."""
 
 
 Op: TypeAlias = Literal[
-    "start", "cancel", "pause", "resume", "step", "submit_action", "episode", "health", "list", "shutdown"
+    "start",
+    "cancel",
+    "pause",
+    "resume",
+    "step",
+    "submit_action",
+    "episode",
+    "health",
+    "list",
+    "server_start",
+    "server_stop",
+    "shutdown",
 ]
-Args: TypeAlias = StartArgs | TargetArgs | EpisodeArgs | SubmitActionArgs | ShutdownArgs | NoArgs
+Args: TypeAlias = StartArgs | TargetArgs | EpisodeArgs | SubmitActionArgs | ServerArgs | ShutdownArgs | NoArgs
 ARGS: dict[Op, type[Args]] = {
     "start": StartArgs,
     "cancel": TargetArgs,
@@ -81,6 +98,8 @@ ARGS: dict[Op, type[Args]] = {
     "episode": EpisodeArgs,
     "health": NoArgs,
     "list": NoArgs,
+    "server_start": ServerArgs,
+    "server_stop": ServerArgs,
     "shutdown": ShutdownArgs,
 }
 
@@ -151,6 +170,17 @@ class EpisodeChunk(msgspec.Struct, kw_only=True):
     data: Annotated[bytes, Meta(description="base64 of at most 256 KiB from the offset on")]
 
 
+ServerStatus: TypeAlias = Literal["starting", "running", "stopped", "failed"]
+
+
+class ServerInfo(msgspec.Struct, kw_only=True):
+    """A server that the node starts or stops; that takes a while, and ``env.health`` tells how it went."""
+
+    env: EnvName
+    status: Annotated[ServerStatus, Meta(description="`failed`: it ended by itself, or never answered")]
+    cause: Annotated[str | None, Meta(description="why it does not run, with its last words; null while it runs")]
+
+
 HealthItem: TypeAlias = EnvHealth | ModelHealth | Host
 
 
@@ -190,6 +220,8 @@ RESULTS: Final[dict[Op, Any]] = {
     "episode": EpisodeChunk,
     "health": NodeHealth,
     "list": NodeList,
+    "server_start": ServerInfo,
+    "server_stop": ServerInfo,
     "shutdown": NoArgs,
 }
 """What ``Reply.result`` is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
@@ -111,3 +112,9 @@ def encoded_size(headers: Mapping[str, str], payload: bytes) -> int:
 def shown(exc: BaseException) -> str:
     """An error of the client as a cause."""
     return one_line(mask(str(exc).removeprefix("nats: "))) or type(exc).__name__
+
+
+def is_cancelled() -> bool:
+    """Whether this task itself is to end, and not only what it waits for; the client may swallow that."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

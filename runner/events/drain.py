@@ -14,7 +14,7 @@ from pathlib import Path
 from nats.aio.client import Client
 
 from runner.errors import StoreError
-from runner.events.delivery import TRANSPORT_ERRORS, Dead, Retry, Verdict, deliver, shown
+from runner.events.delivery import TRANSPORT_ERRORS, Dead, Retry, Verdict, deliver, is_cancelled, shown
 from runner.events.outbox import Ack, Outbox, OutboxEvent
 from runner.events.pauses import Held, Pauses
 from runner.events.places import lock_of, place_of
@@ -84,7 +84,7 @@ class Drain:
                 courier.routes.forget()
                 looked_up = loop.time()
             cause = await courier.empty()
-            if _is_cancelled():  # the client swallows that when its answer comes at the same time
+            if is_cancelled():  # the client swallows that when its answer comes at the same time
                 raise asyncio.CancelledError
             failed = cause is not None
             self._tell(cause or courier.held.cause)
@@ -167,7 +167,7 @@ class _Courier:
         try:
             await whole
         except asyncio.CancelledError:
-            if _is_cancelled():
+            if is_cancelled():
                 with contextlib.suppress(StoreError):
                     self._note(verdicts)
                 raise
@@ -204,12 +204,6 @@ async def _wait(event: asyncio.Event, timeout_s: float) -> None:
             await event.wait()
     except TimeoutError:
         return
-
-
-def _is_cancelled() -> bool:
-    """Whether this task itself is to end, and not only what it waits for."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
@@ -13,10 +14,11 @@ import msgspec
 from nats.aio.client import Client
 
 from runner.errors import boundary, log_failure
-from runner.events.delivery import TRANSPORT_ERRORS
+from runner.events.delivery import TRANSPORT_ERRORS, is_cancelled, shown
 from runner.events.items import live_items
 from runner.events.live_items import LiveItem
 from runner.events.sink import Uplink
+from runner.events.streams import ensure_live_stream
 from runner.events.subjects import LiveChannel, channel_of, live_subject
 from runner.types import Item
 
@@ -27,6 +29,9 @@ MAX_MESSAGE = 512 * 1024
 MAX_QUEUED = 8 * 1024 * 1024
 MAX_UNSENT = 2 * 1024 * 1024
 """Bytes that the client may hold back for a server that does not read, before items are left in the queue."""
+
+PATIENCE_S = 2.0
+"""Seconds for which items wait for the own broker to keep them; who listens right now hears them also without that."""
 
 _ENVELOPE_SIZE = 512
 
@@ -84,14 +89,31 @@ class _Feed:
         self._uplink = uplink
         self._node = node
         self._boot = boot
+        self._kept_since = 0
+        self._waits_until: float | None = None
 
     async def flush(self) -> None:
         client = self._uplink.client
-        if client is None or client.pending_data_size > MAX_UNSENT:
+        if client is None or client.pending_data_size > MAX_UNSENT or not await self._kept(client):
             return
         for channel, items in self.queue.take().items():
             for part in self._parts(items, min(MAX_MESSAGE, client.max_payload) - _ENVELOPE_SIZE):
                 await self._publish(client, channel, part)
+
+    async def _kept(self, client: Client) -> bool:
+        """Whether items may go: the own broker, started again, has no stream of them, and they would reach nobody."""
+        n_ups, now = self._uplink.n_ups, time.monotonic()
+        if not self._uplink.sink.owned or self._kept_since == n_ups:
+            return True
+        self._waits_until = self._waits_until or now + PATIENCE_S
+        try:
+            await ensure_live_stream(client.jetstream(timeout=PATIENCE_S / 2), self._uplink.sink.streams)
+        except TRANSPORT_ERRORS as exc:
+            logger.debug("live items are not kept: %s", shown(exc))
+            if now < self._waits_until:
+                return False
+        self._kept_since, self._waits_until = n_ups, None
+        return self._uplink.client is client
 
     def _parts(self, items: list[msgspec.Raw], limit: int) -> Iterator[list[msgspec.Raw]]:
         part: list[msgspec.Raw] = []
@@ -151,7 +173,7 @@ class LivePublisher:
 
     async def run(self) -> None:
         """Send until cancelled."""
-        while True:
+        while not is_cancelled():
             await asyncio.sleep(INTERVAL_S)
             await self.flush()
 

@@ -57,6 +57,7 @@ class Uplink:
         up: set while connected to a server that answers.
         down: set while not.
         came_up: set at each time the connection has come up; cleared by who waits for it.
+        n_ups: how often it has come up.
     """
 
     def __init__(self, sink: Sink, *, client_name: str, on_state: OnState) -> None:
@@ -66,16 +67,16 @@ class Uplink:
         self.down = asyncio.Event()
         self.down.set()
         self.came_up = asyncio.Event()
+        self.n_ups = 0
         self.state = SinkState(sink.name, "connecting")
         self._client_name = client_name
         self._on_state = on_state
         self._connection: Connection | None = None
-        self._was_up = False
 
     @property
     def unreachable(self) -> bool:
         """Whether there is nothing to wait for: no address, or a first attempt that failed."""
-        return self.state.status in ("absent", "down") and not self._was_up
+        return self.state.status in ("absent", "down") and not self.n_ups
 
     @property
     def client(self) -> Client | None:
@@ -136,7 +137,7 @@ class Uplink:
         (self.up if up else self.down).set()
         (self.down if up else self.up).clear()
         if up:
-            self._was_up = True
+            self.n_ups += 1
             self.came_up.set()
 
     def tell(self, status: SinkStatus, cause: str | None = None) -> None:

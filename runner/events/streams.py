@@ -39,7 +39,11 @@ def stream_configs(durable_subjects: Sequence[str], settings: StreamSettings = D
         max_bytes=settings.events.max_bytes,
         duplicate_window=settings.events.duplicate_window_sec,
     )
-    live = StreamConfig(
+    return [events, _live_config(settings)]
+
+
+def _live_config(settings: StreamSettings) -> StreamConfig:
+    return StreamConfig(
         name=LIVE_STREAM,
         subjects=[LIVE_SUBJECTS],
         retention=RetentionPolicy.LIMITS,
@@ -49,7 +53,6 @@ def stream_configs(durable_subjects: Sequence[str], settings: StreamSettings = D
         max_bytes=settings.live.max_bytes,
         duplicate_window=min(_LIVE_WINDOW_S, settings.live.max_age_sec),
     )
-    return [events, live]
 
 
 async def ensure_streams(
@@ -65,6 +68,11 @@ async def ensure_streams(
     """
     for config in stream_configs(durable_subjects, settings):
         await _ensure(js, config)
+
+
+async def ensure_live_stream(js: JetStreamContext, settings: StreamSettings = DEFAULTS) -> None:
+    """The same for the stream of live items alone, which the own broker has lost each time it was started again."""
+    await _ensure(js, _live_config(settings))
 
 
 async def stream_of(js: JetStreamContext, subject: str) -> str | None:

@@ -6,33 +6,41 @@ import asyncio
 import importlib
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any
 
-from runner import registry
 from runner.clock import Clock
-from runner.config import Profile
+from runner.config import EnvironmentEntry, Profile
+from runner.envs.probe import ServerState, probe
 from runner.errors import boundary
 from runner.events.control import HealthItem
 from runner.events.live import LivePublisher
 from runner.events.schema import EnvHealth, Gpu, Heartbeat, Host
+from runner.node.servers import Servers
+from runner.outlook import asked_at, foresee
 
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_S = 2.0
+ENVIRONMENTS = "the environments"
 HOST_EVERY, ENVS_EVERY = 2, 5
 """Heartbeats from one look at the machine, and at the environments, to the next."""
+
+
+def _nothing(env: str) -> None:
+    """This process started no server."""
 
 
 class Health:
     """Looks at the machine and the environments now and then, and remembers what was last seen."""
 
-    def __init__(self, profile: Profile, clock: Clock) -> None:
-        """Nothing was seen before the first ``tell``."""
+    def __init__(self, profile: Profile, clock: Clock, servers: Servers | None = None) -> None:
+        """Nothing was seen before the first ``tell``; ``servers`` are those that this node starts."""
         self._profile = profile
         self._clock = clock
+        self._servers = servers
         self._load = HostLoad()
         self._seen: dict[str, list[HealthItem]] = {}
         self._failures: dict[str, str] = {}
@@ -44,17 +52,33 @@ class Health:
 
     async def tell(self, live: LivePublisher) -> None:
         """Tell how this node is doing until cancelled; a look that fails is tried again the next time."""
-        for beat in itertools.count():
-            live.put(Heartbeat(at=self._clock.now()))
-            if beat % HOST_EVERY == 0:
-                self._look("the machine", self._machine, live)
-            if beat % ENVS_EVERY == 0:
-                self._look("the environments", self._environments, live)
-            await asyncio.sleep(HEARTBEAT_S)
+        self._look(ENVIRONMENTS, lambda: self._environments({}), live)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._tell_of_environments(live))
+            for beat in itertools.count():
+                live.put(Heartbeat(at=self._clock.now()))
+                if beat % HOST_EVERY == 0:
+                    self._look("the machine", self._machine, live)
+                await asyncio.sleep(HEARTBEAT_S)
 
-    def _look(self, at: str, probe: Callable[[], list[HealthItem]], live: LivePublisher) -> None:
+    async def _tell_of_environments(self, live: LivePublisher) -> None:
+        """Beside the heartbeat, as servers may take their time."""
+        addresses = {entry.name: place for _, entry in self._profile.listed() if (place := asked_at(entry)) is not None}
+        while True:
+            n_changes = self._n_changes
+            states = await asyncio.to_thread(probe, addresses)
+            self._look(ENVIRONMENTS, partial(self._environments, states), live)
+            for _ in range(ENVS_EVERY):
+                if self._n_changes == n_changes:
+                    await asyncio.sleep(HEARTBEAT_S)
+
+    @property
+    def _n_changes(self) -> int:
+        return 0 if self._servers is None else self._servers.n_changes
+
+    def _look(self, at: str, look: Callable[[], list[HealthItem]], live: LivePublisher) -> None:
         with boundary(partial(self._fail, at)):
-            self._seen[at] = items = probe()
+            self._seen[at] = items = look()
             self._failures.pop(at, None)
             for item in items:
                 live.put(item)
@@ -69,33 +93,36 @@ class Health:
     def _machine(self) -> list[HealthItem]:
         return [self._load.look(self._clock.now())]
 
-    def _environments(self) -> list[HealthItem]:
-        return [*environment_health(self._profile, self._clock.now())]
+    def _environments(self, states: Mapping[str, ServerState]) -> list[HealthItem]:
+        started = _nothing if self._servers is None else self._servers.cause
+        return [*environment_health(self._profile, self._clock.now(), states, started)]
 
 
-def environment_health(profile: Profile, at: datetime) -> list[EnvHealth]:
-    """One item per environment of the profile: whether it can be played embedded."""
-    installed = {name.lower() for name in registry.names(registry.ENVS)}
-    items: list[EnvHealth] = []
-    for _, entry in profile.listed():
-        missing = registry.missing_packages(entry.deps)
-        cause: str | None = None
-        if entry.name.lower() not in installed:
-            cause = "not installed"
-        elif missing:
-            cause = f"needs {', '.join(missing)}"
-        items.append(
-            EnvHealth(
-                at=at,
-                env=entry.name,
-                status="embedded" if cause is None else "down",
-                latency_s=None,
-                transport="embedded",
-                open=None,
-                cause=cause,
-            )
-        )
-    return items
+def environment_health(
+    profile: Profile, at: datetime, states: Mapping[str, ServerState], started: Callable[[str], str | None] = _nothing
+) -> list[EnvHealth]:
+    """One item per environment of the profile: whether it can be played, and where that would be now.
+
+    Args:
+        profile: what can be played.
+        at: when the servers were looked at.
+        states: what answers where the profile has a server.
+        started: what there is to say of a server that this node started.
+    """
+    return [_env_health(entry, at, states.get(entry.name), started(entry.name)) for _, entry in profile.listed()]
+
+
+def _env_health(entry: EnvironmentEntry, at: datetime, state: ServerState | None, started: str | None) -> EnvHealth:
+    outlook = foresee(entry, state)
+    return EnvHealth(
+        at=at,
+        env=entry.name,
+        status=outlook.status,
+        latency_s=None if state is None else state.latency_s,
+        transport=outlook.transport,
+        open=None if state is None else state.open,
+        cause=started or outlook.cause,
+    )
 
 
 class HostLoad:

@@ -22,6 +22,7 @@ from runner.events.control import (
     Op,
     Reply,
     Request,
+    ServerArgs,
     ShutdownArgs,
     StartArgs,
     SubmitActionArgs,
@@ -31,6 +32,7 @@ from runner.node.chunks import EpisodeFiles
 from runner.node.player import Player
 from runner.node.queue import BatchQueue, QueuedBatch
 from runner.node.requests import Refused, arguments, check_id, error_of, id_of, shown
+from runner.node.servers import Servers
 from runner.playing import CommandName
 from runner.spec import BatchSpec, resolve_environment
 from runner.store import is_id
@@ -54,6 +56,7 @@ class Operations:
     files: EpisodeFiles
     queue: BatchQueue
     player: Player
+    servers: Servers
     health: Callable[[], NodeHealth]
     stopping: Callable[[], bool]
     shutdown: Callable[[bool], object]
@@ -85,6 +88,8 @@ class Operations:
                 return self.files.chunk(episode.episode_id, episode.offset)
             case SubmitActionArgs() as action:
                 raise Refused("not_human", f"episode {action.episode_id} is not played by a person")
+            case ServerArgs() as server:
+                return (self.servers.start if request.op == "server_start" else self.servers.stop)(server.env)
             case ShutdownArgs() as shutdown:
                 self.shutdown(shutdown.drain)
                 return {}
@@ -129,6 +134,10 @@ class Operations:
             raise Refused("unknown_agent", f"there is no agent {args.agent!r} here", "ask list for the agents")
         if args.model is not None and args.model != self.profile.agent.model:
             raise Refused("unknown_model", f"there is no model {args.model!r} here", "ask list for the models")
+        if ":" in env and self.profile.find(env) is None:
+            raise Refused(
+                "refused", f"{env!r} is not in the profile {self.profile.id}", "ask list for the environments"
+            )
         return BatchSpec(
             env=resolve_environment(self.profile, env),
             agent=args.agent or "oracle",

@@ -13,11 +13,14 @@ from runner.node.queue import BatchQueue, QueuedBatch, Status
 from runner.observers import Observer
 from runner.playing import CommandName
 from runner.result import BatchResult, BatchStatus, Tally
+from runner.spec import BatchSpec
 from runner.store import UNRATED, EpisodeRecord
+from runner.transport import Choice, embedded
 from runner.types import BatchProgress, Item
 from runner.workspace import Workspace
 
 logger = logging.getLogger(__name__)
+logger.setLevel(logging.INFO)  # where each batch is played is worth a line
 
 RETRY_S = 1.0
 """Seconds until the queue is looked at again after something went wrong."""
@@ -40,14 +43,29 @@ class Announce:
     busy: Callable[[bool], None]
 
 
-class Player:
-    """Plays what the queue holds; ``stop`` leaves the running batch to be resumed."""
+def _embedded(spec: BatchSpec) -> Choice:
+    return embedded(spec.env, spec.mode)
 
-    def __init__(self, workspace: Workspace, queue: BatchQueue, announce: Announce) -> None:
+
+class Player:
+    """Plays what the queue holds; ``stop`` leaves the running batch to be resumed.
+
+    ``choose`` says where a batch that is about to begin is played; it may wait for a server.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        queue: BatchQueue,
+        announce: Announce,
+        *,
+        choose: Callable[[BatchSpec], Choice] = _embedded,
+    ) -> None:
         """Prepare; ``start`` begins to play."""
         self._workspace = workspace
         self._queue = queue
         self._announce = announce
+        self._choose = choose
         self._changed = threading.Condition()
         self._stopping = False
         self._draining = False
@@ -184,6 +202,8 @@ class Player:
         return next(claimed, None)
 
     def _play(self, queued: QueuedBatch) -> None:
+        choice = self._choose(queued.spec)
+        logger.info("batch %s: %s is played %s", queued.batch_id, queued.spec.env, choice.note)
         batch = Batch(
             queued.spec,
             self._workspace,
@@ -192,6 +212,7 @@ class Player:
             batch_id=queued.batch_id,
             battery_id=queued.battery_id,
             played=self._played(queued.batch_id),
+            choice=choice,
         )
         with self._changed:
             self._batch = batch

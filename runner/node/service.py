@@ -31,9 +31,12 @@ from runner.node.names import refuse_taken_name
 from runner.node.operations import Operations
 from runner.node.player import Announce, Player
 from runner.node.queue import BatchQueue, queued_ids
+from runner.node.servers import Servers
 from runner.node.state import NodeFile, StateLock
 from runner.node.stopping import end_playing, send_rest
 from runner.node.tasks import kept_going
+from runner.spec import BatchSpec
+from runner.transport import Choice, decide, entry_of
 from runner.unannounced import announce_complete
 from runner.workspace import Workspace
 
@@ -78,6 +81,7 @@ class Node:
         self._egress = egress
         self._idle_exit_s = idle_exit_s
         self._on_serving = on_serving
+        self._servers = Servers(profile, data_dir / "logs")
         self._stopping = asyncio.Event()
         self._at_once = asyncio.Event()
         self._drain = False
@@ -119,6 +123,7 @@ class Node:
             )
             broker.start()
             stack.callback(broker.stop)
+            stack.callback(self._servers.close)
             await self._serve(workspace, queue, announcer, broker, lock)
 
     async def _serve(
@@ -130,7 +135,7 @@ class Node:
         publisher = Publisher(announcer.outbox, sinks, subjects=announcer.names.all(), name=self._name)
         live = LivePublisher(publisher.uplinks, node=self._name, boot=workspace.boot)
         player = self._player(workspace, queue, announcer, live)
-        health = Health(self._profile, workspace.clock)
+        health = Health(self._profile, workspace.clock, self._servers)
         operations = self._operations(workspace, queue, player, health)
         served = asyncio.Event()
         home, away = self._heard(operations), self._heard(operations, commands=self._profile.nats.control)
@@ -147,6 +152,7 @@ class Node:
             await _in_time(served)
             lock.announce(self._node_file(workspace, broker))
             player.announce_missing(await asyncio.to_thread(announcer.outbox.known_ids))
+            self._servers.autostart()
             player.start()
             self._on_serving(self._node_file(workspace, broker))
             self._become("idle" if player.idle else "running", announcer)
@@ -193,7 +199,12 @@ class Node:
                 self._become("running" if playing else "idle", announcer)
 
         announce = Announce(item=live, record=announcer.record, result=announcer.result, busy=busy)
-        return Player(workspace, queue, announce)
+        return Player(workspace, queue, announce, choose=self._choose)
+
+    def _choose(self, spec: BatchSpec) -> Choice:
+        """Where a batch that is about to begin is played; a server that is just being started is waited for."""
+        self._servers.wait_for(spec.env, self._stopping.is_set)
+        return decide(entry_of(self._profile, spec.env), spec.env, spec.mode)
 
     def _operations(self, workspace: Workspace, queue: BatchQueue, player: Player, health: Health) -> Operations:
         loop = asyncio.get_running_loop()
@@ -202,6 +213,7 @@ class Node:
             files=EpisodeFiles(workspace.store, workspace.index),
             queue=queue,
             player=player,
+            servers=self._servers,
             health=lambda: self._health(workspace, health),
             stopping=self._stopping.is_set,
             shutdown=lambda drain: loop.call_soon_threadsafe(partial(self.stop, drain=drain)),

@@ -13,12 +13,21 @@ FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "agentgym-wire"
 
 
 class Exchange(msgspec.Struct, frozen=True):
-    """One request to a server and its reply; ``sent`` and ``received`` are decoded JSON."""
+    """One request to a server and its reply.
 
+    Attributes:
+        sent: the decoded JSON of the request, or its text where it was none; empty where it had no body.
+        received: the decoded JSON of the reply, or its text where it was none.
+        body: the reply's text as it came.
+    """
+
+    method: str
     path: str
-    sent: dict[str, Any]
+    sent: Any
     status: int
+    content_type: str
     received: Any
+    body: str
 
     @property
     def kind(self) -> str:
@@ -39,5 +48,20 @@ def exchanges(name: str) -> list[Exchange]:
 
 def _exchange(row: dict[str, Any]) -> Exchange:
     request, response = row["request"], row["response"]
-    sent = json.loads(request["body"]) if request["body"] else {}
-    return Exchange(request["path"], sent, response["status"], json.loads(response["body"]))
+    sent, kind, body = request["body"], response["headers"]["content-type"], response["body"]
+    return Exchange(
+        method=request["method"],
+        path=request["path"],
+        sent=_decoded(sent) if sent else {},
+        status=response["status"],
+        content_type=kind,
+        received=_decoded(body),
+        body=body,
+    )
+
+
+def _decoded(text: str) -> Any:  # noqa: ANN401 - any JSON
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -15,7 +15,7 @@ from runner.types import Limits, Outcome
 from runner.workspace import Workspace
 
 EXPECTED: dict[str, dict[str, list[int]]] = json.loads(Path(__file__).with_name("solved_by_oracle.json").read_text())
-AT_LEAST = {"Maze": 20, "Wordle": 18, "TextCraft": 20, "BabyAI": 17, "WebShop": 20, "SQLGym": 20}
+AT_LEAST = {"ALFWorld": 20, "Maze": 20, "Wordle": 18, "TextCraft": 20, "BabyAI": 17, "WebShop": 20, "SQLGym": 20}
 
 
 @pytest.mark.parametrize("max_rounds", [15, 100])

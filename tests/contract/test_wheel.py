@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-EMBEDDED = ["BabyAI", "Maze", "SQLGym", "TextCraft", "WebShop", "Wordle"]
+EMBEDDED = ["ALFWorld", "BabyAI", "Maze", "SQLGym", "TextCraft", "WebShop", "Wordle"]
 
 
 def run(command: list[str], cwd: Path) -> str:
@@ -51,10 +51,10 @@ def test_the_wheel_carries_profiles_licences_and_both_commands(installed: Path, 
     assert listed["profile"] == "field-runner-4090"
     code = (
         "from runner.resources import shipped\n"
-        "for name in ('sqlgym', 'textcraft', 'webshop', 'wordle'):\n"
+        "for name in ('alfworld', 'sqlgym', 'textcraft', 'webshop', 'wordle'):\n"
         "    print(len(shipped('data', name, 'LICENSE').read_text()) > 100)"
     )
-    assert run([str(installed / "python"), "-c", code], tmp_path).split() == ["True"] * 4
+    assert run([str(installed / "python"), "-c", code], tmp_path).split() == ["True"] * 5
     console = subprocess.run(
         [str(installed / "agentgym-tui"), "launch"], capture_output=True, text=True, timeout=60, check=False
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,23 +9,20 @@ import pytest
 from runner.envs.sqlgym import SQLGym
 from runner.types import Action
 from tests.bird_sample import write_bird
-from tests.contract.recordings import FOLDER
+from tests.contract.recordings import exchanges
 
 FIRST_OF_DEV = 9428
 """The number of the first task of BIRD's second part; here each part has one task."""
 
 
 def test_every_recorded_text_is_reproduced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not FOLDER.is_dir():
-        pytest.skip(f"no recorded exchanges: the folder {FOLDER} is missing")
     monkeypatch.setenv("AGENTENV_SQLGYM_BIRD_PATH", str(write_bird(tmp_path)))
     env = SQLGym(mode="compat")
     compared = {"reset": 0, "step": 0}
-    for row in map(json.loads, (FOLDER / "sqlgym_fakebird.jsonl").read_text("utf-8").splitlines()):
-        kind = row["request"]["path"].removeprefix("/")
-        if row["response"]["status"] != 200 or kind not in compared:
+    for exchange in exchanges("sqlgym_fakebird.jsonl"):
+        kind, sent, received = exchange.kind, exchange.sent, exchange.received
+        if kind not in compared:
             continue
-        sent, received = json.loads(row["request"]["body"]), json.loads(row["response"]["body"])
         if kind == "reset":
             chat = env.reset(task_index={0: 0, FIRST_OF_DEV: 1}[sent["item_id"]])
             assert [chat[0]["content"], None] == received

@@ -125,13 +125,15 @@ async def test_who_comes_late_learns_at_once_how_the_node_is(tmp_path: Path) -> 
     async def take(message: Msg) -> None:
         heard.extend(item["kind"] for item in json.loads(message.data)["items"])
 
-    with NodeProcess(tmp_path / "data") as node:
+    profile = tmp_path / "odd.yaml"
+    profile.write_text(json.dumps({"id": "odd", "environments": {"moderate": [{"name": "Maze"}, {"name": "Nowhere"}]}}))
+    with NodeProcess(tmp_path / "data", "--config", str(profile)) as node:
         async with await node.connect() as connection:
             await connection.client.subscribe("agentgym.live.health.v1.n1", cb=take)
             items = (await node.request(connection, "health"))["items"]
             envs = {item["env"]: item["status"] for item in items if item["kind"] == "env.health"}
             assert envs["Maze"] == "embedded"
-            assert envs["ALFWorld"] == "down"
+            assert envs["Nowhere"] == "down"
             (host,) = (item for item in items if item["kind"] == "host")
             assert 0 < host["ram"] <= 100
             async with asyncio.timeout(20):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agentgym_tui.sessions.session import Control, ControlFailed, Library, Order, Unusable
 from agentgym_tui.store.run_store import RunStore
-from agentgym_tui.store.state import Episode
+from agentgym_tui.store.state import Episode, Link
 from runner.errors import StoreError
 from runner.events.control import BatchState, NodeList, StartArgs
 from runner.store.database import EpisodeRow
@@ -139,6 +139,7 @@ def files_session(n: int = 3) -> FakeSession:
     """Stored episodes, and nobody to ask."""
     session = FakeSession(RunStore(now=FakeClock()), read_only="these are files: nothing can be started here")
     session.title, session.control, session.files = "/srv/runs", None, FakeLibrary(n)
+    session.store.set_link(Link("none", "files"))
     session.library = session.files
     return session
 

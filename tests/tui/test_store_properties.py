@@ -13,8 +13,10 @@ from agentgym_tui.store.rewards import N_POINTS
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Episode
 from agentgym_tui.store.steps import episode_size
-from agentgym_tui.views import tables as views
+from agentgym_tui.views import status, tables
 from agentgym_tui.views.cells import Line
+from agentgym_tui.views.reward_plot import reward_lines
+from agentgym_tui.views.welcome import welcome_lines
 from runner.events.control import NodeHealth, NodeList
 from runner.events.seen import Seen
 from tests.tui.bus_messages import HEALTHS, LISTS, SEEN, TEXTS
@@ -86,19 +88,20 @@ def check_bounds(store: RunStore) -> None:
 def everything_shown(store: RunStore) -> Iterable[Line]:
     for width in WIDTHS:
         bounded = [
-            views.status_line(store, "title \x1b[2J\n", width),
-            views.progress_line(store.active_batch(), width),
-            *(views.progress_line(batch, width) for batch in store.batches.values()),
-            *(views.running_line(store, each, width) for each in [None, *store.episodes.values()]),
-            *(shown for points in store.rewards.values() for shown in views.reward_lines(list(points), width, 6)),
+            status.status_line(store, "title \x1b[2J\n", width),
+            status.progress_line(store.active_batch(), width),
+            *(status.progress_line(batch, width) for batch in store.batches.values()),
+            *(status.running_line(store, each, width) for each in [None, *store.episodes.values()]),
+            *status.status_lines(store, "title \x1b[2J\n", width, n_why=3),
+            *(welcome_lines(store, width) if width >= 80 else ()),
+            *(shown for points in store.rewards.values() for shown in reward_lines(list(points), width, 6)),
         ]
         for shown in bounded:
             assert sum(cell_len(cell.text) for cell in shown) <= width
         yield from bounded
-    yield from views.empty_lines(store)
-    environments = views.EnvRows(store)
+    environments = tables.EnvRows(store)
     yield from (environments.line(index, 80) for index in range(len(environments)))
     for each in store.episodes.values():
-        steps = views.StepRows(each)
+        steps = tables.StepRows(each)
         assert len({steps.key(index) for index in range(len(steps))}) == len(steps)
         yield from (steps.line(index, 80) for index in range(len(steps)))

@@ -5,9 +5,9 @@ from itertools import pairwise
 import pytest
 
 from agentgym_tui.views.episode import blocks
-from agentgym_tui.widgets.transcript import BADGE, BlockRows, Transcript
+from agentgym_tui.widgets.transcript import BlockRows, Transcript
 from agentgym_tui.widgets.waterfall import Waterfall
-from agentgym_tui.widgets.widths import cells, fit, wrap
+from agentgym_tui.views.widths import cells, fit, wrap
 from runner.types import Action
 from tests.tui.line_views import rows, shown, top
 from tests.tui.samples import episode, hostile_episode, span, step, user
@@ -69,7 +69,7 @@ async def test_blocks_have_headings_and_wrapped_text() -> None:
             "  jumps over the lazy",
             "  dog",
             "",
-            f"■ action  {BADGE}"[:21].rstrip(),
+            f"■ action  {BADGE.text}"[:21].rstrip(),
             "  bad␛[2J",
             "",
         ]

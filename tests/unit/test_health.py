@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import cast
 
 import psutil
@@ -11,11 +13,13 @@ import pytest
 
 from runner.clock import Clock
 from runner.config import EnvironmentEntry, Environments, Profile
+from runner.envs.probe import probe
 from runner.events.live import LivePublisher
 from runner.events.live_items import EnvHealth, Heartbeat, Host, LiveItem
 from runner.node import health, tasks
 from runner.node.health import Health
 from runner.node.tasks import kept_going
+from tests.serving import serving
 
 PROFILE = Profile(
     id="p", environments=Environments(lightweight=(EnvironmentEntry(name="Maze"), EnvironmentEntry(name="Gone")))
@@ -50,8 +54,8 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def telling(told: Told) -> AsyncIterator[Health]:
-    looked = Health(PROFILE, Clock())
+async def telling(told: Told, profile: Profile = PROFILE) -> AsyncIterator[Health]:
+    looked = Health(profile, Clock())
     assert looked.latest == []
     task = asyncio.create_task(looked.tell(cast(LivePublisher, told)))
     try:
@@ -66,12 +70,42 @@ async def test_everything_is_told_at_the_first_beat_and_remembered() -> None:
     told = Told()
     async with telling(told) as looked:
         await told.until(lambda: told.count(Host) == 1)
-        await told.until(lambda: told.count(EnvHealth) == 2)
-        assert told.count(Heartbeat) == 1
+        await told.until(lambda: told.count(EnvHealth) >= 2)
+        assert told.count(Heartbeat) >= 1
         envs = {item.env: item for item in looked.latest if isinstance(item, EnvHealth)}
         assert (envs["Maze"].status, envs["Gone"].status, envs["Gone"].cause) == ("embedded", "down", "not installed")
         await told.until(lambda: told.count(Host) >= 3)
         assert sum(isinstance(item, Host) for item in looked.latest) == 1
+
+
+def _with_server(url: str) -> Profile:
+    entry = EnvironmentEntry(name="Maze", base_url=url, transport="http")
+    return Profile(id="p", environments=Environments(lightweight=(entry,)))
+
+
+async def test_a_server_is_told_of_with_what_it_says() -> None:
+    told = Told()
+    with serving(["Maze"]) as urls:
+        async with telling(told, _with_server(urls["Maze"])) as looked:
+            await told.until(lambda: told.count(EnvHealth) >= 2)
+            (env,) = (item for item in looked.latest if isinstance(item, EnvHealth))
+    first = next(item for item in told.items if isinstance(item, EnvHealth))
+    assert (first.status, first.transport, first.latency_s) == ("unknown", "http", None)
+    assert (env.status, env.transport, env.open, env.cause) == ("up", "http", 0, None)
+    assert env.latency_s is not None
+
+
+async def test_a_server_that_hangs_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told()
+    monkeypatch.setattr(health, "probe", partial(probe, within_s=0.3))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        async with telling(told, _with_server(url)) as looked:
+            await told.until(lambda: told.count(Heartbeat) >= 5)
+            assert told.count(EnvHealth) == 1
+            await told.until(lambda: told.count(EnvHealth) >= 2)
+            (env,) = (item for item in looked.latest if isinstance(item, EnvHealth))
+    assert (env.status, env.transport, bool(env.cause)) == ("down", "http", True)
 
 
 async def test_a_look_that_fails_is_said_once_and_tried_again(

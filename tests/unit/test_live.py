@@ -13,10 +13,11 @@ from nats.aio.msg import Msg
 from runner.events.live import MAX_MESSAGE, LivePublisher
 from runner.events.live_items import Heartbeat, LiveBatch, TokenText
 from runner.events.outbox import Outbox
+from runner.events.subjects import LIVE_STREAM
 from runner.types import EpisodeStarted, TimestepPlayed
 from tests.contract.schemas import validate
 from tests.nats_server import NatsServer
-from tests.publishing import NOW, client_of, outbox_in, publishing, sink
+from tests.publishing import NOW, client_of, outbox_in, publishing, sink, stored
 from tests.store_samples import header, step
 
 WAIT_S = 20.0
@@ -136,6 +137,23 @@ async def test_the_oldest_are_left_out_and_counted_while_nobody_takes_them(serve
             publisher.put(token(1000))
             await _until(lambda: heard.seqs("token")[-1:] == [1000])
             assert heard.batches("token")[-1].dropped == publisher.dropped[0] >= dropped
+
+
+async def test_what_is_told_as_soon_as_the_own_broker_is_back_is_kept_there(tmp_path: Path, outbox: Outbox) -> None:
+    with NatsServer(tmp_path / "own") as server:
+        async with publishing(outbox, sink(server, "local")) as running:
+            (uplink,) = running.publisher.uplinks
+            publisher = LivePublisher([uplink], node="node1", boot="boot1")
+            await running.state("up")
+            for seq in range(2):
+                await _until(uplink.up.is_set)
+                publisher.put(token(seq))
+                while publisher._feeds[0].queue._items:
+                    await publisher.flush()
+                (kept,) = await stored(server, LIVE_STREAM)
+                assert msgspec.json.decode(kept.data, type=LiveBatch).items == [token(seq)]
+                server.restart()
+                await _until(uplink.down.is_set)
 
 
 def _put_all(publisher: LivePublisher, n: int) -> None:

@@ -22,6 +22,7 @@ from runner.node.chunks import CHUNK_BYTES, EpisodeFiles
 from runner.node.operations import Operations, derived_batch_id
 from runner.node.player import Announce, Player
 from runner.node.queue import BatchQueue, QueuedBatch
+from runner.node.servers import Servers
 from runner.spec import BatchSpec
 from runner.store import is_id
 from runner.store.files import read
@@ -93,11 +94,13 @@ def ask(workspace: Workspace) -> Iterator[Callable[..., Any]]:
     def fail() -> NodeHealth:
         raise RuntimeError(f"no {HOSTILE} health {'x' * 5000}")
 
+    profile = Profile(id="p", environments=Environments(lightweight=(EnvironmentEntry(name="Maze"),)))
     asked = Operations(
-        profile=Profile(id="p", environments=Environments(lightweight=(EnvironmentEntry(name="Maze"),))),
+        profile=profile,
         files=EpisodeFiles(workspace.store, workspace.index),
         queue=queue,
         player=Player(workspace, queue, Announce(item=ignore, record=ignore, result=ignore, busy=ignore)),
+        servers=Servers(profile, workspace.data_dir / "logs"),
         health=fail,
         stopping=lambda: False,
         shutdown=ignore,

@@ -6,12 +6,20 @@ from collections.abc import Iterator
 
 from rich.cells import cell_len, set_cell_size, split_graphemes
 
+from agentgym_tui.clean import Safe
+from agentgym_tui.views.cells import Line
+
 _CUT = "…"
 
 
 def cells(text: str) -> int:
     """How many columns a text takes."""
     return len(text) if text.isascii() else cell_len(text)
+
+
+def line_width(line: Line) -> int:
+    """How many columns the cells of a line take."""
+    return sum(cells(cell.text) for cell in line)
 
 
 def fit(text: str, width: int, *, right: bool = False) -> str:
@@ -22,6 +30,41 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
     if width <= 0:
         return ""
     return set_cell_size(text, width - 1) + _CUT
+
+
+def cut(text: Safe, width: int) -> Safe:
+    """A text that is at most ``width`` columns wide, without its end if need be."""
+    return text if cells(text) <= width else Safe(fit(text, width))
+
+
+def cut_start(text: Safe, width: int) -> Safe:
+    """The same without its beginning, as for paths."""
+    return text if cells(text) <= width else _short(text, width, 0)
+
+
+def cut_middle(text: Safe, width: int) -> Safe:
+    """The same without its middle, as for names that begin alike."""
+    return text if cells(text) <= width else _short(text, width, (width - 1) // 2)
+
+
+def _short(text: Safe, width: int, n_first: int) -> Safe:
+    """``n_first`` columns of the beginning, the rest of the end."""
+    if width <= 0:
+        return Safe("")
+    head, rest = set_cell_size(text, n_first), width - 1 - n_first
+    start = len(text)
+    while start and cells(text[start - 1 :]) <= rest:
+        start -= 1
+    return Safe(f"{head}{_CUT}{text[start:]}")
+
+
+def wrapped(text: Safe, width: int, limit: int) -> list[Safe]:
+    """A text of some lines as at most ``limit`` rows of ``width`` columns; what has no room is cut and says so."""
+    parts = text.split("\n")
+    rows = [Safe(line[start:stop]) for line in parts for start, stop in wrap(line, width)]
+    if len(rows) <= limit:
+        return rows
+    return [*rows[: limit - 1], cut(Safe(" ".join(rows[limit - 1 :])), width)] if limit > 0 else []
 
 
 def wrap(text: str, width: int) -> list[tuple[int, int]]:

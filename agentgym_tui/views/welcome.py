@@ -1,0 +1,114 @@
+"""What an empty console says: what to press, and what is missing, each with what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from agentgym_tui.clean import Safe, join, line, own
+from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.views.cells import Cell, Line, Tone
+from agentgym_tui.views.numbers import counted
+from agentgym_tui.views.segments import told, told_rows
+from agentgym_tui.views.status import LINKS
+from agentgym_tui.views.widths import line_width, wrapped
+
+KEYS: Final = (
+    ("r", "play the selected environment once"),
+    ("R", "choose what to play and how"),
+    ("b", "play all environments of a tier"),
+)
+"""What one may press in an empty console, as ``keymap`` has it; that module imports Textual."""
+
+LOOKING_KEYS: Final = (
+    ("2", "what is stored and what runs"),
+    ("?", "all keys of this screen"),
+    ("q", "leave; asks when episodes run"),
+)
+"""The same where nothing can be played."""
+
+MAX_ENVS: Final = 12
+MAX_MODELS: Final = 4
+MAX_ROWS: Final = 12
+"""Of one cause."""
+
+
+class Missing(NamedTuple):
+    """What is missing, in a line or some, and what to press or to type: ``command``, and what that does."""
+
+    what: Safe
+    command: Safe = own("")
+    about: Safe = own("")
+    tone: Tone = "warn"
+
+
+def welcome_lines(store: RunStore, width: int, read_only: str = "") -> list[Line]:
+    """For a console that has no episode to watch; ``read_only`` is why nothing can be played from here, or ""."""
+    keys: Sequence[Line] = [
+        [Cell(own(f"  {key}  "), "accent"), Cell(own(what))] for key, what in (LOOKING_KEYS if read_only else KEYS)
+    ]
+    begin: list[Line] = [[Cell(_head(store, read_only), "head")], *keys]
+    if read_only:
+        begin += [[Cell(row, "dim")] for row in wrapped(told(read_only), width, MAX_ROWS)]
+    broken = [row for each in _link(store, read_only) for row in _rows(each, width)]
+    lacking = [row for each in _lacking(store, read_only) for row in _rows(each, width)]
+    missing: Line = [Cell(own("Missing"), "head")]
+    if store.link.status == "failed":
+        return [missing, *broken, *lacking, (), *begin]
+    return [*begin, *([(), missing, *broken, *lacking] if broken or lacking else [])]
+
+
+def _head(store: RunStore, read_only: str) -> Safe:
+    press = own(". Press" if not read_only else ". These keys help:")
+    if store.n_stored:
+        return join([own("Nothing runs now; "), own("2 lists "), counted(store.n_stored, "stored episode"), press])
+    if store.n_stored is None:
+        return join([own("Nothing was heard of yet" if read_only else "Nothing runs yet"), press])
+    return join([own("Nothing has been played yet"), press])
+
+
+def _link(store: RunStore, read_only: str) -> Iterator[Missing]:
+    status = store.link.status
+    if status in ("connected", "none"):
+        return
+    text, tone = LINKS[status]
+    what = join([text, own(": "), told_rows(store.link.cause)]) if store.link.cause else text
+    if read_only:
+        yield Missing(what, own("agentgym-tui watch --nats URL" if status == "failed" else ""), tone=tone)
+    elif status in ("failed", "disconnected"):
+        yield Missing(what, own("N"), own("tries again" if status == "failed" else "starts the node again"), tone)
+    else:
+        yield Missing(what, tone=tone)
+
+
+def _lacking(store: RunStore, read_only: str) -> Iterator[Missing]:
+    """Models first: there are few."""
+    oracle = (own(""), own("")) if read_only else (own("R"), own("agent oracle plays without a model"))
+    models = [(endpoint, cause) for endpoint, (status, cause) in store.models.items() if status in ("down", "wrong")]
+    for endpoint, cause in models[:MAX_MODELS]:
+        yield Missing(join([own("model "), told(endpoint, 60), _because(cause)]), *oracle)
+    if store.nodes and not store.models and not read_only:
+        yield Missing(own("no model is checked"), *oracle)
+    for env in [env for env in store.envs.values() if env.status in ("down", "wrong")][:MAX_ENVS]:
+        what = join([line(env.name, 40), _because(env.cause or env.status)])
+        yield Missing(what, own("agentgym-runner --list-envs"))
+
+
+def _because(cause: str | None) -> Safe:
+    return join([own(": "), told_rows(cause)]) if cause else own("")
+
+
+def _rows(missing: Missing, width: int) -> Iterator[Line]:
+    """The command follows where there is room, else it has a line of its own."""
+    command: list[Cell] = []
+    if missing.command:
+        about = [Cell(join([own("  "), missing.about]), "dim")] if missing.about else []
+        command = [Cell(own("  → "), "dim"), Cell(missing.command, "accent"), *about]
+    rows: list[list[Cell]] = [
+        [Cell(own("  ")), Cell(row, missing.tone)] for row in wrapped(missing.what, width - 2, MAX_ROWS)
+    ]
+    if rows and command and line_width([*rows[-1], *command]) <= width:
+        rows[-1] += command
+    elif command:
+        rows.append([Cell(own("  ")), *command])
+    yield from rows

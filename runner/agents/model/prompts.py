@@ -1,0 +1,145 @@
+"""What a model is told before the first observation: the rules of each environment and how to answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from runner.agents.model.parsing import Style, style_of
+from runner.inference.loose import as_dict, as_text
+from runner.text import one_line
+from runner.types import ToolSchema
+
+
+class Guide(NamedTuple):
+    """The rules of an environment, and which texts are its actions."""
+
+    rules: str
+    actions: str
+
+
+_GUIDES = {
+    "alfworld": Guide(
+        "You do a household task in a room. Your task is in the first observation; it is done as soon as its goal is "
+        "reached. You can carry one object at a time. Go to a receptacle to see what is on it, and open it if it is "
+        "closed, to look in it, take from it or put into it. To heat, cool or clean an object, carry it to a "
+        "microwave, a fridge or a sinkbasin and use that command there. To examine an object under a lamp, carry it "
+        'and use the lamp. "Nothing happens." means that the action was not possible. You have 50 actions.',
+        "The action is one from the list of available actions that ends each observation, exactly as it stands there, "
+        "such as: go to fridge 1",
+    ),
+    "babyai": Guide(
+        "You are in a grid world of rooms and have to reach the goal that the first observation names. You see only "
+        'what is ahead of you; positions are told as seen from you. "go to", "pickup", "go through" and "toggle and '
+        'go through" walk to a target in view by themselves. You can carry one object. A locked door opens with the '
+        "key of its colour in your hands. What is not in view may be behind you or behind a door: turn or go through "
+        "doors to look for it. The task is over as soon as the goal is reached.",
+        "The action is one from the list of available actions that ends each observation, exactly as it stands there, "
+        "such as: pickup red ball 1",
+    ),
+    "maze": Guide(
+        "You walk through a maze to its goal, in as few moves as you can. Each observation tells the goal, your "
+        "position and the walls around you. A position is a row and a column: move down adds 1 to the first number, "
+        "move up takes 1 off; move right adds 1 to the second, move left takes 1 off. A move into a wall leaves you "
+        "where you are and still counts. You have 50 moves. The way to the goal may lead away from it, so remember "
+        "where you have been and do not go back and forth.",
+        "The action is one of: move up, move down, move left, move right",
+    ),
+    "sqlgym": Guide(
+        "You answer a question about a database with one SQLite query. The first observation describes the tables, "
+        "their columns and keys, and then asks. You have a single try: the rows of your query are compared with those "
+        "that were asked for. Select exactly the columns that were asked for and nothing else, and quote names with "
+        "spaces or other special characters with double quotes. The database can only be read.",
+        "The action is one SQL statement.",
+    ),
+    "textcraft": Guide(
+        "You craft an item of Minecraft. The first observation lists crafting commands and names the goal; crafting "
+        "that item ends the task. An item that has a crafting command cannot be got, it has to be crafted; everything "
+        "else can be got from the world in any number. A crafting command needs exactly its ingredients, which you "
+        "have to hold, and is one crafting with the counts as listed; repeat it for more. Where an ingredient is a "
+        "kind of item, such as planks, name one of that kind, such as oak planks. Work backwards from the goal first. "
+        "The list has crafting commands that you do not need.",
+        "The action is one of: get <count> <item>, craft <count> <item> using <count> <item>, <count> <item> …, or "
+        "inventory. For example: craft 4 oak planks using 1 oak log",
+    ),
+    "webshop": Guide(
+        "You shop for what an instruction asks for. Parts of a page are separated by [SEP]. Search with a few "
+        "keywords, click a product by its number (such as B0UJ7A40JW), click the value of every option that the "
+        "instruction names (such as a colour or a size), and then click Buy Now, which ends the task. The product has "
+        "to be of the right kind, with all the attributes and options asked for, below the price; Description and "
+        "Features tell more. < Prev goes back. An action that is not possible shows the same page again. Buy the best "
+        "match you have found rather than nothing.",
+        "The action is one of: search[<keywords>] or click[<something on the page>]. For example: click[Buy Now]",
+    ),
+    "wordle": Guide(
+        "You find a hidden English word of five letters with at most six guesses. After each guess its letters are "
+        "marked in order: g = right letter in the right place, y = in the word but in another place, b = not in the "
+        'word, or not once more. A guess that is not a known word is answered with "invalid word" and uses up a '
+        "guess. Each guess should fit all marks so far.",
+        "The action is the word alone, five lower-case letters, such as: crane",
+    ),
+}
+_FORMS: dict[Style, str] = {
+    **dict.fromkeys(("once", "first", "last"), "Thought: <why, in a few words>\nAction: <action>"),
+    "sql": "Thought: <why, in a few words>\nAction:\n```sql\n<query>\n```",
+    "fence": "Thought: <why, in a few words>\nAction: ```<action>```",
+    "raw": "<action>",
+}
+_AS_CALL = 'The action is a JSON object with the name and the arguments, such as: {"name": "…", "arguments": {…}}'
+
+
+def instructions(env: str, schemas: Sequence[ToolSchema], *, as_calls: bool) -> str:
+    """The system message for an environment.
+
+    Args:
+        env: its name in any case; one that is not known here is explained by its tools alone.
+        schemas: its tools.
+        as_calls: whether the model is to call them; it is told as well what to do where it cannot.
+    """
+    guide = _GUIDES.get(env.lower()) or Guide(f"You act in the environment {one_line(env)}.", _actions_of(schemas))
+    form = f"{_FORMS[style_of(env)]}\n\n{guide.actions}{_words_of(env, schemas)}"
+    if as_calls:
+        how = "Answer each observation with exactly one tool call. Only where you cannot call tools, write instead:"
+    else:
+        how = "Answer each observation with exactly one action and nothing after it, in this form:"
+    return f"{guide.rules}\n\n{how}\n\n{form}"
+
+
+def _words_of(env: str, schemas: Sequence[ToolSchema]) -> str:
+    """What only Wordle's tool tells: which words can be guessed."""
+    return "".join(f"\n{_function(schema)[1]}" for schema in schemas) if env.lower() == "wordle" else ""
+
+
+def _actions_of(schemas: Sequence[ToolSchema]) -> str:
+    """The tools as actions; one that takes a single text is that text."""
+    match [list(_parameters(schema).values()) for schema in schemas]:
+        case []:
+            return "The action is a text."
+        case [[only]] if only.get("type") == "string":
+            return f"The action is a text. {_function(schemas[0])[1]}"
+    told = "\n".join(_told(schema) for schema in schemas)
+    return f"{_AS_CALL}\n\nThere are:\n{told}"
+
+
+def _told(schema: ToolSchema) -> str:
+    name, description = _function(schema)
+    parameters = ", ".join(f"{key}: {_kind(value)}" for key, value in _parameters(schema).items())
+    return f"- {name}({parameters}): {description}"
+
+
+def _function(schema: ToolSchema) -> tuple[str, str]:
+    function = as_dict(schema.get("function"))
+    return as_text(function.get("name")), as_text(function.get("description"))
+
+
+def _parameters(schema: ToolSchema) -> dict[str, dict[str, Any]]:
+    parameters = as_dict(as_dict(schema.get("function")).get("parameters"))
+    return {str(name): as_dict(value) for name, value in as_dict(parameters.get("properties")).items()}
+
+
+def _kind(parameter: dict[str, Any]) -> str:
+    choices = parameter.get("enum")
+    if isinstance(choices, list):
+        return " or ".join(map(str, choices))
+    described = as_text(parameter.get("description"))
+    return (as_text(parameter.get("type")) or "any") + (f" ({described})" if described else "")

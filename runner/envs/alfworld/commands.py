@@ -1,0 +1,85 @@
+"""The commands of ALFWorld, and the words of AgentGym's server, whose version is older."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from runner.envs.grammar import Command, Grammar
+from runner.types import Mode
+
+_NAME = "[a-z]{1,40} [0-9]{1,4}"
+
+
+def _name(example: str) -> dict[str, Any]:
+    return {"type": "string", "pattern": f"^{_NAME}$", "description": f'A name with its number, as in "{example}".'}
+
+
+_THING, _PLACE = {"object": _name("mug 1")}, {"receptacle": _name("cabinet 2")}
+_BOTH = _THING | _PLACE
+
+
+def _command(template: str, description: str, parameters: dict[str, dict[str, Any]]) -> Command:
+    """A command whose tool is named by the words before the first parameter."""
+    holes = {name: f"(?P<{name}>{_NAME})" for name in parameters}
+    name = template.partition(" {")[0].replace(" ", "_")
+    return Command(name, description, template, re.compile(template.format(**holes)), parameters)
+
+
+def _commands(put: str) -> list[Command]:
+    """All but ``help``; ``put`` is the template of the command that lets go of something."""
+    return [
+        _command("go to {receptacle}", "Go to a receptacle and see what is there.", _PLACE),
+        _command("open {receptacle}", "Open the receptacle you are at and see what is in it.", _PLACE),
+        _command("close {receptacle}", "Close the receptacle you are at.", _PLACE),
+        _command("take {object} from {receptacle}", "Pick up an object; you can carry only one.", _BOTH),
+        Command(
+            name="put",
+            description="Put what you carry in or on the receptacle you are at; it has to be open.",
+            template=put,
+            pattern=re.compile(rf"(?:put|move) (?P<object>{_NAME}) (?:in/on|in|on|to) (?P<receptacle>{_NAME})"),
+            parameters=_BOTH,
+        ),
+        _command("heat {object} with {receptacle}", "Heat what you carry with the microwave you are at.", _BOTH),
+        _command("cool {object} with {receptacle}", "Cool what you carry with the fridge you are at.", _BOTH),
+        _command("clean {object} with {receptacle}", "Clean what you carry with the sinkbasin you are at.", _BOTH),
+        _command(
+            "slice {object} with {blade}",
+            "Slice an object with the knife you carry.",
+            _THING | {"blade": _name("knife 1")},
+        ),
+        _command("use {object}", "Turn on a lamp.", {"object": _name("desklamp 1")}),
+        _command(
+            "examine {thing}",
+            "Look closely at the receptacle you are at or the object you carry.",
+            {"thing": _name("mug 1")},
+        ),
+        _command("look", "See where you are.", {}),
+        _command("inventory", "See what you carry.", {}),
+    ]
+
+
+_EXPECTED = (
+    "one of the available actions, such as go to <receptacle>, open <receptacle>, take <object> from <receptacle>, "
+    "{put}, heat <object> with <receptacle>, use <object>, look or inventory"
+)
+_HELP = _command("help", "See what can be done.", {})
+
+STRICT = Grammar(
+    [*_commands("move {object} to {receptacle}"), _HELP], _EXPECTED.format(put="move <object> to <receptacle>")
+)
+COMPAT = Grammar(_commands("put {object} in/on {receptacle}"), _EXPECTED.format(put="put <object> in/on <receptacle>"))
+GRAMMARS: dict[Mode, Grammar] = {"strict": STRICT, "compat": COMPAT}
+
+
+def told_as_agentgym(text: str) -> str:
+    """An observation as AgentGym's server words it: no arrival, no empty lines, ``put`` for ``move``."""
+    text = re.sub(rf"\AYou arrive at {_NAME}\. ", "", text)
+    text = re.sub(rf"\AYou move the ({_NAME}) to the ({_NAME})\.\Z", r"You put the \1 in/on the \2.", text)
+    return text.replace("\n\n", "\n")
+
+
+def listed_as_agentgym(commands: list[str]) -> list[str]:
+    """The admissible commands in AgentGym's version, which knows no ``help``, sorted."""
+    moved = (re.sub(rf"\Amove ({_NAME}) to ", r"put \1 in/on ", command) for command in commands if command != "help")
+    return sorted(moved)

@@ -1,0 +1,194 @@
+"""The rules of ALFWorld 0.4.2 for rooms where everything lies in or on a receptacle."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TypeAlias
+
+from runner.envs.alfworld.scene import APPLIANCES, TREATMENTS, Goal, Scene, Treatment, kind_of, listing_order
+
+NOTHING_HAPPENS = "Nothing happens."
+HELP = (
+    "You can look around, check your inventory, go to a receptacle, open or close it, take an object from it, move an "
+    "object to it, examine it or what you carry, use a lamp, clean, heat or cool what you carry with the right "
+    "appliance, and slice something with the knife you carry."
+)
+
+Move: TypeAlias = Callable[[], str]
+
+
+class LocalGame:
+    """A task that is being played; its commands and texts are those of ALFWorld 0.4.2.
+
+    Args:
+        scene: the room.
+        goal: the task.
+    """
+
+    def __init__(self, scene: Scene, goal: Goal) -> None:
+        self.scene = scene
+        self.goal = goal
+        self.contents = {place: set(scene.placed[place]) for place in sorted(scene.placed, key=listing_order)}
+        """What is in or on each receptacle now."""
+        self.place: str | None = None
+        """The receptacle the player stands at; none at the start."""
+        self.held: str | None = None
+        self.opened: set[str] = set()
+        self.states: dict[str, set[str]] = defaultdict(set)
+        """What has become of things: clean, hot, cool, sliced, on."""
+        self._moves = self._possible()
+
+    @property
+    def opening(self) -> str:
+        """The first observation: the room, an empty line, the task."""
+        room = _in_the_middle_of(_listed(self.scene.placed))
+        return f"{room}\n\nYour task is to: {self.goal}."
+
+    @property
+    def admissible(self) -> list[str]:
+        """The commands that do something now, sorted."""
+        return sorted(self._moves)
+
+    @property
+    def won(self) -> bool:
+        """Whether the task is done now."""
+        goal = self.goal
+        if goal.kind == "look_at_obj_in_light":
+            return self.held is not None and kind_of(self.held) == goal.thing and self._is_lit()
+        needed = 2 if goal.kind == "pick_two_obj_and_place" else 1
+        targets = (place for place in self.contents if kind_of(place) == goal.target)
+        return any(sum(map(self.is_ready, self.contents[place])) >= needed for place in targets)
+
+    def act(self, command: str) -> str:
+        """Carry out a command and say what happens; one that is not admissible changes nothing."""
+        move = self._moves.get(command.strip())
+        if move is None:
+            return NOTHING_HAPPENS
+        said = move()
+        self._moves = self._possible()
+        return said
+
+    def is_ready(self, name: str) -> bool:
+        """Whether a thing is of the kind that is asked for and in the state that is asked for."""
+        treatment = TREATMENTS.get(self.goal.kind)
+        treated = treatment is None or APPLIANCES[treatment].state in self.states[name]
+        return treated and kind_of(name) == self.goal.thing
+
+    def is_accessible(self, place: str) -> bool:
+        """Whether one can reach into a receptacle: it is open or cannot be closed."""
+        return place in self.opened or not self.scene.openable(place)
+
+    def _is_lit(self) -> bool:
+        here = self.contents[self.place] if self.place else ()
+        return any(kind_of(name) == self.goal.target and "on" in self.states[name] for name in here)
+
+    def _possible(self) -> dict[str, Move]:
+        moves: dict[str, Move] = {"look": self._look, "inventory": self._inventory, "help": lambda: HELP}
+        moves |= {f"go to {place}": partial(self._go, place) for place in self.contents if place != self.place}
+        if self.held is not None:
+            moves[f"examine {self.held}"] = partial(self._described, self.held)
+        if self.place is not None:
+            moves |= self._at(self.place)
+        return moves
+
+    def _at(self, place: str) -> Iterator[tuple[str, Move]]:
+        yield f"examine {place}", partial(self._seen, place)
+        if place in self.opened:
+            yield f"close {place}", partial(self._close, place)
+        elif self.scene.openable(place):
+            yield f"open {place}", partial(self._open, place)
+        for name in self.contents[place]:
+            if self.scene.has(name, "toggleable"):
+                yield f"use {name}", partial(self._use, name)
+            if self.held is None and self.is_accessible(place) and self.scene.has(name, "pickupable"):
+                yield f"take {name} from {place}", partial(self._take, name, place)
+        if self.held is not None:
+            yield from self._with(self.held, place)
+
+    def _with(self, held: str, place: str) -> Iterator[tuple[str, Move]]:
+        """What can be done with what is held; neither an appliance nor what is sliced has to be in the open."""
+        if self.is_accessible(place) and self.scene.accepts(place, held):
+            yield f"move {held} to {place}", partial(self._put, held, place)
+        for treatment, appliance in APPLIANCES.items():
+            if kind_of(place) == appliance.receptacle and self.scene.has(held, appliance.trait):
+                yield f"{treatment} {held} with {place}", partial(self._treat, treatment, held, place)
+        if self.scene.has(held, "blade"):
+            for name in self.contents[place]:
+                if self.scene.has(name, "sliceable"):
+                    yield f"slice {name} with {held}", partial(self._slice, name, held)
+
+    def _look(self) -> str:
+        if self.place is None:
+            return _in_the_middle_of(_listed([]))  # as in ALFWorld, where only the opening tells what is around
+        return f"You are facing the {self.place}. Next to it, you see nothing."
+
+    def _inventory(self) -> str:
+        return f"You are carrying: a {self.held}." if self.held else "You are not carrying anything."
+
+    def _go(self, place: str) -> str:
+        self.place = place
+        return f"You arrive at {place}. {self._seen(place)}"
+
+    def _open(self, place: str) -> str:
+        self.opened.add(place)
+        return f"You open the {place}. {self._seen(place)}"
+
+    def _close(self, place: str) -> str:
+        self.opened.remove(place)
+        return f"You close the {place}."
+
+    def _take(self, name: str, place: str) -> str:
+        self.contents[place].remove(name)
+        self.held = name
+        return f"You pick up the {name} from the {place}."
+
+    def _put(self, name: str, place: str) -> str:
+        self.contents[place].add(name)
+        self.held = None
+        return f"You move the {name} to the {place}."
+
+    def _treat(self, treatment: Treatment, name: str, place: str) -> str:
+        if treatment != "clean":
+            self.states[name] -= {"hot", "cool"}
+        self.states[name].add(APPLIANCES[treatment].state)
+        return f"You {treatment} the {name} using the {place}."
+
+    def _use(self, name: str) -> str:
+        self.states[name].add("on")  # for good: ALFWorld's lamps are never off again
+        return f"You turn on the {name}."
+
+    def _slice(self, name: str, blade: str) -> str:
+        self.states[name].add("sliced")
+        return f"You sliced the {name} with the {blade}."
+
+    def _seen(self, place: str) -> str:
+        if not self.is_accessible(place):
+            return f"The {place} is closed."
+        inside = f"The {place} is open. In it" if self.scene.openable(place) else f"On the {place}"
+        return f"{inside}, you see {_listed(self.contents[place])}."
+
+    def _described(self, name: str) -> str:
+        if self.scene.has(name, "container"):
+            return f"This is a normal {name}. In it, you see nothing."
+        words = _words(self.states[name])
+        return f"This is a {words} {name}." if words else f"There's nothing special about {name}."
+
+
+def _words(states: Iterable[str]) -> str:
+    """Adjectives for what has become of a thing."""
+    found = set(states)
+    if found == {"cool"}:
+        return "cold"
+    washed = " and ".join(state for state in ("hot", "cool", "clean") if state in found)
+    return " ".join(filter(None, [washed, "sliced" if "sliced" in found else ""]))
+
+
+def _in_the_middle_of(things: str) -> str:
+    return f"You are in the middle of a room. Looking quickly around you, you see {things}."
+
+
+def _listed(names: Iterable[str]) -> str:
+    *most, last = [f"a {name}" for name in sorted(names, key=listing_order)] or ["nothing"]
+    return f"{', '.join(most)}, and {last}" if most else last

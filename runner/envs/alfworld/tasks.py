@@ -1,0 +1,166 @@
+"""Where tasks come from: the rooms that ship with the runner, or ALFWorld's games on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, get_args
+
+import msgspec
+
+from runner.envs.alfworld.engine import LocalGame
+from runner.envs.alfworld.real import DATA_VARIABLE, GameFile, RealGame
+from runner.envs.alfworld.scene import Goal, GoalKind, Placement, ReceptacleKind, Scene, Trait
+from runner.errors import ConfigError
+from runner.resources import shipped
+
+Game: TypeAlias = LocalGame | RealGame
+
+GAMES = "json_2.1.1"
+_PACKAGES = ("alfworld", "textworld", "fast-downward-textworld")
+
+
+class Source(msgspec.Struct, frozen=True):
+    """The shipped file; a task is the number of its room and its goal."""
+
+    source: str
+    things: dict[str, frozenset[Trait]]
+    receptacles: dict[str, ReceptacleKind]
+    rooms: tuple[dict[str, tuple[str, ...]], ...]
+    tasks: tuple[tuple[int, Goal], ...]
+
+
+class Catalogue(Protocol):
+    """Tasks by number."""
+
+    n_tasks: int
+
+    def start(self, task_index: int) -> Game:
+        """Start a task."""
+
+    def name(self, task_index: int) -> str:
+        """The task's kind and where it comes from."""
+
+
+class LocalTasks:
+    """The shipped rooms and what is to be done in them."""
+
+    def __init__(self, source: Source) -> None:
+        """Number the tasks as they are listed."""
+        self._source = source
+        self.n_tasks = len(source.tasks)
+
+    def task(self, task_index: int) -> tuple[Scene, Goal]:
+        """A room and what is to be done there."""
+        room, goal = self._source.tasks[task_index]
+        placed: Placement = self._source.rooms[room]
+        return Scene(self._source.things, self._source.receptacles, placed), goal
+
+    def start(self, task_index: int) -> Game:
+        """Start a task."""
+        return LocalGame(*self.task(task_index))
+
+    def name(self, task_index: int) -> str:
+        """The task's kind, its things and the room."""
+        room, goal = self._source.tasks[task_index]
+        return f"{goal.kind}-{goal.thing}-{goal.target}/room_{room}"
+
+
+class RealTasks:
+    """ALFWorld's games.
+
+    Args:
+        files: the games, in task order.
+    """
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._files = files
+        self.n_tasks = len(files)
+
+    def start(self, task_index: int) -> Game:
+        """Start a task."""
+        file = self._files[task_index]
+        return RealGame(_read(file, GameFile), str(file))
+
+    def name(self, task_index: int) -> str:
+        """The game's folder, which tells its kind, and the trial's."""
+        trial = self._files[task_index].parent
+        return f"{trial.parent.name}/{trial.name}"
+
+
+class _Checked(msgspec.Struct, frozen=True):
+    solvable: bool | None = None
+
+
+def data_folder() -> str | None:
+    """The folder of ALFWorld's data as the environment variable names it, or None where shipped rooms are played."""
+    return os.environ.get(DATA_VARIABLE) or None
+
+
+@cache
+def catalogue(data: str | None) -> Catalogue:
+    """The games of the folder ``data``, or the shipped tasks.
+
+    Raises:
+        ConfigError: where the folder has no games, one of them cannot be read, or the engine is not installed.
+    """
+    if data is None:
+        return local_tasks()
+    games = playable_games(Path(data).absolute())
+    if not games:
+        raise ConfigError(f"{DATA_VARIABLE} is {data!r}, which has no {GAMES} with games")
+    if importlib.util.find_spec("alfworld") is None:
+        raise ConfigError(
+            f"{DATA_VARIABLE} is set, but ALFWorld's engine is not installed. Install agentgym-console[alfworld], or "
+            f"unset {DATA_VARIABLE} to play local scenes"
+        )
+    return RealTasks(games)
+
+
+@cache
+def local_tasks() -> LocalTasks:
+    """The tasks of ``data/alfworld/tasks.json``, read once per process."""
+    text = shipped("data", "alfworld", "tasks.json").read_bytes()
+    return LocalTasks(msgspec.json.decode(text, type=Source))
+
+
+def playable_games(data: Path) -> list[Path]:
+    """The games that ALFWorld plays too, by path: those for training come before the others.
+
+    Left out are those with sliced things or movable receptacles, and those not known to be solvable.
+    """
+    kinds = get_args(GoalKind)
+    found = sorted((data / GAMES).rglob("game.tw-pddl"))
+    plain = (file for file in found if _folder(file).partition("-")[0] in kinds and "Sliced" not in _folder(file))
+    return [file for file in plain if _read(file, _Checked).solvable]
+
+
+def _folder(file: Path) -> str:
+    """The name of the folder that tells a game's kind, such as ``look_at_obj_in_light-Mug-None-DeskLamp-308``."""
+    return file.parent.parent.name
+
+
+def _read(file: Path, kind: type[Any]) -> Any:  # noqa: ANN401 - of that type
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=kind)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        raise ConfigError(f"{file} cannot be read as a game of ALFWorld: {exc}") from exc
+
+
+class DataLabel:
+    """The label of the data that is played now; also on the class, before there is an instance."""
+
+    def __get__(self, instance: object, owner: type[Any]) -> str:
+        """Which rooms they are."""
+        return "local scenes" if data_folder() is None else "ALFWorld data"
+
+
+class Packages:
+    """The distributions that play the data that is played now."""
+
+    def __get__(self, instance: object, owner: type[Any]) -> tuple[str, ...]:
+        """None for the shipped rooms."""
+        return () if data_folder() is None else _PACKAGES

@@ -1,0 +1,16 @@
+"""Models: a chain of endpoints that answers an agent, and what each answer took."""
+
+from runner.inference.check import EndpointHealth
+from runner.inference.endpoints import EndpointInfo
+from runner.inference.manager import InferenceManager
+from runner.inference.session import Inference, InferenceSession
+from runner.inference.thinking import split_thinking
+
+__all__ = [
+    "EndpointHealth",
+    "EndpointInfo",
+    "Inference",
+    "InferenceManager",
+    "InferenceSession",
+    "split_thinking",
+]

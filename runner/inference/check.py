@@ -1,0 +1,163 @@
+"""Whether the endpoints answer and know their models, without making any model answer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import msgspec
+
+from runner.inference.core import Core, LiveEndpoint
+from runner.inference.endpoints import GATEWAY, AnyKind, shown_url
+from runner.inference.failure import EndpointFailure, refusal
+from runner.inference.http import Fetched, client_of_loop, fetch
+from runner.inference.keys import key_of
+from runner.inference.kinds import Target, target_of
+from runner.inference.loose import as_dict, as_list, as_text, decoded
+from runner.text import one_line
+
+if TYPE_CHECKING:
+    import httpx
+
+CHECK_S = 2.0
+SLOW_S = 1.0
+"""Seconds from which on an answer to a check counts as slow."""
+
+Status: TypeAlias = Literal["up", "slow", "down", "misconfigured"]
+
+_NO_TOOL = "agentgym_preflight"
+"""TensorZero looks the model up first, and then refuses a tool that was not given: no model runs for this."""
+
+
+class EndpointHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """How an endpoint is.
+
+    Attributes:
+        latency_s: of the last request of the check, None where nothing came back.
+        cause: what is wrong, and ``hint`` what to do about it; None where nothing is.
+        url: what is asked in a run, and ``model`` under which name, where the kind of server is known.
+        note: what is done otherwise than the profile says.
+    """
+
+    name: str
+    kind: AnyKind
+    status: Status
+    latency_s: float | None = None
+    cause: str | None = None
+    hint: str | None = None
+    url: str = ""
+    model: str = ""
+    note: str | None = None
+
+
+async def check_all(core: Core, model: str) -> list[EndpointHealth]:
+    """Look at all endpoints at the same time."""
+    client = await client_of_loop()
+    return list(await asyncio.gather(*(_Check(core, client, endpoint, model).run() for endpoint in core.endpoints)))
+
+
+class _Check:
+    def __init__(self, core: Core, client: httpx.AsyncClient, endpoint: LiveEndpoint, model: str) -> None:
+        self._core = core
+        self._client = client
+        self._endpoint = endpoint
+        self._model = model
+        self._target: Target | None = None
+        self._latency_s: float | None = None
+
+    async def run(self) -> EndpointHealth:
+        try:
+            async with asyncio.timeout(CHECK_S):
+                await self._look()
+        except TimeoutError:
+            return self._health("down", f"no answer within {CHECK_S:g} s", self._start_hint())
+        except EndpointFailure as failure:
+            wrong = failure.reason in ("configuration", "request")
+            hint = self._configuration_hint(failure) if wrong else self._start_hint()
+            return self._health("misconfigured" if wrong else "down", self._core.shown(failure), hint)
+        return self._health("slow" if (self._latency_s or 0) > SLOW_S else "up")
+
+    async def _look(self) -> None:
+        spec = self._endpoint.spec
+        self._target = target = target_of(spec, await self._endpoint.find_kind(self._client), self._model)
+        key = key_of(spec, target.kind, self._core.environ)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        if target.kind == "tensorzero":
+            await self._look_at_gateway(target, headers)
+        elif target.kind == "ollama":
+            pulled = self._good(await self._fetch("GET", f"{target.origin}/api/tags", headers))
+            if not {target.model, f"{target.model}:latest"} & _names(pulled, "models", "name"):
+                raise _unknown_model(target.model, "is not pulled")
+        else:
+            listed = await self._fetch("GET", target.models_url, headers)
+            names = set() if listed.status in (404, 405) else _names(self._good(listed), "data", "id")
+            if names and target.model not in names:  # not every server lists its models
+                raise _unknown_model(target.model, "is not among its models")
+
+    async def _look_at_gateway(self, target: Target, headers: dict[str, str]) -> None:
+        choice = {"type": "function", "function": {"name": _NO_TOOL}}
+        body = {"model": target.model, "messages": [], "tool_choice": choice}
+        reply = await self._fetch("POST", target.url, headers, body)
+        failure = refusal(reply.status, reply.body, self._core.mask)
+        if reply.status != 200 and failure.reason != "request":  # which is its answer where all is well
+            raise failure
+
+    async def _fetch(self, method: str, url: str, headers: dict[str, str], body: object = None) -> Fetched:
+        now = self._core.timing.clock.monotonic
+        started = now()
+        reply = await fetch(self._client, method, url, body, headers)
+        self._latency_s = now() - started
+        return reply
+
+    def _good(self, reply: Fetched) -> Fetched:
+        if reply.status != 200:
+            raise refusal(reply.status, reply.body, self._core.mask)
+        return reply
+
+    def _start_hint(self) -> str:
+        spec, kind = self._endpoint.spec, self._endpoint.kind
+        if kind == "ollama":
+            return "start it with: ollama serve"
+        if kind == "tensorzero" or spec.name == GATEWAY:
+            return "start TensorZero's gateway, or set TENSORZERO_URL to where it runs"
+        return f"start the server at {shown_url(spec.url)}, or change its URL in the profile"
+
+    def _configuration_hint(self, failure: EndpointFailure) -> str:
+        model = one_line(self._endpoint.spec.model or self._model, 100)
+        if failure.status in (401, 403) or failure.status is None:
+            name = self._endpoint.spec.api_key_env or self._endpoint.spec.optional_key_env
+            return f"put a valid key into the variable {name}" if name else "name the variable of its key: api_key_env"
+        match self._endpoint.kind:
+            case "ollama":
+                return f"pull it with: ollama pull {model}"
+            case "tensorzero":
+                return f"add [models.{model}] to the gateway's configuration, or change agent.model in the profile"
+        return "check the endpoint's URL and model in the profile"
+
+    def _health(self, status: Status, cause: str | None = None, hint: str | None = None) -> EndpointHealth:
+        endpoint, target = self._endpoint, self._target
+        asked, sent = (endpoint.spec.url, "") if target is None else (target.url, target.model)
+        shown, model = shown_url(asked), one_line(sent or endpoint.spec.model or self._model)
+        note = f"asked at {shown} for {model}" if target and (asked, sent) != self._configured() else None
+        return EndpointHealth(
+            name=endpoint.spec.name,
+            kind=endpoint.kind,
+            status=status,
+            latency_s=self._latency_s,
+            cause=cause,
+            hint=hint,
+            url=shown,
+            model=model,
+            note=note,
+        )
+
+    def _configured(self) -> tuple[str, str]:
+        return self._endpoint.spec.url, self._endpoint.spec.model or self._model
+
+
+def _names(reply: Fetched, key: str, field: str) -> set[str]:
+    return {as_text(as_dict(entry).get(field)) for entry in as_list(as_dict(decoded(reply.body)).get(key))}
+
+
+def _unknown_model(model: str, what: str) -> EndpointFailure:
+    return EndpointFailure("configuration", f"the model {one_line(model, 100)} {what}", status=404)

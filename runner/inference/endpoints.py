@@ -1,0 +1,112 @@
+"""Which model endpoints a profile names, in the order they are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal, TypeAlias
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from runner.config.profile import AgentSettings
+from runner.text import mask, one_line
+
+Kind: TypeAlias = Literal["tensorzero", "ollama", "openai"]
+AnyKind: TypeAlias = Literal["auto"] | Kind
+
+GATEWAY, FALLBACK = "gateway", "ollama"
+"""The names of the two endpoints that a profile does not name itself."""
+OLLAMA_PORT = 11434
+GATEWAY_KEY_ENV = "TENSORZERO_API_KEY"
+
+_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
+"""Where a server listens everywhere it is asked on the loopback."""
+
+
+class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One endpoint as configured; the key itself is nowhere but in the environment.
+
+    Attributes:
+        model: its own model, None: the one that the episode is played with.
+        api_key_env: the variable that has to hold its key.
+        optional_key_env: a variable whose key is sent to TensorZero alone, and only where it is set.
+    """
+
+    name: str
+    url: str
+    kind: AnyKind = "auto"
+    model: str | None = None
+    api_key_env: str | None = None
+    optional_key_env: str | None = None
+
+
+class EndpointInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """An endpoint as it may be shown."""
+
+    name: str
+    url: str
+    kind: AnyKind
+    model: str
+
+
+def chain_of(settings: AgentSettings, environ: Mapping[str, str]) -> tuple[EndpointSpec, ...]:
+    """The endpoints of a profile: the gateway, further ones, Ollama at last; each with a name of its own."""
+    taken: set[str] = set()
+    return tuple(_renamed(spec, taken) for spec in _specs(settings, environ))
+
+
+def shown_url(url: str) -> str:
+    """A URL without its query, its userinfo, and what else is secret in it."""
+    parts = urlsplit(url)
+    return one_line(mask(urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))))
+
+
+def origin_of(url: str) -> str:
+    """Scheme, userinfo, host and port of a URL."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def ollama_url(environ: Mapping[str, str]) -> str:
+    """Where Ollama listens: OLLAMA_HOST is read as Ollama reads it, a host with or without scheme and port."""
+    told = environ.get("OLLAMA_HOST", "").strip().strip("'\"")
+    scheme, separator, rest = told.rpartition("://")
+    if scheme not in ("", "http", "https"):
+        return f"http://127.0.0.1:{OLLAMA_PORT}"
+    default_port = {"": OLLAMA_PORT, "http": 80, "https": 443}[scheme]
+    return _with_port(scheme if separator else "http", rest.partition("/")[0], default_port)
+
+
+def _with_port(scheme: str, netloc: str, default_port: int) -> str:
+    try:
+        parts = urlsplit(f"//{netloc}")
+        host, port = parts.hostname or "127.0.0.1", parts.port or default_port
+    except ValueError:  # a port or an IPv6 address that is none
+        return f"http://127.0.0.1:{OLLAMA_PORT}"
+    userinfo, at, _ = netloc.rpartition("@")
+    host = _ANY_ADDRESS.get(host) or (f"[{host}]" if ":" in host else host)
+    return f"{scheme}://{userinfo}{at}{host}:{port}"
+
+
+def _specs(settings: AgentSettings, environ: Mapping[str, str]) -> Iterator[EndpointSpec]:
+    if settings.mode == "api":
+        yield EndpointSpec(name=GATEWAY, url=settings.api_endpoint, optional_key_env=GATEWAY_KEY_ENV)
+    for entry in settings.endpoints:
+        yield EndpointSpec(
+            name=entry.name or urlsplit(entry.url).hostname or "endpoint",
+            url=entry.url,
+            kind=entry.kind,
+            model=entry.model,
+            api_key_env=entry.api_key_env,
+        )
+    if settings.local_fallback is not None:
+        yield EndpointSpec(name=FALLBACK, url=ollama_url(environ), kind="ollama", model=settings.local_fallback)
+
+
+def _renamed(spec: EndpointSpec, taken: set[str]) -> EndpointSpec:
+    name, number = one_line(spec.name, 80), 1
+    while name in taken:
+        number += 1
+        name = f"{one_line(spec.name, 80)}-{number}"
+    taken.add(name)
+    return msgspec.structs.replace(spec, name=name)

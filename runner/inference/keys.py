@@ -1,0 +1,85 @@
+"""Keys of endpoints: read where they are needed, and kept out of everything that is shown or stored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TypeGuard
+
+import msgspec
+
+from runner.inference.endpoints import EndpointSpec, Kind
+from runner.inference.failure import EndpointFailure, Mask
+from runner.inference.wire import Reply
+from runner.text import MASK, masker
+
+MIN_KEY_LENGTH = 16
+"""Shorter ones are what one writes where any key will do, such as ``EMPTY``, and models say such words."""
+
+_SENDABLE = re.compile(r"[\x21-\x7e]{1,4096}")
+
+
+def key_of(spec: EndpointSpec, kind: Kind, environ: Mapping[str, str]) -> str | None:
+    """The key that is sent along, None where there is none.
+
+    Raises:
+        EndpointFailure: when the variable that should hold it is not set, or holds what no header can.
+    """
+    name = spec.api_key_env or (spec.optional_key_env if kind == "tensorzero" else None)
+    value = environ.get(name, "").strip() if name else ""
+    if value and not _SENDABLE.fullmatch(value):
+        raise EndpointFailure("configuration", f"{name} holds characters that a key cannot have")
+    if spec.api_key_env and not value:
+        raise EndpointFailure("configuration", f"the variable {name}, which should hold its key, is not set")
+    return value or None
+
+
+def mask_for(specs: tuple[EndpointSpec, ...], environ: Mapping[str, str]) -> Mask:
+    """Masks what ``runner.text.mask`` does, and the keys of these endpoints whatever their variables are called."""
+    named = {f"key of {spec.name}": environ.get(spec.api_key_env, "") for spec in specs if spec.api_key_env}
+    return masker({**environ, **named})
+
+
+def is_secret(key: str | None) -> TypeGuard[str]:
+    """Whether a key is long enough to be one."""
+    return key is not None and len(key) >= MIN_KEY_LENGTH
+
+
+def without_key(reply: Reply, key: str | None) -> Reply:
+    """The reply, in which a server may have quoted the key that it was sent, without it."""
+    if not is_secret(key):
+        return reply
+    encoded, written = msgspec.json.encode(reply), msgspec.json.encode(key)[1:-1]
+    if written not in encoded:
+        return reply
+    return msgspec.json.decode(encoded.replace(written, MASK.encode()), type=Reply)
+
+
+class KeyFilter:
+    """Keeps a key out of a text that comes in pieces, wherever it is cut.
+
+    Args:
+        key: what must not get through.
+        tell: takes what may.
+    """
+
+    def __init__(self, key: str, tell: Callable[[str], None]) -> None:
+        """Start with nothing held back."""
+        self._key = key
+        self._tell = tell
+        self._held = ""
+
+    def add(self, piece: str) -> None:
+        """Take the next piece; its end is held back while it may be the beginning of the key."""
+        text = (self._held + piece).replace(self._key, MASK)
+        longest = min(len(self._key) - 1, len(text))
+        kept = next((size for size in range(longest, 0, -1) if self._key.startswith(text[-size:])), 0)
+        self._held = text[len(text) - kept :]
+        if told := text[: len(text) - kept]:
+            self._tell(told)
+
+    def flush(self) -> None:
+        """Tell what is held back: nothing follows any more."""
+        if self._held:
+            self._tell(self._held)
+        self._held = ""

@@ -1,0 +1,1 @@
+"""Servers of our own: environments over AgentGym's protocol, and what they are hosted with."""

@@ -1,0 +1,68 @@
+"""Conversations that AgentGym's own evaluator wrote down: what its clients sent is what is read here."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from runner import registry
+from runner.agents.model.calls import answer_of
+from runner.agents.model.conversation import without_thinking
+from runner.agents.model.parsing import style_of
+from runner.types import Action, Message
+from tests.contract.recordings import FOLDER
+
+NAMES = {
+    "babyai": "BabyAI",
+    "textcraft": "TextCraft",
+    "maze": "Maze",
+    "wordle": "Wordle",
+    "sciworld": "SciWorld",
+    "sqlgym": "SQLGym",
+}
+SENT = {
+    "babyai_0": ["go to red ball 1"],
+    "textcraft_1": ["get 9 emerald", "craft 1 emerald block using 9 emerald"],
+    "maze_4": ["move right"] * 6,
+    "wordle_0": ["p a n i c", "s o l a r", "s h i r e", "p r o x y", "p o i n t", "r o b o t"],
+    "sciworld_0": ["look around"] * 6,
+    "sqlgym_0": ["SELECT COUNT(*) FROM customers WHERE city='Rome'"],
+}
+"""What the servers were sent, as far as their answers tell: ``Got 9 emerald``, the marks of a word, a repeated room."""
+
+
+def conversations() -> dict[str, list[Message]]:
+    path = FOLDER / "client_results.jsonl"
+    if not path.is_file():
+        pytest.skip(f"no recorded conversations: {path} is missing")
+    rows: list[dict[str, Any]] = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return {row["item_id"]: row["conversations"][2:] for row in rows}  # without the instructions and the "OK."
+
+
+def read(item: str, reply: Message) -> str | None:
+    env = NAMES[item.partition("_")[0]]
+    schemas = [] if env == "SciWorld" else registry.load(registry.ENVS, env)().get_tool_schemas()
+    answer = answer_of(without_thinking(reply), style_of(env), schemas, as_calls=False)
+    assert isinstance(answer, Action)
+    assert not answer.tool_calls
+    return answer.text
+
+
+def test_the_actions_are_those_that_were_sent() -> None:
+    recorded = conversations()
+    assert recorded.keys() == SENT.keys()
+    for item, chat in recorded.items():
+        assert [read(item, message) for message in chat if message["role"] == "assistant"] == SENT[item], item
+
+
+@pytest.mark.parametrize("item", ["babyai_0", "maze_4", "wordle_0"])
+def test_the_actions_lead_to_what_was_observed(item: str) -> None:
+    chat = conversations()[item]
+    name, _, task = item.partition("_")
+    env = registry.load(registry.ENVS, NAMES[name])(mode="compat")
+    env.reset(task_index=int(task))
+    for reply, observed in zip(chat[1::2], chat[2::2], strict=True):
+        (observation,), _, _ = env.step(Action(text=read(item, reply)))
+        assert observation["content"] == observed["content"]

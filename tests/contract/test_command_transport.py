@@ -1,0 +1,84 @@
+"""Servers as the command shows and uses them."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.command import agentgym
+from tests.serving import serving
+
+PASSWORD = "hunter22"
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Maze is on a server, Wordle on one that is not there, BabyAI's is another environment's."""
+    with serving(["Maze"]) as urls, socket.create_server(("127.0.0.1", 0)) as free:
+        free.close()
+        path = tmp_path_factory.mktemp("profile") / "p.yaml"
+        path.write_text(
+            f"""
+id: p
+environments:
+  lightweight:
+    - {{name: Maze, base_url: "{urls["Maze"].replace("//", f"//user:{PASSWORD}@")}"}}
+    - {{name: Wordle, base_url: "http://127.0.0.1:1", transport: http}}
+  moderate:
+    - {{name: BabyAI, base_url: "{urls["Maze"]}"}}
+    - {{name: SQLGym}}
+    - {{name: "gymnasium:FrozenLake-v1"}}
+"""
+        )
+        yield str(path)
+
+
+def test_list_envs_shows_servers_and_data(profile: str, tmp_path: Path) -> None:
+    done = agentgym(tmp_path, "--config", profile, "--list-envs", "--json")
+    rows = {row["name"]: row for row in json.loads(done.stdout)["environments"]}
+    maze = rows["Maze"]
+    assert (maze["server"], maze["kind"], maze["mode"], maze["open"]) == ("up", "console", "strict", 0)
+    assert maze["latency_s"] > 0
+    assert maze["health"] == "AgentGym Console, strict rules, 0 open"
+    played = {name: (row["transport"], row["data_label"], row["server"]) for name, row in rows.items()}
+    assert played["Maze"] == ("http", "", "up")
+    assert played["Wordle"] == (None, None, "down")
+    assert played["BabyAI"] == ("embedded", "", "wrong")
+    assert played["SQLGym"] == ("embedded", "local databases", None)
+    assert played["WebShop"] == ("embedded", "local catalogue", None)
+    assert played["gymnasium:FrozenLake-v1"] == ("embedded", "Gymnasium", None)
+    assert (rows["Wordle"]["playable"], rows["Wordle"]["health"]) == (False, "nothing listens there")
+    plain = agentgym(tmp_path, "--config", profile, "--list-envs").stdout
+    assert "local databases" in plain
+    assert PASSWORD not in done.stdout + plain
+
+
+def test_a_run_says_where_it_plays_and_keeps_it(profile: str, tmp_path: Path) -> None:
+    done = agentgym(tmp_path, "--config", profile, "--battery", "lightweight", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "Maze: over HTTP at http://127.0.0.1:" in done.stderr
+    assert "Left out: Wordle is to be played at http://127.0.0.1:1, but nothing listens there." in done.stderr
+    (batch,) = json.loads(done.stdout)["batches"]
+    (path,) = (tmp_path / "data" / "runs" / batch["batch_id"]).glob("*.json")
+    episode = json.loads(path.read_bytes())
+    assert (episode["transport"], episode["mode"], episode["outcome"]) == ("http", "strict", "success")
+    assert PASSWORD not in done.stdout + done.stderr + path.read_text()
+
+
+def test_a_server_that_is_not_there_is_a_configuration_error(profile: str, tmp_path: Path) -> None:
+    done = agentgym(tmp_path, "--config", profile, "--run", "Wordle")
+    assert done.returncode == 2
+    assert "Start its server, e.g. with: agentgym-runner serve Wordle" in done.stderr
+    tried = agentgym(tmp_path, "--config", profile, "--run", "Wordle", "--dry-run")
+    assert tried.returncode == 1
+    assert "FAIL Wordle with oracle: Wordle is to be played at http://127.0.0.1:1" in tried.stdout
+
+
+def test_an_id_of_gymnasium_is_an_environment(profile: str, tmp_path: Path) -> None:
+    done = agentgym(tmp_path, "--run", "gymnasium:CliffWalking-v1", "--agent", "random", "--repeat", "2")
+    assert done.returncode == 0, done.stderr
+    assert "gymnasium:CliffWalking-v1 · Gymnasium" in done.stdout

@@ -1,0 +1,117 @@
+"""No request gets anything but a documented reply out of our servers; what can be sent comes from their own OpenAPI."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import content_type_conformance, status_code_conformance
+
+from runner.serve.environments import DIALECTS
+from tests.serving import serving
+
+PLAIN_ERRORS = {"SQLGym", "WebShop"}
+ROUTES = ["/create", "/reset", "/step", "/close", "/observation", "/detail", "/available_actions", "/list_envs", "/x"]
+
+
+@pytest.fixture(scope="module")
+def clients() -> Iterator[dict[str, httpx.Client]]:
+    with serving(list(DIALECTS), mode="compat", max_open=8) as urls:
+        clients = {name: httpx.Client(base_url=url, timeout=60) for name, url in urls.items()}
+        for name, client in clients.items():
+            prefix, key = DIALECTS[name].prefix, DIALECTS[name].key
+            client.post(f"{prefix}/create", json={})
+            world = {"world_type": "Text"} if name == "ALFWorld" else {}
+            client.post(f"{prefix}/reset", json={key: 0, DIALECTS[name].task.name: 0, **world})
+        yield clients
+        for client in clients.values():
+            client.close()
+
+
+def check_documented(name: str, reply: httpx.Response) -> None:
+    """A reply is one of the forms that docs/serving.md has."""
+    kind = reply.headers["content-type"]
+    match reply.status_code:
+        case 200:
+            assert kind == "application/json"
+            assert json.loads(reply.content) is not NotImplemented
+        case 422:
+            assert all({"type", "loc", "msg", "input"} <= set(problem) for problem in reply.json()["detail"])
+        case 404 | 405 | 413 | 415:
+            assert isinstance(reply.json()["detail"], str)
+        case 500:
+            assert name in PLAIN_ERRORS
+            assert (kind, reply.text) == ("text/plain; charset=utf-8", "Internal Server Error")
+        case other:
+            pytest.fail(f"an undocumented status: {other} {reply.text}")
+
+
+NUMBERS = st.one_of(st.integers(-2, 3), st.integers(), st.floats(), st.booleans())
+VALUES = st.one_of(NUMBERS, st.none(), st.text(), st.sampled_from(["0", " 7_0 ", "1.0", "1e3", "9" * 5000]))
+JSON = st.recursive(VALUES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=5)
+
+
+@st.composite
+def requests(draw: st.DrawFn, name: str) -> dict[str, Any]:
+    """A request that is about right, or wrong in some way."""
+    dialect = DIALECTS[name]
+    path = dialect.prefix + draw(st.sampled_from(ROUTES))
+    fields = [dialect.key, dialect.task.name, "action", "world_type"]
+    ids = st.one_of(st.just(0), st.just("0"), JSON)
+    about_right = {name: ids if name == dialect.key else JSON for name in fields}
+    content = draw(
+        st.one_of(
+            st.fixed_dictionaries({}, optional=about_right).map(json.dumps).map(str.encode),
+            st.fixed_dictionaries(about_right).map(json.dumps).map(str.encode),
+            JSON.map(json.dumps).map(str.encode),
+            st.binary(max_size=50),
+            st.sampled_from([b"", b"[" * 100_000, b'{"id": NaN}', b'"\\ud800"', b"null", b"1e999", b'{"id":' * 2000]),
+        )
+    )
+    kind = draw(st.sampled_from(["application/json"] * 4 + ["application/json; charset=utf-16", "text/plain"]))
+    query = draw(st.dictionaries(st.sampled_from(["id", "env_idx", "x"]), st.text() | st.just("0"), max_size=2))
+    method = draw(st.sampled_from(["GET", "POST", "POST", "PUT"]))
+    return {"method": method, "url": path, "content": content, "params": query, "headers": {"content-type": kind}}
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_request_gets_an_undocumented_reply(
+    name: str, clients: dict[str, httpx.Client], data: st.DataObject
+) -> None:
+    check_documented(name, clients[name].request(**data.draw(requests(name))))
+
+
+@pytest.mark.parametrize("name", ["TextCraft", "ALFWorld", "SQLGym"])
+def test_what_a_server_says_it_takes_it_takes(name: str, clients: dict[str, httpx.Client]) -> None:
+    document = clients[name].get("/openapi.json").json()
+    for found in schemathesis.openapi.from_dict(document).get_all_operations():
+        assert isinstance(found, Ok)
+
+        @settings(max_examples=2, deadline=None, database=None)
+        @given(case=found.ok().as_strategy())
+        def ask(case: schemathesis.Case[Any]) -> None:
+            reply = case.call(base_url=str(clients[name].base_url))
+            assert reply.status_code == 200 or (reply.status_code == 500 and name in PLAIN_ERRORS), reply.text
+            case.validate_response(reply, checks=[status_code_conformance, content_type_conformance])
+
+        ask()
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_a_server_describes_all_of_its_routes(name: str, clients: dict[str, httpx.Client]) -> None:
+    document = clients[name].get("/openapi.json").json()
+    prefix = DIALECTS[name].prefix
+    always = {"/", "/health", *(f"{prefix}/{path}" for path in ("create", "reset", "step", "close"))}
+    assert document["paths"].keys() >= always
+    for path, operations in document["paths"].items():
+        for method in operations:
+            assert clients[name].request(method, path, json={}).status_code not in (404, 405)

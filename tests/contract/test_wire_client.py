@@ -1,0 +1,190 @@
+"""The client against what servers answer: recorded exchanges of AgentGym's own, and written ones of every kind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.envs.http import HttpEnvironment, ServerAddress, dialect_for
+from runner.envs.http.replies import Payload, read
+from runner.envs.http.request import Reply, Request
+from runner.envs.http.scoring import Scoring
+from runner.errors import EnvironmentFault
+from runner.types import Action, TimeStep, Trajectory
+from tests.contract.recordings import Exchange, exchanges
+from tests.rude_env import Asked, RudeServer, raw, rude_server, told
+
+CASES = Path(__file__).parent / "wire_cases"
+REQUEST = Request("Maze", "http://127.0.0.1:1/step", b"{}")
+
+
+def cases(name: str) -> list[Any]:
+    rows = [json.loads(line) for line in (CASES / name).read_text("utf-8").splitlines()]
+    return [pytest.param(row, id=row["name"]) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RudeServer]:
+    with rude_server() as serving:
+        yield serving
+
+
+class Script:
+    """Answers requests one after the other with given replies, and notes what was not asked as expected."""
+
+    def __init__(self, script: list[tuple[str, Any, bytes]]) -> None:
+        self.left = list(script)
+        self.surprises: list[str] = []
+
+    async def __call__(self, asked: Asked, writer: asyncio.StreamWriter) -> None:
+        path, sent, reply = self.left.pop(0) if self.left else ("nothing", None, told({"detail": "surprise"}))
+        if (asked.path, asked.sent) != (path, sent):
+            self.surprises.append(f"{asked.path} {asked.sent} instead of {path} {sent}")
+        writer.write(reply)
+
+
+@pytest.mark.parametrize("case", cases("episodes.jsonl"))
+async def test_written_episodes_play(server: RudeServer, case: dict[str, Any]) -> None:
+    script = [
+        (each["path"], each["sent"], raw(each["body"], each["status"], each["type"])) for each in case["exchanges"]
+    ]
+    server.start_over(answer := Script(script))
+    address = ServerAddress(server.url, 10, dialect=case["dialect"])
+    env = HttpEnvironment(env=case["env"], address=address, mode=case["mode"])
+    steps: list[TimeStep] = []
+    chat = await env.reset(task_index=case["task"])
+    assert chat == [{"role": "user", "content": case["opening"]}]
+    for index, step in enumerate(case["steps"]):
+        chat, reward, done = await env.step(action := Action(text=step["action"]))
+        seen = (chat[0]["content"], reward, done, env.truncated)
+        assert seen == (step["observation"], step["reward"], step["done"], step["truncated"])
+        steps.append(
+            TimeStep(
+                index=index,
+                chats=[],
+                action=action,
+                observation=chat,
+                reward=reward,
+                done=done,
+                available_tool_schemas=[],
+            )
+        )
+    assert env.success(Trajectory(episode_id="x", timesteps=steps)) == case["success"]
+    await env.cleanup()
+    assert answer.surprises == []
+    assert answer.left == []
+
+
+@pytest.mark.parametrize("case", cases("errors.jsonl"))
+def test_written_errors_are_told(case: dict[str, Any]) -> None:
+    reply = Reply(case["status"], case["type"], case["body"].encode())
+    with pytest.raises(EnvironmentFault) as caught:
+        read(REQUEST, reply)
+    message = str(caught.value)
+    assert message.startswith("Maze: POST http://127.0.0.1:1/step {} was ")
+    assert case["says"] in message
+    for hidden in case["hides"]:
+        assert hidden not in message
+
+
+@pytest.mark.parametrize(
+    ("env", "name", "n_faults"),
+    [
+        ("babyai", "babyai.jsonl", 7),
+        ("babyai", "babyai_late.jsonl", 0),
+        ("maze", "maze.jsonl", 12),
+        ("wordle", "wordle.jsonl", 3),
+        ("wordle", "wordle_rng.jsonl", 2),
+        ("sqlgym", "sqlgym_fakebird.jsonl", 8),
+        ("textcraft", "textcraft.jsonl", 11),
+    ],
+)
+def test_every_recorded_reply_is_read(env: str, name: str, n_faults: int) -> None:
+    dialect = dialect_for(env)
+    assert dialect is not None
+    faults = 0
+    for exchange in exchanges(name):
+        reply = Reply(exchange.status, exchange.content_type, exchange.body.encode())
+        if exchange.kind.endswith("error"):
+            with pytest.raises(EnvironmentFault):
+                read(REQUEST, reply)
+            faults += 1
+            continue
+        payload = Payload(REQUEST, read(REQUEST, reply))
+        received = exchange.received
+        match exchange.kind:
+            case "create":
+                assert payload.id(dialect.created_at) == (received if isinstance(received, int) else received["id"])
+            case "reset":
+                assert len(payload.text(dialect.opening[-1])) > 10
+            case "step":
+                observation = payload.text(dialect.observation_at)
+                reward, done = Scoring(dialect).read(payload, observation)
+                completed = env == "babyai" and reward != 0 and "The task is completed." in observation
+                assert (reward, done) == (received["reward"], received["done"] or completed)
+    assert faults == n_faults
+
+
+def recorded_episodes(name: str, n_tasks: int, task_field: str) -> Iterator[list[Exchange]]:
+    """The recorded episodes, each from a reset that worked to its end or the first error."""
+    episode: list[Exchange] = []
+    for exchange in exchanges(name):
+        if exchange.kind == "reset":
+            if len(episode) > 1:
+                yield episode
+            task = exchange.sent.get(task_field)
+            episode = [exchange] if isinstance(task, int) and 0 <= task < n_tasks else []
+        elif exchange.kind == "step" and episode:
+            episode.append(exchange)
+        elif exchange.kind in ("server error", "http error") and len(episode) > 1:
+            yield episode
+            episode = []
+    if len(episode) > 1:
+        yield episode
+
+
+@pytest.mark.parametrize(
+    ("env", "name", "task_field", "expected"),
+    [
+        ("babyai", "babyai.jsonl", "data_idx", (1, 5)),
+        ("maze", "maze.jsonl", "game", (3, 46)),
+        ("wordle", "wordle.jsonl", "seed", (3, 11)),
+        ("wordle", "wordle_rng.jsonl", "seed", (8, 21)),
+        ("sqlgym", "sqlgym_fakebird.jsonl", "item_id", (1, 1)),
+        ("textcraft", "textcraft.jsonl", "data_idx", (12, 32)),
+    ],
+)
+async def test_recorded_episodes_play(
+    server: RudeServer, env: str, name: str, task_field: str, expected: tuple[int, int]
+) -> None:
+    """The whole client against a server that gives the recorded replies to the recorded requests."""
+    counted = [0, 0]
+    played = HttpEnvironment(env=env, address=ServerAddress(server.url, 10), mode="compat")
+    for episode in islice(recorded_episodes(name, played.n_tasks, task_field), 12):
+        first = episode[0].sent
+        given = first["id"] if "id" in first else first["env_idx"]
+        created = json.dumps(given if "env_idx" in first else {"id": given})
+        prefix = episode[0].path.removesuffix("/reset")
+        script: list[tuple[str, Any, bytes]] = [(f"{prefix}/create", {}, raw(created))]
+        script += [(each.path, each.sent, raw(each.body)) for each in episode]
+        server.start_over(answer := Script(script))
+        played = HttpEnvironment(env=env, address=ServerAddress(server.url, 10), mode="compat")
+        await played.reset(task_index=first[task_field])
+        for exchange in episode[1:]:
+            chat, reward, done = await played.step(Action(text=exchange.sent["action"]))
+            received = exchange.received
+            assert chat[0]["content"] == received.get("observation", received.get("state"))
+            assert reward == received["reward"]
+            counted[1] += 1
+            if done:
+                break
+        assert answer.surprises == []
+        counted[0] += 1
+        await played.cleanup()
+    assert tuple(counted) == expected

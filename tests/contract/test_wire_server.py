@@ -1,0 +1,168 @@
+"""Our servers, asked what AgentGym's were asked: they answer the same, but for what docs/serving.md lists.
+
+TextCraft's task numbers are not ours, so they are translated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+from runner.envs.textcraft.recipes import shipped_table
+from tests.bird_sample import write_bird
+from tests.contract.replaying import Recorded, Replay, recorded, replayed
+from tests.serving import serving
+
+CHANGED_LEVELS = {3, 35, 36}
+"""GoToObjS6, SynthLoc and SynthSeq are drawn differently since minigrid 3.2."""
+MAX_STEPS = 50
+FIRST_OF_DEV = 9428
+"""BIRD's number of the first task of its second part; in the sample each part has one task."""
+
+
+def shape(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: shape(part) for name, part in value.items()}
+    return float if type(value) in (int, float) else type(value)
+
+
+@pytest.fixture(scope="module")
+def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AGENTENV_SQLGYM_BIRD_PATH", str(write_bird(Path(tmp_path_factory.mktemp("bird")))))
+        with serving(["BabyAI", "TextCraft", "Maze", "Wordle", "SQLGym", "WebShop", "ALFWorld"], mode="compat") as urls:
+            yield urls
+
+
+def test_babyai(urls: dict[str, str]) -> None:
+    tasks: dict[int, int] = {}
+
+    def special(replay: Replay, exchange: Recorded) -> bool:
+        id_, task = exchange.sent.get("id", -1), exchange.sent.get("data_idx", -1)
+        if exchange.path == "/" or exchange.path == "/render":
+            return True
+        if exchange.note == "close never-reset":
+            assert exchange.received is False
+            assert replay.client.post("/close", json={"id": replay.ids[id_]}).json() is True
+            replay.open(id_)
+            return True
+        if task >= 0:
+            tasks[id_] = task
+        if tasks.get(id_, 0) % 40 in CHANGED_LEVELS:
+            assert shape(replay.send(exchange)) == shape(exchange.received)
+            return True
+        return False
+
+    with httpx.Client(base_url=urls["BabyAI"], timeout=60) as client:
+        replayed(client, recorded("babyai.jsonl"), special)
+
+
+def test_babyai_late_success(urls: dict[str, str]) -> None:
+    """Recorded after 40 turns to the left, on task 0."""
+    exchanges = recorded("babyai_late.jsonl")
+    first = next(number for number, exchange in enumerate(exchanges) if exchange.note == "late waste=40")
+    with httpx.Client(base_url=urls["BabyAI"], timeout=60) as client:
+        replay = Replay(client)
+        replay.open(exchanges[first].sent["id"])
+        here = {"id": replay.ids[exchanges[first].sent["id"]]}
+        client.post("/reset", json={**here, "data_idx": 0})
+        for _ in range(40):
+            client.post("/step", json={**here, "action": "turn left"})
+        for exchange in exchanges[first : first + 12]:
+            assert replay.send(exchange) == exchange.received
+
+
+def test_maze(urls: dict[str, str]) -> None:
+    n_steps = 0
+
+    def special(replay: Replay, exchange: Recorded) -> bool:
+        nonlocal n_steps
+        if exchange.path == "/maze/close":
+            assert replay.client.post(exchange.path, json={"id": replay.ids[exchange.sent["id"]]}).json() is True
+            return True
+        n_steps = 0 if exchange.path == "/maze/reset" else n_steps + (exchange.path == "/maze/step")
+        if exchange.received == {"observation": "Failure\n", "reward": -1.0, "done": True}:
+            # The recording leaves out repetitions of this step, up to the cap.
+            repeated = {"id": replay.ids[exchange.sent["id"]], "action": exchange.sent["action"]}
+            replies = [replay.client.post(exchange.path, json=repeated).json() for _ in range(n_steps, MAX_STEPS + 1)]
+            assert not any(reply["truncated"] for reply in replies)
+        return False
+
+    with httpx.Client(base_url=urls["Maze"], timeout=60) as client:
+        replayed(client, recorded("maze.jsonl"), special, create="/maze/create")
+
+
+@pytest.mark.parametrize("name", ["wordle.jsonl", "wordle_rng.jsonl"])
+def test_wordle(name: str, urls: dict[str, str]) -> None:
+    reset: set[int] = set()
+
+    def special(replay: Replay, exchange: Recorded) -> bool:
+        if exchange.path.startswith("/wordle/filtered_vocab"):
+            assert replay.client.get(exchange.path).status_code == 404
+            return True
+        if exchange.path == "/wordle/reset" and exchange.status == 200:
+            reset.add(exchange.sent["id"])
+        if exchange.path == "/wordle/step" and exchange.sent["id"] not in reset:
+            stepped = replay.client.post(exchange.path, json={**exchange.sent, "id": replay.ids[exchange.sent["id"]]})
+            assert stepped.json() == {"error": str(replay.ids[exchange.sent["id"]])}
+            return True
+        return False
+
+    with httpx.Client(base_url=urls["Wordle"], timeout=60) as client:
+        replayed(client, recorded(name), special, create="/wordle/create")
+
+
+def test_sqlgym(urls: dict[str, str]) -> None:
+    def special(replay: Replay, exchange: Recorded) -> bool:
+        match exchange.path:
+            case "/":
+                return True
+            case "/list_envs":
+                listed = replay.client.get(exchange.path).json()
+                assert {*replay.ids.values()} <= {*listed}
+            case "/close":
+                ours = replay.ids[exchange.sent["env_idx"]]
+                closed = [replay.client.post("/close", json={"env_idx": ours}).json() for _ in range(2)]
+                assert closed == [True, False]
+                del replay.ids[exchange.sent["env_idx"]]
+            case "/step" if exchange.status == 200:
+                received = replay.send(exchange)
+                assert received == {**exchange.received, "info": {}}
+            case "/reset" if exchange.sent.get("item_id") == FIRST_OF_DEV:
+                here = {"env_idx": replay.ids[exchange.sent["env_idx"]], "item_id": 1}
+                assert replay.client.post("/reset", json=here).json() == exchange.received
+            case _:
+                return False
+        return True
+
+    with httpx.Client(base_url=urls["SQLGym"], timeout=60) as client:
+        replayed(client, recorded("sqlgym_fakebird.jsonl"), special, key="env_idx")
+
+
+def test_textcraft(urls: dict[str, str]) -> None:
+    goals = shipped_table().goals
+
+    def special(replay: Replay, exchange: Recorded) -> bool:
+        path = exchange.path.partition("?")[0]
+        if path in ("/", "/openapi.json"):
+            return True
+        if path in ("/goal", "/commands"):
+            assert replay.client.get(exchange.path).status_code == 404
+            return True
+        told = exchange.received.get("observation") if isinstance(exchange.received, dict) else exchange.received
+        if not (isinstance(told, str) and told.startswith("Crafting commands:")):
+            return False
+        if path == "/reset" and exchange.note not in ("negative", "huge"):
+            goal = told.rpartition("Goal: craft ")[2].removesuffix(".").replace(" ", "_")
+            translated = {**exchange.sent, "data_idx": goals.index(goal)}
+            exchange = msgspec.structs.replace(exchange, body=json.dumps(translated))
+        assert shape(replay.send(exchange)) == shape(exchange.received)
+        return True
+
+    with httpx.Client(base_url=urls["TextCraft"], timeout=60) as client:
+        replayed(client, recorded("textcraft.jsonl"), special, created=range(3))

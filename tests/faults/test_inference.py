@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from runner.config.profile import Endpoint
+from runner.errors import InferenceFault
+from runner.inference import InferenceManager
+from tests.inferring import Waits, header, infer, manager_of, settings_of
+from tests.rude_model import (
+    FINISHED,
+    Behaviour,
+    RudeModel,
+    answer,
+    chunks,
+    delta,
+    drip,
+    event,
+    hang,
+    over_but_open,
+    reply,
+    stream,
+)
+
+FALLS_OVER: list[tuple[str, Behaviour, str]] = [
+    ("busy", reply(429, b"", Retry_After="7"), "HTTP 429"),
+    ("server error", reply(500, b"oops"), "HTTP 500: oops"),
+    ("hang", hang, "no complete answer within"),
+    ("slow drip", drip, "no complete answer within"),
+    ("truncated stream", stream(event(delta(content="u"))), "ended in the middle"),
+    ("cut body", lambda exchange: exchange.send(reply(200, b"{}")[:-1]), "connection broke"),
+    ("broken chunk", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "connection broke"),
+    ("no HTTP", b"SSH-2.0-OpenSSH_9.6\r\n", "connection broke"),
+    ("hang-up", b"", "connection broke"),
+    ("invalid JSON", reply(200, b'{"choices": [{'), "no JSON object"),
+    ("empty choices", reply(200, b'{"choices": []}'), "empty"),
+    ("10 MB", reply(200, b'{"choices": "' + b"x" * 10_000_000 + b'"}'), "larger than 4 MiB"),
+    ("10 MB stream", stream(chunks(["x" * 1_000_000] * 10)), "longer than 2 MiB"),
+    ("10 MB error", reply(500, b"x" * 10_000_000), "larger than 1 MiB"),
+    ("wrong content type", reply(200, b"<html>Sign in</html>", "text/html"), "no JSON object, it is text/html"),
+    ("compressed", reply(200, b"\x1f\x8b", Content_Encoding="gzip"), "compressed"),
+    ("error in a stream", stream(event({"error": {"message": "overloaded"}})), "overloaded"),
+    ("expired key", reply(401, b'{"error": {"message": "expired"}}'), "HTTP 401: expired"),
+    ("unknown model", reply(404, b'{"error": "model not found"}'), "HTTP 404: model not found"),
+    ("redirect", reply(302, b"", Location="http://elsewhere/"), "HTTP 302"),
+]
+
+
+@pytest.fixture(scope="module")
+def fallback() -> Iterator[RudeModel]:
+    with RudeModel(answer("up")) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "cause"), [case[1:] for case in FALLS_OVER], ids=[case[0] for case in FALLS_OVER]
+)
+async def test_the_next_endpoint_answers_and_the_step_says_why(
+    behaviour: Behaviour, cause: str, fallback: RudeModel
+) -> None:
+    with RudeModel(behaviour) as broken:
+        timeout_sec = 0.3 if behaviour in (hang, drip) else 20.0
+        session = manager_of(broken.url, fallback.url, stream=True, timeout_sec=timeout_sec).session(header())
+        inference = await infer(session)
+        again = await infer(session)
+    assert (inference.message["content"], inference.usage.endpoint, again.usage.endpoint) == ("up", "b", "b")
+    (warning,) = inference.usage.warnings
+    assert warning.startswith("a: ")
+    assert cause in warning
+    assert again.usage.warnings[0].startswith("a: ")
+
+
+async def test_a_dead_endpoint_is_not_waited_for_at_every_step(fallback: RudeModel) -> None:
+    with RudeModel(hang) as hanging:
+        session = manager_of(hanging.url, fallback.url, timeout_sec=0.2).session(header())
+        warnings = [(await infer(session)).usage.warnings[0] for _ in range(3)]
+        assert len(hanging.asked) == 1
+    assert "no complete answer within 0.2 s" in warnings[0]
+    assert warnings[2].startswith("a: not asked for 30 s more, as it failed: no complete answer")
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+async def test_a_request_that_is_refused_ends_the_episode(status: int, fallback: RudeModel) -> None:
+    before = len(fallback.asked)
+    with RudeModel(reply(status, b'{"error": {"message": "context of 9 tokens"}}')) as refusing:
+        with pytest.raises(InferenceFault, match=rf"a at .* refuses what it was asked: HTTP {status}: context of 9"):
+            await infer(manager_of(refusing.url, fallback.url))
+        assert len(refusing.asked) == 1
+    assert len(fallback.asked) == before
+
+
+async def test_retry_after_is_waited_for_when_nothing_else_is_left() -> None:
+    waits = Waits()
+    script = (
+        reply(429, b"", Retry_After="7"),
+        reply(503, b"", Retry_After="Wed, 01 Jan 2025 12:00:30 GMT"),
+        answer("up"),
+    )
+    with RudeModel(*script) as busy:
+        inference = await infer(manager_of(busy.url, waits=waits))
+    assert (inference.message["content"], waits.slept) == ("up", [7.0, 23.0])
+    assert "HTTP 503" in inference.usage.warnings[0]
+
+
+async def test_retries_are_bounded_and_backed_off() -> None:
+    waits = Waits()
+    with RudeModel(reply(500, b"oops")) as failing:
+        with pytest.raises(InferenceFault, match=r"no model answered; a .*HTTP 500: oops"):
+            await infer(manager_of(failing.url, waits=waits))
+        assert len(failing.asked) == 3
+    assert waits.slept == [0.5, 1.0]
+
+
+async def test_every_endpoint_is_named_when_none_answers() -> None:
+    with RudeModel(reply(500, b"oops")) as failing, RudeModel(reply(404, b"gone")) as missing:
+        manager = manager_of("http://user:secret@127.0.0.1:9/v1", failing.url, missing.url, waits=Waits())
+        with pytest.raises(InferenceFault) as raised:
+            await infer(manager)
+        assert len(missing.asked) == 1
+    said = str(raised.value)
+    for part in ("a (http://***@127.0.0.1:9/v1, ", "no connection", "oops", "gone", "agentgym-runner preflight"):
+        assert part in said
+    assert "secret" not in said
+
+
+async def test_an_endpoint_that_comes_back_is_used_again() -> None:
+    waits = Waits()
+    with (
+        RudeModel(reply(500, b""), reply(500, b""), reply(500, b""), answer("home")) as main,
+        RudeModel(answer("away")) as other,
+    ):
+        session = manager_of(main.url, other.url, waits=waits).session(header())
+        said = [(await infer(session)).message["content"] for _ in range(4)]
+        waits.passed += 1
+        assert [*said, (await infer(session)).message["content"]] == ["away"] * 4 + ["home"]
+
+
+async def test_a_stream_that_never_ends_after_it_is_over_is_an_answer() -> None:
+    with RudeModel(over_but_open) as model:
+        inference = await infer(manager_of(model.url, stream=True, timeout_sec=10))
+    assert (inference.message["content"], inference.usage.warnings) == ("up", ())
+
+
+@pytest.mark.parametrize("type", ["text/plain", "application/json"])
+async def test_events_under_a_wrong_name_are_an_answer(type: str) -> None:
+    with RudeModel(stream(chunks(["go ", "up"]), type)) as model:
+        assert (await infer(manager_of(model.url, stream=True))).message["content"] == "go up"
+
+
+async def test_a_stream_without_its_last_word_is_an_answer() -> None:
+    with RudeModel(stream(event(delta(content="up")) + event(FINISHED))) as model:
+        assert (await infer(manager_of(model.url, stream=True))).message["content"] == "up"
+
+
+async def test_cancelling_leaves_nothing_behind() -> None:
+    with RudeModel(hang, answer("up")) as model:
+        session = manager_of(model.url).session(header())
+        task = asyncio.create_task(infer(session))
+        while not model.asked:  # noqa: ASYNC110 - the server has no event of this loop
+            await asyncio.sleep(0.005)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await infer(session)).usage.warnings == ()
+
+
+async def test_the_episodes_time_bounds_a_call_and_does_not_count_against_the_endpoint() -> None:
+    with RudeModel(hang, answer("up")) as model:
+        session = manager_of(model.url).session(header())
+        with pytest.raises(InferenceFault, match=r"no complete answer within 0\.\d"):
+            await infer(session, time_left_s=0.05)
+        assert (await infer(session)).message["content"] == "up"
+
+
+async def test_a_server_that_says_nothing_while_it_is_recognised(fallback: RudeModel) -> None:
+    with RudeModel(hang, routes={"/health": hang}) as hanging:
+        endpoints = (Endpoint(url=hanging.url, name="a"), Endpoint(url=fallback.url, name="b", kind="openai"))
+        inference = await infer(InferenceManager(settings_of(*endpoints, timeout_sec=0.2), {}))
+    assert (inference.usage.endpoint, inference.usage.warnings) == ("b", ("a: no complete answer within 0.2 s",))
+
+
+HEAD = st.sampled_from(
+    [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 500 No\r\n", b"HTTP/1.1 429 Wait\r\nRetry-After: 0\r\n", b"HTTP/1.1 404 No\r\n"]
+)
+TYPE = st.sampled_from(
+    [b"", b"Content-Type: text/event-stream\r\n", b"Content-Type: application/json\r\n", b"X: \xff\r\n"]
+)
+BODY = st.sampled_from([b"data: {}\n\n", b"data: [DONE]\n\n", b'{"choices": [5]}', b'{"error": []}']) | st.binary(
+    max_size=30
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(head=HEAD | st.binary(max_size=30), type=TYPE, body=BODY)
+def test_no_bytes_of_a_server_get_further_than_the_chain(
+    head: bytes, type: bytes, body: bytes, fallback: RudeModel
+) -> None:
+    with RudeModel(head + type + b"\r\n" + body) as rude:
+        inference = asyncio.run(infer(manager_of(rude.url, fallback.url, stream=True, timeout_sec=2)))
+    assert inference.message["content"] == "up"

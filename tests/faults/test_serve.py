@@ -1,0 +1,255 @@
+"""What clients, pages, signals and slow environments do to a server of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from runner.cli.serve import main_serve
+from runner.envs.maze import Maze
+from runner.errors import ConfigError
+from runner.serve.environments import DIALECTS, EnvironmentApp
+from runner.serve.environments.pool import Pool
+from runner.serve.host import guarded
+from tests.command import COMMAND, ENVIRON, agentgym
+from tests.serving import hosted, serving
+
+TOKEN = "a-token-of-the-tests"
+BOMB = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+
+
+class Gated(Maze):
+    """Each step waits for its turn; counts how many are in there at a time."""
+
+    entered = threading.Semaphore(0)
+    turn = threading.Semaphore(0)
+    n_inside = 0
+    n_most = 0
+
+    def _step(self, text: str) -> tuple[str, float, bool]:
+        Gated.n_inside += 1
+        Gated.n_most = max(Gated.n_most, Gated.n_inside)
+        self.entered.release()
+        assert self.turn.acquire(timeout=30)
+        Gated.n_inside -= 1
+        return super()._step(text)
+
+
+@pytest.fixture
+def gated() -> Iterator[str]:
+    """A server of mazes whose steps are let through one by one."""
+    Gated.entered, Gated.turn, Gated.n_most = threading.Semaphore(0), threading.Semaphore(0), 0
+    with ThreadPoolExecutor(8) as executor:
+        app = EnvironmentApp(DIALECTS["Maze"], Gated(), Pool(Gated, limit=4, idle_s=60), executor)
+        with hosted({"Maze": guarded(app.application())}) as urls:
+            yield urls["Maze"]
+
+
+@pytest.fixture(scope="module")
+def maze() -> Iterator[str]:
+    with serving(["Maze"], token=TOKEN) as urls:
+        yield urls["Maze"]
+
+
+def started(http: httpx.Client) -> dict[str, int]:
+    here: dict[str, int] = http.post("/maze/create").json()
+    assert http.post("/maze/reset", json={**here, "game": 0}).is_success
+    return here
+
+
+def raw(url: str, request: bytes) -> bytes:
+    """What a server answers to these bytes before it closes the connection."""
+    parts = urlsplit(url)
+    assert parts.hostname
+    assert parts.port
+    with closing(socket.create_connection((parts.hostname, parts.port), timeout=20)) as connection:
+        connection.sendall(request)
+        answered = b""
+        while chunk := connection.recv(65536):
+            answered += chunk
+        return answered
+
+
+def test_two_steps_of_an_instance_never_overlap(gated: str) -> None:
+    with httpx.Client(base_url=gated, timeout=60) as http, ThreadPoolExecutor(4) as threads:
+        here = started(http)
+        body = {**here, "action": "move right"}
+        steps = [threads.submit(http.post, "/maze/step", json=body) for _ in range(4)]
+        for _ in steps:
+            assert Gated.entered.acquire(timeout=20)
+            Gated.turn.release()
+        columns = sorted(step.result().json()["observation"].split("1, ")[1][0] for step in steps)
+        assert columns == ["2", "3", "4", "5"]
+        assert Gated.n_most == 1
+
+
+def test_steps_of_two_instances_do(gated: str) -> None:
+    with httpx.Client(base_url=gated, timeout=60) as http, ThreadPoolExecutor(4) as threads:
+        both = [started(http), started(http)]
+        steps = [threads.submit(http.post, "/maze/step", json={**here, "action": "move right"}) for here in both]
+        assert Gated.entered.acquire(timeout=20)
+        assert Gated.entered.acquire(timeout=20)
+        assert http.get("/health").json()["open"] == 2  # nor do they keep the server from answering
+        Gated.turn.release(2)
+        assert all(step.result().is_success for step in steps)
+        assert Gated.n_most == 2
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_step_harms_nobody(gated: str) -> None:
+    with httpx.Client(base_url=gated, timeout=60) as http:
+        here = started(http)
+        parts = urlsplit(gated)
+        body = json.dumps({**here, "action": "move right"}).encode()
+        head = f"POST /maze/step HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
+        with closing(socket.create_connection((parts.hostname, parts.port))) as connection:
+            connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            assert Gated.entered.acquire(timeout=20)
+        Gated.turn.release()
+        assert "position 1, 2" in http.get("/maze/observation", params=here).json()
+        assert http.post("/maze/close", json=here).json() is True
+
+
+def test_an_instance_closed_while_a_step_waits_is_gone_for_that_step(gated: str) -> None:
+    with httpx.Client(base_url=gated, timeout=60) as http, ThreadPoolExecutor(4) as threads:
+        here = started(http)
+        first = threads.submit(http.post, "/maze/step", json={**here, "action": "move right"})
+        assert Gated.entered.acquire(timeout=20)
+        close = threads.submit(http.post, "/maze/close", json=here)
+        Gated.turn.release()
+        assert first.result().is_success
+        assert close.result().json() is True
+        assert http.post("/maze/step", json={**here, "action": "move right"}).json() == {
+            "error": f"The id {here['id']} is not valid."
+        }
+
+
+def test_strangers_and_pages_are_turned_away_before_they_reach_anything(maze: str) -> None:
+    login = {"authorization": f"Bearer {TOKEN}"}
+    refused = [
+        ({}, 401),
+        ({"authorization": "Bearer wrong"}, 401),
+        ({**login, "host": "evil.example"}, 403),
+        ({**login, "origin": "https://evil.example"}, 403),
+        ({**login, "sec-fetch-site": "cross-site"}, 403),
+        ({**login, "content-type": "text/plain"}, 415),
+    ]
+    with httpx.Client(base_url=maze, timeout=60) as http:
+        for headers, status in refused:
+            assert http.post("/maze/create", content=b"{}", headers=headers).status_code == status
+        assert http.get("/health", headers=login).json()["open"] == 0
+
+
+def test_a_huge_body_is_refused_before_it_is_sent(maze: str) -> None:
+    head = f"POST /maze/step HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+    typed = head + "Content-Type: application/json\r\n"
+    declared = raw(maze, f"{typed}Content-Length: 99999999999\r\n\r\n".encode())
+    chunks = b"".join(b"10000\r\n" + b"x" * 0x10000 + b"\r\n" for _ in range(17))
+    chunked = raw(maze, f"{typed}Transfer-Encoding: chunked\r\n\r\n".encode() + chunks)
+    for answered in (declared, chunked):
+        assert answered.startswith(b"HTTP/1.1 413 ")
+        assert b"larger than 1048576 bytes" in answered
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [b"\x16\x03\x01\x02\x00\x01\x00", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"x" * 100_000 + b"\r\n\r\n"],
+)
+def test_what_is_no_http_is_answered_with_an_error(request_: bytes, maze: str) -> None:
+    assert raw(maze, request_).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_client_that_says_nothing_keeps_nobody_waiting(maze: str) -> None:
+    parts = urlsplit(maze)
+    address = (parts.hostname, parts.port)
+    with closing(socket.create_connection(address)) as silent, closing(socket.create_connection(address)) as slow:
+        head = f"POST /maze/step HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+        slow.sendall(f"{head}Content-Type: application/json\r\nContent-Length: 20\r\n\r\n{{".encode())
+        with httpx.Client(base_url=maze, headers={"authorization": f"Bearer {TOKEN}"}, timeout=60) as http:
+            assert http.get("/").is_success
+        assert silent.fileno() >= 0
+
+
+@contextmanager
+def command(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [COMMAND, "serve", *options],
+        cwd=folder,
+        env=ENVIRON | {"SERVE_TOKEN": TOKEN},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+
+
+async def test_a_signal_in_the_middle_of_a_step_ends_the_server_in_time(tmp_path: Path) -> None:
+    with command(tmp_path, "sqlgym", "--port", "0", "--token", "SERVE_TOKEN", "--host", "0.0.0.0") as process:
+        assert process.stdout
+        ready = await asyncio.to_thread(process.stdout.readline)
+        url, about = ready.rstrip().split(" ", 1)
+        assert about == "SQLGym (strict, local databases)"
+        port = urlsplit(url).port
+        login = {"authorization": f"Bearer {TOKEN}"}
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=login, timeout=60) as http:
+            here = {"env_idx": (await http.post("/create")).json()}
+            await http.post("/reset", json={**here, "item_id": 0})
+            step = asyncio.create_task(http.post("/step", json={**here, "action": BOMB}))
+            while not has_child(process.pid):  # noqa: ASYNC110 - it is in another process
+                await asyncio.sleep(0.01)
+            process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(8):
+                said, warned = await asyncio.to_thread(process.communicate)
+                (outcome,) = await asyncio.gather(step, return_exceptions=True)
+        assert (process.returncode, said, warned) == (0, "", "")
+        assert isinstance(outcome, httpx.Response | httpx.HTTPError)
+
+
+def has_child(pid: int) -> bool:
+    return any(file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/children"))
+
+
+def test_the_command_says_why_it_does_not_start(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = agentgym(tmp_path, "serve", "maze", "--port", str(port))
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(f"agentgym-runner: Something listens on 127.0.0.1, port {port} already")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["maze", "--host", "0.0.0.0"], "give --token"),
+        (["maze", "--token", "SERVE_NO_SUCH"], "takes the name of a variable"),
+        (["mase"], "Did you mean Maze"),
+        (["maze", "wordle", "--port", "1"], "--port goes with a single environment"),
+        (["--all", "--port", "1"], "--port goes with a single environment"),
+        (["webarena"], "WebArena is skipped in profile"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options: list[str], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        main_serve(options)
+
+
+@pytest.mark.parametrize("options", [[], ["--all", "maze"], ["maze", "--port", "65536"], ["maze", "--max-open", "0"]])
+def test_misuse_is_answered_with_the_usage(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main_serve(options)
+    assert "usage: agentgym-runner serve" in capsys.readouterr().err

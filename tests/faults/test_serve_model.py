@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from runner.serve.model import NAME, Behaviour, EchoPlayer, Fault, ModelServer, Reply, ScriptPlayer
+from tests.command import COMMAND, ENVIRON, agentgym
+
+CHAT = "/v1/chat/completions"
+ASKED = {"model": NAME, "messages": [{"role": "user", "content": "Say something."}]}
+WAIT = httpx.Timeout(20)
+NO_WAIT = httpx.Timeout(20, read=0.2)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ModelServer]:
+    with ModelServer(EchoPlayer(), behaviour=Behaviour(drip_s=0.05, retry_after_s=3)) as server:
+        yield server
+
+
+@pytest.fixture(params=[False, True], ids=["whole", "streamed"])
+def asked(request: pytest.FixtureRequest, server: ModelServer) -> dict[str, Any]:
+    server.inject()
+    return {**ASKED, "stream": request.param}
+
+
+def post(server: ModelServer, asked: dict[str, Any], kind: str, timeout: httpx.Timeout = WAIT) -> httpx.Response:
+    return httpx.post(server.url + CHAT, json=asked, headers={"x-agentgym-test-fault": kind}, timeout=timeout)
+
+
+@pytest.mark.parametrize("status", [401, 429, 500, 503])
+def test_an_error_has_openais_form(server: ModelServer, asked: dict[str, Any], status: int) -> None:
+    reply = post(server, asked, str(status))
+    assert reply.status_code == status
+    assert NAME in reply.json()["error"]["message"]
+    assert reply.headers.get("retry-after") == ("3" if status in (429, 503) else None)
+
+
+def test_json_can_be_invalid(server: ModelServer, asked: dict[str, Any]) -> None:
+    reply = post(server, asked, "invalid-json")
+    documents = reply.text.replace("data: ", "").split("\n\n")
+    with pytest.raises(json.JSONDecodeError):
+        [json.loads(document) for document in documents if document not in ("", "[DONE]")]
+
+
+def test_choices_can_be_missing(server: ModelServer, asked: dict[str, Any]) -> None:
+    reply = post(server, asked, "empty-choices")
+    documents = [line.removeprefix("data: ") for line in reply.text.split("\n\n")]
+    assert all(json.loads(document)["choices"] == [] for document in documents if document not in ("", "[DONE]"))
+
+
+def test_a_reply_can_be_a_web_page(server: ModelServer, asked: dict[str, Any]) -> None:
+    reply = post(server, asked, "wrong-type")
+    assert (reply.status_code, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "<h1>" in reply.text
+
+
+def test_a_reply_can_be_huge(server: ModelServer) -> None:
+    reply = post(server, ASKED, "huge")
+    assert len(reply.json()["choices"][0]["message"]["content"]) >= 10 << 20
+
+
+@pytest.mark.parametrize("kind", ["drop", "truncated"])
+def test_a_reply_can_end_too_soon(server: ModelServer, asked: dict[str, Any], kind: str) -> None:
+    with pytest.raises(httpx.RemoteProtocolError, match="closed"):
+        post(server, asked, kind)
+
+
+def test_a_truncated_stream_begins_well(server: ModelServer) -> None:
+    begun = ""
+    with (
+        pytest.raises(httpx.RemoteProtocolError),
+        httpx.stream(
+            "POST", server.url + CHAT, json={**ASKED, "stream": True, "agentgym_test_fault": "truncated"}
+        ) as reply,
+    ):
+        for text in reply.iter_text():
+            begun += text
+    assert json.loads(begun.split("\n\n")[0].removeprefix("data: "))["choices"]
+    assert "[DONE]" not in begun
+
+
+def test_a_reply_can_never_come(server: ModelServer, asked: dict[str, Any]) -> None:
+    with pytest.raises(httpx.ReadTimeout):
+        post(server, asked, "hang", NO_WAIT)
+
+
+def test_a_reply_can_drip(server: ModelServer, asked: dict[str, Any]) -> None:
+    headers = {"x-agentgym-test-fault": "drip"}
+    with httpx.stream("POST", server.url + CHAT, json=asked, headers=headers, timeout=WAIT) as reply:
+        drops = reply.iter_raw()
+        assert [next(drops) for _ in range(3)] == ([b"d", b"a", b"t"] if asked["stream"] else [b"{", b'"', b"i"])
+
+
+def test_the_first_requests_alone_can_be_hit(server: ModelServer, asked: dict[str, Any]) -> None:
+    server.inject(Fault("500", times=2), Fault("429", times=1))
+    with httpx.Client(base_url=server.url, timeout=WAIT) as client:
+        assert [client.post(CHAT, json=asked).status_code for _ in range(4)] == [500, 500, 429, 200]
+
+
+def test_replies_can_be_late_as_a_whole_and_token_by_token() -> None:
+    behaviour = Behaviour(latency_s=0.2, token_latency_s=60)
+    with ModelServer(EchoPlayer(), behaviour=behaviour) as server:
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(server.url + CHAT, json=ASKED, timeout=httpx.Timeout(20, read=0.05))
+        assert httpx.post(server.url + CHAT, json=ASKED, timeout=WAIT).status_code == 200
+        with httpx.stream("POST", server.url + CHAT, json={**ASKED, "stream": True}, timeout=WAIT) as reply:
+            assert next(reply.iter_lines()).startswith("data: ")
+
+
+def test_a_scripted_reply_can_have_a_fault() -> None:
+    player = ScriptPlayer([Reply(content="cut", fault="truncated"), Reply(content="late", delay_s=0.01), "fine"])
+    with ModelServer(player) as server:
+        with pytest.raises(httpx.RemoteProtocolError):
+            httpx.post(server.url + CHAT, json=ASKED, timeout=WAIT)
+        assert httpx.post(server.url + CHAT, json=ASKED, timeout=WAIT).status_code == 200
+
+
+def test_a_server_stops_although_somebody_waits_and_comes_back_on_its_port() -> None:
+    server = ModelServer(EchoPlayer(), behaviour=Behaviour(faults=(Fault("hang", times=1),))).start()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as waiting:
+        body = json.dumps(ASKED)
+        head = (
+            f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        )
+        waiting.sendall(f"{head}\r\n\r\n{body}".encode())
+        while not server.received:
+            time.sleep(0.01)  # it is on another thread
+        server.stop()
+        assert b" 200 " not in waiting.recv(1000)
+    with pytest.raises(httpx.ConnectError):
+        httpx.post(server.url + CHAT, json=ASKED)
+    with server:
+        assert httpx.post(server.url + CHAT, json=ASKED, timeout=WAIT).status_code == 200
+
+
+@contextmanager
+def served(*options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The command, and the line that it says when it is ready."""
+    command = [COMMAND, "serve-model", *options]
+    with subprocess.Popen(command, env=ENVIRON, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline(), process
+        finally:
+            process.kill()
+
+
+def test_the_command_says_one_line_and_ends_when_asked(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text('first\n{"content": "second"}\n')
+    with served("--script", str(script), "--model", "qwen3:8b", "--fault", "500x1") as (line, process):
+        url, _, about = line.partition(" ")
+        assert url.startswith("http://127.0.0.1:")
+        assert about == f"is {NAME}, no language model: POST /v1/chat/completions\n"
+        replies = [httpx.post(url + CHAT, json={**ASKED, "model": "qwen3:8b"}, timeout=WAIT) for _ in range(3)]
+        assert replies[0].status_code == 500
+        assert [reply.json()["choices"][0]["message"]["content"] for reply in replies[1:]] == ["first", "second"]
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=30) == ("", "")
+        assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--host", "0.0.0.0"], "give --token"),
+        (["--token", "NOT_SET"], "--token takes the name of a variable"),
+        (["--fault", "flood"], "no kind of fault"),
+        (["--script", "missing"], "The script missing cannot be read"),
+        (["--latency", "nan"], "not a number of seconds"),
+    ],
+)
+def test_the_command_refuses_what_cannot_be(tmp_path: Path, options: list[str], said: str) -> None:
+    ended = agentgym(tmp_path, "serve-model", *options)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert said in ended.stderr

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.envs.alfworld import ALFWorld
+from runner.envs.alfworld.engine import HELP, NOTHING_HAPPENS
+from runner.errors import EnvironmentFault
+from runner.testing import HOSTILE_TEXTS, check_env
+from runner.types import Action, InvalidAction, Mode, ToolCall
+
+MODES: tuple[Mode, ...] = ("strict", "compat")
+TASK = 3
+ROOM = (
+    "You are in the middle of a room. Looking quickly around you, you see a cabinet 4, a cabinet 3, a cabinet 2, "
+    "a cabinet 1, a coffeemachine 1, a countertop 3, a countertop 2, a countertop 1, a drawer 3, a drawer 2, a drawer "
+    "1, a fridge 1, a garbagecan 1, a microwave 1, a shelf 1, a sinkbasin 1, a stoveburner 2, a stoveburner 1, and a "
+    "toaster 1."
+)
+GOAL = "Your task is to: put a hot apple in garbagecan."
+STEPS = {
+    "go to microwave 1": "You arrive at microwave 1. The microwave 1 is closed.",
+    "open microwave 1": "You open the microwave 1. The microwave 1 is open. In it, you see a apple 1, and a cup 1.",
+    "take apple 1 from microwave 1": "You pick up the apple 1 from the microwave 1.",
+    "heat apple 1 with microwave 1": "You heat the apple 1 using the microwave 1.",
+    "go to garbagecan 1": "You arrive at garbagecan 1. On the garbagecan 1, you see a egg 1, and a potato 1.",
+    "move apple 1 to garbagecan 1": "You move the apple 1 to the garbagecan 1.",
+}
+TAKE = list(STEPS)[:3]
+
+
+def told(env: ALFWorld, *texts: str) -> tuple[str, float, bool]:
+    """The answer to the last of the texts, without the list of what can be done, which is looked at here."""
+    for text in texts:
+        chat, reward, done = env.step(Action(text=text))
+        assert chat[0]["content"] == f"{env.observation}\nAvailable actions: {json.dumps(env.admissible_actions())}"
+    return env.observation, reward, done
+
+
+def started(mode: Mode = "strict", task_index: int = TASK) -> ALFWorld:
+    env = ALFWorld(mode=mode)
+    env.reset(task_index=task_index)
+    return env
+
+
+def doing(env: ALFWorld) -> list[str]:
+    return [text for text in env.admissible_actions() if not text.startswith("go to ")]
+
+
+def test_an_episode() -> None:
+    env = ALFWorld()
+    opening = env.reset(task_index=TASK)[0]["content"] or ""
+    places = [f"{name}" for name in ROOM.removesuffix(".").replace("and a", "a").split(", a ")[1:]]
+    assert sorted(["go to cabinet 4", *(f"go to {place}" for place in places)]) == env.admissible_actions()[:-3]
+    assert opening == f"{ROOM}\n\n{GOAL}\nAvailable actions: {json.dumps(env.admissible_actions())}"
+    for step, (text, answer) in enumerate(STEPS.items(), start=1):
+        assert text in env.admissible_actions()
+        assert told(env, text) == (answer, float(step == len(STEPS)), step == len(STEPS))
+    assert not env.truncated
+    with pytest.raises(EnvironmentFault, match="call reset first"):
+        told(env, "look")
+
+
+def test_what_can_be_done_changes_with_the_situation() -> None:
+    env = started()
+    assert doing(env) == ["help", "inventory", "look"]
+    told(env, "go to microwave 1")
+    assert doing(env) == ["examine microwave 1", "help", "inventory", "look", "open microwave 1"]
+    assert "go to microwave 1" not in env.admissible_actions()
+    told(env, "open microwave 1")
+    takes = ["take apple 1 from microwave 1", "take cup 1 from microwave 1"]
+    assert doing(env) == ["close microwave 1", "examine microwave 1", "help", "inventory", "look", *takes]
+    told(env, takes[0])
+    holding = ["close microwave 1", "examine apple 1", "examine microwave 1", "heat apple 1 with microwave 1", "help"]
+    assert doing(env) == [*holding, "inventory", "look", "move apple 1 to microwave 1"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "text",
+    ["", "dance", "look at it", "Look", "go to moon 1", "open fridge 1", "take apple 1 from fridge 1", "examine"],
+)
+def test_anything_else_does_nothing(text: str, mode: Mode) -> None:
+    env = started(mode)
+    before = env.admissible_actions()
+    assert told(env, text) == (NOTHING_HAPPENS, 0.0, False)
+    assert env.admissible_actions() == before
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "put", ["put {} in {}", "put {} on {}", "put {} in/on {}", "move {} to {}", " move {} to {}\n"]
+)
+def test_putting_is_said_in_many_ways(put: str, mode: Mode) -> None:
+    env = started(mode)
+    told(env, *list(STEPS)[:-1])
+    assert told(env, put.format("apple 1", "garbagecan 1"))[1:] == (1.0, True)
+
+
+def test_compat_words_things_as_agentgym_does() -> None:
+    env = ALFWorld(mode="compat")
+    chat = env.reset(task_index=TASK)
+    assert (chat[0]["content"] or "").startswith(f"{ROOM}\n{GOAL}\nAvailable actions: [")
+    assert doing(env) == ["inventory", "look"]
+    assert told(env, "help")[0] == NOTHING_HAPPENS
+    assert told(env, "go to microwave 1")[0] == "The microwave 1 is closed."
+    told(env, *list(STEPS)[1:4])
+    assert "put apple 1 in/on microwave 1" in doing(env)
+    assert env.admissible_actions() == sorted(env.admissible_actions())
+    last = "put apple 1 in/on garbagecan 1"
+    assert told(env, "go to garbagecan 1", last) == ("You put the apple 1 in/on the garbagecan 1.", 1.0, True)
+
+
+def test_strict_has_help_of_its_own() -> None:
+    assert told(started(), "help")[0] == HELP
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_fifty_steps_and_it_is_over(mode: Mode) -> None:
+    env = started(mode)
+    for _ in range(2):
+        steps = [(*told(env, text)[1:], env.truncated) for text in [*["dance"] * 49, "look"]]
+        assert steps == [(0.0, False, False)] * 49 + [(0.0, True, True)]
+        env.reset(task_index=TASK)
+
+
+def test_the_fiftieth_step_can_win() -> None:
+    env = started()
+    told(env, *["look"] * (50 - len(STEPS)))
+    assert told(env, *STEPS)[1:] == (1.0, True)
+    assert not env.truncated
+
+
+def test_a_task_has_a_type_and_the_environment_a_label() -> None:
+    env = started()
+    assert env.task_type == "pick_heat_then_place_in_recep-apple-garbagecan/room_4"
+    assert (ALFWorld.data_label, env.data_label, env.packages) == ("local scenes", "local scenes", ())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_tool_call_is_the_same_as_its_text(mode: Mode) -> None:
+    by_text, by_call = started(mode), started(mode)
+    for text in ("look", "inventory", "dance", *STEPS):
+        parsed = by_call.parse(text)
+        calls = parsed.tool_calls if isinstance(parsed, Action) else []
+        chat, reward, done = by_call.step(Action(text=text, tool_calls=calls))
+        assert (by_call.observation, reward, done) == told(by_text, text)
+        assert (chat[0]["content"] or "").startswith(by_text.observation)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("go_to", "{}"),
+        ("go_to", '{"receptacle": "the fridge"}'),
+        ("go_to", '{"receptacle": "fridge 1\\n"}'),
+        ("put", '{"object": "apple 1 to fridge 1", "receptacle": "fridge 1"}'),
+        ("help", '{"me": "please"}'),
+        ("fly", "{}"),
+    ],
+)
+def test_a_tool_call_has_to_fit_its_schema(name: str, arguments: str) -> None:
+    env = started()
+    chat, reward, done = env.step(Action(tool_calls=[ToolCall(id="call_7", name=name, arguments=arguments)]))
+    assert (chat[0]["content"] or "").startswith("Invalid action. Expected ")
+    assert (reward, done) == (0.0, False)
+
+
+def test_the_tools() -> None:
+    names = [schema["function"]["name"] for schema in ALFWorld().get_tool_schemas()]
+    manipulations = ["take", "put", "heat", "cool", "clean", "slice", "use", "examine"]
+    assert names == ["go_to", "open", "close", *manipulations, "look", "inventory", "help"]
+    compat = [schema["function"]["name"] for schema in ALFWorld(mode="compat").get_tool_schemas()]
+    assert compat == names[:-1]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_environment_keeps_the_contract(mode: Mode) -> None:
+    check_env(lambda: ALFWorld(mode=mode), tasks=(0, 1, TASK))
+
+
+TEXTS = (
+    st.text(alphabet=st.characters(codec=None), max_size=40)
+    | st.sampled_from([*STEPS, "close microwave 1", "examine apple 1", "cool apple 1 with fridge 1", *HOSTILE_TEXTS])
+    | st.builds("{} {} to {}".format, st.sampled_from(["go", "move", "put"]), st.text(max_size=9), st.text(max_size=9))
+)
+
+
+@settings(deadline=None)
+@given(texts=st.lists(TEXTS, max_size=12), mode=st.sampled_from(MODES))
+def test_no_text_breaks_a_step(texts: list[str], mode: Mode) -> None:
+    env = started(mode)
+    for text in texts:
+        before, parsed = env.admissible_actions(), env.parse(text)
+        observation, reward, done = told(env, text)
+        assert observation.encode()
+        assert isinstance(parsed, Action) or (observation, reward, env.admissible_actions()) == (
+            NOTHING_HAPPENS,
+            0,
+            before,
+        )
+        if done:
+            env.reset(task_index=TASK)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("text", ["put a " * 200_000, "move " + "a 1 to " * 150_000, "go to " + "a" * 1_000_000 + " 1"])
+def test_long_texts_take_no_long_time(text: str, mode: Mode) -> None:
+    assert told(started(mode), text) == (NOTHING_HAPPENS, 0.0, False)
+    assert isinstance(started(mode).parse(text), InvalidAction)

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+
+from runner.envs.http import Greeting, ServerAddress, greeting
+from runner.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("url", "base"),
+    [
+        ("http://127.0.0.1:36003", "http://127.0.0.1:36003"),
+        ("http://[::1]:1/", "http://[::1]:1"),
+        ("https://me:word@host/below/", "https://host/below"),
+    ],
+)
+def test_paths_are_added_to_the_url_without_its_login(url: str, base: str) -> None:
+    assert ServerAddress(url).base == base
+
+
+@pytest.mark.parametrize(
+    ("url", "sent"),
+    [
+        ("http://host", None),
+        ("http://me:wo%3Ard@host", "Basic bWU6d286cmQ="),
+        ("http://me@host", "Basic bWU6"),
+        ("http://:a-token@host", "Bearer a-token"),
+    ],
+)
+def test_the_login_of_a_url_is_sent(url: str, sent: str | None) -> None:
+    assert ServerAddress(url).authorization == sent
+
+
+def test_the_login_of_a_url_is_not_shown() -> None:
+    address = ServerAddress("http://me:hidden@host:1")
+    assert "hidden" not in f"{address!r} {address} {address.base}"
+    with pytest.raises(ConfigError) as caught:
+        _ = ServerAddress("http://:hidden%0Aword@host:1").authorization
+    assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["", "host:1", "ftp://host", "http://", "http://host:99999", "http://host?x=1", "http://host#x", "http://[1"]
+)
+def test_what_is_no_address_says_so(url: str) -> None:
+    with pytest.raises(ConfigError, match="Correct its base_url"):
+        _ = ServerAddress(url).base
+
+
+@pytest.mark.parametrize(
+    ("env", "payload", "expected"),
+    [
+        (
+            "maze",
+            "AgentGym Console 0.1.0: Maze (strict, as published)",
+            Greeting("console", "Maze", "strict", "as published"),
+        ),
+        (
+            "SQLGym",
+            "AgentGym Console 1.0: SQLGym (compat, local databases)",
+            Greeting("console", "SQLGym", "compat", "local databases"),
+        ),
+        ("Wordle", "AgentGym Console 0.1.0: Maze (strict, x)", Greeting("wrong", "Maze", "strict", "x")),
+        ("BabyAI", "This is environment BabyAI.", Greeting("agentgym", "BabyAI", "compat")),
+        ("Maze", "This is environment LMRL-Gym.", Greeting("agentgym", "LMRL-Gym", "compat")),
+        ("Wordle", "This is environment LMRL-Gym.", Greeting("agentgym", "LMRL-Gym", "compat")),
+        ("ALFWorld", "This is environment AlfWorld.", Greeting("agentgym", "AlfWorld", "compat")),
+        ("SciWorld", "This is environment ScienceWorld.", Greeting("agentgym", "ScienceWorld", "compat")),
+        ("Sokoban", "This is environment Sokoban.", Greeting("agentgym", "Sokoban", "compat")),
+        ("SQLGym", "ok", Greeting("agentgym", mode="compat")),
+        ("Weather", "ok", Greeting("agentgym", mode="compat")),
+        ("BabyAI", "This is environment TextCraft.", Greeting("wrong", "TextCraft", "compat")),
+        ("SQLGym", "This is environment TextCraft.", Greeting("wrong", "TextCraft", "compat")),
+        ("BabyAI", "ok", Greeting("wrong")),
+        ("BabyAI", "Welcome!", Greeting("unknown")),
+        ("Sokoban", "ok", Greeting("unknown")),
+        ("BabyAI", {"status": "ok"}, Greeting("wrong")),
+        ("BabyAI", None, Greeting("wrong")),
+        ("BabyAI", "x" * 1000, Greeting("wrong")),
+    ],
+)
+def test_servers_are_told_apart_by_their_greeting(env: str, payload: object, expected: Greeting) -> None:
+    assert greeting(env, payload) == expected
+
+
+def test_a_greeting_is_safe_to_show() -> None:
+    said = greeting("maze", "AgentGym Console 0.1.0: Maze (strict, \x1b[2J\u202e)")
+    assert said.label == "␛[2J\\u{202e}"

@@ -1,0 +1,236 @@
+"""What a model wrote becomes an action, or does not; nothing that it can write breaks that."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.agents.model.calls import answer_of
+from runner.agents.model.conversation import without_thinking
+from runner.agents.model.parsing import Style, action_in, style_of
+from runner.types import Action, InvalidAction, Message, ToolCall, ToolSchema
+
+STYLES: tuple[Style, ...] = get_args(Style)
+TOOLS: list[ToolSchema] = [
+    {"type": "function", "function": {"name": name, "description": "", "parameters": {"type": "object"}}}
+    for name in ("move", "look")
+]
+LEFT = '{"to": "left"}'
+
+
+def said(text: str | None, *calls: tuple[str, str]) -> Message:
+    functions = [
+        {"id": f"c{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        for number, (name, arguments) in enumerate(calls)
+    ]
+    message: Message = {"role": "assistant", "content": text}
+    if functions:
+        message["tool_calls"] = functions
+    return message
+
+
+def read(text: str | None, *calls: tuple[str, str], style: Style = "last") -> Action | InvalidAction:
+    return answer_of(said(text, *calls), style, TOOLS, as_calls=False)
+
+
+@pytest.mark.parametrize(
+    ("env", "style"),
+    [
+        ("BabyAI", "once"),
+        ("TextCraft", "once"),
+        ("Maze", "first"),
+        ("Wordle", "first"),
+        ("ALFWorld", "last"),
+        ("SciWorld", "last"),
+        ("WebShop", "last"),
+        ("SQLGym", "sql"),
+        ("webarena", "fence"),
+        ("SearchQA", "raw"),
+        ("movie", "raw"),
+        ("gymnasium:Taxi-v3", "last"),
+    ],
+)
+def test_each_environment_has_its_rule(env: str, style: Style) -> None:
+    assert style_of(env) == style
+
+
+@pytest.mark.parametrize(
+    ("style", "text", "action"),
+    [
+        ("once", "Thought:\nI do it.\n\nAction:\ngo to red ball 1", "go to red ball 1"),
+        ("once", 'Action: "get 9 emerald".\nAs I need it.', "get 9 emerald"),
+        ("once", "Action: get 9 emerald</s>", "get 9 emerald"),
+        ("once", "Action: up\nAction: down", None),
+        ("once", "Action:", None),
+        ("once", "Action: !?", None),
+        ("once", "up", None),
+        ("first", "Thought: x\nAction:\nmove up\n", "move up"),
+        ("first", "Action: move up</s>", "move up"),
+        ("first", "Action: a\nAction: b", "a\nAction: b"),
+        ("first", "move up", None),
+        ("last", "Thought: Action: is due\nAction: search[red shoe]</s>", "search[red shoe]"),
+        ("last", "no idea", None),
+        ("last", "Action: \n", None),
+        ("sql", "Action: ```sql\nSELECT 1\n```", "SELECT 1"),
+        ("sql", "```sql\nSELECT 1\n```\nno:\n```SQL\nSELECT 2", "SELECT 2"),
+        ("sql", "```sqlite\nSELECT 1\n```", "SELECT 1"),
+        ("sql", "```sql\n\n```", None),
+        ("sql", "SELECT 1", None),
+        ("fence", "In summary ```click [12]``` or ```stop```", "```click [12]```"),
+        ("fence", "``````", None),
+        ("fence", "```click [12]", None),
+        ("raw", " <search>x</search> ", "<search>x</search>"),
+        ("raw", "\n", None),
+    ],
+)
+def test_an_action_is_found_by_its_environments_rule(style: Style, text: str, action: str | None) -> None:
+    assert action_in(text, style) == action
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"thought": "go", "function_name": "move", "arguments": {"to": "left"}}',
+        '{"name": "move", "arguments": {"to": "left"}}',
+        '{"name": "move", "parameters": {"to": "left"}}',
+        '{"name": "move", "arguments": "{\\"to\\": \\"left\\"}"}',
+        '{"type": "function", "function": {"name": "move", "arguments": {"to": "left"}}}',
+        'I go.\n```json\n{"name": "move",\n "arguments": {"to": "left"}}\n```\nDone.',
+        '<tool_call>\n{"name": "move", "arguments": {"to": "left"}}\n</tool_call>',
+        'Thought: not {this}\nAction: {"name": "move", "arguments": {"to": "left"}}',
+        'Thought: go\nAction: move({"to": "left"})',
+        'go\nmove({"to": "left"})',
+        '{"thought": "two\nlines", "name": "move", "arguments": {"to": "left"}}',
+    ],
+)
+@pytest.mark.parametrize("style", ["once", "first", "last", "sql", "fence"])
+def test_a_call_may_be_written_down(text: str, style: Style) -> None:
+    assert read(text, style=style) == Action(tool_calls=[ToolCall("call_0", "move", LEFT)])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"to": "left"}', '{"name": "x"}', "{", '{"name": 1, "arguments": {}}', "[]", '{"function": "move"}', "{}"],
+)
+def test_other_json_is_no_call(text: str) -> None:
+    assert isinstance(read(text), InvalidAction)
+
+
+def test_a_text_where_all_of_it_is_the_action_is_not_searched_for_calls() -> None:
+    text = '{"name": "move", "arguments": {"to": "left"}}'
+    assert read(text, style="raw") == Action(text=text)
+
+
+def test_without_tools_there_are_no_calls() -> None:
+    text = 'Action: {"name": "move", "arguments": {}}'
+    assert answer_of(said(text), "last", [], as_calls=False) == Action(text='{"name": "move", "arguments": {}}')
+
+
+def test_native_calls_go_before_the_text() -> None:
+    answer = read("Action: look", ("move", LEFT), ("look", "{}"))
+    assert answer == Action(tool_calls=[ToolCall("c0", "move", LEFT), ToolCall("c1", "look", "{}")])
+
+
+def test_a_tool_that_does_not_exist_is_the_environments_business() -> None:
+    assert read(None, ("fly", "{}")) == Action(tool_calls=[ToolCall("c0", "fly", "{}")])
+    assert read('{"name": "fly", "arguments": {}}') == Action(tool_calls=[ToolCall("call_0", "fly", "{}")])
+
+
+@pytest.mark.parametrize("arguments", ["{to: left", "[1]", "null", '"left"', "{" * 5000])
+def test_arguments_that_cannot_be_read_are_no_action(arguments: str) -> None:
+    answer = read(None, ("move", arguments))
+    assert isinstance(answer, InvalidAction)
+    assert answer == InvalidAction(f"move({arguments})", "the arguments of move as a JSON object")
+    assert isinstance(read(json.dumps({"name": "move", "arguments": arguments})), InvalidAction)
+
+
+def test_later_calls_count_only_with_readable_arguments() -> None:
+    answer = read(None, ("move", LEFT), ("look", "{"), ("look", "{}"))
+    assert answer == Action(tool_calls=[ToolCall("c0", "move", LEFT), ToolCall("c2", "look", "{}")])
+
+
+def test_what_was_expected_is_told() -> None:
+    assert read("hm") == InvalidAction("hm", 'a line "Action: <action>"')
+    asked_for_calls = answer_of(said(None), "once", TOOLS, as_calls=True)
+    assert asked_for_calls == InvalidAction("", 'one tool call, or exactly one line "Action: <action>"')
+
+
+@pytest.mark.parametrize(
+    ("message", "content", "reasoning"),
+    [
+        ({"content": "<think>hm</think>\nAction: up"}, "Action: up", "hm"),
+        ({"content": "<think>Action: down"}, "", "Action: down"),
+        ({"content": "Action: down</think>Action: up"}, "Action: up", "Action: down"),
+        ({"content": "up", "reasoning_content": "hm"}, "up", "hm"),
+        ({"content": "<think>b</think>up", "reasoning_content": "a"}, "up", "a\nb"),
+        ({"content": None, "tool_calls": [{"id": "c"}]}, None, None),
+        ({"content": "<think>a</think>", "tool_calls": [{"id": "c"}]}, None, "a"),
+        ({"content": None}, "", None),
+    ],
+)
+def test_thinking_is_kept_apart(message: Any, content: str | None, reasoning: str | None) -> None:  # noqa: ANN401
+    reply = without_thinking(message | {"role": "assistant"})
+    assert (reply["content"], reply.get("reasoning_content")) == (content, reasoning)
+    assert reply.get("tool_calls") == message.get("tool_calls")
+
+
+VALUES = st.sampled_from(
+    [None, True, 1.5, float("nan"), 10**30, "", "move", "{}", "\ud800", [], [["x"]], {}, {"to": 1}]
+)
+FUNCTIONS = st.dictionaries(
+    st.sampled_from(["thought", "name", "function_name", "arguments", "parameters"]), VALUES, max_size=4
+)
+CALLS: st.SearchStrategy[object] = FUNCTIONS | st.builds(dict, function=FUNCTIONS | VALUES)
+MARKS = ["Action:", "```sql", "```", "<think>", "</think>", "{", "}", "move(", ")", "\n", " ", "</s>", "\ud800", "\x00"]
+PIECES = st.lists(st.sampled_from(MARKS) | st.text(max_size=3) | CALLS.map(json.dumps), max_size=8).map("".join)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    PIECES,
+    st.sampled_from(STYLES),
+    st.lists(st.tuples(st.sampled_from(["", "move", "fly"]), PIECES), max_size=2),
+    st.booleans(),
+)
+def test_no_text_breaks_a_parser(text: str, style: Style, calls: list[tuple[str, str]], as_calls: bool) -> None:
+    reply = without_thinking(said(text, *calls))
+    answer = answer_of(reply, style, TOOLS, as_calls=as_calls)
+    if isinstance(answer, InvalidAction):
+        assert answer.expected
+        return
+    assert bool(answer.text) != bool(answer.tool_calls)
+    for call in answer.tool_calls:
+        assert isinstance(call.arguments, str)
+
+
+MEGABYTE = 1 << 20
+LONG = {
+    "marks": "Action:" * (MEGABYTE // 7),
+    "lines": "Action:\n" * (MEGABYTE // 8),
+    "spaces": "Action:" + " \n" * (MEGABYTE // 2) + "x",
+    "backticks": "`" * MEGABYTE,
+    "fences": "```sql\n" * (MEGABYTE // 7),
+    "braces": "{" * MEGABYTE,
+    "nested": '{"name":' * (MEGABYTE // 8),
+    "brackets": 'Action: {"name": "move", "arguments": ' + "[" * MEGABYTE,
+    "names": "move(" * (MEGABYTE // 5) + "{",
+    "word": "a" * MEGABYTE + '({"to": 1})',
+    "number": '{"name": "move", "arguments": {"to": ' + "9" * MEGABYTE + "}}",
+    "string": '{"name": "move", "arguments": "' + "\\u0041" * (MEGABYTE // 6),
+    "thoughts": "<think></think>" * (MEGABYTE // 15),
+    "open thoughts": "<think>" * (MEGABYTE // 7),
+    "closed thoughts": "</think>" * (MEGABYTE // 8),
+    "ends": "</s>" * (MEGABYTE // 4),
+}
+
+
+@pytest.mark.timeout(30)  # far above what linear time takes, far below what quadratic time does
+@pytest.mark.parametrize("text", LONG.values(), ids=LONG)
+def test_long_texts_take_no_quadratic_time(text: str) -> None:
+    for style in STYLES:
+        answer_of(without_thinking(said(text)), style, TOOLS, as_calls=True)
+    answer_of(said(None, ("move", text)), "last", TOOLS, as_calls=True)

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+
+from runner.errors import ConfigError
+from runner.serve import guard
+from runner.serve import host as hosting
+from runner.serve.host import Site, check_exposure, guarded, read_token, serve_apps
+
+TOKEN = "0123456789abcdef"
+JSON = {"content-type": "application/json"}
+
+
+async def size(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers with the size of the body."""
+    body = await Request(scope, receive).body()
+    await PlainTextResponse(str(len(body)))(scope, receive, send)
+
+
+def client(token: str | None = None, **headers: str) -> httpx.AsyncClient:
+    app = guarded(size, token=token, max_body=1000, allowed_hosts=["node-7.local", ""])
+    return httpx.AsyncClient(
+        transport=httpx.ASGITransport(app, client=("127.0.0.1", 1)), base_url="http://127.0.0.1:36001", headers=headers
+    )
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "127.0.0.1:36001", "localhost:1", "LOCALHOST.", "127.8.9.10:80", "[::1]:36001", "Node-7.Local:36001"],
+)
+async def test_a_host_of_this_machine_is_answered(host: str) -> None:
+    async with client(host=host) as http:
+        assert (await http.get("/")).text == "0"
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:36001", "127.0.0.1.evil.example", "localhost.evil", "", "[::1", "a@127.0.0.1", "0"],
+)
+async def test_a_name_of_somebody_else_is_refused(host: str) -> None:
+    """As after DNS rebinding, where a page's own name leads to this machine."""
+    async with client(host=host) as http:
+        reply = await http.get("/")
+        assert (reply.status_code, reply.headers["connection"]) == (403, "close")
+        assert "does not answer for the host" in reply.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://127.0.0.1:3000"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ],
+)
+async def test_a_page_of_another_site_is_refused(headers: dict[str, str]) -> None:
+    async with client() as http:
+        for method in ("GET", "POST", "OPTIONS"):
+            assert (await http.request(method, "/", headers=headers)).status_code == 403
+
+
+async def test_its_own_page_and_the_address_bar_are_not_refused() -> None:
+    async with client(origin="http://127.0.0.1:36001") as http:
+        assert (await http.get("/", headers={"sec-fetch-site": "none"})).status_code == 200
+
+
+async def test_a_body_has_to_be_json_by_its_type() -> None:
+    async with client() as http:
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "", "application/jsonp"):
+            assert (await http.post("/", content=b"{}", headers={"content-type": kind})).status_code == 415
+        assert (
+            await http.post("/", content=b"{}", headers={"content-type": "Application/JSON;charset=utf-8"})
+        ).is_success
+        assert (await http.post("/")).text == "0"
+
+
+async def test_a_body_has_a_size_limit_declared_or_not() -> None:
+    async def chunks(n_bytes: int) -> AsyncIterator[bytes]:
+        for _ in range(n_bytes // 100):
+            yield b"x" * 100
+
+    async with client() as http:
+        assert (await http.post("/", content=b"x" * 1000, headers=JSON)).text == "1000"
+        assert (await http.post("/", content=b"x" * 1001, headers=JSON)).status_code == 413
+        assert (await http.post("/", content=chunks(1000), headers=JSON)).text == "1000"
+        assert (await http.post("/", content=chunks(1100), headers=JSON)).status_code == 413
+        assert (await http.post("/", content=chunks(100))).status_code == 415
+
+
+async def test_a_token_is_wanted_where_there_is_one() -> None:
+    as_password = base64.b64encode(f":{TOKEN}".encode()).decode()
+    async with client(TOKEN) as http:
+        for sent in ("", "Bearer", f"Bearer {TOKEN}x", f"Token {TOKEN}", "Basic !", "Basic é", "Bearer \xff"):
+            reply = await http.get("/", headers=[(b"authorization", sent.encode("latin-1"))])
+            assert reply.status_code == 401
+            assert reply.headers["www-authenticate"] == "Bearer"
+            assert TOKEN not in reply.text
+        for sent in (f"Bearer {TOKEN}", f"bearer  {TOKEN}", f"Basic {as_password}"):
+            assert (await http.get("/", headers={"authorization": sent})).is_success
+
+
+async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never() -> AsyncIterator[bytes]:
+        yield b"x"
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(guard, "BODY_S", 0.05)
+    async with client() as http:
+        assert (await http.post("/", content=never(), headers=JSON)).status_code == 408
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "node-7.local", ""])
+def test_a_host_that_others_reach_wants_a_token(host: str) -> None:
+    with pytest.raises(ConfigError, match="give --token"):
+        check_exposure(host, None)
+    check_exposure(host, TOKEN)
+
+
+def test_this_machine_alone_wants_none() -> None:
+    for host in ("127.0.0.1", "::1", "localhost", "127.1.2.3"):
+        check_exposure(host, None)
+
+
+def test_a_token_comes_from_a_variable_or_a_private_file(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    file.chmod(0o600)
+    assert read_token(None, {}) is None
+    assert read_token("SERVE_TOKEN", {"SERVE_TOKEN": f" {TOKEN} "}) == TOKEN
+    assert read_token(f"@{file}", {}) == TOKEN
+
+
+@pytest.mark.parametrize("token", ["", "short", "with a space in it", "é" * 20, "x" * 600])
+def test_a_token_that_is_no_token_is_refused_and_not_quoted(token: str, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(token)
+    file.chmod(0o600)
+    for source in ("VARIABLE", f"@{file}"):
+        with pytest.raises(ConfigError, match="16 to 512 visible") as caught:
+            read_token(source, {"VARIABLE": token})
+        assert not token or token not in str(caught.value)
+
+
+def test_a_value_given_as_the_token_is_not_quoted() -> None:
+    with pytest.raises(ConfigError, match="takes the name of a variable") as caught:
+        read_token(TOKEN, {})
+    assert TOKEN not in str(caught.value)
+
+
+def test_a_file_that_others_can_read_is_no_place_for_a_token(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    file.chmod(0o640)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        read_token(f"@{file}", {})
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    for other in ("pipe", "missing", "with\0null"):
+        with pytest.raises(ConfigError):
+            read_token(f"@{tmp_path / other}", {})
+
+
+async def test_all_addresses_are_taken_or_none() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said: list[str] = []
+        sites = [Site(size, "127.0.0.1", 0, "free"), Site(size, "127.0.0.1", port, "taken")]
+        with pytest.raises(ConfigError, match=f"Something listens on 127.0.0.1, port {port} already"):
+            await serve_apps(sites, say=said.append, stop=asyncio.Event())
+        assert said == []
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "1.2.3.4", "x" * 300, "a..b"])
+async def test_an_address_that_is_not_here_is_named(host: str) -> None:
+    with pytest.raises(ConfigError, match="Cannot listen on"):
+        await serve_apps([Site(size, host, 0, "")], say=str, stop=asyncio.Event())
+
+
+async def test_a_request_that_never_ends_does_not_keep_a_server_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, stop, said = asyncio.Event(), asyncio.Event(), asyncio.Queue[str]()
+
+    async def never(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            entered.set()
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(hosting, "STOP_S", 0)
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        group.create_task(serve_apps([Site(never, "127.0.0.1", 0, "x")], say=said.put_nowait, stop=stop))
+        url = (await said.get()).split()[0]
+        with pytest.raises(httpx.HTTPStatusError, match="500"):
+            async with httpx.AsyncClient() as http, asyncio.TaskGroup() as asking:
+                asked = asking.create_task(http.get(url))
+                await entered.wait()
+                stop.set()
+            asked.result().raise_for_status()
