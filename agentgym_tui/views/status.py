@@ -77,10 +77,11 @@ def running_line(store: RunStore, episode: Episode | None, width: int) -> Line:
     """What is watched: environment, task, who plays, how far, and how it ended."""
     if episode is None:
         return joined([[Cell(own("nothing runs"), "dim")]], width)
+    room, outcome = max(width // 3, 8), outcome_cell(episode)
     return joined(
         [
-            [Cell(line(episode.env or "?", 60), "head"), Cell(own(f" task {quantity(episode.task_index)}"))],
-            [outcome_cell(episode)],
+            [Cell(cut(line(episode.env or "?", 60), room), "head"), Cell(own(f" task {quantity(episode.task_index)}"))],
+            [Cell(cut(outcome.text, room), outcome.tone)],
             [Cell(own(f"round {quantity(episode.rounds)}"))],
             [Cell(own(f"reward {reward(episode.reward)}"))],
             [Cell(line(_player(episode.agent, episode.model), 80))],

@@ -4,10 +4,11 @@ from itertools import pairwise
 
 import pytest
 
+from agentgym_tui.views.cells import BADGE
 from agentgym_tui.views.episode import blocks
+from agentgym_tui.views.widths import cells, fit, wrap
 from agentgym_tui.widgets.transcript import BlockRows, Transcript
 from agentgym_tui.widgets.waterfall import Waterfall
-from agentgym_tui.views.widths import cells, fit, wrap
 from runner.types import Action
 from tests.tui.line_views import rows, shown, top
 from tests.tui.samples import episode, hostile_episode, span, step, user

@@ -14,8 +14,10 @@ from agentgym_tui.store.state import Link
 from agentgym_tui.views import numbers, plot
 from agentgym_tui.views import tables as views
 from agentgym_tui.views.cells import Line
-from agentgym_tui.views.segments import cut
-from agentgym_tui.views.status import KEYS
+from agentgym_tui.views.reward_plot import reward_lines
+from agentgym_tui.views.status import progress_line, running_line, status_line, status_lines
+from agentgym_tui.views.welcome import KEYS, LOOKING_KEYS, welcome_lines
+from agentgym_tui.views.widths import cut, cut_middle, cut_start, wrapped
 from runner.types import Action, ToolCall
 from tests.tui.samples import (
     busy_store,
@@ -89,36 +91,37 @@ def test_missing_steps_and_the_one_being_played_have_rows() -> None:
         "2 rounds did not get here",
         "… I think so",
     ]
+    assert [len(rows.line(index, 80)) for index in (0, 4)] == [2, 2]  # they take the whole of the line
     assert [getattr(rows.step(index), "index", None) for index in range(-1, 6)] == [None, None, 2, None, 5, None, None]
 
 
 def test_the_status_line_has_the_most_important_first() -> None:
     store = busy_store()
-    assert text(views.status_line(store, "here", 60)) == ("● connected 127.0.0.1:4222 · node pmoves-4090 running")
-    wide = text(views.status_line(store, "here", 200))
+    assert text(status_line(store, "here", 60)) == ("● connected · node pmoves-4090 running · /srv/agentgym/data")
+    wide = text(status_line(store, "here", 200))
     assert "/srv/agentgym/data · model tensorzero up · cpu 12% ram 40% · RTX 4090 34% 5.0/16.0 GiB" in wide
-    assert len(text(views.status_line(store, "here", 10))) == 10
+    assert len(text(status_line(store, "here", 10))) == 10
 
 
 def test_the_status_line_says_what_is_wrong() -> None:
     store = error_store()
-    shown = text(views.status_line(store, "here", 200))
+    shown = text(status_line(store, "here", 200))
     assert "✗ disconnected · node pmoves-4090 ✗ node lost · connection refused" in shown
     store.link.cause = "refused because " * 50
-    assert "✗ node lost · refused" in text(views.status_line(store, "here", 80))
+    assert "✗ node lost · refused" in text(status_line(store, "here", 80))
     store.link.cause = ""
     store.take([live(model_health("ollama", "down", "refused"), dropped=4)])
-    shown = text(views.status_line(store, "here", 200))
+    shown = text(status_line(store, "here", 200))
     assert "model ollama down" in shown
     assert "4 dropped" in shown
     store.take([live(started(7), node="other")])
-    assert "2 nodes" in text(views.status_line(store, "here", 200))
+    assert "2 nodes" in text(status_line(store, "here", 200))
 
 
 def test_secrets_in_a_cause_are_masked() -> None:
     store = RunStore()
     store.set_link(Link(status="failed", cause="nats://user:hunter22@host: refused", address="nats://u:p4ssw0rd@h"))
-    shown = text(views.status_line(store, "here", 200)) + "".join(texts(views.empty_lines(store)))
+    shown = text(status_line(store, "here", 200)) + "".join(texts(welcome_lines(store, 200)))
     assert "hunter22" not in shown
     assert "p4ssw0rd" not in shown
 
@@ -126,60 +129,125 @@ def test_secrets_in_a_cause_are_masked() -> None:
 def test_progress_has_a_bar_and_the_time_left() -> None:
     store = busy_store()
     batch = store.active_batch()
-    assert text(views.progress_line(batch, 80)) == (
+    assert text(progress_line(batch, 80)) == (
         "████░░░░░░░░░ 3/10 · Wordle · time left 3:21 · success 2 of 3 · mean reward 0.5"
     )
     assert batch is not None
     batch.n_planned, batch.status = 0, "paused"
-    assert "░ 3/– · Wordle · paused".replace("–", numbers.UNKNOWN) in text(views.progress_line(batch, 80))  # noqa: RUF001
-    assert text(views.progress_line(None, 80)) == ""
+    assert "░ 3/– · Wordle · paused".replace("–", numbers.UNKNOWN) in text(progress_line(batch, 80))  # noqa: RUF001
+    assert text(progress_line(None, 80)) == ""
 
 
 def test_the_line_above_the_steps_says_what_is_watched() -> None:
     store = busy_store()
     running = store.running()[0]
-    shown = text(views.running_line(store, running, 120))
+    shown = text(running_line(store, running, 120))
     assert shown == "Wordle task 3 · ▶ running · round 2 · reward 0.5 · oracle (no model) · 2.5 s · upstream"
     running.paused, running.n_missing = True, 2
     assert "‖ paused · round 2 · reward 0.5 · oracle (no model) · 2 items missing" in text(
-        views.running_line(store, running, 120)
+        running_line(store, running, 120)
     )
     failed = episode(0, outcome="error", error_type="EnvError", model="qwen", mode="compat")
-    shown = text(views.running_line(store, failed, 120))
+    shown = text(running_line(store, failed, 120))
     assert "! error: EnvError" in shown
     assert "oracle qwen" in shown
     assert "compat rules" in shown
-    assert text(views.running_line(store, None, 120)) == "nothing runs"
+    assert text(running_line(store, None, 120)) == "nothing runs"
 
 
 def test_rewards_are_columns_with_a_success_rate_below() -> None:
     points = [RewardPoint(str(n), n / 4, n == 4, True) for n in range(5)]
-    shown = texts(views.reward_lines(points, 20, 4))
+    shown = texts(reward_lines(points, 20, 4))
     assert shown == ["      1    ▄█", "      0 ▁▄███", "    20% ▁▁▁▁▂", "5 episodes"]
-    assert len(views.reward_lines(points, 20, 2)) == 2
-    assert views.reward_lines(points, 20, 0) == []
-    assert "no rated episode yet" in texts(views.reward_lines([], 40, 4))
+    assert len(reward_lines(points, 20, 2)) == 2
+    assert reward_lines(points, 20, 0) == []
+    assert "no rated episode yet" in texts(reward_lines([], 40, 4))
     baselines = [point._replace(baseline=True) for point in points]
-    assert "5 baseline episodes" in texts(views.reward_lines(baselines, 40, 4))[-1]
+    assert texts(reward_lines(baselines[-1:], 40, 4))[-1].startswith("1 baseline episode ·")
+    assert "5 baseline episodes" in texts(reward_lines(baselines, 40, 4))[-1]
     unrated = [point._replace(rated=False) for point in points]
-    assert texts(views.reward_lines(unrated, 40, 4)) == ["no rated episode yet"]
+    assert texts(reward_lines(unrated, 40, 4)) == ["no rated episode yet"]
 
 
 def test_an_empty_console_says_what_to_press_and_what_is_missing() -> None:
-    shown = texts(views.empty_lines(empty_store()))
-    keys = {"r": "run.selected", "R": "run.form", "b": "run.battery"}
-    commands = {command.id: command for command in COMMANDS}
-    assert [(commands[keys[key]].keys, commands[keys[key]].help) for key, _ in KEYS] == list(KEYS)
+    shown = texts(welcome_lines(empty_store(), 100))
+    commands = {command.keys.split(",")[0]: command for command in COMMANDS if command.place in ("live", "everywhere")}
+    named = {"?": "question_mark"}
+    assert all(commands[named.get(key, key)].help == what for key, what in (*KEYS, *LOOKING_KEYS))
     assert all(any(key in each and what in each for each in shown) for key, what in KEYS)
     assert any("ALFWorld: not installed" in each and "agentgym-runner --list-envs" in each for each in shown)
     assert any("no model is checked" in each and "oracle" in each for each in shown)
-    shown = texts(views.empty_lines(error_store()))
-    assert any("connection refused" in each and "agentgym-runner node" in each for each in shown)
+    assert [each for each in shown if "no model" in each or "ALFWorld" in each][0].startswith("  no model")
+
+
+def test_an_empty_console_does_not_say_that_nothing_was_played_where_something_is_stored() -> None:
+    store = empty_store()
+    assert text(welcome_lines(store, 80)[0]).startswith("Nothing runs yet")
+    store.take_stored([])
+    assert text(welcome_lines(store, 80)[0]).startswith("Nothing has been played yet")
+    store.take_stored([row(0)])
+    assert text(welcome_lines(store, 80)[0]) == "Nothing runs now; 2 lists 1 stored episode. Press"
+
+
+CAUSE = (
+    "/proc/foo/logs cannot be created: No such file or directory; " + "so " * 60 + "name another folder with --data-dir"
+)
+
+
+@pytest.mark.parametrize("width", [56, 76, 200])
+def test_the_whole_cause_of_a_failure_can_be_read(width: int) -> None:
+    store = RunStore()
+    store.set_link(Link(status="failed", cause=CAUSE))
+    shown = texts(welcome_lines(store, width))
+    assert max(map(len, shown)) <= width
+    assert CAUSE in " ".join(each.strip() for each in shown)
+    assert shown[0] == "Missing"
+    assert any("→ N  tries again" in each for each in shown)
+    busy = busy_store()
+    busy.set_link(Link(status="failed", cause=CAUSE[-100:]))
+    assert CAUSE[-100:] in " ".join(each.strip() for each in texts(status_lines(busy, "here", width, n_why=3)))
+
+
+def test_a_console_that_only_looks_offers_nothing_that_would_be_refused() -> None:
+    store = RunStore()
+    store.set_link(Link(status="failed", cause="there never was a node in /tmp/x; name a bus with --nats"))
+    shown = texts(welcome_lines(store, 80, "watching only"))
+    assert any("→ agentgym-tui watch --nats URL" in each for each in shown)
+    assert "  watching only" in shown
+    assert not any(what in each for each in shown for _, what in KEYS)
+    assert not any("→ N" in each or "agentgym-tui launch" in each for each in shown)
+
+
+def test_a_node_that_starts_needs_no_command() -> None:
+    store = RunStore()
+    store.set_link(Link(status="starting"))
+    assert texts(welcome_lines(store, 80))[-1] == "  ○ node starting"
+
+
+def test_the_progress_of_a_lost_node_has_no_time_left() -> None:
+    store = error_store()
+    shown = text(progress_line(store.active_batch(), 80, lost=store.all_lost))
+    assert "✗ node lost" in shown
+    assert "time left" not in shown
+
+
+def test_the_outcome_stays_however_long_the_names_are() -> None:
+    shown = text(running_line(busy_store(), episode(0, env="E" * 60, outcome="error", error_type="T" * 60), 70))
+    assert "E…" in shown
+    assert "! error: T" in shown
+
+
+def test_a_row_says_that_it_holds_hostile_bytes() -> None:
+    store = hostile_store()
+    rows = views.EnvRows(store)
+    assert all(cells(rows, index)[0].startswith("⚠ ") for index in range(len(rows)))
+    steps = views.StepRows(next(each for each in store.episodes.values() if each.steps))
+    assert "⚠ " in cells(steps, 0)[1]
 
 
 def test_hostile_text_is_visible_and_harmless() -> None:
     store = hostile_store()
-    shown = text(views.status_line(store, "here", 200))
+    shown = text(status_line(store, "here", 200))
     assert "␛[2J" in shown
     assert "\x1b" not in shown
 
@@ -229,6 +297,20 @@ def test_plots_take_numbers_of_any_size() -> None:
 
 
 def test_wide_characters_are_cut_by_their_width() -> None:
-    assert cut(own("漢字漢字"), 5).text == "漢字…"
-    assert cut(own("漢字"), 4).text == "漢字"
-    assert cut(own("漢字"), 0).text == ""
+    assert cut(own("漢字漢字"), 5) == "漢字…"
+    assert cut(own("漢字"), 4) == "漢字"
+    assert cut(own("漢字"), 0) == ""
+
+
+def test_what_tells_two_long_names_apart_is_kept() -> None:
+    assert cut_start(own("/home/someone/agentgym/data"), 14) == "…agentgym/data"
+    names = [cut_middle(own(f"organisation/model-of-many-words-{end}"), 20) for end in ("7b-awq", "7b-gguf")]
+    assert names == ["organisat…rds-7b-awq", "organisat…ds-7b-gguf"]
+    assert cut_middle(own("漢字漢字漢字"), 6) == "漢…字"
+    assert [cut_middle(own("abc"), width) for width in (0, 1, 2, 3)] == ["", "…", "…c", "abc"]
+
+
+def test_what_has_no_room_says_so() -> None:
+    assert wrapped(own("one two three\nfour"), 8, 9) == ["one two", "three", "four"]
+    assert wrapped(own("one two three\nfour"), 8, 2) == ["one two", "three f…"]
+    assert wrapped(own("one"), 8, 0) == []

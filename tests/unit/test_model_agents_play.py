@@ -63,4 +63,12 @@ async def test_a_small_context_is_kept_by_leaving_out_turns(agent: str, server: 
     assert played.outcome is Outcome.SUCCESS
     openings = [json.loads(received.body)["messages"][1]["content"] for received in server.received[before:]]
     assert openings[0] == played.reset_observation[0]["content"]
-    assert openings[-1].endswith("earlier turns left out]")
+    assert openings[-1].endswith(" left out]")
+
+
+@pytest.mark.parametrize("agent", ["react", "tools"])
+async def test_turns_that_were_left_out_are_known_to_the_test_oracle(agent: str, server: ModelServer) -> None:
+    for task in (0, 2):  # goes back to where it has been, so that what is left could begin the episode as well
+        runner = runner_of("ALFWorld", agent, "react", server, context_tokens=3000)
+        played = await runner.play_episode({"task_index": task})
+        assert played.outcome is Outcome.SUCCESS and len(played.timesteps) < 15

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,6 +20,8 @@ from runner.types import Action
 
 PREFIX = "oracle:"
 """Begins a model's name that says what is played: ``oracle:<environment>:<task index>``."""
+LEFT_OUT = re.compile(r"\[(\d{1,9}) earlier turns? left out]")
+"""What our own agents write where a conversation has lost turns, which may go on like one that has not."""
 MAX_SESSIONS = 256
 MAX_OPENING = 10
 """The first observation has to be within so many messages."""
@@ -63,7 +66,9 @@ class OraclePlayer:
         session = self._followed(opening, turns)
         if session is None:
             found = seats or list(self._tasks.seats(opening))
-            session = replayed(found, turns, checked=seats is None) or self._cut(opening, turns)
+            lacks = LEFT_OUT.search(request.messages[start].text)
+            session = self._cut(opening, turns, int(lacks[1])) if lacks else None
+            session = session or replayed(found, turns, checked=seats is None) or self._cut(opening, turns)
         if session is not None:
             self._sessions[opening, session.turns] = session
             while len(self._sessions) > MAX_SESSIONS:
@@ -73,7 +78,7 @@ class OraclePlayer:
     def _opening(self, messages: list[ChatMessage]) -> tuple[int, Opening | None]:
         """Which message holds the first observation, and that."""
         for index, message in enumerate(itertools.islice(messages, MAX_OPENING)):
-            if message.role != ASSISTANT and (opening := self._tasks.find(squeezed(message.text))):
+            if message.role not in (ASSISTANT, "system") and (opening := self._tasks.find(squeezed(message.text))):
                 return index, opening
         return 0, None
 
@@ -86,12 +91,16 @@ class OraclePlayer:
             return before
         return replayed(before.others, turns, checked=before.checked)
 
-    def _cut(self, opening: Opening, turns: tuple[Turn, ...]) -> Session | None:
-        """The session of a conversation that has lost turns: its last ones are those at the end of this one."""
+    def _cut(self, opening: Opening, turns: tuple[Turn, ...], n_lacking: int = 0) -> Session | None:
+        """The session of a conversation that has lost turns: its last ones are those at the end of this one.
+
+        The newest turn is new, or was already answered once; what of it fits the number of turns better comes first.
+        """
+        n_before = n_lacking + len(turns) - 1
         for (known, played), session in reversed(self._sessions.items()):
             if known != opening or not turns:
                 continue
-            for before in (played[:-1], played):
+            for before in sorted((played, played[:-1]), key=lambda turns: abs(len(turns) - n_before)):
                 whole = (*before, turns[-1])
                 if _ends_with(whole, turns) and (again := replayed([session.seat], whole, checked=session.checked)):
                     return again

@@ -1,0 +1,103 @@
+"""Episodes over an endpoint that misbehaves: what was played stays, and the next endpoint goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from runner import registry
+from runner.config.profile import Endpoint
+from runner.episode import Runner
+from runner.inference import InferenceManager
+from runner.serve.model import Behaviour, EchoPlayer, Fault, ModelServer, Reply, ScriptPlayer
+from runner.types import Limits, Outcome, Trajectory
+from tests.inferring import header, infer, settings_of
+
+KINDS = {
+    "429": "HTTP 429",
+    "500": "HTTP 500",
+    "401": "HTTP 401",
+    "404": "HTTP 404",
+    "drop": "connection broke",
+    "drip": "no complete answer within",
+    "empty-choices": "empty",
+    "hang": "no complete answer within",
+    "huge": "larger than",
+    "invalid-json": "",
+    "truncated": "connection broke",
+    "wrong-type": "it is text/html",
+}
+"""What ``serve-model`` can do wrong, and the warning that follows."""
+
+
+@pytest.fixture(scope="module")
+def main() -> Iterator[ModelServer]:
+    with ModelServer(ScriptPlayer([Reply(content="Action: move up")]), behaviour=Behaviour(drip_s=0.05)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def fallback() -> Iterator[ModelServer]:
+    with ModelServer(EchoPlayer()) as server:
+        yield server
+
+
+def manager_of(*servers: ModelServer, stream: bool, timeout_sec: float = 20.0) -> InferenceManager:
+    endpoints = [
+        Endpoint(url=server.url, name=name) for server, name in zip(servers, ("main", "fallback"), strict=False)
+    ]
+    settings = settings_of(*endpoints, model="agentgym-test-model", stream=stream, timeout_sec=timeout_sec)
+    return InferenceManager.from_profile(settings, {})
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_fallback_goes_on_with_the_episode(
+    kind: str, stream: bool, main: ModelServer, fallback: ModelServer
+) -> None:
+    main.inject()
+    manager = manager_of(main, fallback, stream=stream, timeout_sec=0.3 if kind in ("hang", "drip") else 20.0)
+    session = manager.session(header())
+    assert (await infer(session)).usage.endpoint == "main"
+    main.inject(Fault(kind, times=1))
+    usage = (await infer(session)).usage
+    assert (usage.endpoint, len(usage.warnings)) == ("fallback", 1)
+    assert usage.warnings[0].startswith("main: ")
+    assert KINDS[kind] in usage.warnings[0] or (kind, stream) == ("huge", True)
+
+
+async def played(third: Reply, *, timeout_sec: float = 20.0, max_duration_s: float = 60.0) -> Trajectory:
+    """Maze with a model that goes up, whose third answer is this one; there is no fallback."""
+    up = Reply(content="Action: move up")
+    with ModelServer(ScriptPlayer([up, up, third, third, third])) as server:
+        manager = manager_of(server, stream=True, timeout_sec=timeout_sec)
+        runner = Runner(
+            env_cfg=registry.target(registry.ENVS, "Maze"),
+            agent_cfg=registry.target(registry.AGENTS, "react", settings=manager._core.settings),
+            inference_mngr=manager,
+            limits=Limits(max_rounds=4, max_duration_s=max_duration_s),
+        )
+        return await runner.play_episode({"task_index": 0})
+
+
+@pytest.mark.parametrize(
+    ("third", "said"),
+    [
+        (Reply(status=400, content="context of 9 tokens"), "refuses what it was asked: HTTP 400: context of 9 tokens"),
+        (Reply(status=401, content="expired"), "no model answered; main (http://127.0.0.1:"),
+        (Reply(fault="hang"), "no complete answer within 0.5 s"),
+    ],
+)
+async def test_an_episode_that_no_model_can_go_on_with_keeps_its_steps(third: Reply, said: str) -> None:
+    episode = await played(third, timeout_sec=0.5)
+    assert (episode.outcome, len(episode.timesteps)) == (Outcome.ERROR, 2)
+    assert episode.error_info is not None
+    assert episode.error_info.type == "inference_fault"
+    assert said in episode.error_info.message
+    assert all(step.endpoint == "main" and step.tokens for step in episode.timesteps)
+
+
+async def test_an_episode_whose_time_is_up_while_the_model_thinks_has_timed_out() -> None:
+    episode = await played(Reply(fault="hang"), max_duration_s=1.0)
+    assert (episode.outcome, episode.error_info, len(episode.timesteps)) == (Outcome.TIMEOUT, None, 2)
