@@ -252,7 +252,7 @@ class EpisodeScreen(Leaving[str]):
         copy = to_copy(self._views.text(raw=raw), raw=raw)
         if copy.text:
             self.app.copy_to_clipboard(copy.text)
-            self._tell(described(copy, os.environ))
+            self._tell(described(copy, os.environ, raw=raw))
         else:
             self._tell("there is nothing to copy", failed=True)
 

@@ -15,7 +15,7 @@ from agentgym_tui.views.episode_list import Entry, EpisodeList, Listed, exact, h
 from agentgym_tui.views.numbers import UNKNOWN, counted, duration, quantity, reward
 from agentgym_tui.views.segments import flagged, joined, told
 from agentgym_tui.views.status import outcome_cell
-from agentgym_tui.views.widths import wrapped
+from agentgym_tui.views.widths import cut, wrapped
 
 EPISODE_COLUMNS: Final = (
     Column("started", 11),
@@ -101,9 +101,11 @@ def heading_lines(entry: Entry | None, state: Safe, place: Safe, width: int) -> 
     if entry is None or isinstance(entry, Unusable):
         name = line(entry.path.name, 120) if entry else own("episode")
         return [joined([[Cell(name, "head")], told_of, where], width), [], [], []]
-    badge: list[Line] = [[BADGE]] if hostile_fields(entry) else []
+    room, outcome = max(width // 3, 8), outcome_cell(entry)
+    shown = Cell(cut(outcome.text, room), outcome.tone)
+    badge = [[BADGE]] if hostile_fields(entry) else []
     return [
-        joined([_what(entry), [outcome_cell(entry)], *badge, told_of, where, *_numbers(entry)], width),
+        joined([_what(entry, room), [shown], *badge, told_of, where, *_numbers(entry)], width),
         joined(list(_played_by(entry)), width),
         joined(list(_names(entry)), width),
         joined([[Cell(error_of(entry), "bad")]], width),
@@ -162,8 +164,8 @@ def _tone(episode: Listed) -> Tone:
     return "good" if episode.success else "dim"
 
 
-def _what(episode: Listed) -> Line:
-    return [Cell(line(episode.env, 60) or UNKNOWN, "head"), Cell(own(f" task {exact(episode.task_index)}"))]
+def _what(episode: Listed, room: int) -> Line:
+    return [Cell(cut(line(episode.env, 60), room) or UNKNOWN, "head"), Cell(own(f" task {exact(episode.task_index)}"))]
 
 
 def _numbers(episode: Listed) -> Iterator[Line]:

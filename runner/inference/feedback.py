@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from runner.config.profile import Feedback
 from runner.inference.failure import EndpointFailure, Mask, refusal
-from runner.inference.http import CLIENT_OPTIONS, authorities, in_our_words
+from runner.inference.http import client_options, in_our_words
 from runner.text import one_line
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class FeedbackSender:
     def _serve(self) -> None:
         import httpx
 
-        with httpx.Client(timeout=TIMEOUT_S, verify=authorities(), **CLIENT_OPTIONS) as client:
+        with httpx.Client(timeout=TIMEOUT_S, **client_options()) as client:
             while (told := self._waiting.get()) is not None:
                 try:
                     self._post(client, told)

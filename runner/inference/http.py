@@ -25,13 +25,6 @@ CONNECT_S = 5.0
 KEEP_S = 4.0
 """Seconds that an unused connection is kept: less than servers do, so that none is used in the moment it is closed."""
 
-CLIENT_OPTIONS: dict[str, Any] = {
-    "mounts": dict.fromkeys(("all://localhost", "all://127.0.0.1", "all://[::1]")),
-    "headers": {"User-Agent": "agentgym-console", "Accept-Encoding": "identity"},
-}
-"""No proxy on the way to this machine, and nothing compressed."""
-
-
 _lock = threading.Lock()
 _lives: dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[httpx.AsyncClient]]] = {}
 """One client per event loop, whoever asks: they hold nothing but connections, which end with their loop."""
@@ -66,12 +59,23 @@ def new_client() -> httpx.AsyncClient:
     import httpx
 
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=KEEP_S)
-    timeout = httpx.Timeout(None, connect=CONNECT_S)
-    return httpx.AsyncClient(timeout=timeout, limits=limits, verify=authorities(), **CLIENT_OPTIONS)
+    return httpx.AsyncClient(timeout=httpx.Timeout(None, connect=CONNECT_S), limits=limits, **client_options())
+
+
+def client_options() -> dict[str, Any]:
+    """Nothing compressed, no cookies kept, and no proxy on the way to this machine."""
+    from http.cookiejar import CookieJar, DefaultCookiePolicy
+
+    return {
+        "verify": _authorities(),
+        "mounts": dict.fromkeys(("all://localhost", "all://127.0.0.1", "all://[::1]")),
+        "headers": {"User-Agent": "agentgym-console", "Accept-Encoding": "identity"},
+        "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),
+    }
 
 
 @functools.cache
-def authorities() -> ssl.SSLContext:
+def _authorities() -> ssl.SSLContext:
     """Made once: reading the certificates takes longer than everything else about a client."""
     import httpx
 

@@ -102,12 +102,15 @@ class Assembly:
         """Take the data of one event.
 
         Raises:
-            EndpointFailure: when it is an error, or the reply becomes too long.
+            EndpointFailure: when it is an error or no chunk of a reply, or the reply becomes too long.
         """
-        if data.strip() == DONE:
-            self.done = True
+        data = data.strip()
+        if data in (DONE, b""):
+            self.done = self.done or data == DONE
             return
-        chunk = as_dict(decoded(data))
+        chunk = decoded(data)
+        if not isinstance(chunk, dict):  # it may have held a part of the answer
+            raise EndpointFailure("reply", "an event of the stream is no JSON object")
         fail_on_error(chunk)
         note_origin(self._reply, chunk)
         choices = [as_dict(choice) for choice in as_list(chunk.get("choices"))]

@@ -37,6 +37,7 @@ FALLS_OVER: list[tuple[str, Behaviour, str]] = [
     ("no HTTP", b"SSH-2.0-OpenSSH_9.6\r\n", "connection broke"),
     ("hang-up", b"", "connection broke"),
     ("invalid JSON", reply(200, b'{"choices": [{'), "no JSON object"),
+    ("invalid JSON in a stream", stream(event(b"{{") + chunks(["up"])), "no JSON object"),
     ("empty choices", reply(200, b'{"choices": []}'), "empty"),
     ("10 MB", reply(200, b'{"choices": "' + b"x" * 10_000_000 + b'"}'), "larger than 4 MiB"),
     ("10 MB stream", stream(chunks(["x" * 1_000_000] * 10)), "longer than 2 MiB"),

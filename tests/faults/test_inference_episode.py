@@ -24,11 +24,14 @@ KINDS = {
     "empty-choices": "empty",
     "hang": "no complete answer within",
     "huge": "larger than",
-    "invalid-json": "",
+    "invalid-json": "no JSON object",
     "truncated": "connection broke",
     "wrong-type": "it is text/html",
 }
 """What ``serve-model`` can do wrong, and the warning that follows."""
+
+CASES = [(kind, stream) for kind in KINDS for stream in (False, True) if not (kind == "huge" and stream)]
+"""A huge stream is in ``test_inference.py``: this server goes on with it for long after the client has left."""
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +54,7 @@ def manager_of(*servers: ModelServer, stream: bool, timeout_sec: float = 20.0) -
     return InferenceManager.from_profile(settings, {})
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "stream"), CASES)
 async def test_the_fallback_goes_on_with_the_episode(
     kind: str, stream: bool, main: ModelServer, fallback: ModelServer
 ) -> None:
@@ -64,7 +66,7 @@ async def test_the_fallback_goes_on_with_the_episode(
     usage = (await infer(session)).usage
     assert (usage.endpoint, len(usage.warnings)) == ("fallback", 1)
     assert usage.warnings[0].startswith("main: ")
-    assert KINDS[kind] in usage.warnings[0] or (kind, stream) == ("huge", True)
+    assert KINDS[kind] in usage.warnings[0]
 
 
 async def played(third: Reply, *, timeout_sec: float = 20.0, max_duration_s: float = 60.0) -> Trajectory:

@@ -19,9 +19,12 @@ from agentgym_tui.screens.live import LiveScreen
 from agentgym_tui.sessions.session import ControlFailed
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Link
+from agentgym_tui.widgets.drawn_lines import EDGES
 from agentgym_tui.widgets.lines import LineView
-from tests.tui.fake_session import FakeSession, bus_session, busy_session, empty_session, files_session
+from agentgym_tui.widgets.prose import Prose
+from tests.tui.fake_session import FakeSession, bus_session, busy_session, empty_session, error_session, files_session
 from tests.tui.samples import (
+    NODE,
     FakeClock,
     batch_id,
     batch_state,
@@ -31,6 +34,7 @@ from tests.tui.samples import (
     hostile_store,
     live,
     node_list,
+    progress,
 )
 from tests.tui.screens import gone, screen_text, shown, until
 
@@ -150,14 +154,27 @@ def test_a_search_finds_all_words_names_first() -> None:
     assert found("no such thing") == []
 
 
+@pytest.mark.parametrize("size", [(60, 20), (80, 24), (120, 40), (200, 50)])
+async def test_no_line_of_help_is_cut(size: tuple[int, int]) -> None:
+    app = Console(busy_session())
+    async with app.run_test(size=size) as pilot:
+        await shown(pilot, "task 3")
+        await pilot.press("question_mark")
+        await shown(pilot, "╭─ Help")
+        lines = app.screen.query_one("#help", Prose)
+        texts = ["".join(cell.text for cell in lines.source.line(row, 0)) for row in range(len(lines.source))]
+        assert max(map(len, texts)) <= lines.size.width - EDGES
+        assert "something was made visible" in " ".join(" ".join(texts).split())
+
+
 async def test_hex_shows_bytes_and_closes() -> None:
     app = Console(busy_session())
     async with app.run_test(size=SIZE) as pilot:
         await shown(pilot, "task 3")
         app.push_screen(Hex("\x1b[2J" + "a" * 5000))
-        await shown(pilot, "5,004 bytes", "the first 4,096", "000000  1b 5b 32 4a 61")
+        await shown(pilot, "5,004 bytes", "the first 4,096", "0000  1b 5b 32 4a 61", "aaaaaaaaaaaa  │")
         await pilot.press("G")
-        await shown(pilot, "000ff0")
+        await shown(pilot, "0ff0")
         await pilot.press("q")
         await gone(pilot, "5,004 bytes")
 
@@ -218,13 +235,31 @@ async def test_a_battery_is_stopped_as_one_and_a_refusal_keeps_the_console() -> 
         await shown(pilot, "task 3")
         session.orders.refusal = ControlFailed("cancel: nobody answers", "press N")
         await pilot.press("q")
-        await shown(pilot, "Leave the console?", "and 2 batches more")
+        await shown(pilot, "Leave the console?", "and 2 more")
         await pilot.press("s")
         await shown(pilot, "cancel: nobody answers", "press N")
         session.orders.refusal = None
         await pilot.press("q", "s")
         await until(pilot, lambda: not app.is_running, "the end")
     assert session.orders.orders == [("cancel", "battery", None)]
+
+
+async def test_a_lost_node_is_left_without_a_question() -> None:
+    for session in (error_session(), busy_session()):
+        app = Console(session)
+        async with app.run_test(size=SIZE) as pilot:
+            await shown(pilot, "task 3")
+            await pilot.press("q")
+            if not session.store.all_lost:
+                await shown(pilot, "Just now 1 episode is being played, 7 in all")
+                session.store.take([live(progress(n_done=4))])
+                await shown(pilot, "6 in all")
+                session.store.nodes[NODE].lost = True
+                session.store.set_link(Link("disconnected"))
+                await shown(pilot, "Nothing is played any more")
+                await pilot.press("s")
+            await until(pilot, lambda app=app: not app.is_running, "the end")  # type: ignore[misc]
+        assert session.orders.orders == []
 
 
 # The session.

@@ -20,7 +20,22 @@ from agentgym_tui.widgets.table import Table
 from runner.events.schema import LiveAction
 from tests.tui.fake_session import FakeSession, bus_session, busy_session, files_session
 from tests.tui.piloted import console, shown, toasts, until, until_shown
-from tests.tui.samples import HOSTILE, ended, episode, episode_id, hostile_episode, live, row, step, timestep, token
+from tests.tui.samples import (
+    HOSTILE,
+    NODE,
+    completed,
+    durable,
+    ended,
+    episode,
+    episode_id,
+    heartbeat,
+    hostile_episode,
+    live,
+    row,
+    step,
+    timestep,
+    token,
+)
 
 HEADING, STEPS, TRANSCRIPT, TRACE, JSON = "#heading", "#steps", "#transcript", "#trace", "#json"
 RUNNING = episode_id(3)
@@ -197,6 +212,22 @@ async def test_one_of_a_foreign_bus_is_asked_for_and_shown_as_far_as_it_was_sent
         await until_shown(pilot, JSON, "no episode")
 
 
+async def test_what_its_node_has_is_asked_for_again_when_the_node_is_back() -> None:
+    session = bus_session()
+    gone = session.store.nodes[NODE]
+    gone.lost = True
+    session.store.take([durable(completed(20))])
+    async with opened(session, episode_id(20)) as pilot:
+        await until_shown(pilot, TRANSCRIPT, "this episode cannot be shown", f"no episode {episode_id(20)}")
+        assert "step 0" not in shown(pilot, "#tabs")
+        n_asked = len(session.orders.fetched)
+        session.store.take([durable(completed(21))])
+        await pilot.pause()
+        assert len(session.orders.fetched) == n_asked
+        session.store.take([live(heartbeat())])
+        await until(pilot, lambda: len(session.orders.fetched) == n_asked + 1)
+
+
 async def test_earlier_messages_come_and_go_with_enter() -> None:
     chat: list[dict[str, Any]] = [
         {"role": "system", "content": "the rules"},
@@ -225,7 +256,7 @@ async def test_a_copy_is_safe_unless_it_is_asked_for_as_it_came() -> None:
     async with opened(holding(hostile_episode(1), b'{"a": "\\u001b", "b":\x1b[2J')) as pilot:
         for view in ("t", "w", "J"):
             await pilot.press(view, "y")
-            await until(pilot, lambda: "copied" in toasts(pilot))
+            await until(pilot, lambda: "sent" in toasts(pilot))
             assert not is_hostile(pilot.app.clipboard)
             assert "␛" in pilot.app.clipboard
         await pilot.press("Y")

@@ -111,7 +111,7 @@ def test_neighbours_end_with_the_list_and_a_vanished_episode_leads_to_its_top() 
     assert episodes.get(episode_id(2)) == row(2)
 
 
-def test_each_row_has_a_cell_per_column_that_nothing_hostile_gets_into() -> None:
+def test_a_row_has_a_cell_per_column_that_nothing_hostile_gets_into() -> None:
     episodes = EpisodeList()
     episodes.take_stored([row(0, env=HOSTILE, agent=HOSTILE, model=HUGE, node=HOSTILE, error_type=HOSTILE)], [BAD])
     episodes.take_live([hostile_episode(outcome=None), hostile_episode(91, HUGE, outcome=HOSTILE)])
@@ -119,9 +119,17 @@ def test_each_row_has_a_cell_per_column_that_nothing_hostile_gets_into() -> None
     assert len(rows) == 4
     for index in range(len(rows)):
         line = rows.line(index, 80)
-        assert len(line) == len(EPISODE_COLUMNS)
+        assert len(line) == (2 if index == 3 else len(EPISODE_COLUMNS))
+        assert any("⚠ " in cell.text for cell in line)
         assert not any(is_hostile(cell.text) or "\n" in cell.text or len(cell.text) > 400 for cell in line)
     assert rows.key(3) == str(BAD.path)
+
+
+def test_the_reason_of_a_file_that_is_no_episode_comes_before_its_folder() -> None:
+    episodes = EpisodeList()
+    path = Path("/srv/a/folder/with/a/long/name/x.json")
+    episodes.take_stored([], [Unusable(path, f"{path} is damaged: JSON ends too early")])
+    assert text(EpisodeRows(episodes).line(0, 80)) == "✗ no episodex.json is damaged: JSON ends too early"
 
 
 def test_the_heading_holds_nothing_hostile_and_fits() -> None:
@@ -190,9 +198,9 @@ def test_the_summary_counts_and_says_what_is_wrong() -> None:
 
 def test_an_empty_list_says_what_to_do() -> None:
     episodes = EpisodeList()
-    assert "press" in "".join(map(text, no_rows(episodes, "")))
-    assert "watching only" in "".join(map(text, no_rows(episodes, "watching only")))
+    assert "press" in "".join(map(text, no_rows(episodes, "", 80)))
+    assert "watching only" in "".join(map(text, no_rows(episodes, "watching only", 80)))
     episodes.search("x\x1b")
-    said = "".join(map(text, no_rows(episodes, "")))
+    said = "".join(map(text, no_rows(episodes, "", 80)))
     assert "escape" in said
     assert not is_hostile(said)

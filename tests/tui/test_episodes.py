@@ -11,6 +11,8 @@ from agentgym_tui.clean import is_hostile
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.episodes import Episodes
 from agentgym_tui.sessions.session import Unusable
+from agentgym_tui.sessions.sources import FilesSession
+from agentgym_tui.store.state import READING, Link
 from agentgym_tui.widgets.table import Table
 from runner.types import Outcome
 from tests.tui.fake_session import FakeSession, bus_session, busy_session, empty_session, files_session
@@ -187,6 +189,37 @@ async def test_files_alone_are_the_first_screen_and_unusable_ones_say_why() -> N
         await pilot.press("G", "enter")
         await until_shown(pilot, "#transcript", "/srv/␛[2J.json", "no JSON")
         await until_shown(pilot, "#heading", "✗ cannot be shown", "3 of 3")
+
+
+async def test_files_that_are_being_read_are_not_said_to_be_none() -> None:
+    session = files_session(0)
+    session.store.set_link(READING)
+    async with console(session) as pilot:
+        await until_shown(pilot, SUMMARY, "0 episodes", "reading …")
+        assert "No episodes" not in shown(pilot, "#nothing")
+        session.files.stored = [row(1)]
+        session.store.take_stored(session.files.stored)
+        await until_shown(pilot, SUMMARY, "1 episode", "reading …")
+        session.store.set_link(Link("none", "files"))
+        await until(pilot, lambda: "reading" not in shown(pilot, SUMMARY))
+
+
+async def test_a_folder_without_episodes_is_read_to_its_end(tmp_path: Path) -> None:
+    session, links = FilesSession([tmp_path]), list[Link]()
+    session.store.on_change = lambda: links.append(session.store.link)
+    await session.run()
+    assert links[0] == READING
+    assert links[-1] != READING
+    async with console(FilesSession([tmp_path])) as pilot:
+        await until_shown(pilot, "#nothing", "No episodes yet", "these are files")
+
+
+async def test_a_foreign_bus_on_which_nothing_was_said_says_so() -> None:
+    session = FakeSession(read_only="watching only: nothing can be started")
+    session.library = None
+    async with console(session) as pilot:
+        await pilot.press("2")
+        await until_shown(pilot, "#nothing", "No episodes yet", "watching only")
 
 
 async def test_a_foreign_bus_lists_what_was_said_on_it() -> None:

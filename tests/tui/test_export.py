@@ -75,11 +75,13 @@ def test_controls_made_visible_do_not_lead_over_the_limit() -> None:
     assert copy.n_total > copy.n_bytes
 
 
-def test_a_person_is_told_how_much_was_copied() -> None:
-    assert described(to_copy("abc", raw=True)) == "copied 3 bytes"
-    assert described(to_copy("a" * 2048, raw=True)) == "copied 2.0 KiB"
-    cut = described(to_copy("a" * (3 << 20), raw=True))
-    assert cut == "copied the first 100.0 KiB of 3.0 MiB; export has all of it"
+def test_a_person_is_told_how_much_was_sent() -> None:
+    where = "to the terminal's clipboard (OSC 52)"  # whether it got there nobody tells
+    assert described(to_copy("abc", raw=True), {}) == f"sent 3 bytes {where}"
+    assert described(to_copy("a" * 2048, raw=True), {}, raw=True) == f"sent 2.0 KiB as it came {where}"
+    cut = described(to_copy("a" * (3 << 20), raw=True), {})
+    assert cut == f"sent the first 100.0 KiB of 3.0 MiB {where}; export has all of it"
+    assert "set -g set-clipboard on" in described(to_copy("abc", raw=True), {"TMUX": "/tmp/tmux-0/default,1,0"})
 
 
 def test_a_file_that_finds_no_room_is_taken_away_again(tmp_path: Path) -> None:

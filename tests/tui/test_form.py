@@ -11,6 +11,7 @@ from agentgym_tui.app import Console
 from agentgym_tui.form_values import FIELDS, MAX_EPISODES, FieldId, parse, texts_of
 from agentgym_tui.orders import default_player, model_trouble, startable_agents
 from agentgym_tui.screens.form import RunForm
+from agentgym_tui.sessions.session import ControlFailed
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.widgets.choices import CheckList, OneOf
 from runner.events.control import NodeList, StartArgs
@@ -220,14 +221,46 @@ async def test_a_click_chooses() -> None:
 
 
 async def test_a_refusal_is_told_and_not_repeated_by_the_full_stop() -> None:
-    session = FakeSession(read_only="watching only: nothing can be started")
+    session = empty_session()
+    session.orders.refusal = ControlFailed("start: nobody answers")
     async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
         await shown(pilot, "Welcome")
-        await pilot.press("R")
-        await shown(pilot, "! watching only")
-        await pilot.press("ctrl+s", "full_stop")
+        await pilot.press("R", "ctrl+s")
+        await shown(pilot, "start: nobody answers")
+        await pilot.press("full_stop")
         await shown(pilot, "nothing was started from here yet")
     assert session.orders.started == []
+
+
+CAUSE = "HTTP 503 from the gateway: no healthy upstream; start the model server with agentgym-runner serve-model"
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)])
+async def test_the_whole_cause_of_a_missing_model_can_be_read(size: tuple[int, int]) -> None:
+    store = with_agents("oracle", "react")
+    store.take([live(model_health("http://gpu-node-17.lab:3000/openai/v1", "down", CAUSE))])
+    async with Console(FakeSession(store)).run_test(size=size) as pilot:
+        await pilot.press("R")
+        await shown(pilot, "agent oracle plays without a model")
+        said = " ".join(row.strip(" │") for row in screen_text(pilot.app).splitlines())
+        assert f"no model is reachable: gpu-node-17.lab:3000 down: {CAUSE}" in " ".join(said.split())
+
+
+async def test_what_is_wrong_can_be_read_in_the_smallest_terminal() -> None:
+    async with Console(empty_session()).run_test(size=(60, 20)) as pilot:
+        await pilot.press("R", "tab", "tab", "tab", "0")
+        await shown(pilot, "✗ tasks: at least 1", "Start")
+
+
+async def test_names_that_begin_alike_can_be_told_apart() -> None:
+    names = [f"organisation-with-a-name/model-of-a-family-{size}" for size in ("7b-awq", "70b-gguf")]
+    store = empty_store()
+    store.take_list(NodeList(batches=[], envs=["Wordle"], agents=["react"], models=names))
+    async with Console(FakeSession(store)).run_test(size=SMALL) as pilot:
+        await pilot.press("R", "tab", "tab", "right")
+        await shown(pilot, "7b-awq ▸")
+        await pilot.press("right")
+        await shown(pilot, "70b-gguf ▸")
 
 
 async def test_hostile_names_are_made_visible() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.status import Pane
 from runner.events.seen import Notice
 from runner.types import Action
-from tests.tui.fake_session import FakeSession, busy_session, empty_session, error_session
+from tests.tui.fake_session import FakeSession, bus_session, busy_session, empty_session, error_session, files_session
 from tests.tui.samples import (
     HOSTILE,
     batch_id,
@@ -99,9 +100,18 @@ def test_the_same_batch_comes_first_and_lost_episodes_last() -> None:
     watch.episode_id = episode_id(0)
     picked = watch.pick(store, following=True)
     assert picked is store.episodes[episode_id(1)]
+    assert watch.pick(store, following=False) is picked
     for episode in store.episodes.values():
         episode.node_lost = episode.running
     assert watch.pick(store, following=True) is picked
+
+
+def test_the_last_episode_of_a_batch_is_shown_when_it_is_over() -> None:
+    store, watch = empty_store(), Watch()
+    store.take([live(*whole(0), *whole(1), *whole(2))])
+    watch.episode_id = episode_id(0)  # others ended between two looks
+    assert watch.pick(store, following=False) is store.episodes[episode_id(0)]
+    assert watch.pick(store, following=True) is store.episodes[episode_id(2)]
 
 
 # What is shown.
@@ -151,7 +161,7 @@ async def test_who_reads_the_transcript_does_not_get_the_next_step() -> None:
 async def test_an_empty_console_names_three_keys_and_what_is_missing() -> None:
     for size in SIZES:
         async with Console(empty_session()).run_test(size=size) as pilot:
-            await shown(pilot, "Nothing has been played yet", "choose what to play and how", "not installed", "→ ")
+            await shown(pilot, "Nothing runs yet", "choose what to play and how", "not installed", "→ ")
 
 
 async def test_the_first_episode_takes_the_place_of_the_welcome() -> None:
@@ -345,13 +355,16 @@ async def test_full_stop_repeats_the_last_run_under_a_new_id() -> None:
 
 async def test_b_plays_a_tier() -> None:
     session = empty_session()
+    session.store.take([live(env_health("WebShop"), env_health("SQLGym", "wrong"))])
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await shown(pilot, "Welcome")
         await pilot.press("b")
-        await shown(pilot, "╭─ Battery", "lightweight", "moderate", "everything")
-        await pilot.press("j", "enter")
-        await shown(pilot, "oracle plays ALFWorld", "3 episodes")
-        assert session.orders.started[0].envs == ["ALFWorld", "SQLGym", "WebShop"]
+        await shown(pilot, "╭─ Battery", "lightweight", "moderate", "2 of 3", "everything")
+        await pilot.press("j")
+        await shown(pilot, "2 environments: SQLGym, WebShop", "left out: ALFWorld (not installed)")
+        await pilot.press("enter")
+        await shown(pilot, "oracle plays SQLGym, WebShop", "2 episodes")
+        assert session.orders.started[0].envs == ["SQLGym", "WebShop"]
         await pilot.press("b")
         await shown(pilot, "╭─ Battery")
         await pilot.press("escape")
@@ -360,10 +373,10 @@ async def test_b_plays_a_tier() -> None:
 
 
 def test_tiers_are_those_of_the_profile() -> None:
-    assert [(name, len(envs)) for name, envs in tiers(empty_store())] == [
-        ("lightweight", 4),
-        ("moderate", 3),
-        ("everything", 7),
+    assert [(name, len(envs), [env.name for env in left]) for name, envs, left in tiers(empty_store())] == [
+        ("lightweight", 4, []),
+        ("moderate", 0, ["ALFWorld", "SQLGym", "WebShop"]),
+        ("everything", 4, ["ALFWorld", "SQLGym", "WebShop"]),
     ]
     store = RunStore()
     store.take([live(env_health("Foreign"))])
@@ -430,9 +443,39 @@ async def test_orders_without_anything_that_runs() -> None:
     session = empty_session()
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await shown(pilot, "Welcome")
-        await pilot.press("x", "space", "s")
-        await shown(pilot, "nothing runs that could be cancelled", "no running episode is watched")
+        await pilot.press("x")
+        await shown(pilot, "nothing runs that could be cancelled")
+        await pilot.press("s", "s")
+        await shown(pilot, "no running episode is watched")
+        assert "cancelled" not in screen_text(pilot.app)  # one text at a time: they cover what is below
+        assert screen_text(pilot.app).count("no running episode is watched") == 1
     assert session.orders.orders == []
+
+
+@pytest.mark.parametrize("session", [bus_session, files_session])
+async def test_who_only_looks_is_offered_no_orders_and_told_why(session: Callable[[], FakeSession]) -> None:
+    looking = session()
+    async with Console(looking).run_test(size=(120, 40), notifications=True) as pilot:
+        await pilot.press("1")
+        await shown(pilot, "Environments", "? Help")
+        assert "Battery" not in screen_text(pilot.app)
+        for key in ("r", "R", "b", "full_stop", "x", "space", "s"):
+            pilot.app.clear_notifications()
+            await pilot.press(key)
+            await shown(pilot, looking.read_only[:30])
+        await pilot.press("question_mark")
+        await shown(pilot, "╭─ Help")
+        assert "play the selected environment" not in screen_text(pilot.app)
+    assert looking.orders.started == []
+
+
+async def test_a_step_says_who_answered_and_what_went_otherwise_than_configured() -> None:
+    session = busy_session()
+    told = {"endpoint": "ollama", "model": "qwen35_9b", "ttft_s": 0.25, "cost": 0.0021, "model_s": 1.25}
+    session.store.take([live(timestep(3, 2, seq=4, warnings=["tensorzero was passed over: HTTP 503"], **told))])
+    async with Console(session).run_test(size=(120, 40)) as pilot:
+        await shown(pilot, "ollama · qwen35_9b · first token 250 ms · 30 tokens/s · cost 0.0021")
+        await shown(pilot, "otherwise than configured", "tensorzero was passed over: HTTP 503")
 
 
 async def test_refusals_are_told_with_what_to_do() -> None:

@@ -163,7 +163,7 @@ def test_rewards_are_columns_with_a_success_rate_below() -> None:
     assert reward_lines(points, 20, 0) == []
     assert "no rated episode yet" in texts(reward_lines([], 40, 4))
     baselines = [point._replace(baseline=True) for point in points]
-    assert texts(reward_lines(baselines[-1:], 40, 4))[-1].startswith("1 baseline episode ·")
+    assert texts(reward_lines(baselines[-1:], 60, 4))[-1].startswith("1 baseline episode ·")
     assert "5 baseline episodes" in texts(reward_lines(baselines, 40, 4))[-1]
     unrated = [point._replace(rated=False) for point in points]
     assert texts(reward_lines(unrated, 40, 4)) == ["no rated episode yet"]
@@ -177,7 +177,7 @@ def test_an_empty_console_says_what_to_press_and_what_is_missing() -> None:
     assert all(any(key in each and what in each for each in shown) for key, what in KEYS)
     assert any("ALFWorld: not installed" in each and "agentgym-runner --list-envs" in each for each in shown)
     assert any("no model is checked" in each and "oracle" in each for each in shown)
-    assert [each for each in shown if "no model" in each or "ALFWorld" in each][0].startswith("  no model")
+    assert next(each for each in shown if "no model" in each or "ALFWorld" in each).startswith("  no model")
 
 
 def test_an_empty_console_does_not_say_that_nothing_was_played_where_something_is_stored() -> None:
@@ -213,7 +213,7 @@ def test_a_console_that_only_looks_offers_nothing_that_would_be_refused() -> Non
     store.set_link(Link(status="failed", cause="there never was a node in /tmp/x; name a bus with --nats"))
     shown = texts(welcome_lines(store, 80, "watching only"))
     assert any("→ agentgym-tui watch --nats URL" in each for each in shown)
-    assert "  watching only" in shown
+    assert "watching only" in shown
     assert not any(what in each for each in shown for _, what in KEYS)
     assert not any("→ N" in each or "agentgym-tui launch" in each for each in shown)
 

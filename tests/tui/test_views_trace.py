@@ -59,7 +59,7 @@ def test_bars_lie_on_one_axis() -> None:
 def test_an_error_is_a_mark_and_a_word() -> None:
     failed = msgspec.structs.replace(span(1, name="env.step"), attributes={"error": "Time\x1bout"})
     rows = SpanRows([failed])
-    assert rows.name(0) == ("✗ env.step Time␛out", "bad")
+    assert rows.name(0) == ("✗ ⚠ env.step Time␛out", "bad")
     assert rows.bar(0, 4).tone == "bad"
     assert rows.hostile_text(0) == "env.step\nerror=Time\x1bout"
     assert rows.hostile_text(1) is None

@@ -89,6 +89,14 @@ async def test_connections_are_kept_and_closed_with_their_loop(model: RudeModel)
     assert len(model.asked) == 8  # and a connection left open would be a warning, which fails the test
 
 
+async def test_cookies_are_not_kept() -> None:
+    with RudeModel(reply(200, answer("up").partition(b"\r\n\r\n")[2], Set_Cookie="a=1; Path=/")) as model:
+        manager = manager_of(model.url)
+        await infer(manager)
+        await infer(manager)
+        assert "cookie" not in model.asked[1].headers
+
+
 async def test_a_pickled_manager_holds_no_key(model: RudeModel, monkeypatch: pytest.MonkeyPatch) -> None:
     endpoint = Endpoint(url=model.url, kind="openai", api_key_env="MINE")
     travelling = pickle.dumps(InferenceManager(settings_of(endpoint), {"MINE": KEY}))

@@ -116,6 +116,8 @@ def test_calls_without_end_are_cut() -> None:
         ([delta(content="go")], "in the middle"),
         ([FINISHED], "empty"),
         ([b"[DONE]"], "empty"),
+        ([delta(content="go"), b'{"choices": [{', FINISHED], "no JSON object"),
+        ([delta(content="go"), b"null", FINISHED], "no JSON object"),
         ([delta(content="go"), {"error": {"message": "overloaded"}}], "overloaded"),
         ([delta(content="x" * (MAX_TEXT // 2 + 1))] * 2, "longer than"),
     ],
