@@ -204,14 +204,17 @@ class Console(App[None], inherit_bindings=False):
                 screen.draw(self.session.store)
             if not screen.is_modal:
                 break
-        if self._next_tick is None and self.session.store.ticking:
-            self._next_tick = self.set_timer(TICK_S, self._tick)
+        self._keep_ticking()
 
     def _tick(self) -> None:
         self._next_tick = None
         self.session.store.tick()
-        if self.session.store.ticking and self._next_tick is None:
-            self._next_tick = self.set_timer(TICK_S, self._tick)
+        self._keep_ticking()
+
+    def _keep_ticking(self) -> None:
+        store = self.session.store
+        if self._next_tick is None and store.ticking:
+            self._next_tick = self.set_timer(min(TICK_S, max(store.next_loss_s, 0.0) + 0.01), self._tick)
 
 
 def _fail(failure: BaseException) -> None:

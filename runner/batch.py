@@ -16,6 +16,7 @@ from runner import registry
 from runner.control import EpisodeControl
 from runner.episode import EpisodeContext
 from runner.errors import boundary, log_failure
+from runner.models import Models
 from runner.observers import Observer, ObserverHub
 from runner.playing import Command, CommandName, EpisodeSpans, Playing
 from runner.result import BatchResult, BatchStatus, Tally
@@ -49,6 +50,7 @@ class Batch:
         played: episodes of this batch from before; those that came to an end are counted and not played again.
         grace_s: seconds beyond the time limit after which a slot that does not come back is given up.
         choice: where it is played (``runner.transport.decide``), by default in this process.
+        models: whom an agent that asks a model asks; told how each episode went.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Batch:
         played: Iterable[EpisodeRecord] = (),
         grace_s: float = 5.0,
         choice: Choice | None = None,
+        models: Models | None = None,
     ) -> None:
         """Prepare; nothing is played before ``run``."""
         self._choice = choice = choice or embedded(spec.env, spec.mode)
@@ -72,9 +75,10 @@ class Batch:
         self._workspace = workspace
         self._clock = workspace.clock
         self._grace_s = grace_s
-        self._on_record = on_record
+        told = (on_record, None if models is None else models.feedback)
+        self._told = [tell for tell in told if tell is not None]
         self._hub = ObserverHub(observers)
-        self._runner = spec.runner(choice)
+        self._runner = spec.runner(choice, models)
         self._versions = {**workspace.versions, **registry.versions(choice.packages)}
         self._trace_file = workspace.trace_file(self.batch_id)
         self._tally = Tally()
@@ -228,9 +232,9 @@ class Batch:
         if (record := playing.recorder.record) is not None:
             self._tally.add(record)
             if self._is_stored(record):
-                if self._on_record is not None:
+                for tell in self._told:
                     with boundary(log_failure(logger, "announcing an episode")):
-                        self._on_record(record)
+                        tell(record)
             elif self._status == "completed":
                 logger.warning("episode %s could not be stored; nothing more is played", record.episode_id)
                 self._obey(Command("interrupt"))

@@ -33,6 +33,12 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
 
     ``success_rate`` and the means leave out episodes that were cancelled or interrupted and are None when no other one
     was played; ``success_interval`` is the 95% Wilson interval of the rate. ``problems`` could not be stored.
+
+    Attributes:
+        tokens: of all episodes.
+        cost: the sum, None when none is known.
+        latency_s: the mean seconds that a model took for an answer, None when none answered.
+        answers: how many there were by endpoint and model, which tells whether a fallback has played.
     """
 
     batch_id: str
@@ -53,6 +59,9 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
     mean_rounds: float | None
     duration_s: float
     tokens: Tokens
+    cost: float | None = None
+    latency_s: float | None = None
+    answers: dict[str, int] = {}
     episodes: list[EpisodeBrief]
     problems: list[str]
 
@@ -74,18 +83,28 @@ class Tally:
         self._reward = 0.0
         self._rounds = 0
         self._tokens = Tokens()
+        self._cost: float | None = None
+        self._model_s = 0.0
+        self._answers: Counter[str] = Counter()
         self._outcomes: Counter[Outcome] = Counter()
 
     def add(self, record: EpisodeRecord) -> None:
         """Count an episode that ended."""
         self.episodes.append(_brief(record))
-        self._tokens += record.tokens
+        self._count_answers(record)
         self._outcomes[record.outcome] += 1
         if record.outcome not in UNRATED:
             self._n_rated += 1
             self.n_success += record.success
             self._reward += record.reward
             self._rounds += record.rounds
+
+    def _count_answers(self, record: EpisodeRecord) -> None:
+        self._tokens += record.tokens
+        if record.cost is not None:
+            self._cost = record.cost + (self._cost or 0.0)
+        self._model_s += record.model_s or 0.0
+        self._answers.update(f"{step.endpoint}: {step.model}" for step in record.timesteps if step.endpoint)
 
     @property
     def mean_reward(self) -> float | None:
@@ -123,6 +142,9 @@ class Tally:
             mean_rounds=self._rounds / n_rated if n_rated else None,
             duration_s=duration_s,
             tokens=self._tokens,
+            cost=self._cost,
+            latency_s=self._model_s / self._answers.total() if self._answers else None,
+            answers=dict(self._answers.most_common()),
             episodes=self.episodes,
             problems=self.problems,
         )

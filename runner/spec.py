@@ -9,9 +9,11 @@ import msgspec
 
 from runner import registry
 from runner.agents.scripted import Script
-from runner.config import Profile, SkipEntry
+from runner.config import AgentSettings, Profile, SkipEntry
 from runner.episode import Runner
 from runner.errors import ConfigError
+from runner.models import Models
+from runner.text import one_line
 from runner.transport import Choice, address_of, is_on_servers
 from runner.types import Limits, Mode, SpanLevel
 
@@ -23,18 +25,22 @@ MAX_CONCURRENCY = 256
 """Slots of one batch; each is a thread."""
 MAX_EPISODES = 1_000_000
 """Episodes of one batch."""
+MAX_MODEL = 200
+"""Characters of a model's name."""
+DEFAULT_AGENT = "react"
 
 
 class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One batch: task indices ``task_index … task_index + repeat - 1``, each played ``attempts`` times.
 
     Attributes:
+        model: who an agent that asks a model asks, None for every other agent (see ``model_of``).
         seed: feeds the agent's randomness; attempt k of a task plays with ``seed + k``.
         script: the actions of the ``scripted`` agent.
     """
 
     env: str
-    agent: str = "oracle"
+    agent: str = DEFAULT_AGENT
     model: str | None = None
     repeat: int = 1
     attempts: int = 1
@@ -64,7 +70,8 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
         """The same batch with registered spellings of its names, all of which can be loaded.
 
         Raises:
-            ConfigError: for unknown or broken names, numbers below their minimum, a script missing or not asked for.
+            ConfigError: for unknown or broken names, numbers below their minimum, a script or a model that is missing
+                or not asked for.
         """
         for field, least in (("repeat", 1), ("attempts", 1), ("concurrency", 1), ("task_index", 0)):
             if (value := getattr(self, field)) < least:
@@ -81,11 +88,16 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
         agent = registry.canonical(registry.AGENTS, self.agent)
         if (agent == "scripted") != (self.script is not None):
             raise ConfigError("The agent scripted and a script go together: give both or neither")
-        registry.load(registry.AGENTS, agent)
+        if asks_model(agent) != (self.model is not None):
+            raise ConfigError(f"The agent {agent} asks {'a' if asks_model(agent) else 'no'} model")
         return msgspec.structs.replace(self, env=_checked_environment(self.env, agent), agent=agent)
 
-    def runner(self, choice: Choice | None = None) -> Runner:
-        """What plays this batch's episodes; by default in this process."""
+    def runner(self, choice: Choice | None = None, models: Models | None = None) -> Runner:
+        """What plays this batch's episodes; by default in this process.
+
+        Raises:
+            ConfigError: for an agent that asks a model, without ``models``.
+        """
         choice = choice or Choice(mode=self.mode)
         mode: dict[str, Any] = {} if choice.mode == "strict" else {"mode": choice.mode}
         needs: dict[str, Any] = {}
@@ -97,8 +109,19 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
             env_cfg = registry.target_on_server(env=self.env, address=choice.address, mode=choice.mode)
         if self.script is not None:
             needs["script"] = Script(self.script)
+        manager = None
+        if asks_model(self.agent):
+            if models is None:
+                raise ConfigError(f"The agent {self.agent} asks a model, and there is none to ask")
+            manager, needs["settings"] = models.manager, models.settings
         agent_cfg = registry.target(registry.AGENTS, self.agent, **needs)
-        return Runner(env_cfg=env_cfg, agent_cfg=agent_cfg, tracing_level=self.tracing, limits=self.limits)
+        return Runner(
+            env_cfg=env_cfg,
+            agent_cfg=agent_cfg,
+            inference_mngr=manager,
+            tracing_level=self.tracing,
+            limits=self.limits,
+        )
 
 
 class PlannedEpisode(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +130,26 @@ class PlannedEpisode(msgspec.Struct, frozen=True, kw_only=True):
     task_index: int
     attempt: int
     seed: int
+
+
+def asks_model(agent: str) -> bool:
+    """Whether an agent is given a model to ask; raises a ``ConfigError`` for one that cannot be loaded."""
+    return bool(getattr(registry.load(registry.AGENTS, agent), "uses_model", False))
+
+
+def model_of(agent: str, settings: AgentSettings, wanted: str | None) -> str | None:
+    """The model that a batch is played with: the one that is wanted, else the profile's; None where none is asked.
+
+    Raises:
+        ConfigError: for an unknown agent, one that asks no model although one is wanted, or a name that is none.
+    """
+    if not asks_model(agent):
+        if wanted is not None:
+            raise ConfigError(f"The agent {agent} asks no model; leave the model out, or choose {DEFAULT_AGENT}")
+        return None
+    if wanted is not None and not (0 < len(wanted) <= MAX_MODEL and one_line(wanted) == wanted):
+        raise ConfigError(f"{one_line(wanted, MAX_MODEL)!r} is no name of a model: 1 to {MAX_MODEL} visible characters")
+    return wanted or settings.model
 
 
 def _checked_environment(env: str, agent: str) -> str:

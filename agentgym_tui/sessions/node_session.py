@@ -190,6 +190,7 @@ class NodeSession:
 
         if not await asyncio.to_thread(node_lives, place.data_dir) and not self._starting:
             self.store.set_link(Link("disconnected", GONE))
+            self.store.lose_node(self._node)
 
     async def _prepare(self, listed: NodeList) -> None:
         """How far back live items have to be read, and what journals know of what is being played."""

@@ -114,6 +114,7 @@ def end(episode: Episode, told: Ending) -> None:
     """An episode is over."""
     episode.success, episode.reward, episode.rounds = told.success, finite(told.reward), count(told.rounds)
     episode.duration_s = told.duration_s
+    episode.n_missing = max(episode.n_missing, n_missing_steps(episode))
     close(episode, str(told.outcome))
 
 

@@ -68,6 +68,20 @@ class NodeBook:
             node.status, node.profile, node.pid = event.status, name(event.config), count(event.pid)
         return node
 
+    @property
+    def next_loss_s(self) -> float:
+        """Seconds until a node is lost, if none is heard of until then."""
+        known = (node.heard_at for node in self.nodes.values() if not node.lost and node.status != "stopped")
+        return min(known, default=self._now()) + self._lost_after_s - self._now()
+
+    def lose(self, node_name: str) -> bool:
+        """It is known to be gone, before its silence says so; whether that is new."""
+        node = self.nodes.get(name(node_name))
+        if node is None or node.lost or node.status == "stopped":
+            return False
+        node.lost = True
+        return True
+
     def tick(self) -> bool:
         """Find nodes that are lost; whether there is another one."""
         limit = self._now() - self._lost_after_s

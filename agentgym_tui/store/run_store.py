@@ -187,6 +187,16 @@ class RunStore:
             self.link = link
             self._changed()
 
+    @property
+    def next_loss_s(self) -> float:
+        """Seconds until ``tick`` may find a node lost."""
+        return self._nodes.next_loss_s
+
+    def lose_node(self, node: str) -> None:
+        """A node is known to be gone."""
+        if self._nodes.lose(node):
+            self._changed()
+
     def tick(self) -> None:
         """Time has passed: nodes that were not heard of are lost."""
         if self._nodes.tick():

@@ -77,8 +77,8 @@ def add_up(episode: Episode, step: Step) -> None:
 
 
 def n_missing_steps(episode: Episode) -> int:
-    """Steps before the last one that are not there."""
-    return episode.steps[-1].index + 1 - len(episode.steps) if episode.steps else 0
+    """Steps that are not there, of an episode of which some are: before the last one, and of what it is said to have."""
+    return max(episode.steps[-1].index + 1, episode.rounds) - len(episode.steps) if episode.steps else 0
 
 
 def aware(time: datetime) -> datetime:

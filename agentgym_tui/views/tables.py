@@ -94,6 +94,9 @@ class StepRows:
                 self._rows.append((following, step.index))
             self._rows.append(step)
             following = step.index + 1
+        if self._rows and not episode.running and episode.rounds > following:
+            self._rows.append((following, episode.rounds))
+            following = episode.rounds
         self._streaming = episode.streaming if episode.running else ""
         self._following = following
 

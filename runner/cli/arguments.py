@@ -16,6 +16,7 @@ EPILOG = """commands with options of their own, see agentgym-runner COMMAND --he
   node         play what is asked for over the bus
   watch        show what is said on a bus
   outbox       show what waits to be delivered
+  preflight    show whether models, environments and buses are well, and what to do where not
   serve        play environments for others, over AgentGym's protocol
   serve-model  a test endpoint in the place of a language model
   nats-info    print the URL and the credential file of the node's broker
@@ -39,7 +40,8 @@ class Options:
     config: str | None = None
     data_dir: str | None = None
     node: str | None = None
-    agent: str = "oracle"
+    agent: str | None = None
+    model: str | None = None
     script: Path | None = None
     repeat: int = 1
     attempts: int = 1
@@ -52,6 +54,7 @@ class Options:
     compat: bool = False
     dry_run: bool = False
     json: bool = False
+    argv: tuple[str, ...] = ()
 
 
 _EVERYWHERE = frozenset({"config", "json"})
@@ -63,7 +66,7 @@ def parse(argv: Sequence[str]) -> Options:
     """Read the command line; argparse itself answers ``--help``, ``--version`` and misuse (exit 2)."""
     parser = _parser()
     given = vars(parser.parse_args(argv))  # only what is on the command line
-    options = Options(**given)
+    options = Options(**given, argv=tuple(argv))
     if options.env is not None and not options.results:
         parser.error("--env narrows --results; to play an environment use --run")
     if options.dry_run and not (options.run or options.battery):
@@ -104,7 +107,10 @@ def _add_goals(parser: argparse.ArgumentParser) -> None:
 
 def _add_play(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how to play")
-    group.add_argument("--agent", help="oracle (default), random, scripted, or an installed one")
+    group.add_argument(
+        "--agent", help="react (default) or tools, which ask a model; oracle, random, scripted, or an installed one"
+    )
+    group.add_argument("--model", metavar="NAME", help="the model to ask (default: the profile's)")
     group.add_argument("--script", type=Path, metavar="FILE", help="the scripted agent's actions, one per line")
     group.add_argument("--repeat", type=_at_least(1), metavar="N", help="play N tasks, one after the other")
     group.add_argument("--attempts", type=_at_least(1), metavar="K", help="play each task K times")

@@ -69,6 +69,10 @@ def _subcommand(name: str) -> Subcommand | None:
             from runner.cli.nats_info import main_nats_info
 
             return main_nats_info
+        case "preflight":
+            from runner.cli.preflight import main_preflight
+
+            return main_preflight
         case "serve":
             from runner.cli.serve import main_serve
 

@@ -12,6 +12,7 @@ from ulid import ULID
 
 from runner.announcer import Announcer, durable_names
 from runner.batch import Batch
+from runner.cli.asking import require_model, tell_answers
 from runner.cli.egress import egress_of
 from runner.cli.ending import INTERRUPTED, Interrupts
 from runner.cli.logs import log_to
@@ -20,6 +21,7 @@ from runner.cli.report import print_summary, tell_damaged, tell_errors, tell_rec
 from runner.cli.session import Session
 from runner.cli.terminal import delivered, err, keep_output
 from runner.errors import ConfigError
+from runner.models import Models
 from runner.node.queue import queued_ids
 from runner.node.state import node_lives
 from runner.observers import Observer
@@ -36,18 +38,21 @@ def play(session: Session) -> int:
     interrupts = Interrupts()
     with interrupts.caught():
         specs = session.specs()
+        models = session.models()
+        require_model(session, specs, models)
         log_to(session.data_dir)
         workspace = Workspace(session.data_dir, node=session.node, profile=session.profile.id)
         tell_recovered(workspace.recovered)
         tell_damaged(workspace.index.damaged)
         battery_id = str(ULID()) if session.options.battery else None
-        with closing(workspace), _announced(session, workspace) as (announcer, observers):
-            results = _Run(session, workspace, announcer, observers, interrupts, battery_id).play(specs)
+        with closing(workspace), closing(models), _announced(session, workspace) as (announcer, observers):
+            results = _Run(session, workspace, announcer, observers, interrupts, battery_id, models).play(specs)
         code = _exit_code(results, interrupted=interrupts.any)
         as_json = session.options.json
         code = delivered(code, lambda: print_summary(results, session.data_dir, as_json=as_json))
         if not as_json:
             tell_errors(results, session.data_dir)
+        tell_answers(results)
         return code
 
 
@@ -94,6 +99,7 @@ class _Run:
     observers: list[Observer]
     interrupts: Interrupts
     battery_id: str | None
+    models: Models
 
     def play(self, specs: list[BatchSpec]) -> list[BatchResult]:
         results: list[BatchResult] = []
@@ -124,6 +130,7 @@ class _Run:
                 on_record=self.announcer.record,
                 battery_id=self.battery_id,
                 choice=choice,
+                models=self.models,
             )
             with self.interrupts.ending(batch):
                 return batch.run()

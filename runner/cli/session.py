@@ -11,7 +11,8 @@ from runner.cli.arguments import Options
 from runner.cli.terminal import err
 from runner.config import EnvironmentEntry, Profile, load_profile, resolve_data_dir, resolve_node
 from runner.errors import ConfigError
-from runner.spec import BatchSpec, resolve_environment
+from runner.models import Models
+from runner.spec import DEFAULT_AGENT, BatchSpec, model_of, resolve_environment
 from runner.transport import Choice, decide, entry_of
 from runner.types import Limits
 
@@ -71,6 +72,15 @@ class Session:
         """
         return decide(entry_of(self.profile, spec.env), spec.env, spec.mode)
 
+    def models(self) -> Models:
+        """Whom agents ask that ask a model; nobody is asked yet."""
+        return Models.of(self.profile.agent, os.environ)
+
+    @property
+    def agent(self) -> str:
+        """Who plays."""
+        return self.options.agent or DEFAULT_AGENT
+
     def _battery(self) -> tuple[EnvironmentEntry, ...]:
         if self.options.battery == "all":
             return self.profile.tier("lightweight") + self.profile.tier("moderate")
@@ -80,7 +90,8 @@ class Session:
         options, episode = self.options, self.profile.episode
         return BatchSpec(
             env=resolve_environment(self.profile, name),
-            agent=options.agent,
+            agent=self.agent,
+            model=model_of(self.agent, self.profile.agent, options.model),
             repeat=options.repeat,
             attempts=options.attempts,
             task_index=options.task_index,

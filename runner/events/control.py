@@ -124,6 +124,7 @@ ERRORS: Final[dict[str, str]] = {
     "bad_request": "it cannot be read, or its arguments do not fit the operation",
     "unknown_agent": "the node has no agent of that name",
     "unknown_model": "the node's profile has no model of that name",
+    "no_model": "the agent asks a model, and no endpoint answers",
     "not_found": "there is no such batch, or no such episode is being played",
     "not_running": "the batch is not being played now",
     "no_control": "the node takes no requests on this bus",

@@ -167,6 +167,9 @@ class ModelHealth(_Item, kw_only=True, tag="model.health"):
     endpoint: Annotated[str, Meta(description="name or address, without credentials")]
     status: HealthStatus
     cause: Cause
+    hint: Annotated[str | None, Meta(description="what to do about it")] = None
+    model: Annotated[str | None, Meta(description="the name that is sent")] = None
+    latency_s: Annotated[float | None, Meta(description="seconds it took to answer a question of health")] = None
 
 
 class Gpu(msgspec.Struct, kw_only=True):

@@ -106,6 +106,7 @@ class EpisodeCompleted(msgspec.Struct, kw_only=True):
     batch_id: BatchId
     node: NodeName
     profile: ProfileId
+    cost: Annotated[float | None, Meta(description="cost of all rounds, null where nothing is priced")] = None
 
 
 class BatchCompleted(msgspec.Struct, kw_only=True):
@@ -123,6 +124,11 @@ class BatchCompleted(msgspec.Struct, kw_only=True):
     model: ModelName
     node: NodeName
     battery_id: BatteryId
+    tokens: Annotated[Tokens | None, Meta(description="tokens of all episodes")] = None
+    cost: Annotated[float | None, Meta(description="cost of all episodes, null where nothing is priced")] = None
+    latency_s: Annotated[
+        float | None, Meta(description="mean seconds that a model took for an answer, null when none answered")
+    ] = None
 
 
 class FieldStatus(msgspec.Struct, kw_only=True):

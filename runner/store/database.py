@@ -16,7 +16,12 @@ _INT64 = 2**63
 
 
 class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An episode in the index; ``error_type`` is the kind of its error."""
+    """An episode in the index.
+
+    Attributes:
+        model_s: seconds that models took for their answers, None when none answered.
+        error_type: the kind of its error.
+    """
 
     episode_id: str
     batch_id: str
@@ -44,12 +49,13 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True):
     tokens_reasoning: int
     tokens_cached: int
     cost: float | None
+    model_s: float | None = None
     error_type: str | None
 
 
 COLUMNS = ", ".join(EpisodeRow.__struct_fields__)
 
-_VERSION = 1
+_VERSION = 2
 
 SCHEMA = Schema(
     version=_VERSION,
@@ -78,6 +84,7 @@ def episode_row(record: EpisodeRecord) -> EpisodeRow:
         tokens_completion=record.tokens.completion,
         tokens_reasoning=record.tokens.reasoning,
         tokens_cached=record.tokens.cached,
+        model_s=record.model_s,
         error_type=record.error.type if record.error else None,
     )
 

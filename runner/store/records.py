@@ -85,6 +85,12 @@ class EpisodeRecord(EpisodeHeader, kw_only=True):
     evaluation: dict[str, Any] | None = None
     trace_last_response_flow_id: int | None = None
 
+    @property
+    def model_s(self) -> float | None:
+        """Seconds that models took for their answers, None when none answered."""
+        answered = [step.model_s for step in self.timesteps if step.endpoint is not None]
+        return finite(sum(answered)) if answered else None
+
 
 class _Version(msgspec.Struct):
     schema: int = SCHEMA

@@ -9,7 +9,7 @@ import msgspec
 
 from runner.store.encoding import finite
 from runner.store.index import EpisodeIndex
-from runner.types import Outcome
+from runner.types import Outcome, Tokens
 
 UNRATED = frozenset({Outcome.CANCELLED, Outcome.INTERRUPTED})
 """Outcomes that say nothing about the agent; such episodes are counted but left out of rates and means."""
@@ -29,7 +29,9 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
         score: the mean reward.
         completion_time_sec: the mean duration, with pauses.
         token_count: the mean number of prompt and completion tokens.
+        tokens: the sums over all episodes.
         cost: the sum over all episodes, None when none is known.
+        latency_s: the mean seconds that a model took for an answer, None when none answered.
     """
 
     env: str
@@ -48,7 +50,9 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
     avg_rounds: float | None
     completion_time_sec: float | None
     token_count: float | None
+    tokens: Tokens
     cost: float | None
+    latency_s: float | None
 
 
 def wilson(successes: int, n: int) -> tuple[float, float]:
@@ -73,11 +77,14 @@ def summarise(index: EpisodeIndex, *, env: str | None = None) -> list[ResultRow]
 _NOT_RATED = ", ".join(f"'{outcome}'" for outcome in sorted(UNRATED))
 _RATED = f"FILTER (WHERE outcome NOT IN ({_NOT_RATED}))"
 _COUNTS = ", ".join(f"count(*) FILTER (WHERE outcome = '{outcome}')" for outcome in Outcome)
+_TOKENS = ", ".join(f"CAST(total(tokens_{kind}) AS INTEGER)" for kind in Tokens.__struct_fields__)
 _QUERY = f"""
     SELECT env, data_label, mode, agent, model,
         count(*), count(*) {_RATED}, total(success) {_RATED},
         avg(reward) {_RATED}, avg(rounds) {_RATED}, avg(duration_s) {_RATED},
-        avg(tokens_prompt + tokens_completion) {_RATED}, sum(cost), {_COUNTS}
+        avg(tokens_prompt + tokens_completion) {_RATED}, sum(cost),
+        sum(model_s) / sum(rounds) FILTER (WHERE model_s IS NOT NULL),
+        {_TOKENS}, {_COUNTS}
     FROM episodes
     WHERE :env IS NULL OR env = :env COLLATE NOCASE
     GROUP BY env, data_label, mode, agent, model
@@ -87,8 +94,10 @@ _QUERY = f"""
 
 def _result(values: tuple[Any, ...]) -> ResultRow:
     env, data_label, mode, agent, model, n, n_rated, n_success, *means = values
-    score, rounds, duration_s, tokens, cost, *counts = means
+    score, rounds, duration_s, tokens, cost, latency_s, *sums = means
     successes = int(n_success)
+    n_kinds = len(Tokens.__struct_fields__)
+    summed, counts = sums[:n_kinds], sums[n_kinds:]
     return ResultRow(
         env=env,
         data_label=data_label,
@@ -106,7 +115,9 @@ def _result(values: tuple[Any, ...]) -> ResultRow:
         avg_rounds=_mean(rounds),
         completion_time_sec=_mean(duration_s),
         token_count=_mean(tokens),
+        tokens=Tokens(*summed),
         cost=_mean(cost),
+        latency_s=_mean(latency_s),
     )
 
 

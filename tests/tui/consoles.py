@@ -68,18 +68,23 @@ def stop_node(data_dir: Path) -> None:
 
 def ask_node(data_dir: Path, op: str, **args: Any) -> Any:  # noqa: ANN401
     """The result of a request to the node, from another client than the console."""
-    return asyncio.run(_asked(data_dir, op, args))
+    reply = asyncio.run(_replied(data_dir, op, args))
+    assert reply.get("ok"), reply
+    return reply.get("result")
 
 
-async def _asked(data_dir: Path, op: str, args: Mapping[str, Any]) -> Any:  # noqa: ANN401
+def obeys(data_dir: Path, op: str, **args: Any) -> bool:  # noqa: ANN401
+    """Whether the node does what it is asked for, and does not refuse it."""
+    return bool(asyncio.run(_replied(data_dir, op, args)).get("ok"))
+
+
+async def _replied(data_dir: Path, op: str, args: Mapping[str, Any]) -> dict[str, Any]:
     address = address_of_node(data_dir)
     assert address is not None
     async with await Connection.open(address, name="test") as connection:
         payload = msgspec.json.encode({"id": "test", "op": op, "args": args})
         answered = await ask(connection, control_subject(NODE), payload, timeout_s=10)
-    reply = msgspec.json.decode(answered or b"{}")
-    assert reply.get("ok"), reply
-    return reply.get("result")
+    return dict(msgspec.json.decode(answered or b"{}"))
 
 
 def pick(terminal: Terminal, env: str) -> None:

@@ -15,13 +15,14 @@ import pytest
 from ulid import ULID
 
 from tests.terminal import Terminal
-from tests.tui.consoles import ask_node, launched, node_of, node_pid, stored
+from tests.tui.consoles import ask_node, launched, node_of, node_pid, obeys, stored
 
 pytestmark = pytest.mark.timeout(240)
 
-REPEAT = 150
-"""Enough for some seconds, so that a key gets there in time."""
+ENVS = ["Maze", "BabyAI"]
+REPEAT = 20
 
+N_STEPS = 3
 LOST_S = 10.0
 """Seconds within which a killed node has to be missed on a busy machine."""
 
@@ -30,12 +31,11 @@ def test_a_killed_console_loses_no_episode_and_the_next_one_shows_every_step(tmp
     data_dir = tmp_path / "data"
     with node_of(data_dir):
         with launched(data_dir) as terminal:
-            battery = start_battery(terminal, data_dir)
-            steps = pause_within_an_episode(terminal, data_dir)
+            battery, steps = paused_battery(terminal, data_dir)
             terminal.kill(signal.SIGKILL)
         with launched(data_dir) as terminal:
             terminal.wait_for("paused", 60)
-            terminal.wait_for(lambda: shown_steps(terminal) == [str(step["index"]) for step in steps])
+            terminal.wait_for(partial(shows, terminal, steps))
             terminal.send(" ")
             until_over(terminal, data_dir, battery)
     assert {episode["outcome"] for episode in stored(data_dir)} <= {"success", "failure", "truncated"}
@@ -44,8 +44,7 @@ def test_a_killed_console_loses_no_episode_and_the_next_one_shows_every_step(tmp
 def test_a_killed_node_is_missed_and_what_it_played_shows_as_interrupted(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     with node_of(data_dir), launched(data_dir) as terminal:
-        start_battery(terminal, data_dir)
-        pause_within_an_episode(terminal, data_dir)
+        paused_battery(terminal, data_dir)
         n_stored = len(stored(data_dir))
         os.kill(before := node_pid(data_dir), signal.SIGKILL)
         terminal.wait_for("node lost", LOST_S)
@@ -59,44 +58,48 @@ def test_a_killed_node_is_missed_and_what_it_played_shows_as_interrupted(tmp_pat
         terminal.wait_for(f"{n_stored + 1} episode")
 
 
-@pytest.mark.skipif(os.environ.get("AGENTGYM_FAULTS") != "full", reason="in the long form: make faults")
 def test_a_killed_broker_comes_back_and_nothing_shows_twice(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     with node_of(data_dir), launched(data_dir) as terminal:
-        battery = start_battery(terminal, data_dir)
-        pause_within_an_episode(terminal, data_dir)
-        n_shown = len(shown_steps(terminal))
-        broker = broker_of(data_dir)
+        battery, steps = paused_battery(terminal, data_dir)
+        node, broker = psutil.Process(node_pid(data_dir)), broker_of(data_dir)
         assert broker is not None
+        node.suspend()  # until the outage is on the screen, so that the key cannot fall into it
         os.kill(broker, signal.SIGKILL)
-        terminal.wait_for(lambda: broker_of(data_dir) not in (None, broker), 60)
+        terminal.wait_gone("● connected")
+        node.resume()
         terminal.wait_for("● connected", 60)
         terminal.send("s")
-        terminal.wait_for(lambda: shown_steps(terminal) == [str(index) for index in range(n_shown + 1)])
+        terminal.wait_for(partial(stepped, data_dir, len(steps)))
+        terminal.wait_for(partial(shows, terminal, journal(data_dir)))
+        assert broker_of(data_dir) not in (None, broker)
         terminal.send(" ")
         until_over(terminal, data_dir, battery)
         terminal.send("2")
         terminal.wait_for(f"{len(stored(data_dir))} episodes")
 
 
-def start_battery(terminal: Terminal, data_dir: Path) -> list[str]:
-    """Maze and BabyAI, once the console is there; the ids of its batches."""
+def paused_battery(terminal: Terminal, data_dir: Path) -> tuple[list[str], list[dict[str, Any]]]:
+    """Play, once the console is there, and stop within an episode that has steps; the batches, and these steps."""
     terminal.wait_for("● connected", 60)
-    started = ask_node(data_dir, "start", batch_id=str(ULID()), envs=["Maze", "BabyAI"], repeat=REPEAT)
-    terminal.wait_for("▶ running")
-    return [batch["batch_id"] for batch in started]
-
-
-def pause_within_an_episode(terminal: Terminal, data_dir: Path) -> list[dict[str, Any]]:
-    """Pause by keyboard, and step until the episode has some steps; they are shown, and returned from its journal."""
-    terminal.send(" ")
-    terminal.wait_for("‖ paused")
-    terminal.wait_quiet()
-    while len(steps := journal(data_dir)) < 3:
+    started = ask_node(data_dir, "start", batch_id=str(ULID()), envs=ENVS, repeat=REPEAT)
+    batch_ids = [batch["batch_id"] for batch in started]
+    terminal.wait_for(partial(obeys, data_dir, "pause", batch_id=batch_ids[0]))  # refused while it waits in the queue
+    while True:
+        terminal.wait_for(partial(is_paused_at, terminal, data_dir))
+        if len(steps := journal(data_dir)) >= N_STEPS:
+            return batch_ids, steps
         terminal.send("s")
         terminal.wait_for(partial(stepped, data_dir, len(steps)))
-    terminal.wait_for(lambda: shown_steps(terminal) == [str(step["index"]) for step in steps])
-    return steps
+
+
+def is_paused_at(terminal: Terminal, data_dir: Path) -> bool:
+    """Whether the screen is as far as the journal."""
+    return "‖ paused" in terminal.text and shows(terminal, journal(data_dir))
+
+
+def shows(terminal: Terminal, steps: list[dict[str, Any]]) -> bool:
+    return shown_steps(terminal) == [str(step["index"]) for step in steps]
 
 
 def stepped(data_dir: Path, n_before: int) -> bool:
@@ -138,5 +141,5 @@ def until_over(terminal: Terminal, data_dir: Path, batch_ids: list[str]) -> None
 
     terminal.wait_for(over, 120)
     tasks = sorted((episode["env"], episode["task_index"]) for episode in stored(data_dir))
-    assert tasks == sorted((env, index) for env in ("Maze", "BabyAI") for index in range(REPEAT))
+    assert tasks == sorted((env, index) for env in ENVS for index in range(REPEAT))
     terminal.wait_gone("▶ running")

@@ -57,6 +57,30 @@ def test_a_silent_node_is_lost_with_what_it_plays_until_it_is_heard_of(store: Ru
     assert [each.node_lost for each in store.running()] == [False]
 
 
+def test_when_the_next_node_may_be_lost_is_known(store: RunStore, clock: FakeClock) -> None:
+    store.take([live(heartbeat())])
+    clock.at += 3.5
+    assert store.next_loss_s == pytest.approx(1.5)
+
+
+def test_a_node_that_is_known_to_be_gone_is_lost_at_once(store: RunStore) -> None:
+    store.take([live(heartbeat(), started(0))])
+    store.lose_node("another one")
+    assert lost(store) == [False]
+    store.lose_node(NODE)
+    assert lost(store) == [True]
+    assert [each.node_lost for each in store.running()] == [True]
+    store.take([live(heartbeat())])
+    assert lost(store) == [False]
+
+
+def test_the_last_rounds_of_an_interrupted_episode_are_missing_until_its_file_is_read(store: RunStore) -> None:
+    first = whole(0, n_steps=3)[:-1]
+    store.take([live(*first), durable(completed(0, rounds=7, outcome="interrupted"))])
+    interrupted = store.episodes[episode_id(0)]
+    assert (interrupted.outcome, len(interrupted.steps), interrupted.n_missing) == ("interrupted", 3, 4)
+
+
 def lost(store: RunStore) -> list[bool]:
     return [node.lost for node in store.nodes.values()]
 

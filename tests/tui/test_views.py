@@ -95,6 +95,11 @@ def test_missing_steps_and_the_one_being_played_have_rows() -> None:
     assert [getattr(rows.step(index), "index", None) for index in range(-1, 6)] == [None, None, 2, None, 5, None, None]
 
 
+def test_rounds_at_the_end_that_did_not_get_here_are_a_row_too() -> None:
+    rows = views.StepRows(episode(0, steps=[step(0), step(1)], outcome="interrupted", rounds=7))
+    assert len(rows) == 3 and "5 rounds did not get here" in cells(rows, 2)[1]
+
+
 def test_the_status_line_has_the_most_important_first() -> None:
     store = busy_store()
     assert text(status_line(store, "here", 60)) == ("● connected · node pmoves-4090 running · /srv/agentgym/data")
