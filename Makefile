@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ENV ?= Maze
-AGENT ?= oracle
+AGENT ?= react
 REPEAT ?= 1
 
 .PHONY: help launch test install check run run-lightweight results faults bench clean

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple, NewType
 
-from runner.text import mask, one_line, sanitize
+from runner.text import is_unsafe, mask, one_line, sanitize
 
 Safe = NewType("Safe", str)
 
@@ -59,7 +59,7 @@ def lines(text: str) -> Cleaned:
     rest = parts.pop() if len(parts) > MAX_LINES else ""
     heads = [part.removesuffix("\r") for part in parts]
     shown = [Safe(sanitize(head, limit=MAX_LINE).replace("\t", "    ")) for head in heads]
-    changed = any(_unsafe(head[:MAX_LINE]) for head in heads)
+    changed = any(is_unsafe(head[:MAX_LINE]) for head in heads)
     if rest:
         shown.append(own(f"… (+{rest.count(chr(10)) + 1} lines)"))
     return Cleaned(shown, changed)
@@ -67,17 +67,13 @@ def lines(text: str) -> Cleaned:
 
 def is_hostile(text: str) -> bool:
     """Whether the text holds what a terminal must not get: controls, bidirectional or invisible characters."""
-    return any(_unsafe(part.removesuffix("\r")) for part in text.split("\n"))
+    return any(is_unsafe(part.removesuffix("\r")) for part in text.split("\n"))
 
 
 def hostile_part(text: str) -> str:
     """A text from its first hostile character on, or a little before: a look at its bytes shows a beginning only."""
     starts = range(0, len(text), _STRIDE)
     return text[next((start for start in starts if is_hostile(text[start : start + _STRIDE])), 0) :]
-
-
-def _unsafe(part: str) -> bool:
-    return not (part.isascii() and part.isprintable()) and sanitize(part, limit=len(part)) != part
 
 
 def hex_lines(text: str, limit: int = 4_096) -> list[Safe]:

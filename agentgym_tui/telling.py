@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from agentgym_tui.clean import Safe
 
-TOLD_S: Final = 3.0
+TOLD_S: Final = 4.0
 FAILED_S: Final = 6.0
 
 

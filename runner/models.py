@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from runner.config import AgentSettings
-from runner.errors import InferenceFault
-from runner.store import UNRATED, EpisodeRecord
+from runner.errors import InferenceFault, boundary
 from runner.text import one_line
 
 if TYPE_CHECKING:
     from runner.inference import EndpointHealth, InferenceManager
+    from runner.store import EpisodeRecord
+
+_T = TypeVar("_T")
 
 NOBODY = "the profile names no model to ask; set agent.api_endpoint or agent.local_fallback"
 
@@ -43,7 +46,7 @@ class Models:
     @classmethod
     def of(cls, settings: AgentSettings, environ: Mapping[str, str]) -> Self:
         """Those of a profile's ``agent`` section; nobody is asked yet."""
-        from runner.inference import InferenceManager  # not for commands that play nothing
+        from runner.inference import InferenceManager  # this and the others not for commands that play nothing
 
         return cls(settings, InferenceManager.from_profile(settings, environ))
 
@@ -53,10 +56,8 @@ class Models:
         return models_of(self.settings)
 
     def check(self, model: str | None = None) -> list[EndpointHealth]:
-        """How each endpoint is, in 2 seconds at most; not from within an event loop."""
-        import asyncio
-
-        return asyncio.run(self.manager.check(model))
+        """How each endpoint is, in 2 seconds at most; from any thread but that of an event loop."""
+        return waited_for(lambda: self.manager.check(model))
 
     def require(self, model: str | None) -> list[EndpointHealth]:
         """As ``check``, for a batch that is about to be played; None is played without any model.
@@ -73,12 +74,41 @@ class Models:
 
     def feedback(self, record: EpisodeRecord) -> None:
         """Tell the gateway how an episode went, unless it was cut short by us; returns at once."""
+        from runner.store import UNRATED
+
         if record.outcome not in UNRATED:
             self.manager.feedback(record.episode_id, record.reward, record.success)
 
     def close(self) -> None:
         """Send the feedback that waits, for some seconds at most."""
         self.manager.close()
+
+
+def waited_for(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+    """What a coroutine gives on an event loop and a thread of its own.
+
+    Only the coroutine is waited for, not what its loop has left to do: a name that is being resolved may take long.
+    """
+    import asyncio
+
+    given: list[_T] = []
+    problems: list[BaseException] = []
+    done = threading.Event()
+
+    async def run() -> None:
+        given.append(await work())
+        done.set()
+
+    def serve() -> None:
+        with boundary(problems.append):
+            asyncio.run(run())
+        done.set()
+
+    threading.Thread(target=serve, name="asking", daemon=True).start()
+    done.wait()
+    if not given:
+        raise problems[0]
+    return given[0]
 
 
 def models_of(settings: AgentSettings) -> list[str]:

@@ -46,6 +46,11 @@ def sanitize(text: str, *, limit: int = 4096) -> str:
     return _cut(head, len(text) - min(len(text), limit), limit)
 
 
+def is_unsafe(text: str) -> bool:
+    """Whether ``sanitize`` would change some character; stops at the first one."""
+    return not (text.isascii() and text.isprintable()) and _UNSAFE.search(text) is not None
+
+
 def one_line(text: str, limit: int = 200) -> str:
     """Make outside text safe for one line: as ``sanitize``, and newline and tab become visible too."""
     return sanitize(text, limit=limit).replace("\n", "␊").replace("\t", "␉")

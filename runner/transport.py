@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal, TypeAlias
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -10,15 +12,15 @@ from runner import registry
 from runner.config import EnvironmentEntry, Profile
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.greeting import Greeting, Kind
-from runner.envs.probe import NOBODY, ServerState, probe
+from runner.envs.labels import AS_PUBLISHED as AS_PUBLISHED
+from runner.envs.labels import plays_named_data
+from runner.envs.probe import NOBODY, UNAUTHORIZED, ServerState, probe
 from runner.errors import ConfigError
 from runner.text import one_line
 from runner.types import Mode
 
 Transport: TypeAlias = Literal["embedded", "http"]
 
-AS_PUBLISHED = "as published"
-"""What a server of ours says of data that needs no label."""
 SERVERS: dict[Kind, str] = {
     "console": "AgentGym Console",
     "agentgym": "AgentGym server",
@@ -71,9 +73,11 @@ def embedded(env: str, mode: Mode, *, why: str = "") -> Choice:
     """Play in this process; ``why`` not on the server.
 
     Raises:
-        ConfigError: for an environment that cannot be loaded.
+        ConfigError: for an environment that cannot be loaded, or whose data a variable names that cannot be played.
     """
     environment = registry.load(registry.ENVS, env)
+    if registry.is_built_in(registry.ENVS, env) and plays_named_data(env, os.environ):
+        environment(mode=mode)
     return Choice(
         mode=mode,
         data_label=str(getattr(environment, "data_label", "")),
@@ -105,7 +109,8 @@ def decide(entry: EnvironmentEntry | None, env: str, mode: Mode) -> Choice:
     if reason is None:
         return on_server(state)
     if wanted == "http" or not is_installed:
-        raise ConfigError(f"{env} is to be played at {address.base}, but {reason}. {_advice(env, entry)}")
+        advice = _login() if state.http_status == UNAUTHORIZED else _advice(env, address)
+        raise ConfigError(f"{env} is to be played at {address.base}, but {reason}. {advice}")
     return embedded(env, mode, why="" if state.cause == NOBODY else f"at {address.base}: {reason}")
 
 
@@ -144,8 +149,27 @@ def on_server(state: ServerState) -> Choice:
     )
 
 
-def _advice(env: str, entry: EnvironmentEntry | None) -> str:
-    port = f" --port {entry.port}" if entry is not None and entry.base_url is None and entry.port else ""
-    if not registry.is_built_in(registry.ENVS, env):
-        return "Start its server, or correct its port or base_url"
-    return f"Start its server, e.g. with: agentgym-runner serve {env}{port}; or set its transport to auto or embedded"
+def how_to_start(env: str, address: ServerAddress) -> str | None:
+    """The command that starts a server of ours on this machine where a profile looks for it; None where it could not.
+
+    Raises:
+        ConfigError: for an address that no request can be sent to.
+    """
+    parts = urlsplit(address.base)
+    here = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost") and not parts.path
+    ours = here and registry.is_built_in(registry.ENVS, env)
+    return f"agentgym-runner serve {env} --port {parts.port or 80}" if ours else None
+
+
+def _advice(env: str, address: ServerAddress) -> str:
+    command = how_to_start(env, address)
+    start = "Start its server" if command is None else f"Start its server, e.g. with: {command}"
+    if not registry.knows(registry.ENVS, env):
+        return f"{start}, or correct its port or base_url"
+    return f"{start}; or set its transport to auto or embedded"
+
+
+def _login() -> str:
+    from runner.envs.http.replies import ADVICE  # seldom asked
+
+    return ADVICE[UNAUTHORIZED]

@@ -162,7 +162,7 @@ class RunScreen(Screen[None]):
     async def _start(self, args: StartArgs, trouble: str = "") -> None:
         await self.orders.start(args)
         who = line(f"{args.agent} {args.model}" if args.model else args.agent or "?", 60)
-        because = [own("\n"), message(trouble, MAX_TOLD)] if trouble else []
+        because = [own("\n"), message(trouble.partition(":")[0], MAX_TOLD)] if trouble else []  # the form says it all
         n_episodes = len(args.envs) * args.repeat * args.attempts
         what = own("" if n_episodes == 1 else f", {quantity(n_episodes)} episodes")
         envs = line(", ".join(args.envs[:4]) + ", …" * (len(args.envs) > 4), 120)

@@ -77,7 +77,7 @@ def add_up(episode: Episode, step: Step) -> None:
 
 
 def n_missing_steps(episode: Episode) -> int:
-    """Steps that are not there, of an episode of which some are: before the last one, and of what it is said to have."""
+    """Steps that are not there, of an episode of which some are: gaps, and rounds after the last one."""
     return max(episode.steps[-1].index + 1, episode.rounds) - len(episode.steps) if episode.steps else 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from agentgym_tui.clean import join, line, own
+from agentgym_tui.clean import is_hostile, join, line, own
 from agentgym_tui.store.state import Episode, Step
 from agentgym_tui.views.message import (
     MAX_NAME,
@@ -119,7 +119,8 @@ def _answered(step: Step) -> Iterator[Block]:
     if step.cost is not None:
         told.append(own(f"cost {step.cost:.4g}"))
     if told:
-        yield block("note", join(told, " · "), "", named=" ".join(named))
+        raw = " ".join(named)
+        yield Block("note", own("answered by" if named else "took"), [join(told, " · ")], is_hostile(raw), raw)
 
 
 def _action_title(step: Step) -> str:

@@ -18,7 +18,7 @@ from agentgym_tui.views.status import outcome_cell
 from agentgym_tui.views.widths import cut, wrapped
 
 EPISODE_COLUMNS: Final = (
-    Column("started", 11),
+    Column("started", 12),
     Column("environment", 11),
     Column("task", 5, right=True, rank=3),
     Column("outcome", 24),

@@ -21,13 +21,15 @@ NOT_FOLLOWING: Final = Cell(own("not following (G)"), "warn")
 def environments_title(store: RunStore, selected: str, width: int) -> list[Line]:
     """How many there are; what the selected one lacks, else of which profile they are."""
     env = store.envs.get(selected)
+    number = quantity(len(store.envs)) if store.envs else own("")
+    badge = [BETWEEN, BADGE] if any(map(environment_text, store.envs.values())) else []
+    name = [*_titled("Environments", number), *badge]
     profile = next((node.profile for node in store.nodes.values() if node.profile), "")
     note = [Cell(line(profile, 40), "dim")] if profile else []
     if env is not None and env.cause:
-        note = [Cell(cut(join([line(env.name, 30), own(": "), told(env.cause)]), max(width - 18, 0)), "warn")]
-    number = quantity(len(store.envs)) if store.envs else own("")
-    badge = [BETWEEN, BADGE] if any(map(environment_text, store.envs.values())) else []
-    return [spread([*_titled("Environments", number), *badge], note, width)]
+        cause = join([line(env.name, 30), own(": "), told(env.cause)])
+        note = [Cell(cut(cause, max(width - line_width(name) - 2, 0)), "warn")]
+    return [spread(name, note, width)]
 
 
 def steps_title(store: RunStore, episode: Episode | None, following: bool, width: int) -> list[Line]:

@@ -64,7 +64,7 @@ def status_lines(store: RunStore, title: str, width: int, *, n_why: int = 0) -> 
     shown = own("") if why else cause
     if width >= ONE_LINE:
         return [joined([*_place(store, title, width - _REST, shown), *_machine_of(store)], width), *why]
-    no_news = [_NO_NEWS] if store.link.status != "none" else []
+    no_news = [_NO_NEWS] if store.link.status not in ("none", "failed") else []
     machine = joined(_machine_of(store) or [no_news], width)
     return [joined(_place(store, title, width, shown), width), machine, *why]
 

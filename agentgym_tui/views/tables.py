@@ -35,8 +35,8 @@ STEP_COLUMNS: Final = (
     Column("tokens", 11, right=True, rank=5),
 )
 
-_NUMBER: Final = 6
-"""Columns of a step's number, and between it and its action."""
+_NUMBER: Final = 8
+"""Columns of a step's number, between it and its action, and of the sign of hostile bytes."""
 
 _HEALTH: Final[dict[str, tuple[Safe, Tone]]] = {
     "up": (own("● up"), "good"),
@@ -125,7 +125,8 @@ class StepRows:
             case _:
                 newest = self._streaming[-2 * width :].strip().replace("\n", " ")
                 room = max(width - _NUMBER, 0)
-                return _only(own(str(self._following)), cut_start(line(f"… {newest}", 1_000), room), "accent")
+                text = cut_start(line(f"… {newest}", 1_000), room)
+                return _only(own(str(self._following)), flagged(text, hostile([newest])), "accent")
 
 
 def action_text(action: Action) -> str:

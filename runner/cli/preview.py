@@ -1,9 +1,9 @@
-"""``--dry-run``: build and reset what would be played, and try to write where it would be stored."""
+"""``--dry-run``: look at what a run needs, then play the first round of what would be played, storing nothing."""
 
 from __future__ import annotations
 
 import asyncio
-import tempfile
+from contextlib import closing
 
 import msgspec
 
@@ -11,6 +11,8 @@ from runner.cli.session import Session
 from runner.cli.terminal import console, delivered, keep_output, print_json, safe
 from runner.episode import Runner
 from runner.errors import ConfigError
+from runner.models import Models, waited_for
+from runner.preflight import Row, model_rows, state_row
 from runner.spec import BatchSpec
 from runner.types import Trajectory
 
@@ -26,7 +28,12 @@ class Check(msgspec.Struct, frozen=True):
 def preview(session: Session) -> int:
     """Print what would be played and whether it would work; returns 0 or 1."""
     keep_output()
-    checks = [_check_state(session), *(_check_batch(session, spec) for spec in session.specs())]
+    specs = session.specs()
+    with closing(session.models()) as models:
+        rows = [state_row(session.data_dir), *waited_for(lambda: model_rows(specs[0].model, models))]
+        checks = list(map(_check, rows))
+        if all(row.state != "fail" for row in rows[1:]):  # without a model no round can be played
+            checks += [_check_batch(session, spec, models) for spec in specs]
     ok = all(check.ok for check in checks)
     code = 0 if ok else 1
     if session.options.json:
@@ -39,30 +46,25 @@ def _print(checks: list[Check]) -> None:
         console().print(safe(f"{'ok  ' if check.ok else 'FAIL'} {check.what}: {check.detail}"), soft_wrap=True)
 
 
-def _check_state(session: Session) -> Check:
-    """Whether the state directory, or the nearest folder above it that exists, takes new files."""
-    folder = session.data_dir
-    while not folder.exists():
-        folder = folder.parent
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            return Check("state directory", True, str(session.data_dir))
-    except OSError as exc:
-        return Check("state directory", False, f"{session.data_dir} cannot be written ({exc.strerror}); use --data-dir")
+def _check(row: Row) -> Check:
+    """A row of the pre-flight; what can be done without is told and fails nothing."""
+    told = [row.detail, *([f"{row.cause}; {row.hint}"] if row.cause else [])]
+    return Check(f"{row.what} {row.name}".strip(), row.state != "fail", ": ".join(filter(None, told)))
 
 
-def _check_batch(session: Session, spec: BatchSpec) -> Check:
+def _check_batch(session: Session, spec: BatchSpec, models: Models) -> Check:
     """Play the first round of the first task, storing nothing."""
     what = f"{spec.env} with {spec.agent}"
     try:
         choice = session.choose(spec)
     except ConfigError as exc:
         return Check(what, False, str(exc))
-    runner = spec.runner(choice)
+    runner = spec.runner(choice, models)
     first = spec.plan()[0]
     one_round = Runner(
         env_cfg=runner.env_cfg,
         agent_cfg=runner.agent_cfg,
+        inference_mngr=runner.inference_mngr,
         tracing_level="off",
         limits=msgspec.structs.replace(spec.limits, max_rounds=1),
     )

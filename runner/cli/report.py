@@ -9,9 +9,11 @@ from runner.cli.tables import print_table
 from runner.cli.terminal import err, print_json
 from runner.result import BatchResult
 from runner.store import Damaged, EpisodeRecord
+from runner.types import Tokens
 
 MAX_ERRORS = 5
 """Errors named per batch; the files have them all."""
+USAGE_COLUMNS = ("tokens", "latency", "cost")
 
 
 def print_summary(results: list[BatchResult], data_dir: Path, *, as_json: bool) -> None:
@@ -19,8 +21,12 @@ def print_summary(results: list[BatchResult], data_dir: Path, *, as_json: bool) 
     if as_json:
         print_json({"data_dir": str(data_dir), "batches": results})
         return
-    columns = ("environment", "episodes", "success", "95% interval", "reward", "rounds", "outcomes")
-    print_table(f"Played by {_player(results[0])}", columns, [_row(result, data_dir) for result in results])
+    columns = ["environment", "episodes", "success", "95% interval", "reward", "rounds", "outcomes"]
+    rows = [_row(result, data_dir) for result in results]
+    if any(result.answers for result in results):
+        columns += USAGE_COLUMNS
+        rows = [[*row, *usage_cells(r.tokens, r.latency_s, r.cost)] for row, r in zip(rows, results, strict=True)]
+    print_table(f"Played by {_player(results[0])}", columns, rows)
 
 
 def tell_errors(results: list[BatchResult], data_dir: Path) -> None:
@@ -81,6 +87,16 @@ def environment_cell(env: str, mode: str, data_label: str) -> str:
 def outcomes_cell(outcomes: Mapping[str, int]) -> str:
     """How many episodes ended how."""
     return ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
+
+
+def usage_cells(tokens: Tokens, latency_s: float | None, cost: float | None) -> tuple[str, str, str]:
+    """What a model's answers took, for the ``USAGE_COLUMNS``."""
+    parts = [
+        f"{tokens.prompt} in" + (f" ({tokens.cached} cached)" if tokens.cached else ""),
+        f"{tokens.completion} out" + (f" ({tokens.reasoning} reasoning)" if tokens.reasoning else ""),
+    ]
+    latency = "-" if latency_s is None else f"{latency_s:.3g} s"
+    return ", ".join(parts) if tokens.total else "-", latency, "-" if cost is None else f"{cost:.4g}"
 
 
 def percent(rate: float | None) -> str:

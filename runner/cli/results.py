@@ -8,7 +8,17 @@ import msgspec
 
 from runner import registry
 from runner.cli.logs import log_to
-from runner.cli.report import environment_cell, interval, number, outcomes_cell, percent, tell_damaged, tell_recovered
+from runner.cli.report import (
+    USAGE_COLUMNS,
+    environment_cell,
+    interval,
+    number,
+    outcomes_cell,
+    percent,
+    tell_damaged,
+    tell_recovered,
+    usage_cells,
+)
 from runner.cli.session import Session
 from runner.cli.tables import print_table
 from runner.cli.terminal import delivered, err, print_json
@@ -59,8 +69,8 @@ def _print(rows: Sequence[ResultRow], metrics: Sequence[str]) -> None:
     columns = ("n", "95% interval", *metrics, "outcomes")
     models, baselines = [row for row in rows if not row.baseline], [row for row in rows if row.baseline]
     if models:
-        cells = [(*_names(row), row.model or "-", *_numbers(row, metrics)) for row in models]
-        print_table("Models", ("environment", "agent", "model", *columns), cells)
+        cells = [(*_names(row), row.model or "-", *_numbers(row, metrics), *_usage(row)) for row in models]
+        print_table("Models", ("environment", "agent", "model", *columns, *USAGE_COLUMNS), cells)
     if baselines:
         cells = [(*_names(row), *_numbers(row, metrics)) for row in baselines]
         print_table("Baselines (no model)", ("environment", "agent", *columns), cells)
@@ -73,6 +83,10 @@ def _names(row: ResultRow) -> tuple[str, ...]:
 def _numbers(row: ResultRow, metrics: Sequence[str]) -> tuple[str, ...]:
     values = (_metric(row, metric) for metric in metrics)
     return str(row.n), interval(row.success_interval), *values, outcomes_cell(row.outcomes)
+
+
+def _usage(row: ResultRow) -> tuple[str, ...]:
+    return usage_cells(row.tokens, row.latency_s, row.cost)
 
 
 def _metric(row: ResultRow, metric: str) -> str:

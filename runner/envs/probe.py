@@ -29,8 +29,8 @@ SLOW_S = 0.5
 MAX_BYTES = 64 * 1024
 """Of a reply, its headers included."""
 NOBODY = "nothing listens there"
-METHOD_NOT_ALLOWED = 405
-"""The answer to GET on a path that takes POST."""
+UNAUTHORIZED, METHOD_NOT_ALLOWED = 401, 405
+"""The answer to who has not logged in, and to GET on a path that takes POST."""
 
 
 class ServerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +41,7 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
         greeting: what it says it is; None where nothing answered.
         latency_s: seconds until that was there.
         open: instances in use, where the server tells.
+        http_status: of its greeting; None where nothing answered.
         cause: why it is not well.
     """
 
@@ -49,6 +50,7 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
     greeting: Greeting | None = None
     latency_s: float | None = None
     open: int | None = None
+    http_status: int | None = None
     cause: str | None = None
 
     @property
@@ -114,13 +116,16 @@ def _look(env: str, address: ServerAddress, deadline: float) -> ServerState:
     elif status != 200 or said.kind == "wrong":
         shown = one_line(mask(body[:200].decode(errors="replace")), 120)
         cause = f"GET / was answered with HTTP {status}: {shown}"
-        return ServerState(status="wrong", address=address, greeting=said, latency_s=latency_s, cause=cause)
+        return ServerState(
+            status="wrong", address=address, greeting=said, latency_s=latency_s, http_status=status, cause=cause
+        )
     health = _health(address, deadline) if said.kind == "console" else _Health()
     return ServerState(
         status="slow" if latency_s > SLOW_S else "up",
-        address=msgspec.structs.replace(address, n_tasks=health.n_tasks),
+        address=msgspec.structs.replace(address, n_tasks=health.n_tasks, lists_actions=said.kind == "console"),
         greeting=said,
         latency_s=latency_s,
+        http_status=status,
         open=health.open,
     )
 

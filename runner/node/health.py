@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.clock import Clock
 from runner.config import EnvironmentEntry, Profile
@@ -17,16 +17,27 @@ from runner.envs.probe import ServerState, probe
 from runner.errors import boundary
 from runner.events.control import HealthItem
 from runner.events.live import LivePublisher
-from runner.events.schema import EnvHealth, Gpu, Heartbeat, Host
+from runner.events.schema import EnvHealth, Gpu, Heartbeat, Host, ModelHealth
+from runner.models import Models
 from runner.node.servers import Servers
 from runner.outlook import asked_at, foresee
+
+if TYPE_CHECKING:
+    from runner.inference import EndpointHealth
 
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_S = 2.0
-ENVIRONMENTS = "the environments"
-HOST_EVERY, ENVS_EVERY = 2, 5
-"""Heartbeats from one look at the machine, and at the environments, to the next."""
+ENVIRONMENTS, MODELS = "the environments", "the models"
+HOST_EVERY, ENVS_EVERY, MODELS_EVERY = 2, 5, 7
+"""Heartbeats from one look at the machine, at the environments, and at the models to the next."""
+MODELS_EVERY_IDLE = 60
+"""The same for the models of a node that plays nothing and that nobody asks."""
+
+
+def _always() -> bool:
+    """Somebody wants to know."""
+    return True
 
 
 def _nothing(env: str) -> None:
@@ -34,13 +45,30 @@ def _nothing(env: str) -> None:
 
 
 class Health:
-    """Looks at the machine and the environments now and then, and remembers what was last seen."""
+    """Looks at the machine, the environments and the models now and then, and remembers what was last seen.
 
-    def __init__(self, profile: Profile, clock: Clock, servers: Servers | None = None) -> None:
-        """Nothing was seen before the first ``tell``; ``servers`` are those that this node starts."""
+    Args:
+        profile: what can be played.
+        clock: says when.
+        servers: those that this node starts.
+        models: whom agents ask.
+        awake: whether anything is played, or anybody has asked lately: else models are seldom looked at.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        clock: Clock,
+        servers: Servers | None = None,
+        models: Models | None = None,
+        awake: Callable[[], bool] = _always,
+    ) -> None:
+        """Nothing was seen before the first ``tell``."""
         self._profile = profile
         self._clock = clock
         self._servers = servers
+        self._models = models
+        self._awake = awake
         self._load = HostLoad()
         self._seen: dict[str, list[HealthItem]] = {}
         self._failures: dict[str, str] = {}
@@ -55,6 +83,8 @@ class Health:
         self._look(ENVIRONMENTS, lambda: self._environments({}), live)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tell_of_environments(live))
+            if self._models is not None:
+                tasks.create_task(self._tell_of_models(self._models, live))
             for beat in itertools.count():
                 live.put(Heartbeat(at=self._clock.now()))
                 if beat % HOST_EVERY == 0:
@@ -71,6 +101,17 @@ class Health:
             for _ in range(ENVS_EVERY):
                 if self._n_changes == n_changes:
                     await asyncio.sleep(HEARTBEAT_S)
+
+    async def _tell_of_models(self, models: Models, live: LivePublisher) -> None:
+        """Beside the heartbeat, and on a thread of its own, as an endpoint may take its time."""
+        while True:
+            with boundary(partial(self._fail, MODELS)):
+                states = await asyncio.to_thread(models.check)
+                self._look(MODELS, partial(self._endpoints, states), live)
+            n_beats = 0
+            while n_beats < (MODELS_EVERY if self._awake() else MODELS_EVERY_IDLE):
+                await asyncio.sleep(HEARTBEAT_S)
+                n_beats += 1
 
     @property
     def _n_changes(self) -> int:
@@ -92,6 +133,9 @@ class Health:
 
     def _machine(self) -> list[HealthItem]:
         return [self._load.look(self._clock.now())]
+
+    def _endpoints(self, states: list[EndpointHealth]) -> list[HealthItem]:
+        return [_model_health(state, self._clock.now()) for state in states]
 
     def _environments(self, states: Mapping[str, ServerState]) -> list[HealthItem]:
         started = _nothing if self._servers is None else self._servers.cause
@@ -122,6 +166,18 @@ def _env_health(entry: EnvironmentEntry, at: datetime, state: ServerState | None
         transport=outlook.transport,
         open=None if state is None else state.open,
         cause=started or outlook.cause,
+    )
+
+
+def _model_health(state: EndpointHealth, at: datetime) -> ModelHealth:
+    return ModelHealth(
+        at=at,
+        endpoint=state.name,
+        status="wrong" if state.status == "misconfigured" else state.status,
+        cause=state.cause,
+        hint=state.hint,
+        model=state.model,
+        latency_s=state.latency_s,
     )
 
 

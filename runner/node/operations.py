@@ -28,19 +28,23 @@ from runner.events.control import (
     SubmitActionArgs,
     TargetArgs,
 )
+from runner.models import Models, NoModel
 from runner.node.chunks import EpisodeFiles
 from runner.node.player import Player
 from runner.node.queue import BatchQueue, QueuedBatch
 from runner.node.requests import Refused, arguments, check_id, error_of, id_of, shown
 from runner.node.servers import Servers
 from runner.playing import CommandName
-from runner.spec import BatchSpec, resolve_environment
+from runner.spec import DEFAULT_AGENT, BatchSpec, model_of, resolve_environment
 from runner.store import is_id
+from runner.text import mask, one_line
 from runner.types import Limits
 
 _T = TypeVar("_T")
 
 N_LISTED = 200
+MAX_HINT = 400
+"""Characters; there may be one for each endpoint."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class Operations:
     queue: BatchQueue
     player: Player
     servers: Servers
+    models: Models
     health: Callable[[], NodeHealth]
     stopping: Callable[[], bool]
     shutdown: Callable[[bool], object]
@@ -107,10 +112,13 @@ class Operations:
             raise Refused("bad_request", "envs is empty", "name at least one environment of the profile")
         if known := self._batches(args.batch_id):
             _check_same(args, [batch.spec for batch in known])
+            if args.resume and any(batch.status == "interrupted" for batch in known):
+                self._require_model(known[0].spec)
             return [self._state(batch) for batch in (self._resume(known) if args.resume else known)]
         specs = [self._spec(args, env) for env in args.envs]
         if len({spec.env for spec in specs}) < len(specs):
             raise Refused("bad_request", "envs names an environment twice", "use repeat or attempts to play more of it")
+        self._require_model(specs[0])
         batches = [_queued(args.batch_id, spec, alone=len(specs) == 1) for spec in specs]
         self.queue.add(*batches)
         self.player.wake()
@@ -128,11 +136,20 @@ class Operations:
         self.player.wake()
         return self._batches(known[0].battery_id or known[0].batch_id)
 
+    def _require_model(self, spec: BatchSpec) -> None:
+        """Refuse what could not be played now; all batches of a request are played by the same agent."""
+        try:
+            self.models.require(spec.model)
+        except NoModel as exc:
+            hint = "; ".join(filter(None, [exc.hint, "or choose an agent that asks no model, such as oracle"]))
+            raise Refused("no_model", str(exc), one_line(mask(hint), MAX_HINT)) from exc
+
     def _spec(self, args: StartArgs, env: str) -> BatchSpec:
+        agent = args.agent or DEFAULT_AGENT
         episode = self.profile.episode
         if args.agent is not None and args.agent not in registry.names(registry.AGENTS):
             raise Refused("unknown_agent", f"there is no agent {args.agent!r} here", "ask list for the agents")
-        if args.model is not None and args.model != self.profile.agent.model:
+        if args.model is not None and args.model not in self.models.names:
             raise Refused("unknown_model", f"there is no model {args.model!r} here", "ask list for the models")
         if ":" in env and self.profile.find(env) is None:
             raise Refused(
@@ -140,7 +157,8 @@ class Operations:
             )
         return BatchSpec(
             env=resolve_environment(self.profile, env),
-            agent=args.agent or "oracle",
+            agent=agent,
+            model=model_of(agent, self.profile.agent, args.model),
             repeat=args.repeat,
             attempts=args.attempts,
             task_index=args.task_index,
@@ -195,7 +213,7 @@ class Operations:
             batches=[self._state(batch) for batch in self.queue.newest(N_LISTED)],
             envs=[entry.name for _, entry in self.profile.listed()],
             agents=registry.names(registry.AGENTS),
-            models=[self.profile.agent.model],
+            models=self.models.names,
         )
 
 
@@ -208,7 +226,8 @@ def _check_same(args: StartArgs, specs: list[BatchSpec]) -> None:
     first = specs[0]
     pairs = {
         "envs": ({env.lower() for env in args.envs}, {spec.env.lower() for spec in specs}),
-        "agent": ((args.agent or "oracle").lower(), first.agent.lower()),
+        "agent": ((args.agent or DEFAULT_AGENT).lower(), first.agent.lower()),
+        "model": (_given(args.model, first.model), first.model),
         "repeat": (args.repeat, first.repeat),
         "attempts": (args.attempts, first.attempts),
         "task_index": (args.task_index, first.task_index),

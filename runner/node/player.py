@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from runner.batch import Batch
 from runner.errors import boundary, log_failure
+from runner.models import Models
 from runner.node.queue import BatchQueue, QueuedBatch, Status
 from runner.observers import Observer
 from runner.playing import CommandName
@@ -50,7 +51,8 @@ def _embedded(spec: BatchSpec) -> Choice:
 class Player:
     """Plays what the queue holds; ``stop`` leaves the running batch to be resumed.
 
-    ``choose`` says where a batch that is about to begin is played; it may wait for a server.
+    ``choose`` says where a batch that is about to begin is played, if it can be; it may wait for a server. ``models``
+    are whom agents ask.
     """
 
     def __init__(
@@ -60,12 +62,14 @@ class Player:
         announce: Announce,
         *,
         choose: Callable[[BatchSpec], Choice] = _embedded,
+        models: Models | None = None,
     ) -> None:
         """Prepare; ``start`` begins to play."""
         self._workspace = workspace
         self._queue = queue
         self._announce = announce
         self._choose = choose
+        self._models = models
         self._changed = threading.Condition()
         self._stopping = False
         self._draining = False
@@ -213,6 +217,7 @@ class Player:
             battery_id=queued.battery_id,
             played=self._played(queued.batch_id),
             choice=choice,
+            models=self._models,
         )
         with self._changed:
             self._batch = batch

@@ -25,6 +25,7 @@ from runner.events.publisher import Publisher, Sink
 from runner.events.rpc import serve
 from runner.events.schema import NodeStatus
 from runner.events.subjects import control_subject
+from runner.models import Models
 from runner.node.chunks import EpisodeFiles
 from runner.node.health import Health
 from runner.node.names import refuse_taken_name
@@ -44,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 """Seconds between two looks at whether the node has become idle."""
+ASKED_S = 60.0
+"""Seconds for which a node that was asked something takes it that somebody looks."""
 START_S = 15.0
 """Seconds for the own broker to answer."""
 
@@ -82,6 +85,7 @@ class Node:
         self._idle_exit_s = idle_exit_s
         self._on_serving = on_serving
         self._servers = Servers(profile, data_dir / "logs")
+        self._models = Models.of(profile.agent, os.environ)
         self._stopping = asyncio.Event()
         self._at_once = asyncio.Event()
         self._drain = False
@@ -124,6 +128,7 @@ class Node:
             broker.start()
             stack.callback(broker.stop)
             stack.callback(self._servers.close)
+            stack.callback(self._models.close)
             await self._serve(workspace, queue, announcer, broker, lock)
 
     async def _serve(
@@ -135,7 +140,7 @@ class Node:
         publisher = Publisher(announcer.outbox, sinks, subjects=announcer.names.all(), name=self._name)
         live = LivePublisher(publisher.uplinks, node=self._name, boot=workspace.boot)
         player = self._player(workspace, queue, announcer, live)
-        health = Health(self._profile, workspace.clock, self._servers)
+        health = Health(self._profile, workspace.clock, self._servers, self._models, lambda: self._awake(player))
         operations = self._operations(workspace, queue, player, health)
         served = asyncio.Event()
         home, away = self._heard(operations), self._heard(operations, commands=self._profile.nats.control)
@@ -189,6 +194,10 @@ class Node:
                 async with asyncio.timeout(min(left_s, LOOK_S)):
                     await self._stopping.wait()
 
+    def _awake(self, player: Player) -> bool:
+        """Whether anything is played, or anybody has asked something lately."""
+        return not player.idle or time.monotonic() - self._asked < ASKED_S
+
     def _become(self, status: NodeStatus, announcer: Announcer) -> None:
         self._status = status
         announcer.status(status)
@@ -199,10 +208,15 @@ class Node:
                 self._become("running" if playing else "idle", announcer)
 
         announce = Announce(item=live, record=announcer.record, result=announcer.result, busy=busy)
-        return Player(workspace, queue, announce, choose=self._choose)
+        return Player(workspace, queue, announce, choose=self._choose, models=self._models)
 
     def _choose(self, spec: BatchSpec) -> Choice:
-        """Where a batch that is about to begin is played; a server that is just being started is waited for."""
+        """Where a batch that is about to begin is played; a server that is just being started is waited for.
+
+        Raises:
+            RunnerError: when it cannot be, as its server is not there or no model answers.
+        """
+        self._models.require(spec.model)
         self._servers.wait_for(spec.env, self._stopping.is_set)
         return decide(entry_of(self._profile, spec.env), spec.env, spec.mode)
 
@@ -214,6 +228,7 @@ class Node:
             queue=queue,
             player=player,
             servers=self._servers,
+            models=self._models,
             health=lambda: self._health(workspace, health),
             stopping=self._stopping.is_set,
             shutdown=lambda drain: loop.call_soon_threadsafe(partial(self.stop, drain=drain)),

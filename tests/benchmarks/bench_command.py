@@ -37,7 +37,9 @@ def _list_envs(folder: Path) -> Row:
 
 def _results(folder: Path) -> list[Row]:
     workspace = Workspace(folder / "data", node="bench", profile="bench")
-    spec = BatchSpec(env="Maze", repeat=N_EPISODES, limits=Limits(max_rounds=15), tracing="full").checked()
+    spec = BatchSpec(
+        env="Maze", agent="oracle", repeat=N_EPISODES, limits=Limits(max_rounds=15), tracing="full"
+    ).checked()
     played = Batch(spec, workspace).run()
     workspace.close()
     walls, peaks = zip(*(_measured([COMMAND, "--results", "--json"], folder) for _ in range(PAIRS)), strict=True)

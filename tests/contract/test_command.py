@@ -23,7 +23,7 @@ def unplayable(tmp_path: Path) -> str:
 
 
 def test_run_plays_stores_and_sums_up(tmp_path: Path) -> None:
-    done = agentgym(tmp_path, "--run", "mAzE", "--repeat", "3", "--json")
+    done = agentgym(tmp_path, "--run", "mAzE", "--agent", "oracle", "--repeat", "3", "--json")
     assert done.returncode == 0, done.stderr
     (batch,) = json.loads(done.stdout)["batches"]
     assert (batch["env"], batch["agent"], batch["baseline"], batch["outcomes"]) == (
@@ -39,7 +39,7 @@ def test_run_plays_stores_and_sums_up(tmp_path: Path) -> None:
 
 
 def test_the_oracle_is_always_named_as_a_baseline(tmp_path: Path) -> None:
-    shown = agentgym(tmp_path, "--run", "Maze").stdout + agentgym(tmp_path, "--results").stdout
+    shown = agentgym(tmp_path, "--run", "Maze", "--agent", "oracle").stdout + agentgym(tmp_path, "--results").stdout
     assert "oracle (baseline, no model)" in shown
     assert "Baselines (no model)" in shown
     assert "Models" not in shown
@@ -106,7 +106,7 @@ def test_misuse_exits_2_and_says_what_to_do(tmp_path: Path, options: tuple[str, 
 
 
 def test_dry_run_plays_one_round_and_stores_nothing(tmp_path: Path) -> None:
-    done = agentgym(tmp_path, "--battery", "lightweight", "--dry-run", "--json")
+    done = agentgym(tmp_path, "--battery", "lightweight", "--agent", "oracle", "--dry-run", "--json")
     checked = json.loads(done.stdout)
     assert done.returncode == 0
     assert checked["ok"]
@@ -125,7 +125,7 @@ def test_dry_run_plays_one_round_and_stores_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_dry_run_exits_1_with_the_reason(tmp_path: Path, unplayable: str, options: tuple[str, ...], said: str) -> None:
-    done = agentgym(tmp_path, "--config", unplayable, *options, "--dry-run")
+    done = agentgym(tmp_path, "--config", unplayable, *options, "--agent", "oracle", "--dry-run")
     assert done.returncode == 1
     assert said in done.stdout + done.stderr
 
@@ -149,8 +149,8 @@ def test_list_envs_names_what_is_not_installed(tmp_path: Path, unplayable: str) 
 
 
 def test_results_narrow_to_an_environment_and_name_damaged_files(tmp_path: Path) -> None:
-    agentgym(tmp_path, "--battery", "lightweight")
-    (batch,) = json.loads(agentgym(tmp_path, "--run", "Maze", "--json").stdout)["batches"]
+    agentgym(tmp_path, "--battery", "lightweight", "--agent", "oracle")
+    (batch,) = json.loads(agentgym(tmp_path, "--run", "Maze", "--agent", "oracle", "--json").stdout)["batches"]
     damaged = tmp_path / "data" / "runs" / batch["batch_id"] / f"{batch['episodes'][0]['episode_id']}.json"
     damaged.write_bytes(b"{")
     done = agentgym(tmp_path, "--results", "--env", "maze", "--json")
@@ -161,7 +161,7 @@ def test_results_narrow_to_an_environment_and_name_damaged_files(tmp_path: Path)
 
 
 def test_results_of_an_environment_without_episodes_say_so(tmp_path: Path) -> None:
-    agentgym(tmp_path, "--run", "Maze")
+    agentgym(tmp_path, "--run", "Maze", "--agent", "oracle")
     unplayed, unknown = (agentgym(tmp_path, "--results", "--env", name) for name in ("wordle", "Mase"))
     assert (unplayed.returncode, unplayed.stdout) == (0, "")
     assert "No episodes of Wordle were played yet into" in unplayed.stderr
@@ -177,7 +177,9 @@ def test_a_battery_of_which_nothing_is_installed_exits_2(tmp_path: Path, unplaya
 
 
 def test_a_battery_plays_what_is_installed_and_names_the_rest(tmp_path: Path, unplayable: str) -> None:
-    done = agentgym(tmp_path, "--config", unplayable, "--battery", "all", "--max-rounds", "1", "--json")
+    done = agentgym(
+        tmp_path, "--config", unplayable, "--battery", "all", "--agent", "oracle", "--max-rounds", "1", "--json"
+    )
     assert done.returncode == 0
     assert [batch["env"] for batch in json.loads(done.stdout)["batches"]] == ["Maze"]
     assert "Left out: Nowhere is in profile odd" in done.stderr
@@ -208,7 +210,7 @@ def test_secrets_are_masked_in_what_is_said(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_keeps_and_sums_up_what_ran(tmp_path: Path) -> None:
-    command = [COMMAND, "--run", "BabyAI", "--repeat", "2000", "--json"]
+    command = [COMMAND, "--run", "BabyAI", "--agent", "oracle", "--repeat", "2000", "--json"]
     with subprocess.Popen(
         command, cwd=tmp_path, env=ENVIRON, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
@@ -228,7 +230,7 @@ def test_an_interrupt_keeps_and_sums_up_what_ran(tmp_path: Path) -> None:
 
 
 def test_a_killed_run_is_recovered_by_the_next_start(tmp_path: Path) -> None:
-    command = [COMMAND, "--run", "Maze", "--repeat", "100000"]
+    command = [COMMAND, "--run", "Maze", "--agent", "oracle", "--repeat", "100000"]
     with subprocess.Popen(command, cwd=tmp_path, env=ENVIRON, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         assert next(line for line in process.stderr if b"task 0" in line)

@@ -26,7 +26,7 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
 
 
 def batch(workspace: Workspace) -> Batch:
-    return Batch(BatchSpec(env="Maze", repeat=50).checked(), workspace)
+    return Batch(BatchSpec(env="Maze", agent="oracle", repeat=50).checked(), workspace)
 
 
 @pytest.mark.parametrize(("env", "outcome"), [("Lingering", "timeout"), ("Blocking", "timeout")])

@@ -40,19 +40,19 @@ def test_json_is_ascii_whatever_it_quotes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "code", "said"),
     [
-        ("agentgym-runner --run Maze >&-", 0, "Maze: episodes in"),
-        ("agentgym-runner --run Maze >&- 2>&-", 0, ""),
-        ("agentgym-runner --run Maze >/dev/full", 1, "the result could not be written: No space left"),
-        ("agentgym-runner --run Maze --json >/dev/full", 1, "the result could not be written: No space left"),
+        ("agentgym-runner --run Maze --agent oracle >&-", 0, "Maze: episodes in"),
+        ("agentgym-runner --run Maze --agent oracle >&- 2>&-", 0, ""),
+        ("agentgym-runner --run Maze --agent oracle >/dev/full", 1, "the result could not be written: No space left"),
+        ("agentgym-runner --run Maze --agent oracle --json >/dev/full", 1, "could not be written: No space left"),
         ("agentgym-runner --list-envs >/dev/full", 1, "the result could not be written: No space left"),
         ("agentgym-runner --list-envs --json >/dev/full", 1, "the result could not be written: No space left"),
-        ("agentgym-runner --run Maze | true; exit ${PIPESTATUS[0]}", 0, "Maze: episodes in"),
-        ("agentgym-runner --run Maze 2>&1 --repeat 50 | true; exit ${PIPESTATUS[0]}", 0, ""),
+        ("agentgym-runner --run Maze --agent oracle | true; exit ${PIPESTATUS[0]}", 0, "Maze: episodes in"),
+        ("agentgym-runner --run Maze --agent oracle 2>&1 --repeat 50 | true; exit ${PIPESTATUS[0]}", 0, ""),
         ("agentgym-runner --list-envs | true; exit ${PIPESTATUS[0]}", 0, ""),
         ("agentgym-runner --results --json | true; exit ${PIPESTATUS[0]}", 0, ""),
-        ("agentgym-runner --run Maze --dry-run | true; exit ${PIPESTATUS[0]}", 0, ""),
+        ("agentgym-runner --run Maze --agent oracle --dry-run | true; exit ${PIPESTATUS[0]}", 0, ""),
         ("agentgym-runner --run Maze --agent scripted --script /dev/null | true; exit ${PIPESTATUS[0]}", 1, "fault"),
-        ("PYTHONIOENCODING=ascii agentgym-runner --run Maze --compat", 0, "Maze \\xb7 oracle"),
+        ("PYTHONIOENCODING=ascii agentgym-runner --run Maze --agent oracle --compat", 0, "Maze \\xb7 oracle"),
     ],
 )  # fmt: skip
 def test_an_output_that_takes_nothing_gives_no_traceback(tmp_path: Path, script: str, code: int, said: str) -> None:
@@ -74,7 +74,7 @@ def test_a_full_disk_ends_the_run_and_is_counted(tmp_path: Path) -> None:
 
 
 def test_narrow_output_gets_lines_with_whole_words(tmp_path: Path) -> None:
-    played = agentgym(tmp_path, "--run", "Maze", environ={"COLUMNS": "60"}).stdout
+    played = agentgym(tmp_path, "--run", "Maze", "--agent", "oracle", environ={"COLUMNS": "60"}).stdout
     assert played.splitlines()[:3] == ["Played by oracle (baseline, no model)", "Maze", "  episodes      1/1"]
     results = agentgym(tmp_path, "--results", environ={"COLUMNS": "80"}).stdout
     assert re.search(r"^  completion_time_sec  \d", results, re.MULTILINE)
@@ -82,7 +82,7 @@ def test_narrow_output_gets_lines_with_whole_words(tmp_path: Path) -> None:
 
 
 def test_the_readme_shows_what_is_printed(tmp_path: Path) -> None:
-    printed = agentgym(tmp_path, "--battery", "lightweight", "--repeat", "20").stdout
+    printed = agentgym(tmp_path, "--battery", "lightweight", "--agent", "oracle", "--repeat", "20").stdout
     shown = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
     assert shown.startswith(" ")
     assert shown in (REPOSITORY / "README.md").read_text("utf-8")
@@ -91,21 +91,21 @@ def test_the_readme_shows_what_is_printed(tmp_path: Path) -> None:
 def test_a_log_that_cannot_be_kept_ends_nothing(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "logs").write_text("")
-    for option in (("--run", "Maze"), ("--results",)):
+    for option in (("--run", "Maze", "--agent", "oracle"), ("--results",)):
         done = agentgym(tmp_path, *option)
         assert done.returncode == 0
         assert "No log is kept" in done.stderr
 
 
 def test_damaged_files_are_named_once_by_run_and_results(tmp_path: Path) -> None:
-    (batch,) = json.loads(agentgym(tmp_path, "--run", "Maze", "--json").stdout)["batches"]
+    (batch,) = json.loads(agentgym(tmp_path, "--run", "Maze", "--agent", "oracle", "--json").stdout)["batches"]
     folder = tmp_path / "data" / "runs" / batch["batch_id"]
     episode_id = batch["episodes"][0]["episode_id"]
     (folder / f"{episode_id}.json").write_bytes(b"{")
     journal = folder / "01ARZ3NDEKTSV4RRFFQ69G5FAV.journal.jsonl"
     journal.write_bytes(b"{\n\x1b[2J")
     (tmp_path / "data" / "index.sqlite").write_bytes(b"not a database at all, but long enough to be looked at" * 20)
-    for options in (("--run", "Maze"), ("--results",)):
+    for options in (("--run", "Maze", "--agent", "oracle"), ("--results",)):
         done = agentgym(tmp_path, *options)
         assert done.stderr.count(f"Left out {folder / episode_id}.json") == 1
         assert done.stderr.count(f"WARNING: {journal}: ") == 1
@@ -117,7 +117,11 @@ def test_a_terminal_gets_a_live_bar(tmp_path: Path) -> None:
     pid, fd = pty.fork()
     if pid == 0:
         os.chdir(tmp_path)
-        os.execve(COMMAND, [COMMAND, "--run", "Maze", "--repeat", "5"], ENVIRON | {"TERM": "xterm-256color"})
+        os.execve(
+            COMMAND,
+            [COMMAND, "--run", "Maze", "--agent", "oracle", "--repeat", "5"],
+            ENVIRON | {"TERM": "xterm-256color"},
+        )
     seen = read_all(fd, deadline=time.monotonic() + 60)
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0

@@ -58,7 +58,7 @@ def test_list_envs_shows_servers_and_data(profile: str, tmp_path: Path) -> None:
 
 
 def test_a_run_says_where_it_plays_and_keeps_it(profile: str, tmp_path: Path) -> None:
-    done = agentgym(tmp_path, "--config", profile, "--battery", "lightweight", "--json")
+    done = agentgym(tmp_path, "--config", profile, "--battery", "lightweight", "--agent", "oracle", "--json")
     assert done.returncode == 0, done.stderr
     assert "Maze: over HTTP at http://127.0.0.1:" in done.stderr
     assert "Left out: Wordle is to be played at http://127.0.0.1:1, but nothing listens there." in done.stderr
@@ -70,10 +70,10 @@ def test_a_run_says_where_it_plays_and_keeps_it(profile: str, tmp_path: Path) ->
 
 
 def test_a_server_that_is_not_there_is_a_configuration_error(profile: str, tmp_path: Path) -> None:
-    done = agentgym(tmp_path, "--config", profile, "--run", "Wordle")
+    done = agentgym(tmp_path, "--config", profile, "--run", "Wordle", "--agent", "oracle")
     assert done.returncode == 2
     assert "Start its server, e.g. with: agentgym-runner serve Wordle" in done.stderr
-    tried = agentgym(tmp_path, "--config", profile, "--run", "Wordle", "--dry-run")
+    tried = agentgym(tmp_path, "--config", profile, "--run", "Wordle", "--agent", "oracle", "--dry-run")
     assert tried.returncode == 1
     assert "FAIL Wordle with oracle: Wordle is to be played at http://127.0.0.1:1" in tried.stdout
 

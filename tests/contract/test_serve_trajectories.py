@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import httpx
@@ -12,8 +13,9 @@ import pytest
 from runner import registry
 from runner.envs.base import EmbeddedEnvironment
 from runner.envs.http import HttpEnvironment, ServerAddress
+from runner.replies import settle
 from runner.serve.environments import DIALECTS
-from runner.types import Action, Mode, SupportsOracle, TimeStep, Trajectory
+from runner.types import Action, InvalidAction, Mode, SupportsOracle, TimeStep, Trajectory
 from tests.serving import serving
 
 N_TASKS = 20
@@ -70,6 +72,49 @@ async def test_the_oracle_plays_the_same_here_and_there(name: str, urls: dict[Mo
     finally:
         await remote.cleanup()
     assert sum(solved) >= AT_LEAST[name]
+
+
+@pytest.mark.parametrize("name", sorted(AT_LEAST))
+async def test_what_can_be_done_is_the_same_here_and_there(name: str, urls: dict[Mode, dict[str, str]]) -> None:
+    """So that an agent that picks from the list plays the same, and plays at all."""
+    local = embedded(name, "strict")
+    remote = HttpEnvironment(env=name, address=ServerAddress(urls["strict"][name], lists_actions=True))
+    picks = Random(0)
+    try:
+        for task_index in range(2):
+            local.reset(task_index=task_index)
+            await remote.reset(task_index=task_index)
+            done, n_rounds = False, 0
+            while not done and n_rounds < 10:
+                actions = local.admissible_actions()
+                assert actions
+                assert await settle(remote.admissible_actions()) == actions
+                action = Action(text=picks.choice(actions))
+                n_rounds, (_, _, done) = n_rounds + 1, local.step(action)
+                await remote.step(action)
+    finally:
+        await remote.cleanup()
+
+
+@pytest.mark.parametrize("name", ["SQLGym", "TextCraft", "WebShop"])
+async def test_a_server_that_lists_nothing_is_read(name: str, urls: dict[Mode, dict[str, str]]) -> None:
+    """As AgentGym's do not."""
+    local = embedded(name, "strict")
+    remote = HttpEnvironment(env=name, address=ServerAddress(urls["strict"][name]))
+    try:
+        assert await settle(remote.admissible_actions()) in (None, ["inventory"])
+        for _ in range(2):
+            local.reset(task_index=7)
+            await remote.reset(task_index=7)
+            found, known = await settle(remote.admissible_actions()), local.admissible_actions()
+            assert found
+            assert known
+            assert {*known} <= {*found}
+            assert (name == "TextCraft") == (found != known)
+            assert not any(isinstance(remote.parse(text), InvalidAction) for text in found)
+            await remote.step(Action(text=found[-1]))
+    finally:
+        await remote.cleanup()
 
 
 PREFIXES = {"Maze": "/maze", "Wordle": "/wordle"}

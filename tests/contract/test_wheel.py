@@ -40,7 +40,12 @@ def test_the_wheel_plays_every_embedded_environment_outside_the_checkout(install
     python, command = str(installed / "python"), str(installed / "agentgym-runner")
     where = run([python, "-c", "import runner; print(runner.__file__)"], tmp_path)
     assert not Path(where.strip()).is_relative_to(ROOT)
-    played = json.loads(run([command, "--battery", "all", "--repeat", "2", "--max-rounds", "100", "--json"], tmp_path))
+    played = json.loads(
+        run(
+            [command, "--battery", "all", "--agent", "oracle", "--repeat", "2", "--max-rounds", "100", "--json"],
+            tmp_path,
+        )
+    )
     assert sorted(batch["env"] for batch in played["batches"]) == EMBEDDED
     assert all(batch["outcomes"] == {"success": 2} for batch in played["batches"])
     assert played["data_dir"] == str(tmp_path / "data")

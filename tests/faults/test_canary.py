@@ -33,7 +33,7 @@ CANARY = "canary-4f1d9c"
 USER = f"{CANARY} user"
 PASSWORD = f"{CANARY}/p@ss: word"
 Command = tuple[str, ...]
-PLAY: tuple[Command, ...] = (("--run", "Wordle", "--json"), ("--run", PASSWORD))
+PLAY: tuple[Command, ...] = (("--run", "Wordle", "--agent", "oracle", "--json"), ("--run", PASSWORD))
 LOOK: tuple[Command, ...] = (("--results", "--json"), ("outbox", "--json"), ("nats-info",))  # they do not log in
 
 
@@ -141,7 +141,7 @@ async def _listening(env: Mapping[str, str], heard: list[Msg] | None) -> AsyncIt
 
 async def _ask(node: NodeProcess, connection: Connection) -> dict[str, bytes]:
     batch_id = str(ULID())
-    await node.request(connection, "start", batch_id=batch_id, envs=["Maze"])
+    await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle")
     await node.until(connection, batch_id, "completed")
     return {op: json.dumps(await node.request(connection, op)).encode() for op in ("health", "list")}
 

@@ -24,5 +24,5 @@ async def test_a_stream_over_the_control_subject_keeps_no_node_from_its_work(tmp
         with NodeProcess(tmp_path / "data", "--config", str(profile), env=environ(NATS_URL=server.url)) as node:
             async with await Connection.open(BusAddress(server.url), name="test") as elsewhere:
                 batch_id = str(ULID())
-                await node.request(elsewhere, "start", batch_id=batch_id, envs=["Maze"])
+                await node.request(elsewhere, "start", batch_id=batch_id, envs=["Maze"], agent="oracle")
                 await node.until(elsewhere, batch_id, "completed", n_done=1)

@@ -64,7 +64,7 @@ async def _play_and_publish(folder: Path, server: NatsServer, clock: Clock) -> s
     """What a foreground run does; returns the id of its one episode."""
     workspace = Workspace(folder, node="n", profile="p", clock=clock)
     announcer = Announcer(workspace, DurableNames(), role="run")
-    batch = Batch(BatchSpec(env="Maze").checked(), workspace, on_record=announcer.record)
+    batch = Batch(BatchSpec(env="Maze", agent="oracle").checked(), workspace, on_record=announcer.record)
     (episode,) = batch.run().episodes
     announcer.flush()
     async with publishing(announcer.outbox, sink(server, "local")) as running:
@@ -84,7 +84,7 @@ def test_a_clock_that_jumps_makes_no_duration_negative(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, node="n", profile="p", clock=_jumping())
     seen: list[Item] = []
     records: list[EpisodeRecord] = []
-    spec = BatchSpec(env="BabyAI", repeat=3).checked()
+    spec = BatchSpec(env="BabyAI", agent="oracle", repeat=3).checked()
     batch = Batch(spec, workspace, observers=[seen.append], on_record=records.append)
     batch.command("step")  # paused, and played step by step
     for _ in range(3):

@@ -21,7 +21,7 @@ from tests.node_process import COMMAND, NodeProcess, environ
 
 pytestmark = pytest.mark.timeout(120)
 
-BATTERY = ("--battery", "lightweight", "--json")
+BATTERY = ("--battery", "lightweight", "--agent", "oracle", "--json")
 
 
 async def command(*options: str, env: Mapping[str, str], cwd: Path) -> tuple[int, str, str]:
@@ -78,7 +78,9 @@ async def test_a_plain_subscriber_on_a_plain_server_hears_all_three_subjects(tmp
 
 async def test_events_wait_for_the_next_node(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
-    _, out, _ = await command("--run", "Maze", "--repeat", "3", "--json", env=environ(), cwd=tmp_path)
+    _, out, _ = await command(
+        "--run", "Maze", "--agent", "oracle", "--repeat", "3", "--json", env=environ(), cwd=tmp_path
+    )
     (batch,) = json.loads(out)["batches"]
     with NodeProcess(data_dir) as node:
         async with await node.connect() as connection:
@@ -101,7 +103,9 @@ async def test_a_foreground_run_is_heard_on_the_running_nodes_broker(tmp_path: P
         async with await node.connect() as connection:
             heard: list[Msg] = []
             await subscriber_on(connection.client, heard)
-            status, out, err = await command("--run", "Maze", "--json", env=environ(), cwd=tmp_path)
+            status, out, err = await command(
+                "--run", "Maze", "--agent", "oracle", "--json", env=environ(), cwd=tmp_path
+            )
             assert status == 0, err
             (batch,) = json.loads(out)["batches"]
             async with asyncio.timeout(20):
@@ -114,7 +118,9 @@ async def test_a_node_without_an_egress_leaves_it_to_a_run_that_has_one(tmp_path
     heard: list[Msg] = []
     with NatsServer(tmp_path / "nats", jetstream=False) as server, NodeProcess(tmp_path / "data"):
         client = await subscriber(server.url, heard)
-        status, out, err = await command("--run", "Maze", "--json", env=environ(NATS_URL=server.url), cwd=tmp_path)
+        status, out, err = await command(
+            "--run", "Maze", "--agent", "oracle", "--json", env=environ(NATS_URL=server.url), cwd=tmp_path
+        )
         await client.flush()
         await client.close()
     assert status == 0, err
@@ -141,13 +147,15 @@ async def test_an_unreachable_egress_neither_stops_nor_slows_a_run_and_gets_ever
     with server:
         pass
     env = environ(NATS_URL=server.url)
-    status, out, err = await command("--run", "Maze", "--repeat", "2", "--json", env=env, cwd=tmp_path)
+    status, out, err = await command(
+        "--run", "Maze", "--agent", "oracle", "--repeat", "2", "--json", env=env, cwd=tmp_path
+    )
     assert status == 0, err
     assert "5 events could not be delivered yet" in err  # running, two episodes, the batch, stopped
     heard: list[Msg] = []
     with server:
         client = await subscriber(server.url, heard)
-        await command("--run", "Wordle", env=env, cwd=tmp_path)
+        await command("--run", "Wordle", "--agent", "oracle", env=env, cwd=tmp_path)
         await client.flush()
         await client.close()
     first = {episode["episode_id"] for batch in json.loads(out)["batches"] for episode in batch["episodes"]}

@@ -141,7 +141,7 @@ async def test_a_full_store_elsewhere_does_not_touch_what_is_played(tmp_path: Pa
         await _stream(server)
         with NodeProcess(data_dir, env=environ(NATS_URL=server.url)) as node:
             async with await node.connect() as connection:
-                await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], repeat=repeat)
+                await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle", repeat=repeat)
                 await node.until(connection, batch_id, "completed", n_done=repeat)
             with outbox_in(data_dir) as outbox:
                 assert _elsewhere(outbox).pending > 0

@@ -38,7 +38,7 @@ def test_a_batch_is_over_before_its_events_can_be_added(tmp_path: Path) -> None:
     played: list[str] = []
     with locked(tmp_path) as other:
         announcer.status("running")
-        batch = Batch(BatchSpec(env="Maze", repeat=3).checked(), workspace, on_record=announcer.record)
+        batch = Batch(BatchSpec(env="Maze", agent="oracle", repeat=3).checked(), workspace, on_record=announcer.record)
         result = batch.run()
         announcer.result(result)
         announcer.status("stopped")
@@ -57,7 +57,7 @@ async def test_a_node_plays_and_answers_meanwhile(tmp_path: Path) -> None:
         async with await node.connect() as connection:
             with locked(tmp_path) as other:
                 before = _ids(other)
-                await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], repeat=3)
+                await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle", repeat=3)
                 await node.until(connection, batch_id, "completed", n_done=3)
                 assert _ids(other) == before
         wanted = {f"batch:{batch_id}"} | {f"episode:{path.stem}" for path in (tmp_path / "runs").glob("*/*.json")}

@@ -44,7 +44,9 @@ async def test_a_batch_asked_for_is_played_and_announced_once(tmp_path: Path) ->
             await connection.client.subscribe("agentgym.>", cb=_into(heard))
             batch_id = str(ULID())
             for _ in range(2):  # idempotent by batch_id
-                (started,) = await node.request(connection, "start", batch_id=batch_id, envs=["maze"], repeat=3)
+                (started,) = await node.request(
+                    connection, "start", batch_id=batch_id, envs=["maze"], agent="oracle", repeat=3
+                )
                 assert started["batch_id"] == batch_id
             await node.until(connection, batch_id, "completed", n_done=3)
             await _until(lambda: len(_ids(heard, "agentgym.eval.batch.completed.v1")) == 1)
@@ -82,7 +84,7 @@ async def test_pause_step_resume_and_cancel_reach_the_running_batch(tmp_path: Pa
     with NodeProcess(tmp_path / "data") as node:
         async with await node.connect() as connection:
             batch_id = str(ULID())
-            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], repeat=5000)
+            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=5000)
             await node.until(connection, batch_id, "running", n_done=1)
             await node.request(connection, "pause", batch_id=batch_id)
             await node.until(connection, batch_id, "paused")
@@ -97,7 +99,9 @@ async def test_a_battery_is_one_batch_per_environment(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node:
         async with await node.connect() as connection:
             battery_id = str(ULID())
-            started = await node.request(connection, "start", batch_id=battery_id, envs=["Maze", "Wordle"])
+            started = await node.request(
+                connection, "start", batch_id=battery_id, envs=["Maze", "Wordle"], agent="oracle"
+            )
             assert [batch["battery_id"] for batch in started] == [battery_id] * 2
             assert [batch["batch_id"] for batch in started] == [
                 derived_batch_id(battery_id, "Maze"),
@@ -111,7 +115,7 @@ async def test_a_killed_node_leaves_an_interrupted_batch_that_can_be_resumed(tmp
     data_dir, batch_id, repeat = tmp_path / "data", str(ULID()), 60
     with NodeProcess(data_dir) as node:
         async with await node.connect() as connection:
-            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], repeat=repeat)
+            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=repeat)
             await node.until(connection, batch_id, "running", n_done=5)
         node.kill()
         finished = {path.stem for path in (data_dir / "runs" / batch_id).glob("*.json")}
@@ -122,7 +126,7 @@ async def test_a_killed_node_leaves_an_interrupted_batch_that_can_be_resumed(tmp
             stopped = await node.until(connection, batch_id, "interrupted")
             assert 5 <= stopped["n_done"] < repeat
             (resumed,) = await node.request(
-                connection, "start", batch_id=batch_id, envs=["BabyAI"], repeat=repeat, resume=True
+                connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=repeat, resume=True
             )
             assert resumed["status"] in ("queued", "running")
             await node.until(connection, batch_id, "completed", n_done=repeat)
@@ -142,7 +146,7 @@ async def test_sigterm_interrupts_says_stopped_and_exits_0(tmp_path: Path) -> No
         heard: list[Msg] = []
         await client.subscribe("agentgym.field.status.v1", cb=_into(heard))
         async with await node.connect() as connection:
-            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], repeat=5000)
+            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=5000)
             await node.until(connection, batch_id, "running", n_done=1)
         status, said = await asyncio.to_thread(node.terminate)
         await _until(lambda: any(json.loads(message.data)["status"] == "stopped" for message in heard))
@@ -166,7 +170,7 @@ async def test_a_node_that_stops_leaves_what_is_stuck_to_the_next_one(tmp_path: 
         async with await node.connect() as connection:
             other.pause()
             batch_id = str(ULID())
-            await node.request(connection, "start", batch_id=batch_id, envs=["Maze"])
+            await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle")
             await node.until(connection, batch_id, "completed")
         async with asyncio.timeout(STOP_S):  # less than it would wait for a broker that takes events
             status, said = await asyncio.to_thread(node.terminate)
@@ -237,7 +241,7 @@ async def test_the_broker_is_started_again_and_nothing_is_lost(tmp_path: Path) -
     with NodeProcess(tmp_path / "data") as node:
         async with await node.connect() as connection:
             batch_id = str(ULID())
-            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], repeat=40)
+            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=40)
             await node.until(connection, batch_id, "running", n_done=2)
             os.kill(_broker_of(node), signal.SIGKILL)
             await _until(lambda: not connection.connected, timeout_s=10)

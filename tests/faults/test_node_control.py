@@ -44,7 +44,7 @@ async def test_a_cancel_right_after_the_start_always_counts(tmp_path: Path) -> N
             await connection.client.subscribe("agentgym.eval.batch.completed.v1", cb=take)
             asked = [str(ULID()) for _ in range(8)]
             for batch_id in asked:
-                await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], repeat=2000)
+                await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=2000)
                 await node.request(connection, "cancel", batch_id=batch_id)
             for batch_id in asked:
                 batch = await node.until(connection, batch_id, "cancelled")
@@ -60,10 +60,10 @@ async def test_a_second_request_to_stop_ends_a_drain(tmp_path: Path) -> None:
         assert node.process is not None
         async with await node.connect() as connection:
             batch_id = str(ULID())
-            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], repeat=100_000)
+            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=100_000)
             await node.until(connection, batch_id, "running", n_done=1)
             await node.request(connection, "shutdown", drain=True)
-            refused = await node.reply(connection, "start", batch_id=str(ULID()), envs=["Maze"])
+            refused = await node.reply(connection, "start", batch_id=str(ULID()), envs=["Maze"], agent="oracle")
             assert refused["error"]["code"] == "stopping"
             await node.until(connection, batch_id, "running", n_done=3)
         status, said = await asyncio.to_thread(node.terminate)
@@ -75,7 +75,7 @@ async def test_a_drained_node_has_played_everything(tmp_path: Path) -> None:
         assert node.process is not None
         batch_id = str(ULID())
         async with await node.connect() as connection:
-            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], repeat=30)
+            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=30)
             await node.request(connection, "shutdown", drain=True)
         assert await asyncio.to_thread(node.process.wait, 60) == 0
     assert len(list((tmp_path / "data" / "runs" / batch_id).glob("*.json"))) == 30
@@ -85,18 +85,18 @@ async def test_a_locked_queue_is_waited_out(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node:
         async with await node.connect() as connection:
             first, second = str(ULID()), str(ULID())
-            await node.request(connection, "start", batch_id=first, envs=["BabyAI"], repeat=300)
+            await node.request(connection, "start", batch_id=first, envs=["BabyAI"], agent="oracle", repeat=300)
             await node.until(connection, first, "running", n_done=1)
             lock = sqlite3.connect(tmp_path / "data" / "queue.sqlite", isolation_level=None)
             lock.execute("BEGIN IMMEDIATE")
             await node.request(connection, "cancel", batch_id=first)
-            refused = await node.reply(connection, "start", batch_id=second, envs=["Maze"])
+            refused = await node.reply(connection, "start", batch_id=second, envs=["Maze"], agent="oracle")
             assert not refused["ok"]
             assert "queue of batches cannot be used" in refused["error"]["message"]
             lock.rollback()
             lock.close()
             await node.until(connection, first, "cancelled", "interrupted")
-            await node.request(connection, "start", batch_id=second, envs=["Maze"])
+            await node.request(connection, "start", batch_id=second, envs=["Maze"], agent="oracle")
             await node.until(connection, second, "completed")
 
 
@@ -193,7 +193,7 @@ async def test_elsewhere_a_node_says_that_it_lives_and_obeys_nobody(tmp_path: Pa
         with NodeProcess(tmp_path / "data", env=env) as node:
             async with await Connection.open(address_from_environ(other.url, {}), name="test") as connection:
                 assert (await node.request(connection, "health"))["node"] == node.name
-                refused = await node.reply(connection, "start", batch_id=str(ULID()), envs=["Maze"])
+                refused = await node.reply(connection, "start", batch_id=str(ULID()), envs=["Maze"], agent="oracle")
                 assert refused["error"]["code"] == "no_control"
 
 
@@ -202,9 +202,9 @@ async def test_commands_to_a_batch_that_is_not_played_are_refused(tmp_path: Path
     with NodeProcess(tmp_path / "data") as node:
         async with await node.connect() as connection:
             batch_id = str(ULID())
-            await node.request(connection, "start", batch_id=batch_id, envs=["Maze"])
+            await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle")
             await node.until(connection, batch_id, "completed")
             reply = await node.reply(connection, op, batch_id=batch_id)
             assert reply["error"]["code"] == "not_running"
-            twice = await node.reply(connection, "start", batch_id=str(ULID()), envs=["Maze", "maze"])
+            twice = await node.reply(connection, "start", batch_id=str(ULID()), envs=["Maze", "maze"], agent="oracle")
             assert twice["error"]["code"] == "bad_request"

@@ -68,7 +68,9 @@ async def viewing(node: NodeProcess) -> AsyncIterator[Watcher]:
 
 async def start(node: NodeProcess, batch_id: str, *, resume: bool = False) -> None:
     async with await node.connect() as connection:
-        await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], repeat=REPEAT, resume=resume)
+        await node.request(
+            connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle", repeat=REPEAT, resume=resume
+        )
 
 
 async def check(viewer: Watcher, node: NodeProcess, batch_id: str) -> None:

@@ -52,11 +52,11 @@ async def test_a_full_disk_ends_no_node_and_loses_no_episode(tmp_path: Path, dis
     batch_id = str(ULID())
     with disk_of(tmp_path) as (node, disk):
         async with await node.connect() as connection:
-            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], repeat=REPEAT)
+            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=REPEAT)
             await node.until(connection, batch_id, "running", n_done=5)
             disk.fill()
             await _until_idle(node, connection)
-            refused = await node.reply(connection, "start", batch_id=str(ULID()), envs=["Maze"])
+            refused = await node.reply(connection, "start", batch_id=str(ULID()), envs=["Maze"], agent="oracle")
             assert "is the disk full?" in refused["error"]["message"]
             await asyncio.sleep(1.5 * disk_watch.LOOK_S)  # a moment without room is not noticed
             disk.make_room()
@@ -78,13 +78,15 @@ async def test_a_batch_that_a_full_disk_ended_can_be_resumed(tmp_path: Path) -> 
     batch_id = str(ULID())
     with forbidden(tmp_path) as (node, disk):
         async with await node.connect() as connection:
-            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], repeat=FEW)
+            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=FEW)
             await node.until(connection, batch_id, "running", n_done=5)
             disk.fill()
             await _until_idle(node, connection)
             disk.make_room()
             await node.until(connection, batch_id, "interrupted")
-            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], repeat=FEW, resume=True)
+            await node.request(
+                connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=FEW, resume=True
+            )
             await node.until(connection, batch_id, "completed", n_done=FEW)
 
 
@@ -94,7 +96,7 @@ async def _play_two_more(node: NodeProcess, batch_id: str) -> None:
         while True:
             try:
                 async with await node.connect() as connection:
-                    await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], repeat=2)
+                    await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle", repeat=2)
                     await node.until(connection, batch_id, "completed", n_done=2)
                     return
             except BusError:

@@ -55,7 +55,7 @@ async def test_a_node_starts_servers_plays_on_them_and_takes_them_along(profile:
     with NodeProcess(data_dir, "--config", str(profile)) as node:
         async with await node.connect() as connection:
             batch_id = str(ULID())
-            await node.request(connection, "start", batch_id=batch_id, envs=["Maze"])
+            await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle")
             await node.until(connection, batch_id, "completed")
             for env, said in (("Wordle", "starting"), ("maze", "running")):
                 assert (await node.request(connection, "server_start", env=env))["status"] == said
@@ -67,7 +67,9 @@ async def test_a_node_starts_servers_plays_on_them_and_takes_them_along(profile:
             for env in ("SQLGym", "WebShop", "../x"):
                 refused = await node.reply(connection, "server_start", env=env)
                 assert refused["error"]["code"] == "refused"
-            unplayed = await node.reply(connection, "start", batch_id=str(ULID()), envs=["gymnasium:FrozenLake-v1"])
+            unplayed = await node.reply(
+                connection, "start", batch_id=str(ULID()), envs=["gymnasium:FrozenLake-v1"], agent="oracle"
+            )
             assert "is not in the profile" in unplayed["error"]["message"]
         pids = _servers(node)
         assert pids

@@ -19,7 +19,7 @@ async def test_a_node_killed_between_storing_and_publishing_announces_everything
     data_dir, batch_id = tmp_path / "data", str(ULID())
     with NodeProcess(data_dir) as node:
         async with await node.connect() as connection:
-            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], repeat=5000)
+            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=5000)
             await node.until(connection, batch_id, "running", n_done=3)
         lock = sqlite3.connect(data_dir / "outbox.sqlite", isolation_level=None)
         lock.execute("BEGIN IMMEDIATE")  # from now on episodes are stored and their events cannot be added

@@ -39,7 +39,7 @@ def end(record):
         os.kill(os.getpid(), 9)
 
 workspace = Workspace(Path(folder), node="n", profile="p")
-Batch(BatchSpec(env="Maze", repeat=3).checked(), workspace, on_record=end, batch_id=batch_id).run()
+Batch(BatchSpec(env="Maze", agent="oracle", repeat=3).checked(), workspace, on_record=end, batch_id=batch_id).run()
 """
 
 pytestmark = pytest.mark.timeout(60)
@@ -77,7 +77,7 @@ def test_a_batch_that_is_not_complete_is_not_announced(tmp_path: Path) -> None:
 def test_what_a_node_answers_for_is_left_to_it(tmp_path: Path) -> None:
     batch_id = _killed_after(3, tmp_path)
     queue = BatchQueue(tmp_path / "queue.sqlite")
-    queue.add(QueuedBatch(batch_id=batch_id, battery_id=None, spec=BatchSpec(env="Maze", repeat=3)))
+    queue.add(QueuedBatch(batch_id=batch_id, battery_id=None, spec=BatchSpec(env="Maze", agent="oracle", repeat=3)))
     assert _announced(tmp_path) == []
     queue.close()
 
@@ -94,7 +94,7 @@ def _by_a_node(data_dir: Path) -> None:
 
 
 def _by_a_run(data_dir: Path) -> None:
-    command = [COMMAND, "--run", "Wordle", "--data-dir", str(data_dir)]
+    command = [COMMAND, "--run", "Wordle", "--agent", "oracle", "--data-dir", str(data_dir)]
     subprocess.run(command, env=environ(), capture_output=True, timeout=60, check=True)
 
 

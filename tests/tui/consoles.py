@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import psutil
+from ulid import ULID
 
 from runner.events.address import address_of_node
 from runner.events.connect import Connection
@@ -68,23 +69,43 @@ def stop_node(data_dir: Path) -> None:
 
 def ask_node(data_dir: Path, op: str, **args: Any) -> Any:  # noqa: ANN401
     """The result of a request to the node, from another client than the console."""
-    reply = asyncio.run(_replied(data_dir, op, args))
-    assert reply.get("ok"), reply
-    return reply.get("result")
+
+    async def asked() -> Any:  # noqa: ANN401
+        async with await connection_to(data_dir) as connection:
+            return _result(await _reply(connection, op, args))
+
+    return asyncio.run(asked())
 
 
-def obeys(data_dir: Path, op: str, **args: Any) -> bool:  # noqa: ANN401
-    """Whether the node does what it is asked for, and does not refuse it."""
-    return bool(asyncio.run(_replied(data_dir, op, args)).get("ok"))
+def start_paused(data_dir: Path, *envs: str, repeat: int) -> list[str]:
+    """Have the node play a battery, and pause it as soon as it does; the ids of its batches."""
+    start = {"batch_id": str(ULID()), "envs": envs, "agent": "oracle", "repeat": repeat}
+
+    async def started() -> list[str]:
+        async with await connection_to(data_dir) as connection, asyncio.timeout(START_S):
+            batch_ids = [batch["batch_id"] for batch in _result(await _reply(connection, "start", start))]
+            while not (await _reply(connection, "pause", {"batch_id": batch_ids[0]}))["ok"]:  # noqa: ASYNC110 - it is in another process
+                await asyncio.sleep(0.01)  # it still waits in the queue
+            return batch_ids
+
+    return asyncio.run(started())
 
 
-async def _replied(data_dir: Path, op: str, args: Mapping[str, Any]) -> dict[str, Any]:
+async def connection_to(data_dir: Path) -> Connection:
     address = address_of_node(data_dir)
     assert address is not None
-    async with await Connection.open(address, name="test") as connection:
-        payload = msgspec.json.encode({"id": "test", "op": op, "args": args})
-        answered = await ask(connection, control_subject(NODE), payload, timeout_s=10)
+    return await Connection.open(address, name="test")
+
+
+async def _reply(connection: Connection, op: str, args: Mapping[str, Any]) -> dict[str, Any]:
+    payload = msgspec.json.encode({"id": "test", "op": op, "args": args})
+    answered = await ask(connection, control_subject(NODE), payload, timeout_s=10)
     return dict(msgspec.json.decode(answered or b"{}"))
+
+
+def _result(reply: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    assert reply.get("ok"), reply
+    return reply.get("result")
 
 
 def pick(terminal: Terminal, env: str) -> None:

@@ -252,7 +252,7 @@ async def test_a_lost_node_is_left_without_a_question() -> None:
             await pilot.press("q")
             if not session.store.all_lost:
                 await shown(pilot, "Just now 1 episode is being played, 7 in all")
-                session.store.take([live(progress(n_done=4))])
+                session.store.take([live(progress(n_done=4, seq=1))])
                 await shown(pilot, "6 in all")
                 session.store.nodes[NODE].lost = True
                 session.store.set_link(Link("disconnected"))

@@ -23,10 +23,17 @@ def test_two_episodes_by_keyboard_opened_exported_and_the_terminal_as_it_was(tmp
     ):
         terminal.wait_for("connected", 60)
         assert terminal.modes != AT_FIRST
-        for n_before, env in enumerate(("Wordle", "BabyAI")):
-            pick(terminal, env)
-            terminal.send("r")
-            terminal.wait_for(partial(has_stored, data_dir, n_before + 1), 60)
+        terminal.wait_for("agent oracle plays without a model")  # it is known that no model answers
+        terminal.wait_gone("no model is checked")
+        terminal.wait_for("model gateway down", 30)
+        pick(terminal, "Wordle")
+        terminal.send("R")
+        terminal.wait_for("◂ oracle ▸")  # the form offers it, as no model plays
+        terminal.send(ENTER)
+        terminal.wait_for(partial(has_stored, data_dir, 1), 60)
+        pick(terminal, "BabyAI")
+        terminal.send("r")
+        terminal.wait_for(partial(has_stored, data_dir, 2), 60)
         assert [episode["env"] for episode in stored(data_dir)] == ["Wordle", "BabyAI"]
         terminal.wait_for("success")
         terminal.send("2")

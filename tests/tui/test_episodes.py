@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from textual.widgets import Input
 
+from agentgym_tui.app import Console
 from agentgym_tui.clean import is_hostile
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.episodes import Episodes
@@ -210,7 +211,7 @@ async def test_a_folder_without_episodes_is_read_to_its_end(tmp_path: Path) -> N
     await session.run()
     assert links[0] == READING
     assert links[-1] != READING
-    async with console(FilesSession([tmp_path])) as pilot:
+    async with Console(FilesSession([tmp_path])).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, "#nothing", "No episodes yet", "these are files")
 
 

@@ -242,7 +242,7 @@ async def test_the_whole_cause_of_a_missing_model_can_be_read(size: tuple[int, i
     async with Console(FakeSession(store)).run_test(size=size) as pilot:
         await pilot.press("R")
         await shown(pilot, "agent oracle plays without a model")
-        said = " ".join(row.strip(" │") for row in screen_text(pilot.app).splitlines())
+        said = " ".join(row.split("│")[1] for row in screen_text(pilot.app).splitlines() if row.count("│") == 2)
         assert f"no model is reachable: gpu-node-17.lab:3000 down: {CAUSE}" in " ".join(said.split())
 
 

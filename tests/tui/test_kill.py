@@ -12,15 +12,14 @@ from typing import Any
 
 import psutil
 import pytest
-from ulid import ULID
 
 from tests.terminal import Terminal
-from tests.tui.consoles import ask_node, launched, node_of, node_pid, obeys, stored
+from tests.tui.consoles import ask_node, launched, node_of, node_pid, start_paused, stored
 
 pytestmark = pytest.mark.timeout(240)
 
 ENVS = ["Maze", "BabyAI"]
-REPEAT = 20
+REPEAT = 10
 
 N_STEPS = 3
 LOST_S = 10.0
@@ -82,9 +81,7 @@ def test_a_killed_broker_comes_back_and_nothing_shows_twice(tmp_path: Path) -> N
 def paused_battery(terminal: Terminal, data_dir: Path) -> tuple[list[str], list[dict[str, Any]]]:
     """Play, once the console is there, and stop within an episode that has steps; the batches, and these steps."""
     terminal.wait_for("● connected", 60)
-    started = ask_node(data_dir, "start", batch_id=str(ULID()), envs=ENVS, repeat=REPEAT)
-    batch_ids = [batch["batch_id"] for batch in started]
-    terminal.wait_for(partial(obeys, data_dir, "pause", batch_id=batch_ids[0]))  # refused while it waits in the queue
+    batch_ids = start_paused(data_dir, *ENVS, repeat=REPEAT)
     while True:
         terminal.wait_for(partial(is_paused_at, terminal, data_dir))
         if len(steps := journal(data_dir)) >= N_STEPS:
@@ -134,12 +131,9 @@ def broker_of(data_dir: Path) -> int | None:
 
 def until_over(terminal: Terminal, data_dir: Path, batch_ids: list[str]) -> None:
     """Until all episodes of some batches are stored, each once, and the console knows."""
-
-    def over() -> bool:
-        batches = {batch["batch_id"]: batch for batch in ask_node(data_dir, "list")["batches"]}
-        return all(batches[batch_id]["status"] == "completed" for batch_id in batch_ids)
-
-    terminal.wait_for(over, 120)
+    terminal.wait_for(lambda: len(list(data_dir.glob("runs/*/*.json"))) >= len(ENVS) * REPEAT, 120)
+    terminal.wait_gone("▶ running")
+    batches = {batch["batch_id"]: batch["status"] for batch in ask_node(data_dir, "list")["batches"]}
+    assert [batches[batch_id] for batch_id in batch_ids] == ["completed"] * len(ENVS)
     tasks = sorted((episode["env"], episode["task_index"]) for episode in stored(data_dir))
     assert tasks == sorted((env, index) for env in ENVS for index in range(REPEAT))
-    terminal.wait_gone("▶ running")

@@ -80,13 +80,13 @@ def after(*keys: str, see: tuple[str, ...]) -> Before:
 
 @SIZES
 def test_live_empty(snap_compare: Compare, size: tuple[int, int]) -> None:
-    before = after(see=("Nothing has been played yet", "not installed"))
+    before = after(see=("Nothing runs yet", "not installed"))
     assert snap_compare(app_of(empty_session()), terminal_size=size, run_before=before)
 
 
 @SIZES
 def test_live_before_there_is_a_node(snap_compare: Compare, size: tuple[int, int]) -> None:
-    before = after(see=("Nothing has been played yet", "no broker"))
+    before = after(see=("Nothing runs yet", "no broker"))
     assert snap_compare(app_of(FakeSession(RunStore())), terminal_size=size, run_before=before)
 
 
@@ -161,7 +161,7 @@ def test_bytes(snap_compare: Compare, size: tuple[int, int]) -> None:
     async def go(pilot: Pilot[None]) -> None:
         await shown(pilot, "task 3")
         app.push_screen(Hex(HOSTILE))
-        await shown(pilot, "000000", "esc closes")
+        await shown(pilot, "0000", "esc closes")
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=size, run_before=go)

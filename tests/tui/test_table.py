@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from agentgym_tui.views.cells import Column
+from agentgym_tui.clean import own
+from agentgym_tui.views.cells import Cell, Column, Line
+from agentgym_tui.widgets.drawn_lines import EDGES
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.table import Table, arrange
 from agentgym_tui.widgets.text_view import TextView
@@ -69,3 +71,32 @@ async def test_a_table_aligns_its_cells_under_its_titles() -> None:
             "a" + " " * 27 + " second 0",
             "b" * 25 + "…" + "   second 1",
         ]
+
+
+def test_a_column_has_its_least_before_another_is_kept() -> None:
+    columns = [Column("name", None, least=24), Column("state", 8), Column("time", 6, True, 1)]
+    assert arrange(columns, 42) == [(0, 24, False), (1, 8, False), (2, 6, True)]
+    assert arrange(columns, 41) == [(0, 31, False), (1, 8, False)]
+
+
+@pytest.mark.parametrize("width", [12, 30, 50])
+async def test_the_last_cell_of_a_short_row_takes_the_rest_of_the_line(width: int) -> None:
+    columns = [Column("a", 4), Column("b", None, least=6), Column("c", 8, True, 1), Column("d", 8, True, 2)]
+    view = Table(columns, Short())
+    async with shown(view, (width, 5)):
+        room = view.scrollable_content_region.width - EDGES - len("abcd  ")
+        assert rows(view)[1].rstrip() == "abcd  " + TEXT[: room - 1] + "…"
+
+
+TEXT = "x" * 60
+
+
+class Short:
+    def __len__(self) -> int:
+        return 1
+
+    def line(self, index: int, width: int) -> Line:
+        return [Cell(own("abcd")), Cell(own(TEXT))]
+
+    def key(self, index: int) -> str:
+        return ""

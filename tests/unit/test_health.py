@@ -13,12 +13,16 @@ import pytest
 
 from runner.clock import Clock
 from runner.config import EnvironmentEntry, Environments, Profile
+from runner.config.profile import Endpoint
 from runner.envs.probe import probe
 from runner.events.live import LivePublisher
-from runner.events.live_items import EnvHealth, Heartbeat, Host, LiveItem
+from runner.events.live_items import EnvHealth, Heartbeat, Host, LiveItem, ModelHealth
+from runner.models import Models
 from runner.node import health, tasks
 from runner.node.health import Health
 from runner.node.tasks import kept_going
+from runner.serve.model import ModelServer
+from tests.inferring import settings_of
 from tests.serving import serving
 
 PROFILE = Profile(
@@ -54,8 +58,10 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def telling(told: Told, profile: Profile = PROFILE) -> AsyncIterator[Health]:
-    looked = Health(profile, Clock())
+async def telling(
+    told: Told, profile: Profile = PROFILE, models: Models | None = None, awake: Callable[[], bool] = lambda: True
+) -> AsyncIterator[Health]:
+    looked = Health(profile, Clock(), None, models, awake)
     assert looked.latest == []
     task = asyncio.create_task(looked.tell(cast(LivePublisher, told)))
     try:
@@ -106,6 +112,42 @@ async def test_a_server_that_hangs_keeps_nobody_waiting(monkeypatch: pytest.Monk
             await told.until(lambda: told.count(EnvHealth) >= 2)
             (env,) = (item for item in looked.latest if isinstance(item, EnvHealth))
     assert (env.status, env.transport, bool(env.cause)) == ("down", "http", True)
+
+
+def _models(url: str) -> Models:
+    return Models.of(settings_of(Endpoint(url=url, name="lab", kind="openai"), model="small"), {})
+
+
+async def test_models_are_told_of_as_they_come_and_go() -> None:
+    told = Told()
+
+    def last() -> str | None:
+        return next((item.status for item in reversed(told.items) if isinstance(item, ModelHealth)), None)
+
+    with ModelServer(models=["small"]) as server:
+        async with telling(told, models=_models(server.url)) as looked:
+            await told.until(lambda: last() == "up")
+            (item,) = (item for item in looked.latest if isinstance(item, ModelHealth))
+            assert (item.endpoint, item.model, item.cause, item.hint) == ("lab", "small", None, None)
+            await asyncio.to_thread(server.stop)
+            await told.until(lambda: last() == "down")
+            (item,) = (item for item in looked.latest if isinstance(item, ModelHealth))
+            assert item.cause is not None
+            assert "no connection" in item.cause
+            assert item.hint == f"start the server at {server.url}, or change its URL in the profile"
+    with ModelServer() as other:
+        told.items.clear()
+        async with telling(told, models=_models(other.url)):
+            await told.until(lambda: last() is not None)
+    assert last() == "wrong"
+
+
+async def test_the_models_of_a_node_that_nobody_uses_are_seldom_looked_at() -> None:
+    told = Told()
+    with ModelServer(models=["small"]) as server:
+        async with telling(told, models=_models(server.url), awake=lambda: False):
+            await told.until(lambda: told.count(ModelHealth) >= 2)
+    assert told.count(Heartbeat) >= health.MODELS_EVERY_IDLE // 2
 
 
 async def test_a_look_that_fails_is_said_once_and_tried_again(

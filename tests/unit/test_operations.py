@@ -17,6 +17,7 @@ from ulid import ULID
 from runner.config import EnvironmentEntry, Environments, Profile
 from runner.errors import StoreError
 from runner.events.control import ERRORS, NodeHealth
+from runner.models import Models
 from runner.node import chunks, operations, requests
 from runner.node.chunks import CHUNK_BYTES, EpisodeFiles
 from runner.node.operations import Operations, derived_batch_id
@@ -52,7 +53,10 @@ def test_a_derived_id_is_a_ulid_of_the_same_moment_and_always_the_same(env: str,
 
 def test_a_queue_outlives_its_node_and_restarts_nothing_by_itself(tmp_path: Path) -> None:
     queue = BatchQueue(tmp_path / "queue.sqlite")
-    batches = [QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", repeat=n)) for n in (1, 2)]
+    batches = [
+        QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle", repeat=n))
+        for n in (1, 2)
+    ]
     assert [queue.add(batch) for batch in (*batches, batches[0])] == [True, True, False]
     assert queue.set_status(batches[0].batch_id, "running", only=("queued",))
     assert not queue.set_status(batches[0].batch_id, "cancelled", only=("queued", "interrupted"))
@@ -67,7 +71,8 @@ def test_a_queue_outlives_its_node_and_restarts_nothing_by_itself(tmp_path: Path
 def test_batches_are_added_together_or_not_at_all(tmp_path: Path) -> None:
     queue = BatchQueue(tmp_path / "queue.sqlite")
     one, two, three = (
-        QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", repeat=n)) for n in (1, 2, 3)
+        QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle", repeat=n))
+        for n in (1, 2, 3)
     )
     assert queue.add(one)
     assert not queue.add(two, one, three)
@@ -101,6 +106,7 @@ def ask(workspace: Workspace) -> Iterator[Callable[..., Any]]:
         queue=queue,
         player=Player(workspace, queue, Announce(item=ignore, record=ignore, result=ignore, busy=ignore)),
         servers=Servers(profile, workspace.data_dir / "logs"),
+        models=Models.of(profile.agent, {}),
         health=fail,
         stopping=lambda: False,
         shutdown=ignore,
@@ -220,9 +226,9 @@ def test_an_id_that_is_not_repeated_as_it_is_is_refused(ask: Callable[..., Any],
 def test_a_known_id_stands_for_the_same_request_only(
     ask: Callable[..., Any], other: dict[str, object], resume: bool
 ) -> None:
-    asked = {"batch_id": str(ULID()), "envs": ["Maze"], "repeat": 2}
+    asked = {"batch_id": str(ULID()), "envs": ["Maze"], "agent": "oracle", "repeat": 2}
     started = ask("start", **asked)["result"]
-    assert ask("start", **{**asked, "envs": ["maze"], "agent": "oracle"})["result"] == started
+    assert ask("start", **{**asked, "envs": ["maze"], "agent": "Oracle"})["result"] == started
     refused = ask("start", **{**asked, **other, "resume": resume})["error"]
     (name,) = other
     assert (refused["code"], refused["hint"]) == ("refused", "make a new batch_id for another request")
@@ -235,7 +241,7 @@ def test_what_a_killed_node_has_played_is_counted_by_its_files(workspace: Worksp
         recording = Recording(workspace.store, workspace.index, batch_id=batch_id)
         recording.start()
         recording.end(outcome=outcome)
-    ask("start", batch_id=batch_id, envs=["Maze"], repeat=5)
+    ask("start", batch_id=batch_id, envs=["Maze"], agent="oracle", repeat=5)
     BatchQueue(workspace.data_dir / "queue.sqlite").close()  # as the next node opens it
     (listed,) = ask("list")["result"]["batches"]
     assert (listed["status"], listed["n_done"], listed["n_planned"]) == ("interrupted", 2, 5)

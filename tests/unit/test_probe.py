@@ -42,7 +42,7 @@ def test_a_server_of_ours_tells_what_it_plays_and_how_much_is_open() -> None:
     with serving(["Maze"]) as urls:
         state = probe({"Maze": ServerAddress(urls["Maze"], 7.0)})["Maze"]
     assert (state.status, state.open, state.cause) == ("up", 0, None)
-    assert state.address == ServerAddress(urls["Maze"], 7.0, n_tasks=25)
+    assert state.address == ServerAddress(urls["Maze"], 7.0, n_tasks=25, lists_actions=True)
     assert state.greeting is not None
     assert (state.greeting.kind, state.greeting.mode, state.greeting.label) == ("console", "strict", "as published")
     assert state.latency_s is not None

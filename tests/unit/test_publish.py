@@ -88,6 +88,7 @@ def test_an_episode_as_an_event(index: EpisodeIndex) -> None:
         "batch_id": record.batch_id,
         "node": "node1",
         "profile": "lab",
+        "cost": record.cost,
     }
 
 
@@ -98,7 +99,7 @@ def test_file_and_index_give_the_same_event(index: EpisodeIndex) -> None:
 
 
 def test_a_batch_as_an_event() -> None:
-    result = _result()
+    result = _result(tokens=Tokens(30, 6, 2, 1), cost=0.5, latency_s=1.25)
     now = datetime(2026, 1, 2, tzinfo=timezone(timedelta(hours=2)))
     event = batch_event(result, NAMES, node="node1", time=now)
     assert (event.id, event.source, event.time) == (f"batch:{result.batch_id}", "node1", now)
@@ -115,6 +116,9 @@ def test_a_batch_as_an_event() -> None:
         model=None,
         node="node1",
         battery_id=None,
+        tokens=Tokens(30, 6, 2, 1),
+        cost=0.5,
+        latency_s=1.25,
     )
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.store import EpisodeIndex, EpisodeStore, open_index, summarise, wilson
-from runner.types import Outcome
-from tests.store_samples import Recording
+from runner.types import Outcome, Tokens
+from tests.store_samples import Recording, step
 
 
 @pytest.fixture
@@ -39,6 +39,18 @@ def test_the_interval_holds_the_rate_and_stays_a_probability(n: int, data: st.Da
     low, high = wilson(successes, n)
     assert 0.0 <= low <= successes / n + 1e-12
     assert successes / n - 1e-12 <= high <= 1.0
+
+
+def test_what_models_took_is_summed_up_and_a_baseline_took_nothing(index: EpisodeIndex) -> None:
+    for model_s in (0.5, 1.5):
+        recording = Recording(index._store, index, model="small", agent="react")
+        recording.start()
+        recording.play(step(0, endpoint="gateway", model_s=model_s, tokens=Tokens(10, 5, 2, 1)))
+        recording.end()
+    _played(index, Outcome.SUCCESS)
+    by_model = {row.model: row for row in summarise(index)}
+    assert (by_model["small"].tokens, by_model["small"].latency_s) == (Tokens(20, 10, 4, 2), 1.0)
+    assert by_model[None].latency_s is None
 
 
 def test_no_episodes_give_no_rows(index: EpisodeIndex) -> None:

@@ -2,16 +2,17 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.envs.sqlgym import sandbox
+from runner.envs.sqlgym import sandbox, worker
 from runner.envs.sqlgym.sandbox import ENGINE_FAILED, judge
 from runner.envs.sqlgym.tasks import Database
-from runner.envs.sqlgym.worker import MAX_ROWS, STOPPED, TOO_MANY_ROWS, Reader, opened
+from runner.envs.sqlgym.worker import MAX_ROWS, STOPPED, TOO_MANY_ROWS, Reader, opened, same
 from runner.errors import EnvironmentFault
 
 SCRIPT = (
@@ -67,6 +68,39 @@ def test_a_query_that_does_not_end_is_stopped(sql: str) -> None:
 )
 def test_a_query_that_cannot_be_answered_is_told_why(sql: str, said: str) -> None:
     assert re.search(said, told(sql))  # SQLite's own words change between its versions
+
+
+def test_rows_of_equal_hash_are_judged_in_time_and_are_not_the_datas_fault() -> None:
+    """Put into a set, these rows are compared each with each, which takes a minute."""
+    values = " UNION ALL ".join(f"SELECT {factor * (2**61 - 1)} AS v" for factor in range(-4, 5))
+    rows = f"WITH e AS ({values}) SELECT a.v, b.v, c.v, d.v, e.v, f.v FROM e a, e b, e c, e d, e, e f LIMIT 40000"
+    verdict = judge(DATABASE, rows, GOLD)
+    assert verdict.observation.startswith(f"[({-4 * (2**61 - 1)}, ")
+    assert not verdict.solved
+
+
+def test_the_memory_of_a_querys_rows_is_not_the_datas_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, limit = str(Path(worker.__file__).parent), 256 << 20
+    small = f"import sys; sys.path.append({folder!r}); import worker; worker.MEMORY = {limit}; worker.main()"
+    monkeypatch.setattr(sandbox, "_COMMAND", (sys.executable, "-I", "-S", "-c", small))
+    many = f"{ENDLESS} SELECT CASE WHEN n > 101 THEN zeroblob(900000) ELSE n END FROM c LIMIT {{}}"
+    assert judge(DATABASE, many.format(101 + 170), f"{many.format(101 + 171)} OFFSET 1").solved is False
+    assert judge(DATABASE, many.format(101 + 1000), GOLD) == ("out of memory", False)
+
+
+def test_rows_that_cannot_be_judged_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = b'"ready"\n"[(1,)]"\n"known"\n'
+    ended = subprocess.CompletedProcess[bytes](args=(), returncode=-9, stdout=said, stderr=b"")
+    monkeypatch.setattr(sandbox, "_run", lambda request: ended)
+    assert judge(DATABASE, "SELECT 1", GOLD) == ("[(1,)]", False)
+
+
+def test_rows_count_once_and_in_any_order() -> None:
+    gold: set[tuple[object, ...]] = {(1, "a"), (2, None)}
+    assert same([(2, None), (1, "a"), (2, None)], gold)
+    assert same([], set())
+    for rows in ([(1, "a")], [(1, "a"), (2, None), (3,)], []):
+        assert not same(list(rows), gold)
 
 
 def test_rows_that_do_not_fit_into_memory_are_refused() -> None:
@@ -169,5 +203,5 @@ def test_no_text_breaks_the_reader_or_changes_the_database(sql: str) -> None:
     rows, observation = reader.answer(sql)
     assert isinstance(observation, str)
     assert rows is None or isinstance(rows, list)
-    assert reader.gold("SELECT count(*), sum(n), (SELECT count(*) FROM sqlite_schema) FROM t") == [(200, 20_100, 1)]
+    assert reader.gold("SELECT count(*), sum(n), (SELECT count(*) FROM sqlite_schema) FROM t") == {(200, 20_100, 1)}
     connection.close()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.text import MASK, is_secret_name, mask, one_line, sanitize
+from runner.text import MASK, is_secret_name, is_unsafe, mask, one_line, sanitize
 
 FORBIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 NAMED = "\x1b\x00\x7f\x85\x9b\u061c\u200b\u200d\u200e\u200f\u2028\u2029\u202a\u202e\u2060\u2066\u2069\ufeff\ud800\udfff"
@@ -26,6 +26,7 @@ def test_sanitized_text_holds_no_forbidden_code_point_and_can_be_encoded(text: s
     shown = sanitize(text)
     assert not list(forbidden(shown))
     assert shown.encode("utf-8").decode("utf-8") == shown
+    assert is_unsafe(text) == (shown != text)
 
 
 @given(NASTY, st.integers(0, 40))

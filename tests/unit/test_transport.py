@@ -15,7 +15,7 @@ from runner import registry
 from runner.batch import Batch
 from runner.config import EnvironmentEntry, Environments, Profile
 from runner.envs.http.address import ServerAddress
-from runner.envs.labels import label_of
+from runner.envs.labels import label_of, what_data_lacks
 from runner.envs.probe import ServerState, probe
 from runner.errors import ConfigError
 from runner.outlook import asked_at, foresee
@@ -70,7 +70,7 @@ def test_without_a_server_it_is_this_process(nobody: int) -> None:
 
 def test_auto_takes_the_server_that_is_there(ours: str) -> None:
     choice = decide(entry(ours, timeout_sec=3.0), "Maze", "strict")
-    assert choice.address == ServerAddress(ours, 3.0, n_tasks=25)
+    assert choice.address == ServerAddress(ours, 3.0, n_tasks=25, lists_actions=True)
     assert (choice.transport, choice.mode, choice.data_label) == ("http", "strict", "")
     assert choice.note == f"over HTTP at {ours} (AgentGym Console, strict rules, as published)"
     assert decide(entry(ours, "embedded"), "Maze", "strict") == Choice()
@@ -111,6 +111,51 @@ def test_http_needs_its_server_and_says_what_to_do(rude: RudeServer, nobody: int
         decide(EnvironmentEntry(name="Maze", transport="http"), "Maze", "strict")
 
 
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://127.0.0.1:{port}", "agentgym-runner serve Maze --port {port}; or set its transport"),
+        ("http://:hunter22-token@localhost:{port}/", "agentgym-runner serve Maze --port {port}; or set its transport"),
+        ("http://127.0.0.1:{port}/behind/a/proxy", "Start its server; or set its transport"),
+        ("https://127.0.0.1:{port}", "Start its server; or set its transport"),
+    ],
+)
+def test_a_server_is_to_be_started_where_it_is_looked_for(nobody: int, url: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        decide(entry(url.format(port=nobody), "http"), "Maze", "strict")
+    assert said.format(port=nobody) in str(refused.value)
+    assert "hunter22" not in str(refused.value)
+
+
+def test_a_wrong_token_is_answered_with_where_to_put_the_right_one(nobody: int) -> None:
+    with serving(["Maze"], token="a-token-of-the-tests") as urls, pytest.raises(ConfigError) as refused:
+        decide(entry(urls["Maze"].replace("//", "//:wrong-hunter22@"), "http"), "Maze", "strict")
+    assert "HTTP 401" in str(refused.value)
+    assert "http://:TOKEN@HOST" in str(refused.value)
+    assert "agentgym-runner serve" not in str(refused.value)
+    assert "hunter22" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("env", "variable", "marker"),
+    [("ALFWorld", "ALFWORLD_DATA", "json_2.1.1"), ("SQLGym", "AGENTENV_SQLGYM_BIRD_PATH", "dev/dev.json")],
+)
+def test_data_that_is_named_and_not_there_is_said_before_anything_is_played(
+    env: str, variable: str, marker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert what_data_lacks(env, {}) is None
+    assert marker in (what_data_lacks(env, {variable: str(tmp_path)}) or "")
+    monkeypatch.setenv(variable, str(tmp_path))
+    with pytest.raises(ConfigError, match=variable):
+        decide(None, env, "strict")
+    (tmp_path / marker).mkdir(parents=True)
+    assert what_data_lacks(env.lower(), {variable: str(tmp_path)}) is None
+    with pytest.raises(ConfigError):  # it is empty
+        decide(None, env, "strict")
+    monkeypatch.delenv(variable)
+    assert decide(None, env, "strict").transport == "embedded"
+
+
 def test_http_takes_a_server_that_says_nothing_of_itself(rude: RudeServer) -> None:
     choice = decide(entry(answering(rude, {"/": told("hello")}), "http"), "Maze", "strict")
     assert (choice.transport, choice.mode, choice.data_label) == ("http", "compat", "unknown server")
@@ -140,7 +185,7 @@ def test_what_logs_in_is_shown_nowhere(ours: str) -> None:
 
 def test_episodes_tell_how_they_were_played(ours: str, tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, node="n", profile="p")
-    spec = BatchSpec(env="Maze", repeat=2, task_index=24).checked()
+    spec = BatchSpec(env="Maze", agent="oracle", repeat=2, task_index=24).checked()
     choice = decide(entry(ours), "Maze", "strict")
     result = Batch(spec, workspace, choice=choice).run()
     compat = Batch(spec, workspace, choice=Choice(mode="compat")).run()
@@ -154,7 +199,7 @@ def test_episodes_tell_how_they_were_played(ours: str, tmp_path: Path) -> None:
 
 def test_the_oracle_looks_inside_a_twin_with_the_servers_rules(ours: str) -> None:
     address = ServerAddress(ours)
-    runner = BatchSpec(env="Maze").runner(Choice(transport="http", address=address, mode="compat"))
+    runner = BatchSpec(env="Maze", agent="oracle").runner(Choice(transport="http", address=address, mode="compat"))
     assert runner.env_cfg == {"_target_": registry.ON_SERVER, "env": "Maze", "address": address, "mode": "compat"}
     assert runner.agent_cfg["twin"] == {"_target_": "runner.envs.maze.Maze", "mode": "compat"}
 

@@ -8,9 +8,10 @@ from typing import ClassVar
 from runner.envs.alfworld.commands import GRAMMARS, STRICT, listed_as_agentgym, told_as_agentgym
 from runner.envs.alfworld.engine import NOTHING_HAPPENS
 from runner.envs.alfworld.oracle import Planner, planner
-from runner.envs.alfworld.tasks import DataLabel, Game, Packages, catalogue, data_folder
+from runner.envs.alfworld.tasks import Game, Packages, catalogue, data_folder
 from runner.envs.base import EmbeddedEnvironment, StepText
 from runner.envs.grammar import Grammar
+from runner.envs.labels import DataLabel
 from runner.types import Action, Mode
 
 MAX_STEPS = 50
@@ -29,7 +30,7 @@ class ALFWorld(EmbeddedEnvironment):
     """
 
     name: ClassVar[str] = "ALFWorld"
-    data_label = DataLabel()
+    data_label = DataLabel("alfworld")
     packages = Packages()
 
     def __init__(self, *, mode: Mode = "strict") -> None:

@@ -150,14 +150,6 @@ def _read(file: Path, kind: type[Any]) -> Any:  # noqa: ANN401 - of that type
         raise ConfigError(f"{file} cannot be read as a game of ALFWorld: {exc}") from exc
 
 
-class DataLabel:
-    """The label of the data that is played now; also on the class, before there is an instance."""
-
-    def __get__(self, instance: object, owner: type[Any]) -> str:
-        """Which rooms they are."""
-        return "local scenes" if data_folder() is None else "ALFWorld data"
-
-
 class Packages:
     """The distributions that play the data that is played now."""
 

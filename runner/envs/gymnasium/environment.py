@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from runner.envs.base import EmbeddedEnvironment, StepText
 from runner.envs.grammar import Grammar
 from runner.envs.gymnasium.codec import codec_of
+from runner.envs.labels import DataLabel
 from runner.types import Mode, Trajectory
 
 MAX_DRAWING = 4000
@@ -29,7 +30,7 @@ class GymnasiumEnvironment(EmbeddedEnvironment):
     """
 
     n_tasks = 1_000_000
-    data_label: ClassVar[str] = "Gymnasium"
+    data_label = DataLabel("gymnasium")
     packages: ClassVar[tuple[str, ...]] = ("gymnasium",)
 
     def __init__(self, *, id: str, mode: Mode = "strict") -> None:

@@ -23,12 +23,14 @@ class ServerAddress(msgspec.Struct, frozen=True):
             nowhere; ``http://:TOKEN@HOST`` sends a bearer token.
         timeout_s: seconds for one request, from its connection to the last byte of the reply.
         n_tasks: how many tasks the server says that it has; None: as many as its kind is known to have.
+        lists_actions: whether the server has the path ``/admissible``, as ours do.
         dialect: ``env`` is AgentGym's for the environment, ``createEnv`` the one of servers with that path.
     """
 
     url: str
     timeout_s: float = 30.0
     n_tasks: int | None = None
+    lists_actions: bool = False
     dialect: Literal["env", "createEnv"] = "env"
 
     def __repr__(self) -> str:

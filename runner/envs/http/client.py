@@ -41,11 +41,11 @@ class Connection:
             self._headers["authorization"] = authorization
         self._client: httpx.AsyncClient | None = None
 
-    def request(self, path: str, body: bytes) -> Request:
-        """A request for ``path`` of the server with a JSON ``body``."""
+    def request(self, path: str, body: bytes | None) -> Request:
+        """A request for ``path`` of the server with a JSON ``body``, or with none."""
         return Request(self._env, self._base + path, body)
 
-    async def ask(self, path: str, body: bytes) -> Payload:
+    async def ask(self, path: str, body: bytes | None) -> Payload:
         """What the server answers to a request.
 
         Raises:
@@ -101,7 +101,7 @@ class Connection:
         return await self._exchange(client, request)
 
     async def _exchange(self, client: httpx.AsyncClient, request: Request) -> Reply:
-        async with client.stream("POST", request.url, content=request.body, headers=self._headers) as response:
+        async with client.stream(request.method, request.url, content=request.body, headers=self._headers) as response:
             if response.headers.get("content-encoding", "identity").lower() != "identity":
                 raise request.fault("was answered with a compressed body, which was not asked for", OTHER_SERVER)
             body = bytearray()

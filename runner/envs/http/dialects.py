@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
 import msgspec
+
+from runner.envs.http import admissible
 
 Place: TypeAlias = tuple[str | int, ...]
 """Where in a reply something is: keys of objects and places in lists; empty for the reply itself."""
@@ -31,7 +33,9 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
         opening: the parts of the first observation; only the last has to be there.
         done_at: the flag that ends an episode; so does ``truncated``, where there is one.
         actions_at: the list of possible actions, which is shown with each observation as BabyAI shows it.
-        actions: where the possible actions are known from: the rules, or the end of each observation.
+        actions: where the possible actions are known from: the rules, the end of each observation, or the first one,
+            which a function reads. Servers of ours tell them where nothing else does.
+        page_at: the path of what can be done on WebShop's page.
         reward: what a reward is: that of the step; of the whole episode, repeated from the success on; or all so far.
         best: where there is no embedded class, the least reward that is a success.
         sends_meaning: whether a text is sent as the command that it means, since the server would not find it in there.
@@ -53,7 +57,8 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     observation_at: Place = ("observation",)
     done_at: Place = ("done",)
     actions_at: Place | None = None
-    actions: Literal["rules", "shown"] | None = None
+    actions: Literal["rules", "shown"] | Callable[[str], list[str] | None] | None = None
+    page_at: str | None = None
     reward: Literal["step", "once", "total"] = "step"
     reward_at: Place = ("reward",)
     best: float = 1.0
@@ -83,7 +88,11 @@ _ROWS = (
         reward="once",
     ),
     Dialect(
-        name="TextCraft", embedded="runner.envs.textcraft:TextCraft", n_tasks=544, reset_body={"data_idx": Hole.TASK}
+        name="TextCraft",
+        embedded="runner.envs.textcraft:TextCraft",
+        n_tasks=544,
+        reset_body={"data_idx": Hole.TASK},
+        actions=admissible.craftings,
     ),
     Dialect(
         name="Maze",
@@ -117,6 +126,7 @@ _ROWS = (
         reset_body={"item_id": Hole.TASK},
         opening=((0,),),
         observation_at=("state",),
+        actions=admissible.counts,
         sends_meaning=True,
     ),
     Dialect(
@@ -127,6 +137,7 @@ _ROWS = (
         reset_body={"session_id": Hole.TASK},
         opening=((0,),),
         observation_at=("state",),
+        page_at="/available_actions",
     ),
     Dialect(
         name="SciWorld",

@@ -10,13 +10,14 @@ import msgspec
 
 from runner.envs.base import answer_to
 from runner.envs.http.address import ServerAddress
+from runner.envs.http.admissible import visits
 from runner.envs.http.dialects import Dialect, create_env_dialect, dialect_for
 from runner.envs.http.instance import Instance
 from runner.envs.http.replies import Payload
 from runner.envs.http.rules import count_tasks, rules_for
 from runner.envs.http.scoring import Scoring
 from runner.errors import ConfigError, EnvironmentFault
-from runner.types import Action, Chat, InvalidAction, Mode, StepResult, ToolSchema, Trajectory
+from runner.types import Action, Chat, InvalidAction, MaybeAwaitable, Mode, StepResult, ToolSchema, Trajectory
 
 MAX_REQUEST = 512 << 10
 """Bytes of a step's request; a text that needs more is no action, and is not sent."""
@@ -47,7 +48,8 @@ class HttpEnvironment:
         self._scoring = Scoring(self._dialect)
         self._lock = asyncio.Lock()
         self._running = False
-        self._observation = ""
+        self._observation = self._opening = ""
+        self._lists_actions = address.lists_actions
         self.n_tasks = address.n_tasks or count_tasks(self._dialect, mode, self._rules)
         self.task_index = 0
         self._episode_id = ""
@@ -71,6 +73,7 @@ class HttpEnvironment:
             *parts, last = self._dialect.opening
             opening = [payload.text(part) for part in parts if payload.has(part)]
             self._observation = self._shown("\n".join([*opening, payload.text(last)]), payload)
+            self._opening = self._observation
             self._running = True
             return [{"role": "user", "content": self._observation}]
 
@@ -105,11 +108,18 @@ class HttpEnvironment:
         """The environment, the task index and what the server calls the instance, e.g. ``Maze-3@17``."""
         return self._episode_id
 
-    def admissible_actions(self) -> list[str] | None:
-        """Valid action texts, or None where they are not known here."""
-        if self._dialect.actions == "shown":
-            return _listed(self._observation)
-        return self._rules.admissible_actions() if self._dialect.actions == "rules" else None
+    def admissible_actions(self) -> MaybeAwaitable[list[str] | None]:
+        """Valid action texts, or None where they are not known; the server is asked where only it knows them.
+
+        Raises:
+            EnvironmentFault: as ``reset`` does.
+        """
+        match self._dialect.actions:
+            case "shown":
+                return _listed(self._observation)
+            case "rules":
+                return self._rules.admissible_actions()
+        return self._asked_actions()
 
     def parse(self, text: str) -> Action | InvalidAction:
         """The tool call that an action text means."""
@@ -131,6 +141,19 @@ class HttpEnvironment:
             await self._instance.close()
         finally:
             await self._instance.disconnect()
+
+    async def _asked_actions(self) -> list[str] | None:
+        async with self._lock:
+            if not self._running:
+                return None
+            if self._lists_actions:
+                payload = await self._instance.look("/admissible")
+                return payload.texts(()) if payload.has(()) else None
+            if self._dialect.page_at is not None:
+                page = await self._instance.look(self._dialect.page_at)
+                bar, clickables = page.flag(("has_search_bar",)), page.texts(("clickables",))
+                return visits(self._opening, has_search_bar=bar, clickables=clickables)
+        return self._dialect.actions(self._opening) if callable(self._dialect.actions) else None
 
     def _command(self, action: Action) -> str | InvalidAction:
         """What to send for an action."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import urlencode
 
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.client import Connection
@@ -42,6 +44,8 @@ class Instance:
         self._dialect = dialect
         self._server = address.base
         self._connection = Connection(dialect.name, address)
+        self._release: Callable[[], object]
+        """Gives the lease back; called by itself when nobody has this instance any more, and only once."""
 
     async def open(self, task: int) -> None:
         """Have the server make the instance.
@@ -55,6 +59,7 @@ class Instance:
             given = payload.id(self._dialect.created_at)
             if LEASES.take(self._server, given):
                 self.id = given
+                self._release = weakref.finalize(self, LEASES.release, self._server, given)
                 return
         raise payload.fault("gave out an instance that is in use", "Play fewer episodes at the same time")
 
@@ -71,11 +76,16 @@ class Instance:
         """Take one action; raises as ``open`` does."""
         return await self._post("/step", self._addressed({"action": text}))
 
+    async def look(self, path: str) -> Payload:
+        """What a path shows of the instance; raises as ``open`` does."""
+        query = urlencode({self._dialect.id_field: self.id})
+        return await self._connection.ask(f"{self._dialect.prefix}{path}?{query}", None)
+
     async def close(self) -> None:
         """Have the server forget the instance, if it can, within ``CLOSE_S`` seconds; a failure is only logged."""
         if self.id is None:
             return
-        given, body = self.id, _encoded(self._addressed({}))
+        given, body, release = self.id, _encoded(self._addressed({})), self._release
         self.id = None
         try:
             async with asyncio.timeout(CLOSE_S):
@@ -88,7 +98,7 @@ class Instance:
         except EnvironmentFault as exc:
             logger.warning("An instance was not closed: %s", exc)
         finally:
-            LEASES.release(self._server, given)
+            release()
 
     async def disconnect(self) -> None:
         """Give the connections back; a later request takes new ones."""

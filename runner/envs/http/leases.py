@@ -15,7 +15,7 @@ class Leases:
     def __init__(self) -> None:
         """Start with none in use."""
         self._held: set[tuple[str, int | str]] = set()
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()  # garbage is collected anywhere, also while this thread takes one
 
     def take(self, server: str, instance: int | str) -> bool:
         """Whether the instance was free; it is taken now."""

@@ -14,12 +14,13 @@ from runner.text import one_line
 OTHER_SERVER = "This may be another server, or another version of it; check its port or base_url in the profile"
 SEE_LOG = "See the server's own log, and play the task again"
 
-_ADVICE = {
+ADVICE = {
     401: "The server wants a login; put it into base_url as http://USER:PASSWORD@HOST, or http://:TOKEN@HOST",
     404: OTHER_SERVER,
     405: OTHER_SERVER,
     422: OTHER_SERVER,
 }
+"""What to do about a status."""
 _LARGEST = 1e100
 _ANSWER = "ground_truth"
 """What servers call the solution of a task; a text that has it is not shown."""
@@ -53,7 +54,7 @@ def check_status(request: Request, reply: Reply) -> None:
         advice = "Redirects are not followed; put the address that it leads to into base_url"
         raise request.fault(f"was redirected (status {reply.status})", advice)
     if not 200 <= reply.status < 300:
-        advice = _ADVICE.get(reply.status, SEE_LOG)
+        advice = ADVICE.get(reply.status, SEE_LOG)
         raise request.fault(f"was answered with status {reply.status}{_said(reply)}", advice)
 
 

@@ -9,15 +9,21 @@ from runner.text import one_line
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A POST of JSON; ``url`` holds no user and password."""
+    """A POST of JSON, or a GET where there is no body; ``url`` holds no user and password."""
 
     env: str
     url: str
-    body: bytes
+    body: bytes | None = None
+
+    @property
+    def method(self) -> str:
+        """What is done at the URL."""
+        return "GET" if self.body is None else "POST"
 
     def fault(self, came_back: str, advice: str) -> EnvironmentFault:
         """The error for a request that ``came_back``, as the rest of a sentence, with what to do about it."""
-        asked = f"POST {one_line(self.url)} {one_line(self.body[:1000].decode('utf-8', 'replace'))}"
+        sent = "" if self.body is None else f" {one_line(self.body[:1000].decode('utf-8', 'replace'))}"
+        asked = f"{self.method} {one_line(self.url)}{sent}"
         return EnvironmentFault(f"{one_line(self.env, 100)}: {asked} {came_back}. {advice}")
 
 

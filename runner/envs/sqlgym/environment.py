@@ -9,10 +9,11 @@ import msgspec
 
 from runner.envs.base import EmbeddedEnvironment, StepText
 from runner.envs.grammar import Command, Grammar
+from runner.envs.labels import DataLabel
 from runner.envs.sqlgym.oracle import SQLGymOracle
 from runner.envs.sqlgym.sandbox import judge
 from runner.envs.sqlgym.schema import Schema
-from runner.envs.sqlgym.tasks import DataLabel, Split, Task, bird_folder, catalogue
+from runner.envs.sqlgym.tasks import Split, Task, bird_folder, catalogue
 from runner.types import Action, InvalidAction, Mode, StepResult
 
 _GRAMMAR = Grammar(
@@ -44,7 +45,7 @@ class SQLGym(EmbeddedEnvironment):
     """
 
     name: ClassVar[str] = "SQLGym"
-    data_label = DataLabel()
+    data_label = DataLabel("sqlgym")
 
     def __init__(self, *, mode: Mode = "strict") -> None:
         super().__init__(mode=mode)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +19,8 @@ from runner.errors import EnvironmentFault
 
 ENGINE_FAILED = "The query was stopped because the database engine failed or ran out of memory."
 _GIVE_UP_S = worker.ALARM_S + worker.GOLD_LIMIT_S + worker.ALARM_S + 20
+_running = threading.BoundedSemaphore(2 * (os.cpu_count() or 1))
+"""How many queries are run at the same time: each may keep a processor busy until it is stopped."""
 _COMMAND = (sys.executable, "-I", "-S", str(Path(worker.__file__)))
 
 
@@ -36,8 +40,15 @@ def judge(database: Database, sql: str, gold: str) -> Verdict:
     request = {"sql": sql, "gold": gold, **msgspec.structs.asdict(database)}
     done = _run(json.dumps(request).encode())  # unlike msgspec it takes lone surrogates
     match [json.loads(line) for line in done.stdout.splitlines()]:
-        case ["ready", str() as observation, bool() as solved]:
+        case ["ready", str() as observation, bool() as solved] | [
+            "ready",
+            str() as observation,
+            "known",
+            bool() as solved,
+        ]:
             return Verdict(observation, solved)
+        case ["ready", str() as observation, "known"]:
+            return Verdict(observation, solved=False)
         case ["ready"]:
             late = done.returncode == -signal.SIGALRM
             return Verdict(worker.STOPPED if late else ENGINE_FAILED, solved=False)
@@ -50,9 +61,10 @@ def judge(database: Database, sql: str, gold: str) -> Verdict:
 def _run(request: bytes) -> subprocess.CompletedProcess[bytes]:
     """Run the worker in a process group of its own: a Ctrl-C is not for it, and it ends by itself."""
     try:
-        return subprocess.run(
-            _COMMAND, input=request, capture_output=True, timeout=_GIVE_UP_S, check=False, process_group=0
-        )
+        with _running:
+            return subprocess.run(
+                _COMMAND, input=request, capture_output=True, timeout=_GIVE_UP_S, check=False, process_group=0
+            )
     except (OSError, subprocess.TimeoutExpired) as exc:
         raise EnvironmentFault(f"SQLGym could not run a query: {type(exc).__name__}") from exc
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -129,11 +129,3 @@ def _read(file: Traversable, kind: type[_T]) -> _T:
         return msgspec.json.decode(file.read_bytes(), type=kind)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise ConfigError(f"{file} cannot be read as data of SQLGym: {exc}") from exc
-
-
-class DataLabel:
-    """The label of the data that is played now; also on the class, before there is an instance."""
-
-    def __get__(self, instance: object, owner: type[Any]) -> str:
-        """Which databases they are."""
-        return "local databases" if bird_folder() is None else "BIRD"

@@ -5,14 +5,16 @@
 A query can make SQLite busy where nothing can interrupt it, such as common table expressions that double at each level
 and are unfolded before the first row, and SQLite itself may have faults. So a query has a process for itself, without
 files to write, with little memory and with an alarm that ends it. It is imported quickly, since each step starts one.
+Whatever depends on a model's rows is part of that: rows can be made that take Python hours to put into a set.
 
 The request is a JSON object with ``sql``, ``gold`` and ``script`` or ``uri``. The reply has a line of JSON for each
-part that was reached: ``"ready"`` once the database is open, the observation, and whether the query has the rows of the
-gold query.
+part that was reached: ``"ready"`` once the database is open, the observation, ``"known"`` once there are the rows of
+the gold query where they matter, and whether the query has them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import resource
@@ -30,6 +32,7 @@ MAX_ROWS = 100_000
 MAX_VALUE = 1_000_000
 """Bytes of the longest text or row, of a literal as of anything computed."""
 MEMORY = 1 << 30
+"""Bytes for the query; the gold query gets as many again, whatever the query's rows take."""
 N_SHOWN = 100
 """Characters of an observation."""
 STOPPED = f"The query was stopped because it ran for more than {TIME_LIMIT_S} s."
@@ -47,7 +50,8 @@ _NOT_WRITING = {
 _PROGRESS_STEPS = 1_000
 """How many instructions of SQLite's machine lie between two looks at the clock."""
 
-Rows = list[tuple[object, ...]]
+Row = tuple[object, ...]
+Rows = list[Row]
 
 
 class Reader:
@@ -71,18 +75,18 @@ class Reader:
         try:
             cursor = self._connection.execute(sql)
             rows: Rows = cursor.fetchmany(MAX_ROWS + 1)
+            if len(rows) > MAX_ROWS:
+                return None, TOO_MANY_ROWS
+            return rows if cursor.description else None, str(rows[: N_SHOWN + 1])
         except MemoryError:
             return None, "out of memory"
         except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as exc:
             return None, self._reason(exc)
-        if len(rows) > MAX_ROWS:
-            return None, TOO_MANY_ROWS
-        return rows if cursor.description else None, str(rows[: N_SHOWN + 1])
 
-    def gold(self, sql: str) -> Rows:
+    def gold(self, sql: str) -> set[Row]:
         """The rows of the gold query."""
         self._deadline = time.monotonic() + GOLD_LIMIT_S
-        return self._connection.execute(sql).fetchall()
+        return set(self._connection.execute(sql))
 
     def _is_late(self) -> int:
         return time.monotonic() > self._deadline
@@ -114,11 +118,28 @@ def confine() -> None:
     """Take from this process what no query needs; a limit that the system does not know is left out."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
-    for kind, limit in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0)):
-        try:
-            resource.setrlimit(kind, (limit, limit))
-        except (ValueError, OSError):
-            continue
+    for kind in (resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
+        _limit(kind, 0, 0)
+    _limit(resource.RLIMIT_AS, MEMORY, 2 * MEMORY)
+
+
+def _limit(kind: int, soft: int, hard: int) -> None:
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(kind, (soft, hard))
+
+
+def same(rows: Rows, gold: set[Row]) -> bool:
+    """Whether the rows are those of ``gold``, in any order and any number of times.
+
+    The rows are looked up in ``gold`` and not put into a set: rows of equal hash, which are easily made, would have to
+    be compared each with each.
+    """
+    missing = gold.copy()
+    for row in rows:
+        if row not in gold:
+            return False
+        missing.discard(row)
+    return not missing
 
 
 def cut(text: str) -> str:
@@ -136,7 +157,14 @@ def main() -> None:
     rows, observation = reader.answer(request["sql"])
     signal.setitimer(signal.ITIMER_REAL, GOLD_LIMIT_S + ALARM_S)  # first: from here on it is not the query's alarm
     _say(cut(observation))
-    _say(rows is not None and set(rows) == set(reader.gold(request["gold"])))
+    if rows is None:
+        _say(False)
+        return
+    _limit(resource.RLIMIT_AS, 2 * MEMORY, 2 * MEMORY)
+    gold = reader.gold(request["gold"])
+    signal.setitimer(signal.ITIMER_REAL, ALARM_S)
+    _say("known")
+    _say(same(rows, gold))
 
 
 def _say(part: str | bool) -> None:

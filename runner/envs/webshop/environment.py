@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from runner.envs.base import EmbeddedEnvironment, StepText
 from runner.envs.grammar import Command, Grammar
+from runner.envs.labels import DataLabel
 from runner.envs.webshop.catalogue import shipped_catalogue
 from runner.envs.webshop.oracle import WebShopOracle
 from runner.envs.webshop.search import shipped_index
@@ -51,7 +52,7 @@ class WebShop(EmbeddedEnvironment):
     """
 
     name: ClassVar[str] = "WebShop"
-    data_label: ClassVar[str] = "local catalogue"
+    data_label = DataLabel("webshop")
 
     def __init__(self, *, mode: Mode = "strict") -> None:
         super().__init__(mode=mode)

@@ -15,6 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from runner import __version__
 from runner.envs.base import EmbeddedEnvironment
+from runner.envs.labels import AS_PUBLISHED
 from runner.errors import RunnerError, boundary, log_failure
 from runner.serve.environments.dialects import Dialect, Read
 from runner.serve.environments.fields import Field, Values
@@ -27,9 +28,6 @@ from runner.types import Mode
 _Work: TypeAlias = Callable[[Instance], object]
 
 logger = logging.getLogger(__name__)
-
-AS_PUBLISHED = "as published"
-"""How data without a label of its own is called."""
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +89,7 @@ class EnvironmentApp:
             self._post("/reset", "Start a task", self._reset, reset),
             self._post("/step", "Take an action", self._step, (key, action)),
             self._post("/close", "Close an instance", self._close, (key,)),
+            self._get("/admissible", "What can be done now", self._admissible, (key,)),
             *(self._get(read.path, "Look at an instance", partial(self._read, read), (key,)) for read in dialect.reads),
             *(self._get(path, "The actions there are", self._list_actions, ()) for path in dialect.lists),
             *([self._get("/list_envs", "The open instances", self._list_open, ())] if dialect.lists_open else []),
@@ -154,6 +153,13 @@ class EnvironmentApp:
                 return shown(read.before, instance)
             self._check_running(instance, read.missing)
             return shown(read.reply, instance)
+
+        return await self._with(values[self._dialect.key], work)
+
+    async def _admissible(self, values: Values) -> Response:
+        def work(instance: Instance) -> object:
+            self._check_running(instance)
+            return instance.environment.admissible_actions()
 
         return await self._with(values[self._dialect.key], work)
 

@@ -1,0 +1,167 @@
+"""The command with a model: none answers, one answers, what it took, and what a pre-flight says of that."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.serve.model import ModelServer
+from tests.command import agentgym
+from tests.nats_server import NatsServer
+
+NOBODY = {"TENSORZERO_URL": "http://127.0.0.1:1", "OLLAMA_HOST": "127.0.0.1:1"}
+KEY = "sk-4f1d9c-never-to-be-seen"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ModelServer]:
+    with ModelServer(models=("small", "other"), token=KEY) as running:
+        yield running
+
+
+@pytest.fixture
+def profile(server: ModelServer, tmp_path: Path) -> str:
+    """A profile whose one endpoint wants a key, and whose model has a price."""
+    agent = {
+        "mode": "local",
+        "local_fallback": None,
+        "model": "small",
+        "endpoints": [{"url": server.url, "name": "lab", "kind": "openai", "api_key_env": "LAB_KEY"}],
+        "price": {"small": {"prompt_per_mtok": 1.0, "completion_per_mtok": 2.0}},
+    }
+    environments = {"lightweight": [{"name": "Maze"}], "moderate": [{"name": "Nowhere"}]}
+    (tmp_path / "lab.yaml").write_text(json.dumps({"id": "lab", "agent": agent, "environments": environments}))
+    return str(tmp_path / "lab.yaml")
+
+
+def played(folder: Path, done: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    (batch,) = json.loads(done)["batches"]
+    files = sorted((folder / "data" / "runs" / batch["batch_id"]).glob("*.json"))
+    return batch, [json.loads(path.read_bytes()) for path in files]
+
+
+def test_without_any_model_nothing_is_played_and_the_way_out_works(tmp_path: Path) -> None:
+    options = ("--run", "Maze", "--agent=tools", "--repeat", "2", "--model", "any", "--data-dir", "my data")
+    done = agentgym(tmp_path, *options, environ=NOBODY)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert list(tmp_path.iterdir()) == []
+    assert "gateway (http://127.0.0.1:1/v1/chat/completions, model any): no connection" in done.stderr
+    assert "start TensorZero's gateway, or set TENSORZERO_URL" in done.stderr
+    assert "start it with: ollama serve" in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last == "Without a model: agentgym-runner --run Maze --repeat 2 --data-dir 'my data' --agent oracle"
+    again = agentgym(tmp_path, *shlex.split(last)[4:], environ=NOBODY)
+    assert again.returncode == 0, again.stderr
+    assert "Played by oracle (baseline, no model)" in again.stdout
+
+
+def test_where_there_is_no_oracle_the_way_out_is_another_agent(tmp_path: Path) -> None:
+    done = agentgym(tmp_path, "--run", "gymnasium:FrozenLake-v1", environ=NOBODY)
+    assert done.returncode == 2
+    assert "agentgym-runner --run gymnasium:FrozenLake-v1 --agent random" in done.stderr
+
+
+def test_a_profile_that_names_no_model_says_so(tmp_path: Path) -> None:
+    agent = {"mode": "local", "local_fallback": None}
+    (tmp_path / "none.yaml").write_text(json.dumps({"id": "none", "agent": agent}))
+    done = agentgym(tmp_path, "--config", "none.yaml", "--run", "Maze")
+    assert done.returncode == 2
+    assert "the profile names no model to ask; set agent.api_endpoint" in done.stderr
+    looked = agentgym(tmp_path, "preflight", "--config", "none.yaml", "--env", "Maze")
+    assert looked.returncode == 1
+    assert "the profile names no model to ask" in looked.stdout
+
+
+def test_what_a_model_took_is_summed_up_and_its_key_stays_out(profile: str, tmp_path: Path) -> None:
+    options = ("--config", profile, "--run", "Maze", "--repeat", "3")
+    done = agentgym(tmp_path, *options, "--json", environ={"LAB_KEY": KEY})
+    assert done.returncode == 0, done.stderr
+    batch, episodes = played(tmp_path, done.stdout)
+    steps = [step for episode in episodes for step in episode["timesteps"]]
+    assert {(step["endpoint"], step["model"]) for step in steps} == {("lab", "small")}
+    assert batch["tokens"]["completion"] == sum(step["tokens"]["completion"] for step in steps) > 0
+    priced = sum(step["tokens"]["prompt"] + 2 * step["tokens"]["completion"] for step in steps) / 1e6
+    assert batch["cost"] == pytest.approx(priced)
+    assert batch["cost"] == pytest.approx(sum(episode["cost"] for episode in episodes))
+    other = agentgym(tmp_path, *options, "--model", "other", environ={"LAB_KEY": KEY})
+    assert "Played by react other" in other.stdout
+    assert all(text in other.stdout for text in (" in, ", " out", "latency"))
+    shown = agentgym(tmp_path, "--results").stdout
+    assert f"{batch['cost']:.4g}" in shown
+    rows = {row["model"]: row for row in json.loads(agentgym(tmp_path, "--results", "--json").stdout)["results"]}
+    assert rows["small"]["tokens"] == batch["tokens"]
+    assert (rows["small"]["cost"], rows["other"]["cost"]) == (pytest.approx(priced), None)
+    stored = b"".join(path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file())
+    assert KEY not in done.stdout + done.stderr + other.stdout + other.stderr + stored.decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--agent", "oracle", "--model", "small"), "The agent oracle asks no model"),
+        (("--model", "sm\x1ball"), "is no name of a model"),
+        (("--model", ""), "is no name of a model"),
+    ],
+)
+def test_models_that_cannot_be_asked_are_refused(
+    profile: str, tmp_path: Path, options: tuple[str, ...], said: str
+) -> None:
+    done = agentgym(tmp_path, "--config", profile, "--run", "Maze", *options)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "\x1b" not in done.stderr
+
+
+def test_a_dry_run_plays_a_round_with_the_model_or_says_why_not(profile: str, tmp_path: Path) -> None:
+    options = ("--config", profile, "--run", "Maze", "--dry-run", "--json")
+    well = agentgym(tmp_path, *options, environ={"LAB_KEY": KEY})
+    assert well.returncode == 0, well.stdout
+    checks = json.loads(well.stdout)["checks"]
+    assert [check["what"] for check in checks] == ["state directory", "model lab", "Maze with react"]
+    unwell = agentgym(tmp_path, *options, environ={"LAB_KEY": "another-key-than-it"})
+    assert unwell.returncode == 1
+    *_, model = json.loads(unwell.stdout)["checks"]
+    assert (model["what"], model["ok"]) == ("model lab", False)
+    assert "put a valid key into the variable LAB_KEY" in model["detail"]
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_preflight_names_what_is_not_well_and_what_to_do(profile: str, tmp_path: Path) -> None:
+    with NatsServer(tmp_path / "bus") as bus:
+        environ = {"LAB_KEY": KEY, "NATS_URL": bus.url}
+        well = agentgym(tmp_path, "preflight", "--config", profile, "--json", environ=environ)
+    assert well.returncode == 0, well.stdout
+    rows = {row["name"]: row for row in json.loads(well.stdout)["rows"]}
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "lab": "ok",
+        "Maze": "ok",
+        "Nowhere": "warn",
+        "": "ok",
+        "own broker": "ok",
+        "egress": "ok",
+    }
+    assert (rows["Nowhere"]["cause"], "install a package" in rows["Nowhere"]["hint"]) == ("not installed", True)
+    options = ("preflight", "--config", profile, "--data-dir", "/proc/nothing", "--agent", "oracle")
+    unwell = agentgym(tmp_path, *options, environ={"NATS_URL": "nats://127.0.0.1:1"})
+    assert unwell.returncode == 1
+    told = unwell.stdout
+    assert all(text in told for text in ("cannot be written", "--data-dir", "the events wait in the outbox"))
+    assert "model lab" not in told
+    assert "A run would fail" in told
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_preflight_of_one_environment_is_about_that_one(profile: str, tmp_path: Path) -> None:
+    one = agentgym(tmp_path, "preflight", "--config", profile, "--agent", "oracle", "--env", "mAZE")
+    assert (one.returncode, "Nowhere" in one.stdout) == (0, False)
+    none = agentgym(tmp_path, "preflight", "--config", profile, "--agent", "oracle", "--env", "gymnasium:FrozenLake-v1")
+    assert none.returncode == 1
+    assert "has no oracle" in none.stdout
+    for option in ("--env", "--agent"):
+        unknown = agentgym(tmp_path, "preflight", "--config", profile, option, "Mase")
+        assert (unknown.returncode, unknown.stdout) == (2, "")

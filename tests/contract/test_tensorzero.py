@@ -1,0 +1,100 @@
+"""The command plays through TensorZero's own gateway, whose provider is the test endpoint, and without it goes on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.serve.model import ModelServer
+from tests.command import COMMAND, ENVIRON, agentgym
+from tests.tensorzero_gateway import Gateway
+
+MODEL, FALLBACK = "qwen35_9b", "qwen3:8b"
+"""Of the default profile, which is used as it is."""
+OPTIONS = ("--run", "Wordle", "--json", "--repeat")
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[ModelServer]:
+    """Behind the gateway, and also in Ollama's place."""
+    with ModelServer(models=(MODEL, FALLBACK)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def gateway(provider: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with Gateway(tmp_path_factory.mktemp("gateway"), f"{provider.url}/v1", (MODEL,)) as running:
+        yield running
+
+
+def variables(gateway: Gateway, fallback: str) -> dict[str, str]:
+    return {"TENSORZERO_URL": gateway.origin, "OLLAMA_HOST": fallback}
+
+
+def steps_of(folder: Path, batch: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """The timesteps of each episode, in the order they were played."""
+    files = sorted((folder / "data" / "runs" / batch["batch_id"]).glob("*.json"))
+    episodes = [json.loads(path.read_bytes()) for path in files]
+    assert {episode["model"] for episode in episodes} == {MODEL}
+    return [episode["timesteps"] for episode in episodes]
+
+
+def test_the_default_profile_plays_through_the_gateway(gateway: Gateway, tmp_path: Path) -> None:
+    environ = variables(gateway, "127.0.0.1:1")
+    done = agentgym(tmp_path, *OPTIONS, "20", environ=environ)
+    assert done.returncode == 0, done.stderr
+    assert "ollama (ollama, http://127.0.0.1:1" in done.stderr
+    (batch,) = json.loads(done.stdout)["batches"]
+    assert (batch["agent"], batch["model"], batch["baseline"]) == ("react", MODEL, False)
+    assert batch["outcomes"] == {"success": 20}
+    steps = [step for episode in steps_of(tmp_path, batch) for step in episode]
+    assert {(step["endpoint"], step["model"], tuple(step["warnings"])) for step in steps} == {("gateway", MODEL, ())}
+    assert all(step["tokens"]["prompt"] and step["tokens"]["completion"] for step in steps)
+    assert batch["answers"] == {f"gateway: {MODEL}": len(steps)}
+    assert batch["tokens"]["prompt"] == sum(step["tokens"]["prompt"] for step in steps)
+    assert batch["latency_s"] > 0
+    (row,) = json.loads(agentgym(tmp_path, "--results", "--json").stdout)["results"]
+    assert (row["model"], row["tokens"]["prompt"], row["n_success"]) == (MODEL, batch["tokens"]["prompt"], 20)
+    assert row["latency_s"] == pytest.approx(batch["latency_s"])
+
+
+def test_a_gateway_that_is_killed_costs_no_episode(gateway: Gateway, provider: ModelServer, tmp_path: Path) -> None:
+    command = [COMMAND, *OPTIONS, "12"]
+    environ = ENVIRON | variables(gateway, provider.url)
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as run:
+        assert run.stderr is not None
+        assert next(line for line in run.stderr if "task 1 " in line)
+        gateway.kill()
+        stdout, stderr = run.communicate(timeout=60)
+    gateway.start()
+    assert run.returncode == 0, stderr
+    (batch,) = json.loads(stdout)["batches"]
+    assert batch["outcomes"] == {"success": 12}
+    assert "answers came from more than one model" in stderr
+    steps = [step for episode in steps_of(tmp_path, batch) for step in episode]
+    first = next(number for number, step in enumerate(steps) if step["endpoint"] == "ollama")
+    before, after = steps[:first], steps[first:]
+    assert {(step["endpoint"], tuple(step["warnings"])) for step in before} == {("gateway", ())}
+    assert {(step["endpoint"], step["model"]) for step in after} == {("ollama", FALLBACK)}
+    assert all(len(step["warnings"]) == 1 and step["warnings"][0].startswith("gateway: ") for step in after)
+    assert all(step["tokens"]["prompt"] for step in after)
+
+
+def test_preflight_says_what_is_asked_for_and_where(gateway: Gateway, tmp_path: Path) -> None:
+    environ = variables(gateway, "127.0.0.1:1")
+    done = agentgym(tmp_path, "preflight", "--env", "Wordle", "--json", environ=environ)
+    assert done.returncode == 0, done.stderr
+    rows = {row["name"]: row for row in json.loads(done.stdout)["rows"]}
+    asked = f"tensorzero, asked for tensorzero::model_name::{MODEL} at {gateway.origin}/openai/v1/chat/completions"
+    assert (rows["gateway"]["state"], rows["gateway"]["detail"]) == ("ok", asked)
+    assert (rows["ollama"]["state"], rows["ollama"]["hint"]) == ("warn", "start it with: ollama serve")
+    unknown = agentgym(tmp_path, "preflight", "--model", "unheard-of", environ=environ)
+    assert unknown.returncode == 1
+    assert "add [models.unheard-of] to the gateway's configuration" in unknown.stdout

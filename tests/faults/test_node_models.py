@@ -1,0 +1,86 @@
+"""A node and its models: they are told of, a run without any is refused, and one that loses them is resumed later."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ulid import ULID
+
+from runner.serve.model import ModelServer
+from tests.node_process import NodeProcess, environ
+
+pytestmark = pytest.mark.timeout(120)
+
+MODELS = ("qwen3:8b",)
+
+
+@pytest.fixture
+def ollama() -> Iterator[ModelServer]:
+    """A model in Ollama's place that is not there yet, but keeps its port."""
+    server = ModelServer(models=MODELS)
+    with server:
+        pass
+    yield server
+    server.stop()
+
+
+async def test_a_model_comes_goes_and_comes_back(ollama: ModelServer, tmp_path: Path) -> None:
+    env = environ(TENSORZERO_URL="http://127.0.0.1:1", OLLAMA_HOST=ollama.url)
+    with NodeProcess(tmp_path / "data", env=env) as node:
+        async with await node.connect() as connection:
+            first, waiting = str(ULID()), str(ULID())
+            asked = {"batch_id": first, "envs": ["Maze"]}
+            error = (await node.reply(connection, "start", **asked))["error"]
+            assert error["code"] == "no_model"
+            assert "no model answers: gateway: no connection" in error["message"]
+            assert "ollama: start it with: ollama serve; or choose an agent that asks no model" in error["hint"]
+            listed = await node.request(connection, "list")
+            assert (listed["batches"], listed["models"]) == ([], ["qwen35_9b", "qwen3:8b"])
+
+            await asyncio.to_thread(ollama.start)
+            (started,) = await node.request(connection, "start", **asked)
+            assert (started["agent"], started["model"]) == ("react", "qwen35_9b")
+            await node.until(connection, first, "completed", n_done=1)
+            (gateway,) = (
+                item
+                for item in (await node.request(connection, "health"))["items"]
+                if item["kind"] == "model.health" and item["endpoint"] == "gateway"
+            )
+            assert (gateway["status"], gateway["model"]) == ("down", "qwen35_9b")
+            assert "TENSORZERO_URL" in gateway["hint"]
+
+            running = str(ULID())
+            await node.request(connection, "start", batch_id=running, envs=["BabyAI"], agent="oracle", repeat=5000)
+            wanted = {"batch_id": waiting, "envs": ["Maze"], "model": "qwen3:8b"}
+            await node.request(connection, "start", **wanted)
+            await asyncio.to_thread(ollama.stop)
+            await node.request(connection, "cancel", batch_id=running)
+            batch = await node.until(connection, waiting, "interrupted")
+            assert (batch["n_done"], batch["model"]) == (0, "qwen3:8b")
+            log = (tmp_path / "data" / "logs" / "runner.log").read_text()
+            assert "a batch cannot be played: NoModel: no model answers: gateway: no connection" in log
+            refused = await node.reply(connection, "start", **wanted, resume=True)
+            assert refused["error"]["code"] == "no_model"
+
+            await asyncio.to_thread(ollama.start)
+            await node.request(connection, "start", **wanted, resume=True)
+            await node.until(connection, waiting, "completed", n_done=1)
+    (path,) = (tmp_path / "data" / "runs" / first).glob("*.json")
+    episode = json.loads(path.read_bytes())
+    assert (episode["agent"], episode["model"], episode["outcome"]) == ("react", "qwen35_9b", "success")
+    assert all(step["endpoint"] == "ollama" and step["warnings"] for step in episode["timesteps"])
+
+
+async def test_only_models_of_the_profile_are_asked_and_only_by_agents_that_ask(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", env=environ(OLLAMA_HOST="127.0.0.1:1")) as node:
+        async with await node.connect() as connection:
+            refused = await node.reply(connection, "start", batch_id=str(ULID()), envs=["Maze"], model="unheard-of")
+            assert refused["error"]["code"] == "unknown_model"
+            asked = {"envs": ["Maze"], "agent": "oracle", "model": "qwen3:8b"}
+            refused = await node.reply(connection, "start", batch_id=str(ULID()), **asked)
+            assert refused["error"]["code"] == "refused"
+            assert "asks no model" in refused["error"]["message"]

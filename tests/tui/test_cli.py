@@ -1,0 +1,37 @@
+"""What the command says before there is a console."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentgym_tui import cli, terminal
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "said"),
+    [
+        ("launch", ["--config", "nope"], "There is no profile named nope"),
+        ("watch", ["--config", "\x1b[2J"], "'␛[2J' is no profile name"),
+        ("launch", ["--node", "a b"], "--node: expected a name of 1 to 64 letters"),
+    ],
+)
+def test_a_wrong_profile_or_name_is_refused_before_there_is_a_console(
+    command: str, options: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(terminal, "refusal", lambda _: None)
+    assert cli.main([command, *options]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"agentgym-tui: {said}")
+    assert err.count("\n") == 1
+    assert "\x1b" not in err
+
+
+def test_without_such_an_option_no_profile_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "field-runner-4090.yaml").write_text("no: [profile")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(terminal, "refusal", lambda _: None)
+    monkeypatch.setattr(cli, "_show", lambda session: len(session.store.nodes))
+    assert cli.main(["launch", "--data-dir", str(tmp_path)]) == 0
