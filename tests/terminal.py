@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
+import re
 import signal
 import subprocess
 import termios
@@ -28,6 +29,9 @@ AT_FIRST: Final = frozenset({7, 25})
 _POLL_S = 0.1
 """How often a condition that is not about the screen is looked at."""
 
+_LEFT_OUT = re.compile(rb"\x1b\[(?:[0-9;]*m|<u)")
+"""Colours, which nobody looks at and which are most of what comes, and what pyte does not know and would print."""
+
 _PRIVATE = 5
 """pyte keeps the private modes shifted by this many bits."""
 
@@ -36,6 +40,21 @@ class _Screen(pyte.Screen):
     """pyte's screen with the one thing it lacks: the alternate screen."""
 
     _main: tuple[Any, Any] | None = None
+    _rows: tuple[str, ...] = ()
+
+    def rows(self) -> tuple[str, ...]:
+        """The lines without the spaces at their ends; those where nothing was drawn are as they were."""
+        if len(self._rows) != self.lines:
+            self._rows = ("",) * self.lines
+            self.dirty.update(range(self.lines))
+        if self.dirty:
+            self._rows = tuple(self._row(y) if y in self.dirty else row for y, row in enumerate(self._rows))
+            self.dirty.clear()
+        return self._rows
+
+    def _row(self, y: int) -> str:
+        line = self.buffer[y]
+        return "".join(line[x].data for x in range(self.columns)).rstrip()
 
     def set_mode(self, *modes: int, **kwargs: Any) -> None:  # noqa: ANN401
         if kwargs.get("private") and ALTERNATE_SCREEN in modes and self._main is None:
@@ -111,8 +130,8 @@ class Terminal:
         """The rows of the screen, without the spaces at their ends."""
         with self._news:
             fresh, self._n_drawn = bytes(self._raw[self._n_drawn :]), len(self._raw)
-            self._stream.feed(fresh.replace(b"\x1b[<u", b""))  # unknown to pyte, which would print a part of it
-            return [line.rstrip() for line in self._screen.display]
+            self._stream.feed(_LEFT_OUT.sub(b"", fresh))
+            return list(self._screen.rows())
 
     @property
     def text(self) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from runner.serve.host import Site
 
 THREADS = 16
-"""How many environments work at the same time, over all that are served."""
+"""How many instances of one environment work at the same time; others of it wait, those of another do not."""
 
 
 def main_serve(argv: Sequence[str]) -> int:
@@ -96,9 +96,11 @@ def _serve(ports: dict[str, int], given: argparse.Namespace) -> None:
     mode: Mode = "compat" if given.compat else "strict"
     hosts = [given.host, *given.allow_host]
     keep_output()
-    executor = ThreadPoolExecutor(THREADS, "environment")
+    executors: list[ThreadPoolExecutor] = []
 
     def site(name: str, at: int) -> Site:
+        executor = ThreadPoolExecutor(THREADS, name)
+        executors.append(executor)
         app = environment_app(name, mode=mode, max_open=given.max_open, idle_s=given.idle_sec, executor=executor)
         guard = guarded(app.application(), token=token, allowed_hosts=hosts)
         return Site(guard, given.host, at, app.served.about)
@@ -106,4 +108,5 @@ def _serve(ports: dict[str, int], given: argparse.Namespace) -> None:
     try:
         run_apps([site(name, at) for name, at in ports.items()], say=say)
     finally:
-        executor.shutdown(wait=False, cancel_futures=True)
+        for executor in executors:
+            executor.shutdown(wait=False, cancel_futures=True)

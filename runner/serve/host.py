@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 import re
+import resource
 import signal
 import socket
 import stat
@@ -15,8 +16,10 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from runner.errors import ConfigError
 from runner.serve.guard import MAX_BODY, guarded, is_loopback
@@ -30,6 +33,13 @@ STOP_S = 2
 """Seconds that running requests have to finish once the server stops."""
 IDLE_S = 120
 """Seconds after which an unused connection is closed; longer than most turns of a model."""
+
+HEAD_S = 10.0
+"""Seconds that a client has for the head of a request, from its connection or from the head's first byte on."""
+MAX_CONNECTIONS = 512
+"""Of one site; further ones are closed at once."""
+_OTHER_FILES = 256
+"""What a process has open beside its connections."""
 
 _TOKEN = re.compile(r"[\x21-\x7e]{16,512}")
 _MAX_TOKEN_FILE = 4096
@@ -85,6 +95,7 @@ def run_apps(sites: Sequence[Site], *, say: Say) -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
+        _allow_files(len(sites) * MAX_CONNECTIONS + _OTHER_FILES)
         await serve_apps(sites, say=say, stop=stop)
 
     asyncio.run(run())
@@ -115,6 +126,38 @@ async def serve_apps(sites: Sequence[Site], *, say: Say, stop: asyncio.Event) ->
                 server.should_exit = True
 
 
+class _Protocol(H11Protocol):
+    """Keeps no connection whose client does not send the head of a request, and not too many of the others."""
+
+    _due: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
+        super().connection_made(transport)
+        if len(self.connections) > MAX_CONNECTIONS:
+            transport.abort()
+        else:
+            self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            self._stop_waiting()
+        elif self._due is None:
+            self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        self._due = self.loop.call_later(HEAD_S, self.transport.abort)
+
+    def _stop_waiting(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+
+
 class _Server(uvicorn.Server):
     """Leaves signals to whoever runs it, as several of them share a process, and says when it answers."""
 
@@ -123,7 +166,7 @@ class _Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 loop="asyncio",
-                http="h11",
+                http=_Protocol,
                 ws="none",
                 log_config=None,
                 access_log=False,
@@ -155,6 +198,14 @@ def _silence() -> None:
     """What clients do wrong is answered to them; it is nothing to be printed here."""
     library = logging.getLogger("uvicorn")
     library.handlers, library.propagate = [logging.NullHandler()], False
+
+
+def _allow_files(wanted: int) -> None:
+    """Have as many files and connections open as are wanted, or as the system lets this process have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _listener(host: str, port: int) -> socket.socket:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import socket
@@ -17,9 +18,10 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from runner.cli.serve import main_serve
+from runner.cli.serve import THREADS, main_serve
 from runner.envs.maze import Maze
 from runner.errors import ConfigError
+from runner.serve import host
 from runner.serve.environments import DIALECTS, EnvironmentApp
 from runner.serve.environments.pool import Pool
 from runner.serve.host import guarded
@@ -181,6 +183,68 @@ def test_a_client_that_says_nothing_keeps_nobody_waiting(maze: str) -> None:
         assert silent.fileno() >= 0
 
 
+HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + TOKEN.encode()
+
+
+def connected(url: str) -> socket.socket:
+    parts = urlsplit(url)
+    return socket.create_connection((parts.hostname, parts.port), timeout=20)
+
+
+def answers(connection: socket.socket) -> bool:
+    """Whether a greeting is asked for and comes."""
+    connection.sendall(HEAD + b"\r\n\r\n")
+    reply = b""
+    while not reply.endswith(b'published)"') and (chunk := connection.recv(65536)):
+        reply += chunk
+    return reply.startswith(b"HTTP/1.1 200 ")
+
+
+def closed(connection: socket.socket) -> bool:
+    """Waits until the server has sent all that it will; an answer is read on the way."""
+    with contextlib.suppress(ConnectionResetError):
+        while connection.recv(65536):
+            """Its answer."""
+    return True
+
+
+def test_a_head_that_does_not_come_ends_the_connection(maze: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "HEAD_S", 0.3)
+    with closing(connected(maze)) as silent, closing(connected(maze)) as half, closing(connected(maze)) as second:
+        half.sendall(HEAD)
+        assert answers(second)
+        second.sendall(HEAD)
+        assert closed(silent)
+        assert closed(half)
+        assert closed(second)
+
+
+def test_a_connection_between_requests_and_one_that_waits_for_its_answer_are_kept(
+    gated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with httpx.Client(base_url=gated, timeout=60) as http, ThreadPoolExecutor(1) as thread:
+        here = started(http)
+        monkeypatch.setattr(host, "HEAD_S", 0.1)
+        with closing(connected(gated)) as silent, closing(connected(gated)) as kept:
+            assert answers(kept)
+            step = thread.submit(http.post, "/maze/step", json={**here, "action": "move right"})
+            assert Gated.entered.acquire(timeout=20)
+            assert closed(silent)
+            Gated.turn.release()
+            assert step.result().is_success
+            assert answers(kept)
+
+
+def test_connections_beyond_a_number_are_closed_at_once(maze: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "MAX_CONNECTIONS", 2)
+    with closing(connected(maze)) as first, closing(connected(maze)) as other:
+        assert answers(first)
+        assert answers(other)
+        with closing(connected(maze)) as third:
+            assert closed(third)
+        assert answers(first)
+
+
 @contextmanager
 def command(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
@@ -218,6 +282,33 @@ async def test_a_signal_in_the_middle_of_a_step_ends_the_server_in_time(tmp_path
                 (outcome,) = await asyncio.gather(step, return_exceptions=True)
         assert (process.returncode, said, warned) == (0, "", "")
         assert isinstance(outcome, httpx.Response | httpx.HTTPError)
+
+
+async def test_slow_steps_of_one_environment_do_not_hold_up_another(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        ports = {"SQLGym": one.getsockname()[1], "Wordle": two.getsockname()[1]}
+    listed = ", ".join(f"{{name: {name}, port: {at}}}" for name, at in ports.items())
+    (tmp_path / "p.yaml").write_text(f"id: p\nenvironments:\n  lightweight: [{listed}]\n")
+    with command(tmp_path, "--all", "--config", str(tmp_path / "p.yaml")) as process:
+        assert process.stdout
+        for _ in ports:
+            await asyncio.to_thread(process.stdout.readline)
+        sqlgym, wordle = (f"http://127.0.0.1:{at}" for at in ports.values())
+        async with httpx.AsyncClient(timeout=60) as http, asyncio.TaskGroup() as tasks:
+            here_too = [(await http.post(f"{sqlgym}/create")).json() for _ in range(THREADS + 8)]
+            for each in here_too:
+                await http.post(f"{sqlgym}/reset", json={"env_idx": each, "item_id": 0})
+            bombs = [{"env_idx": each, "action": BOMB} for each in here_too]
+            steps = [tasks.create_task(http.post(f"{sqlgym}/step", json=bomb)) for bomb in bombs]
+            while not has_child(process.pid):  # noqa: ASYNC110 - it is in another process
+                await asyncio.sleep(0.01)
+            await http.get(f"{sqlgym}/health")
+            here = (await http.post(f"{wordle}/wordle/create")).json()
+            assert (await http.post(f"{wordle}/wordle/reset", json={**here, "seed": 0})).is_success
+            n_done = sum(step.done() for step in steps)
+            for step in steps:
+                step.cancel()
+        assert n_done < 8  # those that would have been in the way
 
 
 def has_child(pid: int) -> bool:
