@@ -32,11 +32,8 @@ class Player(NamedTuple):
 
 
 def default_player(store: RunStore) -> Player:
-    """The first agent that asks a model, if one answers; else the oracle."""
-    trouble = model_trouble(store)
-    if trouble:
-        return Player(FALLBACK, None, trouble)
-    return Player(_model_agents(store)[0], None, "")
+    """The first agent that asks a model, also where none answers: no other one steps in unasked."""
+    return Player(next(iter(_model_agents(store)), FALLBACK), None, model_trouble(store))
 
 
 def model_trouble(store: RunStore) -> str:
@@ -124,11 +121,10 @@ class Orders:
             return Player(self.last.agent, self.last.model, "")
         return default_player(self._session.store)
 
-    def once(self, envs: Sequence[str]) -> tuple[StartArgs, str]:
-        """Each environment once, and why no model plays, hostile text."""
+    def once(self, envs: Sequence[str]) -> StartArgs:
+        """Each environment once."""
         player = self.player()
-        args = StartArgs(batch_id=self.new_id(), envs=list(envs), agent=player.agent, model=player.model)
-        return args, player.trouble
+        return StartArgs(batch_id=self.new_id(), envs=list(envs), agent=player.agent, model=player.model)
 
     def again(self) -> StartArgs:
         """What was started last, as a new run."""

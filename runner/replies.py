@@ -110,13 +110,14 @@ def check_details(value: object) -> dict[str, Any]:
 
 
 async def resolve(environment: Environment, action: Action, schemas: list[ToolSchema]) -> tuple[Action, bool]:
-    """The action with the tool calls that its text means, and whether it is one the environment knows.
+    """The action with the tool calls that its text means, and whether what is played of it is one of the environment's.
 
     Raises:
         EnvironmentFault: naming what its parser returned instead.
     """
     if action.tool_calls:
-        return action, all(_fits(call.name, call.arguments, schemas) for call in action.tool_calls)
+        first = action.tool_calls[0]  # the others are answered with "Not executed"
+        return action, _fits(first.name, first.arguments, schemas)
     reply = environment.parse(action.text or "")
     parsed: object = await reply if pending(reply) else reply
     if isinstance(parsed, Action) and _is_storable(parsed):

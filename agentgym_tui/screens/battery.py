@@ -60,12 +60,11 @@ class Battery(DialogScreen[list[str]]):
     def _about(self, width: int) -> list[Line]:
         if not self._tiers:
             return [[Cell(own("The node has not said yet which environments it has."), "warn")]]
+        if self._player.trouble:
+            rows = wrapped(told_rows(self._player.trouble), width, 2)
+            return [[Cell(own("Choose a tier, and then who plays it."))], *([Cell(row, "warn")] for row in rows)]
         agent = f"{self._player.agent} {self._player.model or ''}".strip()
-        told: list[Line] = [
-            [Cell(line(agent, 60), "head"), Cell(own(" plays each environment once, one after the other."))]
-        ]
-        told += [[Cell(row, "warn")] for row in wrapped(told_rows(self._player.trouble), width, 2)]
-        return told
+        return [[Cell(line(agent, 60), "head"), Cell(own(" plays each environment once, one after the other."))]]
 
     def _left_out(self, width: int) -> list[Line]:
         """Of the tier of the cursor; and all its environments where its line has no room for them."""

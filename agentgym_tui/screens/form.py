@@ -59,8 +59,8 @@ class RunForm(DialogScreen[StartArgs]):
         player = orders.player()
         chosen = {number for number, env in enumerate(self._known) if env in envs}
         self._envs = CheckList([line(env) for env in self._known], chosen, id="envs")
-        agent = self._agents.index(player.agent) if player.agent in self._agents else self._agents.index(FALLBACK)
-        self._agent = OneOf([line(each) for each in self._agents], agent, id="agent")
+        agent = FALLBACK if player.trouble or player.agent not in self._agents else player.agent
+        self._agent = OneOf([line(each) for each in self._agents], self._agents.index(agent), id="agent")
         self._model = OneOf(self._model_names(), id="model")
         self._texts = texts_of(orders.last)
         self._errors: Mapping[str, Safe] = {}

@@ -10,7 +10,7 @@ from textual.screen import Screen
 
 from agentgym_tui.clean import Safe, join, line, message, own
 from agentgym_tui.keymap import bindings
-from agentgym_tui.orders import MAX_TOLD, Orders, refusal_text, targets, waiting
+from agentgym_tui.orders import Orders, refusal_text, targets, waiting
 from agentgym_tui.sessions.session import ControlFailed, Session
 from agentgym_tui.store.state import BatchRun, Episode
 from agentgym_tui.telling import tell
@@ -61,10 +61,9 @@ class RunScreen(Screen[None]):
         """Choose what to play."""
         from agentgym_tui.screens.form import RunForm
 
-        if self._refused():
-            return
-        chosen = list(envs) or [env for env in [self.selected()] if env]
-        self.app.push_screen(RunForm(self.session, self.orders, chosen), self._chosen)
+        if not self._refused():
+            chosen = list(envs) or [env for env in [self.selected()] if env]
+            self.app.push_screen(RunForm(self.session, self.orders, chosen), self._chosen)
 
     def action_run_battery(self) -> None:
         """Choose a tier to play."""
@@ -126,8 +125,11 @@ class RunScreen(Screen[None]):
         return bool(self.session.read_only)
 
     def _play_once(self, envs: list[str]) -> None:
-        args, trouble = self.orders.once(envs)
-        self._order(self._start(args, trouble))
+        """Play, if a model can; else the form says why none does, and who plays without one."""
+        if self.orders.player().trouble:
+            self.action_run_form(*envs)
+        else:
+            self._order(self._start(self.orders.once(envs)))
 
     def _tier_chosen(self, envs: list[str] | None) -> None:
         if envs:
@@ -159,14 +161,13 @@ class RunScreen(Screen[None]):
         except ControlFailed as exc:
             self.tell(refusal_text(exc), failed=True)
 
-    async def _start(self, args: StartArgs, trouble: str = "") -> None:
+    async def _start(self, args: StartArgs) -> None:
         await self.orders.start(args)
         who = line(f"{args.agent} {args.model}" if args.model else args.agent or "?", 60)
-        because = [own("\n"), message(trouble.partition(":")[0], MAX_TOLD)] if trouble else []  # the form says it all
         n_episodes = len(args.envs) * args.repeat * args.attempts
         what = own("" if n_episodes == 1 else f", {quantity(n_episodes)} episodes")
         envs = line(", ".join(args.envs[:4]) + ", …" * (len(args.envs) > 4), 120)
-        self.tell(join([who, own(" plays "), envs, what, *because]))
+        self.tell(join([who, own(" plays "), envs, what]))
         self.started(args)
 
     async def _pause(self, batch: BatchRun) -> None:

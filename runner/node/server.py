@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shlex
 import shutil
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 READY_S = 60.0
 """Seconds for a server to answer; some read much data first."""
+WRONG_S = 10.0
+"""Seconds for what answers to become this environment's server; some answer with errors while they read."""
 POLL_S = 0.1
 STOP_S = keeper.GRACE_S + 2.0
 DRAIN_S = 1.0
@@ -148,24 +151,32 @@ class Server:
         output = cast(IO[bytes], process.stdout)
         drain = threading.Thread(target=self._log.drain, args=(output,), name="server log", daemon=True)
         drain.start()
-        late = not self._answers(process) and process.poll() is None
-        if late:
+        given_up = self._watch(process)
+        if given_up:
             self._let_go()
         code = process.wait()
         self._let_go()
         drain.join(DRAIN_S)
-        ending = f"it did not answer within {READY_S:g} s" if late else f"it ended with exit code {code}"
+        ending = given_up or f"it ended with exit code {code}"
         return f"{ending}; its last words: {self._log.last_words} (see {self._log.path})"
 
-    def _answers(self, process: subprocess.Popen[bytes]) -> bool:
-        deadline = time.monotonic() + READY_S
-        while time.monotonic() < deadline and process.poll() is None and not self._unwanted.wait(POLL_S):
+    def _watch(self, process: subprocess.Popen[bytes]) -> str | None:
+        """Wait until it answers; returns why it is given up, None where it answered, ended or is not wanted."""
+        started, wrong_since, cause = time.monotonic(), math.inf, "it was not asked"
+        while process.poll() is None and not self._unwanted.wait(POLL_S):
+            now = time.monotonic()
+            if now - started > READY_S:
+                return f"it did not answer as it should within {READY_S:g} s: {cause}"
+            if now - wrong_since > WRONG_S:
+                return f"it is no server of this environment: {cause}"
             state = self._state()
             if state.usable:
                 self._become("running", None)
-                return True
-            self.cause = f"it is starting: {state.cause}"
-        return False
+                return None
+            cause = state.cause or "it is not well"
+            wrong_since = min(wrong_since, now) if state.status == "wrong" else math.inf
+            self.cause = f"it is starting: {cause}"
+        return None
 
 
 def child_environ(environ: Mapping[str, str]) -> dict[str, str]:

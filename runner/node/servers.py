@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from runner.config import EnvironmentEntry, Profile
@@ -14,6 +15,7 @@ from runner.errors import ConfigError, boundary, log_failure
 from runner.events.control import ServerInfo
 from runner.node.server import READY_S, Server
 from runner.node.server_log import log_name
+from runner.text import mask, one_line
 from runner.transport import entry_of
 
 logger = logging.getLogger(__name__)
@@ -31,16 +33,18 @@ class Servers:
         self._logs = logs
         self._guard = threading.Lock()
         self._servers: dict[str, Server] = {}
+        self._refused: dict[str, str] = {}
+        """Why a server of the profile could not even begin."""
         self._closed = False
         self._n_changes = itertools.count(1)
         self.n_changes = 0
         """How often the status of a server was another; who sees it grow looks at the servers anew."""
 
     def autostart(self) -> None:
-        """Begin to start what the profile says; what cannot be is logged."""
+        """Begin to start what the profile says; what cannot be is logged, and is the cause of its environment."""
         for _, entry in self._profile.listed():
             if entry.autostart:
-                with boundary(log_failure(logger, f"starting the server of {entry.name}")):
+                with boundary(partial(self._not_begun, entry.name)):
                     self.start(entry.name)
 
     def start(self, env: str) -> ServerInfo:
@@ -89,7 +93,8 @@ class Servers:
     def cause(self, env: str) -> str | None:
         """Why the server of an environment does not run although it was started, None where there is nothing to say."""
         server = self._servers.get(env.casefold())
-        return None if server is None or server.cause is None else f"its server: {server.cause}"
+        cause = self._refused.get(env.casefold()) if server is None else server.cause
+        return None if cause is None else f"its server: {cause}"
 
     def wait_for(self, env: str, given_up: Callable[[], bool]) -> None:
         """Wait for a server that is being started, as it would be missed otherwise."""
@@ -98,6 +103,11 @@ class Servers:
         while server is not None and not given_up() and time.monotonic() < deadline:
             if server.wait(WAIT_S):
                 return
+
+    def _not_begun(self, env: str, problem: BaseException) -> None:
+        log_failure(logger, f"starting the server of {env}")(problem)
+        self._refused[env.casefold()] = f"it was not started: {one_line(mask(str(problem)))}"
+        self._note_change()
 
     def _note_change(self) -> None:
         self.n_changes = next(self._n_changes)

@@ -6,6 +6,7 @@ TextCraft's task numbers are not ours, so they are translated.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -146,6 +147,8 @@ def test_sqlgym(urls: dict[str, str]) -> None:
 
 def test_textcraft(urls: dict[str, str]) -> None:
     goals = shipped_table().goals
+    ours: dict[str, str] = {}
+    n_compared: list[str] = []
 
     def special(replay: Replay, exchange: Recorded) -> bool:
         path = exchange.path.partition("?")[0]
@@ -157,12 +160,31 @@ def test_textcraft(urls: dict[str, str]) -> None:
         told = exchange.received.get("observation") if isinstance(exchange.received, dict) else exchange.received
         if not (isinstance(told, str) and told.startswith("Crafting commands:")):
             return False
+        here = exchange.sent.get("id", exchange.path.partition("id=")[2])
+        goal = told.rpartition("Goal: craft ")[2].removesuffix(".")
         if path == "/reset" and exchange.note not in ("negative", "huge"):
-            goal = told.rpartition("Goal: craft ")[2].removesuffix(".").replace(" ", "_")
-            translated = {**exchange.sent, "data_idx": goals.index(goal)}
+            translated = {**exchange.sent, "data_idx": goals.index(goal.replace(" ", "_"))}
             exchange = msgspec.structs.replace(exchange, body=json.dumps(translated))
-        assert shape(replay.send(exchange)) == shape(exchange.received)
+            ours[str(here)] = goal
+        elif path in ("/reset", "/create"):
+            ours.pop(str(here), None)
+        received = replay.send(exchange)
+        assert shape(received) == shape(exchange.received)
+        text = received["observation"] if isinstance(received, dict) else received
+        if ours.get(str(here)) == goal:
+            n_compared.append(goal)
+            assert text.rpartition("\n\n")[2] == f"Goal: craft {goal}."
+            assert commands_for(goal, text) & commands_for(goal, told)
+        if isinstance(received, dict):
+            assert {**received, "observation": ""} == {**exchange.received, "observation": ""}
         return True
 
     with httpx.Client(base_url=urls["TextCraft"], timeout=60) as client:
         replayed(client, recorded("textcraft.jsonl"), special, created=range(3))
+    assert n_compared
+
+
+def commands_for(goal: str, listing: str) -> set[tuple[str, ...]]:
+    """The commands of a listing that make the goal: how many, and of what, which each lists in an order of its own."""
+    found = re.findall(rf"^craft (\d+) {re.escape(goal)} using (.+)$", listing, re.MULTILINE)
+    return {(count, *sorted(used.split(", "))) for count, used in found}

@@ -1,20 +1,25 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
 import subprocess
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from runner.serve.model import NAME, Behaviour, EchoPlayer, Fault, ModelServer, Reply, ScriptPlayer
+from runner.serve.model.delivery import Delivery
 from tests.command import COMMAND, ENVIRON, agentgym
+from tests.serving import hosted
 
 CHAT = "/v1/chat/completions"
 ASKED = {"model": NAME, "messages": [{"role": "user", "content": "Say something."}]}
@@ -124,6 +129,38 @@ def test_a_scripted_reply_can_have_a_fault() -> None:
         with pytest.raises(httpx.RemoteProtocolError):
             httpx.post(server.url + CHAT, json=ASKED, timeout=WAIT)
         assert httpx.post(server.url + CHAT, json=ASKED, timeout=WAIT).status_code == 200
+
+
+class Counted(Sequence[bytes]):
+    """Many pieces, and how many of them were taken."""
+
+    def __init__(self) -> None:
+        self.n_taken = 0
+
+    def __len__(self) -> int:
+        return 200_000
+
+    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - of a sequence
+        if index >= len(self):
+            raise IndexError
+        self.n_taken += 1
+        return b"x" * 500
+
+
+def test_a_client_that_leaves_a_long_stream_ends_it() -> None:
+    pieces, ended = Counted(), threading.Event()
+    delivery = Delivery(closing=asyncio.Event(), pieces=pieces)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await delivery(scope, receive, send)
+            ended.set()
+
+    with hosted({"stream": app}) as urls:
+        with httpx.stream("GET", urls["stream"], timeout=WAIT) as reply:
+            next(reply.iter_raw())
+        assert ended.wait(20)
+    assert pieces.n_taken < len(pieces)
 
 
 def test_a_server_stops_although_somebody_waits_and_comes_back_on_its_port() -> None:

@@ -130,8 +130,45 @@ def test_a_server_that_never_answers_is_given_up_and_forced_to_end(
     kept = servers(STUBBORN)
     kept.start("Maze")
     assert "it is starting" in (kept.cause("Maze") or "")
-    assert "it did not answer within 0.5 s; its last words: deaf" in settled(kept)
+    assert "it did not answer as it should within 0.5 s: nothing listens there; its last words: deaf" in settled(kept)
     assert not [child for child in psutil.Process().children(recursive=True) if "a server.py" in str(child.cmdline())]
+
+
+def test_a_server_of_something_else_is_given_up_soon_and_says_what_it_answers(
+    servers: Callable[..., Servers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "WRONG_S", 0.2)
+    kept = servers(WELL.replace("lmrl-gym", "BabyAI"))
+    kept.start("Maze")
+    cause = settled(kept)
+    assert (
+        'it is no server of this environment: GET / was answered with HTTP 200: "This is environment BabyAI."' in cause
+    )
+    assert kept.start("Maze").status == "starting"
+
+
+def test_a_server_that_answers_with_errors_while_it_reads_is_waited_for(
+    servers: Callable[..., Servers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "POLL_S", 0.01)
+    n_errors = "self.send_response(500 if len(asked) < 5 else 200)"
+    kept = servers("asked = []\n" + WELL.replace("self.send_response(200)", f"asked.append(1); {n_errors}"))
+    kept.start("Maze")
+    assert settled(kept) == ""
+    assert kept.start("Maze").status == "running"
+
+
+def test_an_autostart_that_cannot_begin_is_the_cause_of_its_environment(tmp_path: Path) -> None:
+    entry = EnvironmentEntry(
+        name="Maze", port=1, server_cmd="no-such-program --key sk-ant-hunter22hunter22", autostart=True
+    )
+    kept = Servers(Profile(id="p", environments=Environments(lightweight=(entry,))), tmp_path)
+    kept.autostart()
+    assert kept.n_changes == 1
+    assert "its server: it was not started: " in (kept.cause("maze") or "")
+    assert "no-such-program, which is not installed here" in (kept.cause("maze") or "")
+    with pytest.raises(ConfigError, match="has not started a server"):
+        kept.stop("Maze")
 
 
 def test_nothing_is_started_where_something_answers(tmp_path: Path) -> None:

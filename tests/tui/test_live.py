@@ -320,15 +320,36 @@ async def test_nothing_to_open() -> None:
 # Orders.
 
 
-async def test_r_plays_the_selected_environment_and_says_why_no_model_does() -> None:
+def with_models() -> FakeSession:
+    session = empty_session()
+    session.store.agents = ["oracle", "react"]
+    return session
+
+
+async def test_without_a_model_r_says_why_and_offers_the_oracle_by_name() -> None:
     session = empty_session()
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await shown(pilot, "Welcome")
         await pilot.press("j", "r")
-        await shown(pilot, "oracle plays TextCraft", "no agent that asks a model")
+        await shown(pilot, "╭─ Run", "no agent that asks a model", "agent oracle plays without a model")
+        assert session.orders.started == []
+        await pilot.press("enter")
+        await shown(pilot, "oracle plays TextCraft")
+        assert (session.orders.started[0].envs, session.orders.started[0].agent) == (["TextCraft"], "oracle")
+        await gone(pilot, "╭─ Run")
+        await pilot.press("r")
+        await until(pilot, lambda: len(session.orders.started) == 2, "who was chosen plays on")
+
+
+async def test_r_plays_the_selected_environment() -> None:
+    session = with_models()
+    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
+        await shown(pilot, "Welcome")
+        await pilot.press("j", "r")
+        await shown(pilot, "react plays TextCraft")
         (args,) = session.orders.started
         assert ULID.fullmatch(args.batch_id)
-        assert (args.envs, args.agent, args.repeat) == (["TextCraft"], "oracle", 1)
+        assert (args.envs, args.agent, args.repeat) == (["TextCraft"], "react", 1)
         session.store.take([live(*whole(0)), live(started(1, batch_id=args.batch_id, env="TextCraft"))])
         await shown(pilot, "TextCraft task 1")
 
@@ -341,7 +362,7 @@ async def test_r_says_when_there_is_nothing_to_play() -> None:
 
 
 async def test_full_stop_repeats_the_last_run_under_a_new_id() -> None:
-    session = empty_session()
+    session = with_models()
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await shown(pilot, "Welcome")
         await pilot.press("full_stop")
@@ -362,6 +383,8 @@ async def test_b_plays_a_tier() -> None:
         await shown(pilot, "╭─ Battery", "lightweight", "moderate", "2 of 3", "everything")
         await pilot.press("j")
         await shown(pilot, "2 environments: SQLGym, WebShop", "left out: ALFWorld (not installed)")
+        await pilot.press("enter")
+        await shown(pilot, "╭─ Run", "agent oracle plays without a model")
         await pilot.press("enter")
         await shown(pilot, "oracle plays SQLGym, WebShop")
         assert session.orders.started[0].envs == ["SQLGym", "WebShop"]
@@ -488,11 +511,11 @@ async def test_refusals_are_told_with_what_to_do() -> None:
 
 
 async def test_a_click_on_a_key_of_the_last_line_is_that_key() -> None:
-    session = empty_session()
+    session = with_models()
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await shown(pilot, "Welcome")
         await pilot.click("KeyLine", offset=(screen_text(pilot.app).splitlines()[-1].index("r Run"), 0))
-        await shown(pilot, "oracle plays BabyAI")
+        await shown(pilot, "react plays BabyAI")
         await pilot.click("KeyLine", offset=(screen_text(pilot.app).splitlines()[-1].index("? Help") + 3, 0))
         await shown(pilot, "╭─ Help")
 

@@ -132,6 +132,11 @@ def test_what_cannot_be_played_is_refused_with_a_hint(name: str, said: str) -> N
     assert said in str(refused.value)
 
 
+def test_an_old_version_is_played_without_a_word(recwarn: pytest.WarningsRecorder) -> None:
+    assert "pole angle" in (GymnasiumEnvironment(id="CartPole-v0").reset()[0]["content"] or "")
+    assert not recwarn.list
+
+
 def test_an_oracle_is_refused() -> None:
     with pytest.raises(ConfigError, match="has no oracle; choose another agent"):
         BatchSpec(env=LAKE, agent="oracle").checked()

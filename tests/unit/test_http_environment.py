@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from runner.envs.http import HttpEnvironment, ServerAddress
+from runner.agents.random import RandomAgent
+from runner.envs.http import HttpEnvironment, ServerAddress, dialect_for
 from runner.envs.http.environment import MAX_REQUEST
+from runner.envs.http.instance import Instance
 from runner.envs.maze import Maze
 from runner.errors import EnvironmentFault
+from runner.replies import settle
 from runner.testing import check_env
 from runner.types import Action, StepResult, ToolCall
 from tests.rude_env import Asked, RudeServer, Served, raw, rude_server, told
@@ -166,6 +170,59 @@ async def test_an_instance_that_is_in_use_is_not_played_twice(server: RudeServer
     assert envs[2].get_episode_id() == "Maze-0@1"
     for env in envs[1:]:
         await env.cleanup()
+
+
+async def test_an_instance_that_nobody_has_any_more_is_not_in_use(server: RudeServer) -> None:
+    """As of a slot that was given up: its environment is never cleaned up."""
+
+    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(told({"id": 1}))
+
+    server.start_over(answer)
+    row = dialect_for("maze")
+    assert row is not None
+    given_up, later = (Instance(row, ServerAddress(server.url, 10)) for _ in range(2))
+    await given_up.open(0)
+    with pytest.raises(EnvironmentFault, match="in use"):
+        await later.open(0)
+    await given_up.disconnect()
+    del given_up
+    gc.collect()
+    await later.open(0)
+    await later.close()
+    await later.disconnect()
+
+
+@pytest.mark.parametrize("reply", [raw("no", 404), told({"has_search_bar": 1, "clickables": []}), told("x")])
+async def test_what_a_server_says_of_its_page_is_not_believed(server: RudeServer, reply: bytes) -> None:
+    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        answers = {"/create": told(3), "/reset": told(["WebShop [SEP] Instruction: [SEP] a hat [SEP] Search", None])}
+        writer.write(answers.get(asked.path, reply))
+
+    server.start_over(answer)
+    env = HttpEnvironment(env="webshop", address=ServerAddress(server.url, 10))
+    await env.reset()
+    with pytest.raises(
+        EnvironmentFault, match=r"WebShop: GET http://.*/available_actions\?env_idx=3 was answered with"
+    ):
+        await settle(env.admissible_actions())
+    await env.cleanup()
+
+
+async def test_a_random_agent_plays_what_a_page_lists(server: RudeServer) -> None:
+    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        page = {"has_search_bar": True, "clickables": ["search"]}
+        opening = ["WebShop [SEP] Instruction: [SEP] a hat [SEP] Search", None]
+        answers = {"/create": told(3), "/reset": told(opening), "/available_actions?env_idx=3": told(page)}
+        writer.write(answers.get(asked.path, told({"state": "x", "reward": 1, "done": True})))
+
+    server.start_over(answer)
+    env, agent = HttpEnvironment(env="webshop", address=ServerAddress(server.url, 10)), RandomAgent()
+    agent.bind(env, {})
+    _, action = await settle(agent.act(await env.reset(), []))
+    assert action == Action(text="search[a hat]")
+    assert (await env.step(action))[1:] == (1.0, True)
+    await env.cleanup()
 
 
 async def test_a_login_is_sent_and_cookies_are_not(server: RudeServer) -> None:

@@ -7,8 +7,10 @@ from typing import Any, cast
 import pytest
 
 from runner.clock import Clock
+from runner.envs.maze import Maze
 from runner.errors import AgentFault
 from runner.play import EpisodeContext, Play
+from runner.replies import resolve
 from runner.rounds import Rounds
 from runner.streaming import COALESCE_S, TokenStream
 from runner.tracing import Tracer
@@ -26,6 +28,7 @@ from runner.types import (
     TimestepPlayed,
     Tokens,
     TokensStreamed,
+    ToolCall,
     ToolSchema,
     Trajectory,
     Usage,
@@ -136,6 +139,20 @@ async def test_a_streak_of_them_ends_the_episode(limits: Limits, outcome: Outcom
     played, _ = await play(Builds(Scripted(NONE), limits))
     assert (played.outcome, played.success, len(played.timesteps)) == (outcome, False, n_rounds)
     assert played.error_info is None
+
+
+@pytest.mark.parametrize(
+    ("called", "valid"),
+    [(("move", "fly"), True), (("fly", "move"), False), (("move",), True)],
+)
+async def test_the_tool_call_that_is_played_has_to_fit(called: tuple[str, ...], valid: bool) -> None:
+    calls = [ToolCall(name, name, '{"direction": "up"}') for name in called]
+    environment = Maze()
+    environment.reset()
+    assert await resolve(environment, Action(tool_calls=calls), environment.get_tool_schemas()) == (
+        Action(tool_calls=calls),
+        valid,
+    )
 
 
 async def test_an_action_in_between_lets_the_episode_go_on() -> None:

@@ -128,6 +128,7 @@ def codec_of(env_id: str) -> Codec:
 def _make(env_id: str, *, drawn: bool) -> Any:  # noqa: ANN401
     import gymnasium
 
+    gymnasium.logger.min_level = gymnasium.logger.ERROR  # what it warns of, in colours, is for who writes the program
     made: list[Any] = []
     problems: list[BaseException] = []
     with boundary(problems.append):

@@ -29,7 +29,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
-        if not (self.delay_s or self.pause_s):
+        if not (self.delay_s or self.pause_s) and len(self.pieces) < 2:
             await self._send(send)
             return
         tasks = [asyncio.ensure_future(work) for work in (self._send(send), _left(receive), self.closing.wait())]
@@ -45,8 +45,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
         headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in self.headers.items()]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         for index, piece in enumerate(self.pieces):
-            if index and self.pause_s:
-                await asyncio.sleep(self.pause_s)
+            if index:
+                await asyncio.sleep(self.pause_s)  # also without a pause: else nobody hears that the client left
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         if self.whole:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
