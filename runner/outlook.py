@@ -10,7 +10,7 @@ import msgspec
 from runner import registry
 from runner.config import EnvironmentEntry
 from runner.envs.http.address import ServerAddress
-from runner.envs.labels import label_of
+from runner.envs.labels import label_of, what_data_lacks
 from runner.envs.probe import NOBODY, ServerState
 from runner.transport import Transport, address_of, is_on_servers, on_server, why_not
 
@@ -69,16 +69,21 @@ def foresee(entry: EnvironmentEntry, state: ServerState | None) -> Outlook:
 
 def played_here(env: str) -> Outlook:
     """An installed environment without a server."""
-    label = label_of(env, os.environ) if registry.is_built_in(registry.ENVS, env) else None
+    if not registry.is_built_in(registry.ENVS, env):
+        return Outlook(status="embedded")
+    label, lacking = label_of(env, os.environ), what_data_lacks(env, os.environ)
+    if lacking is not None:
+        return Outlook(status="down", data_label=label, cause=lacking, playable=False)
     return Outlook(status="embedded", data_label=label)
 
 
 def _not_there(env: str, state: ServerState, reason: str) -> Outlook:
     """Played in this process, as its server is not well."""
-    if reason == NOBODY:
-        return played_here(env)
+    here = played_here(env)
+    if reason == NOBODY or not here.playable:
+        return here
     status: Status = "embedded" if state.status == "down" else "wrong"
-    return msgspec.structs.replace(played_here(env), status=status, cause=f"{state.address.base}: {reason}")
+    return msgspec.structs.replace(here, status=status, cause=f"{state.address.base}: {reason}")
 
 
 def what_lacks(env: str, deps: tuple[str, ...] = ()) -> str | None:

@@ -18,7 +18,7 @@ from runner.models import NOBODY, Models, answers, waited_for
 from runner.outlook import NOT_INSTALLED, Outlook, asked_at, foresee, played_here
 from runner.spec import BatchSpec, resolve_environment
 from runner.text import mask, one_line
-from runner.transport import AS_PUBLISHED, entry_of
+from runner.transport import AS_PUBLISHED, address_of, entry_of, how_to_start
 
 if TYPE_CHECKING:
     from runner.inference import EndpointHealth
@@ -162,11 +162,11 @@ def _advice(name: str, outlook: Outlook, entry: EnvironmentEntry | None) -> str:
         return f"install a package that registers {name}, or leave it out of the profile"
     if outlook.cause is not None and outlook.cause.startswith("needs "):
         return f"pip install {outlook.cause.removeprefix('needs ').replace(',', '')}"
-    port = f" --port {entry.port}" if entry is not None and entry.port and entry.base_url is None else ""
-    where = f"agentgym-runner serve {name}{port}"
     if outlook.playable:
         return "nothing, as it is played embedded; or set its transport to embedded"
-    return f"start its server, e.g. with: {where}; or set its transport to auto"
+    address = address_of(entry)
+    command = None if address is None else how_to_start(name, address)
+    return "start its server" + (f", e.g. with: {command}" if command else "") + "; or set its transport to auto"
 
 
 def state_row(data_dir: Path) -> Row:

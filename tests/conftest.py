@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,6 +9,12 @@ import pytest
 from runner import registry
 
 Install = Callable[..., None]
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays; to look for garbage as often as by default takes a sixth of the screens' time."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ def _installed(name: str) -> EnvironmentRow:
         tier="installed",
         transport=outlook.transport,
         data_label=outlook.data_label,
-        playable=True,
+        playable=outlook.playable,
         health=_health(outlook, None),
     )
 

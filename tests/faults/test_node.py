@@ -9,7 +9,7 @@ import json
 import os
 import select
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import cast
 
@@ -37,36 +37,41 @@ pytestmark = pytest.mark.timeout(120)
 STOP_S = 14.0
 
 
-async def test_a_batch_asked_for_is_played_and_announced_once(tmp_path: Path) -> None:
-    with NodeProcess(tmp_path / "data") as node:
-        async with await node.connect() as connection:
-            heard: list[Msg] = []
-            await connection.client.subscribe("agentgym.>", cb=_into(heard))
-            batch_id = str(ULID())
-            for _ in range(2):  # idempotent by batch_id
-                (started,) = await node.request(
-                    connection, "start", batch_id=batch_id, envs=["maze"], agent="oracle", repeat=3
-                )
-                assert started["batch_id"] == batch_id
-            await node.until(connection, batch_id, "completed", n_done=3)
-            await _until(lambda: len(_ids(heard, "agentgym.eval.batch.completed.v1")) == 1)
-            assert len(_ids(heard, "agentgym.episode.completed.v1")) == 3
-            assert _ids(heard, "agentgym.eval.batch.completed.v1") == [f"batch:{batch_id}"]
-            await _until(lambda: {"episode", "timestep", "batch"} <= _channels(heard))
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """One for those that leave it as it is."""
+    with NodeProcess(tmp_path_factory.mktemp("shared") / "data") as node:
+        yield node
 
 
-async def test_an_episode_file_comes_in_chunks(tmp_path: Path) -> None:
-    content = (path := _large_episode(tmp_path / "data")).read_bytes()
+async def test_a_batch_asked_for_is_played_and_announced_once(shared: NodeProcess) -> None:
+    async with await shared.connect() as connection:
+        heard: list[Msg] = []
+        await connection.client.subscribe("agentgym.>", cb=_into(heard))
+        batch_id = str(ULID())
+        for _ in range(2):  # idempotent by batch_id
+            (started,) = await shared.request(
+                connection, "start", batch_id=batch_id, envs=["maze"], agent="oracle", repeat=3
+            )
+            assert started["batch_id"] == batch_id
+        await shared.until(connection, batch_id, "completed", n_done=3)
+        await _until(lambda: len(_ids(heard, "agentgym.eval.batch.completed.v1")) == 1)
+        assert len(_ids(heard, "agentgym.episode.completed.v1")) == 3
+        assert _ids(heard, "agentgym.eval.batch.completed.v1") == [f"batch:{batch_id}"]
+        await _until(lambda: {"episode", "timestep", "batch"} <= _channels(heard))
+
+
+async def test_an_episode_file_comes_in_chunks(shared: NodeProcess) -> None:
+    content = (path := _large_episode(shared.data_dir)).read_bytes()
     assert len(content) > 1 << 20
-    with NodeProcess(tmp_path / "data") as node:
-        async with await node.connect() as connection:
-            got = b""
-            while len(got) < len(content):
-                chunk = await node.request(connection, "episode", episode_id=path.stem, offset=len(got))
-                assert (chunk["total"], chunk["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
-                assert chunk["data"]
-                got += base64.b64decode(chunk["data"])
-            assert got == content
+    async with await shared.connect() as connection:
+        got = b""
+        while len(got) < len(content):
+            chunk = await shared.request(connection, "episode", episode_id=path.stem, offset=len(got))
+            assert (chunk["total"], chunk["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
+            assert chunk["data"]
+            got += base64.b64decode(chunk["data"])
+        assert got == content
 
 
 def _large_episode(data_dir: Path) -> Path:
@@ -80,39 +85,37 @@ def _large_episode(data_dir: Path) -> Path:
     return recording.file
 
 
-async def test_pause_step_resume_and_cancel_reach_the_running_batch(tmp_path: Path) -> None:
-    with NodeProcess(tmp_path / "data") as node:
-        async with await node.connect() as connection:
-            batch_id = str(ULID())
-            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=5000)
-            await node.until(connection, batch_id, "running", n_done=1)
-            await node.request(connection, "pause", batch_id=batch_id)
-            await node.until(connection, batch_id, "paused")
-            await node.request(connection, "resume", batch_id=batch_id)
-            before = await node.until(connection, batch_id, "running")
-            await node.until(connection, batch_id, "running", n_done=before["n_done"] + 1)
-            await node.request(connection, "cancel", batch_id=batch_id)
-            await node.until(connection, batch_id, "cancelled")
+async def test_pause_step_resume_and_cancel_reach_the_running_batch(shared: NodeProcess) -> None:
+    async with await shared.connect() as connection:
+        batch_id = str(ULID())
+        await shared.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=5000)
+        await shared.until(connection, batch_id, "running", n_done=1)
+        await shared.request(connection, "pause", batch_id=batch_id)
+        await shared.until(connection, batch_id, "paused")
+        await shared.request(connection, "resume", batch_id=batch_id)
+        before = await shared.until(connection, batch_id, "running")
+        await shared.until(connection, batch_id, "running", n_done=before["n_done"] + 1)
+        await shared.request(connection, "cancel", batch_id=batch_id)
+        await shared.until(connection, batch_id, "cancelled")
 
 
-async def test_a_battery_is_one_batch_per_environment(tmp_path: Path) -> None:
-    with NodeProcess(tmp_path / "data") as node:
-        async with await node.connect() as connection:
-            battery_id = str(ULID())
-            started = await node.request(
-                connection, "start", batch_id=battery_id, envs=["Maze", "Wordle"], agent="oracle"
-            )
-            assert [batch["battery_id"] for batch in started] == [battery_id] * 2
-            assert [batch["batch_id"] for batch in started] == [
-                derived_batch_id(battery_id, "Maze"),
-                derived_batch_id(battery_id, "Wordle"),
-            ]
-            for batch in started:
-                await node.until(connection, batch["batch_id"], "completed")
+async def test_a_battery_is_one_batch_per_environment(shared: NodeProcess) -> None:
+    async with await shared.connect() as connection:
+        battery_id = str(ULID())
+        started = await shared.request(
+            connection, "start", batch_id=battery_id, envs=["Maze", "Wordle"], agent="oracle"
+        )
+        assert [batch["battery_id"] for batch in started] == [battery_id] * 2
+        assert [batch["batch_id"] for batch in started] == [
+            derived_batch_id(battery_id, "Maze"),
+            derived_batch_id(battery_id, "Wordle"),
+        ]
+        for batch in started:
+            await shared.until(connection, batch["batch_id"], "completed")
 
 
 async def test_a_killed_node_leaves_an_interrupted_batch_that_can_be_resumed(tmp_path: Path) -> None:
-    data_dir, batch_id, repeat = tmp_path / "data", str(ULID()), 60
+    data_dir, batch_id, repeat = tmp_path / "data", str(ULID()), 25
     with NodeProcess(data_dir) as node:
         async with await node.connect() as connection:
             await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=repeat)
@@ -241,21 +244,21 @@ async def test_the_broker_is_started_again_and_nothing_is_lost(tmp_path: Path) -
     with NodeProcess(tmp_path / "data") as node:
         async with await node.connect() as connection:
             batch_id = str(ULID())
-            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=40)
+            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=20)
             await node.until(connection, batch_id, "running", n_done=2)
             os.kill(_broker_of(node), signal.SIGKILL)
             await _until(lambda: not connection.connected, timeout_s=10)
             await _until(lambda: connection.connected, timeout_s=20)
-            await node.until(connection, batch_id, "completed", n_done=40)
+            await node.until(connection, batch_id, "completed", n_done=20)
             js = connection.client.jetstream()
             subscription = await js.pull_subscribe("agentgym.episode.completed.v1", stream="AGENTGYM_EVENTS")
             ids: list[str] = []
             async with asyncio.timeout(30):
-                while len(ids) < 40:
+                while len(ids) < 20:
                     ids += [
-                        str((message.headers or {})["ce-id"]) for message in await subscription.fetch(40, timeout=5)
+                        str((message.headers or {})["ce-id"]) for message in await subscription.fetch(20, timeout=5)
                     ]
-            assert len(set(ids)) == len(ids) == 40
+            assert len(set(ids)) == len(ids) == 20
 
 
 def _into(heard: list[Msg]) -> Callable[[Msg], Awaitable[None]]:

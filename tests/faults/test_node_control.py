@@ -75,10 +75,10 @@ async def test_a_drained_node_has_played_everything(tmp_path: Path) -> None:
         assert node.process is not None
         batch_id = str(ULID())
         async with await node.connect() as connection:
-            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=30)
+            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=12)
             await node.request(connection, "shutdown", drain=True)
         assert await asyncio.to_thread(node.process.wait, 60) == 0
-    assert len(list((tmp_path / "data" / "runs" / batch_id).glob("*.json"))) == 30
+    assert len(list((tmp_path / "data" / "runs" / batch_id).glob("*.json"))) == 12
 
 
 async def test_a_locked_queue_is_waited_out(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ async def test_who_comes_late_learns_at_once_how_the_node_is(tmp_path: Path) -> 
             (host,) = (item for item in items if item["kind"] == "host")
             assert 0 < host["ram"] <= 100
             async with asyncio.timeout(20):
-                while heard.count("heartbeat") < 3 or heard.count("host") < 1:  # noqa: ASYNC110 - from another process
+                while "heartbeat" not in heard:  # noqa: ASYNC110 - from another process
                     await asyncio.sleep(0.05)
 
 
@@ -197,14 +197,14 @@ async def test_elsewhere_a_node_says_that_it_lives_and_obeys_nobody(tmp_path: Pa
                 assert refused["error"]["code"] == "no_control"
 
 
-@pytest.mark.parametrize("op", ["pause", "resume", "step"])
-async def test_commands_to_a_batch_that_is_not_played_are_refused(tmp_path: Path, op: str) -> None:
+async def test_commands_to_a_batch_that_is_not_played_are_refused(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node:
         async with await node.connect() as connection:
             batch_id = str(ULID())
             await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle")
             await node.until(connection, batch_id, "completed")
-            reply = await node.reply(connection, op, batch_id=batch_id)
-            assert reply["error"]["code"] == "not_running"
+            for op in ("pause", "resume", "step"):
+                reply = await node.reply(connection, op, batch_id=batch_id)
+                assert reply["error"]["code"] == "not_running", op
             twice = await node.reply(connection, "start", batch_id=str(ULID()), envs=["Maze", "maze"], agent="oracle")
             assert twice["error"]["code"] == "bad_request"

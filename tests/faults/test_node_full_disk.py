@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(120)
 
 FULL = os.environ.get("AGENTGYM_FAULTS") == "full"
 REPEAT = 300
-FEW = 60
+FEW = 20
 DiskOf: TypeAlias = Callable[[Path], AbstractContextManager[tuple[NodeProcess, Disk]]]
 
 

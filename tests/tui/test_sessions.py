@@ -16,6 +16,7 @@ from agentgym_tui.sessions.launch import Wanted, read_node_file
 from agentgym_tui.sessions.library import StateLibrary
 from agentgym_tui.sessions.session import Control, ControlFailed, Session
 from agentgym_tui.sessions.sources import BusSession, FilesSession, NodeSession
+from agentgym_tui.store import run_store
 from agentgym_tui.store.state import Episode
 from runner.events.control import StartArgs
 from runner.events.subjects import LIVE_STREAM
@@ -195,7 +196,10 @@ async def test_launching_again_shows_the_running_batch_with_all_its_steps(data_d
             await second.control.order("cancel", batch_id=batch_id)
 
 
-async def test_a_killed_node_is_missed_and_started_again_with_a_key(data_dir: Path) -> None:
+async def test_a_killed_node_is_missed_and_started_again_with_a_key(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_store, "LOST_AFTER_S", 1.0)
     async with running(node_session(data_dir)) as console:
         await console.until_answered()
         batch_id = await console.start("Maze", repeat=4000)

@@ -119,6 +119,8 @@ class HttpEnvironment:
                 return _listed(self._observation)
             case "rules":
                 return self._rules.admissible_actions()
+            case None if not (self._lists_actions or self._dialect.page_at):
+                return None
         return self._asked_actions()
 
     def parse(self, text: str) -> Action | InvalidAction:

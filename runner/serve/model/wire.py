@@ -15,6 +15,8 @@ from runner.serve.model.reply import NAME, Reply
 
 TOKEN = 4
 """Characters of a token."""
+MAX_PIECES = 20_000
+"""Of a streamed text; those of a longer one are larger than a token."""
 
 _CALL_ID = Annotated[str, Meta(max_length=1000)]
 
@@ -188,4 +190,5 @@ def _prompt(request: ChatRequest) -> str:
 
 def _tokens(text: str | None) -> list[str]:
     text = text or ""
-    return [text[start : start + TOKEN] for start in range(0, len(text), TOKEN)]
+    size = max(TOKEN, -(-len(text) // MAX_PIECES))
+    return [text[start : start + size] for start in range(0, len(text), size)]

@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+from textual import _wait
+
+PAUSE_S: Final = 0.005
+"""After each key a pilot waits until nothing was done for so long, a quarter of what it waits by itself."""
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_wait, "SLEEP_GRANULARITY", PAUSE_S)
+    monkeypatch.setattr(_wait, "SLEEP_IDLE", PAUSE_S / 20)
