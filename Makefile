@@ -6,6 +6,7 @@ STAMP := $(VENV)/.installed
 ENV ?= Maze
 AGENT ?= react
 REPEAT ?= 1
+WORKERS ?= 2
 
 .PHONY: help launch test install check run run-lightweight results faults bench clean
 .DEFAULT_GOAL := help
@@ -44,7 +45,7 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile
 
 faults: $(STAMP)
 	AGENTGYM_FAULTS=full $(BIN)/python -m pytest tests/faults tests/tui/test_pty_safety.py tests/tui/test_kill.py

@@ -100,21 +100,32 @@ def _lines(path: Path) -> list[str]:
 
 
 LOGINS = [token, url, wrong_password, nkey, creds, tls_and_password, *([no_nkey] if FULL else [])]
+AT_ONCE = 3
+"""They mostly wait for processes to start."""
 
 
-@pytest.mark.parametrize("login_of", LOGINS)
-async def test_no_secret_is_found_anywhere(tmp_path: Path, login_of: Callable[[Path], Login]) -> None:
-    (keys := tmp_path / "keys").mkdir()
-    login, at_home, elsewhere, found = login_of(keys), list[Msg](), list[Msg](), dict[str, bytes]()
-    data_dir = tmp_path / "data"
-    with NatsServer(tmp_path / "nats", jetstream=False, config=login.config) as server:
+async def test_no_secret_is_found_anywhere(tmp_path: Path) -> None:
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def look(login_of: Callable[[Path], Login]) -> None:
+        (folder := tmp_path / login_of.__name__ / "keys").mkdir(parents=True)
+        async with room:
+            await _look_for_secrets(folder.parent, login_of(folder), thorough=FULL or login_of is token)
+
+    await asyncio.gather(*map(look, LOGINS))
+
+
+async def _look_for_secrets(folder: Path, login: Login, *, thorough: bool) -> None:
+    at_home, elsewhere, found = list[Msg](), list[Msg](), dict[str, bytes]()
+    data_dir = folder / "data"
+    with NatsServer(folder / "nats", jetstream=False, config=login.config) as server:
         env = environ(NATS_URL=server.url.replace("://", f"://{login.userinfo}"), TENSORZERO_API_KEY=PASSWORD)
         env |= login.variables
-        with NodeProcess(data_dir, env=env) as node:
+        async with _node(data_dir, env) as node:
             async with await node.connect() as connection, _listening(env, elsewhere if login.good else None):
                 await subscriber_on(connection.client, at_home)
                 found |= await _ask(node, connection)
-                found |= await _say(tmp_path, env, PLAY + LOOK if FULL or login_of is token else PLAY[:1])
+                found |= await _say(folder, env, PLAY + LOOK if thorough else PLAY[:1])
             found |= _processes(node.pid) | _files(data_dir)
             assert str(data_dir / "outbox.sqlite-wal") in found
             found["node"] = (await asyncio.to_thread(node.terminate))[1].encode()
@@ -126,6 +137,16 @@ async def test_no_secret_is_found_anywhere(tmp_path: Path, login_of: Callable[[P
     for secret in [CANARY, *login.secrets]:
         assert [where for where, content in found.items() if secret.encode() in content] == []
         assert secret.encode() not in sent
+
+
+@contextlib.asynccontextmanager
+async def _node(data_dir: Path, env: Mapping[str, str]) -> AsyncIterator[NodeProcess]:
+    """Started beside what goes on."""
+    node = NodeProcess(data_dir, env=env)
+    try:
+        yield await asyncio.to_thread(node.start)
+    finally:
+        node.kill()
 
 
 @contextlib.asynccontextmanager
