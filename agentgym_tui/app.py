@@ -17,6 +17,7 @@ from agentgym_tui.clean import own
 from agentgym_tui.keymap import bindings
 from agentgym_tui.orders import refusal_text
 from agentgym_tui.reach import Reachable, reachable
+from agentgym_tui.screens.leaving import Whole
 from agentgym_tui.screens.live import LiveScreen
 from agentgym_tui.sessions.session import ControlFailed, Session
 from agentgym_tui.store.run_store import RunStore
@@ -130,14 +131,14 @@ class Console(App[None], inherit_bindings=False):
 
     def action_zoom(self) -> None:
         """One part of the screen alone, and back."""
-        if isinstance(self.screen, Zooming):
+        if isinstance(self.screen, Zooming) and self._screen_is_whole:
             self.screen.zoom()
 
     def action_hex(self) -> None:
         """The bytes of the selected text."""
         from agentgym_tui.screens.hex import Hex
 
-        places: list[object] = [self.screen, self.focused]
+        places: list[object] = [self.screen, self.focused] if self._screen_is_whole else []
         texts = [place.hostile_text() for place in places if isinstance(place, Revealing)]
         text = next(filter(None, texts), None)
         if text is None:
@@ -151,6 +152,10 @@ class Console(App[None], inherit_bindings=False):
             await self.session.start_node()
         except ControlFailed as exc:
             tell(self, refusal_text(exc), failed=True)
+
+    @property
+    def _screen_is_whole(self) -> bool:
+        return isinstance(self.screen, Whole) and self.screen.whole
 
     def _reachable(self) -> list[Reachable]:
         return reachable(self, read_only=bool(self.session.read_only))

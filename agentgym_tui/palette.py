@@ -70,12 +70,11 @@ class Palette(DialogScreen[Reachable]):
         self._show()
 
     @on(Input.Submitted)
-    def _submitted(self) -> None:
-        self._list.action_choose()
-
     @on(LineView.Chosen)
-    def _chosen(self, chosen: LineView.Chosen) -> None:
-        self.leave(self._found[chosen.index])
+    def _chosen(self) -> None:
+        """The one that is shown under the cursor: what was chosen before may not be among those found any more."""
+        if self._found:
+            self.leave(self._found[min(self._list.cursor, len(self._found) - 1)])
 
     def _show(self) -> None:
         self._list.show(FixedLines([_line(each) for each in self._found]))

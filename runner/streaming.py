@@ -13,7 +13,7 @@ class TokenStream:
 
     Args:
         now: a monotonic clock in seconds.
-        tell: takes the round's index and the text since the last telling.
+        tell: takes the round's index and the text since the last telling, an empty one for ``restart``.
     """
 
     def __init__(self, now: Callable[[], float], tell: Callable[[int, str], None]) -> None:
@@ -23,14 +23,19 @@ class TokenStream:
         self._step = 0
         self._pieces: list[str] = []
         self._told = 0.0
+        self._has_told = False
 
     def begin(self, step: int) -> None:
         """What comes from here on belongs to round ``step``."""
         self._step = step
+        self._has_told = False
         self._pieces.clear()
 
     def add(self, text: str) -> None:
-        """Take the next piece."""
+        """Take the next piece; an empty one is a ``restart``."""
+        if not text:
+            self.restart()
+            return
         self._pieces.append(text)
         if self._now() - self._told >= COALESCE_S:
             self.flush()
@@ -39,5 +44,13 @@ class TokenStream:
         """Tell what has not been told."""
         if text := "".join(self._pieces):
             self._tell(self._step, text)
+            self._has_told = True
         self._pieces.clear()
         self._told = self._now()
+
+    def restart(self) -> None:
+        """What came of this round does not count: its endpoint failed, and another answer follows."""
+        self._pieces.clear()
+        if self._has_told:
+            self._has_told = False
+            self._tell(self._step, "")

@@ -50,7 +50,7 @@ class Battery(DialogScreen[list[str]]):
 
     @on(LineView.Chosen)
     def _chosen(self, chosen: LineView.Chosen) -> None:
-        if envs := self._tiers[chosen.index].envs:
+        if self._tiers and (envs := self._tiers[chosen.index].envs):
             self.leave(envs)
 
     @on(LineView.Moved)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -32,6 +33,7 @@ from agentgym_tui.widgets.drawn_lines import NoLines
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.status import KeyLine, News
 from agentgym_tui.widgets.table import Table
+from agentgym_tui.working import begin
 
 STALE_S: Final = 0.2
 """Seconds after which an episode is taken away while the next one is still on its way."""
@@ -77,7 +79,8 @@ class EpisodeScreen(Leaving[str]):
 
     def on_mount(self) -> None:
         """Start with the given one."""
-        self._open(self._key)
+        if self._is_there:
+            self._open(self._key)
 
     def draw(self, store: RunStore) -> None:
         """The store changed."""
@@ -135,18 +138,20 @@ class EpisodeScreen(Leaving[str]):
         """Write the file into the folder where the console was started."""
         loaded = self._loaded
         if loaded is not None and loaded.data is not None:
-            self.run_worker(self._export(loaded.episode.episode_id, loaded.data), group="export")
+            begin(self, partial(self._export, loaded.episode.episode_id, loaded.data), group="export")
         else:
             reason = loaded.lacking if loaded else self._failure
             self._tell(f"not exported: {reason or 'its file is written when it ends'}", failed=True)
 
     @on(LineView.Moved, "#steps")
     def _moved(self) -> None:
-        self._show_step()
+        if self._is_there:
+            self._show_step()
 
     @on(LineView.Chosen, "#steps")
     def _chosen(self) -> None:
-        self.action_tab("transcript")
+        if self._is_there:
+            self.action_tab("transcript")
 
     @property
     def _is_there(self) -> bool:
@@ -177,7 +182,7 @@ class EpisodeScreen(Leaving[str]):
         """Load once more what could not be, when its node may have come back."""
         if self._circumstances not in (None, now := self._now()):
             self._circumstances = now
-            self.run_worker(self._load(self._key), group="load", exclusive=True)
+            begin(self, partial(self._load, self._key), group="load", exclusive=True)
 
     def _now(self) -> tuple[object, ...]:
         store, entry = self._session.store, self._list.get(self._key)
@@ -189,7 +194,7 @@ class EpisodeScreen(Leaving[str]):
         self._key, self._circumstances = key, None
         self._head(own("loading …"))
         self._stale = self._stale or self.set_timer(STALE_S, self._clear)
-        self.run_worker(self._load(key), group="load", exclusive=True)
+        begin(self, partial(self._load, key), group="load", exclusive=True)
 
     async def _load(self, key: str) -> None:
         loaded: Loaded | NotLoaded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Final
 
 from textual import on
@@ -20,6 +21,7 @@ from agentgym_tui.widgets.tabs import Tab, TabLine
 from agentgym_tui.widgets.text_view import TextView
 from agentgym_tui.widgets.transcript import Transcript
 from agentgym_tui.widgets.waterfall import Waterfall
+from agentgym_tui.working import begin
 
 TABS: Final = (
     Tab("transcript", own("Transcript"), own("t")),
@@ -130,7 +132,7 @@ class EpisodeViews(Vertical):
         if self.tab == "trace":
             self.query_one(Waterfall).show_spans(loaded.episode.spans if loaded else ())
         elif self.tab == "json" and self._json is None:
-            self.run_worker(self._format(loaded), group="json", exclusive=True)
+            begin(self, partial(self._format, loaded), group="json", exclusive=True)
 
     async def _format(self, loaded: Loaded | None) -> None:
         if loaded is None:

@@ -9,13 +9,13 @@ from typing import ClassVar, Final
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.screen import Screen
 from textual.widgets import Input
 
 from agentgym_tui.clean import Safe, own
 from agentgym_tui.keymap import bindings
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.filter import FilterInput
+from agentgym_tui.screens.leaving import Whole
 from agentgym_tui.sessions.session import Session
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import READING, Link
@@ -28,6 +28,7 @@ from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.status import KeyLine, News
 from agentgym_tui.widgets.table import Table
 from agentgym_tui.widgets.words import MAX_WORDS
+from agentgym_tui.working import begin
 from runner.errors import StoreError
 
 READING_EVERY_S: Final = 0.1
@@ -44,7 +45,7 @@ class EpisodeTable(Table):
         return action != "choose"
 
 
-class Episodes(Screen[None]):
+class Episodes(Whole[None]):
     """Stored and running episodes, the newest first.
 
     Args:
@@ -88,7 +89,7 @@ class Episodes(Screen[None]):
             self._show_around()
         if self._session.library is not None and self._n_read != store.n_ended and not self._reading:
             self._reading = True
-            self.run_worker(self._read(), group="read")
+            begin(self, self._read, group="read")
 
     def hostile_text(self) -> str | None:
         """What is behind the selected row where cleaning changed it."""
@@ -115,18 +116,21 @@ class Episodes(Screen[None]):
 
     @on(LineView.Chosen, "#episodes")
     def _chosen(self) -> None:
-        self.action_open()
+        if self.whole:
+            self.action_open()
 
     @on(Input.Changed, "#filter")
     def _searched(self, event: Input.Changed) -> None:
-        self._list.search(event.value)
-        self._show()
-        self._table.move_to(0)
+        if self._is_there:
+            self._list.search(event.value)
+            self._show()
+            self._table.move_to(0)
 
     @on(FilterInput.Left)
     def _filtered(self, event: FilterInput.Left) -> None:
         self.set_class(not event.cleared, "-filtering")
-        self._table.focus()
+        if self._is_there:
+            self._table.focus()
 
     @property
     def _is_there(self) -> bool:

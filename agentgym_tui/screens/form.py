@@ -97,7 +97,8 @@ class RunForm(DialogScreen[StartArgs]):
     @on(Input.Submitted)
     @on(LineView.Chosen)
     def _start_pressed(self) -> None:
-        self.action_start()
+        if self.whole:
+            self.action_start()
 
     @on(Button.Pressed, "#close")
     def _close_pressed(self) -> None:
@@ -106,6 +107,8 @@ class RunForm(DialogScreen[StartArgs]):
     @on(OneOf.Changed)
     @on(Input.Changed)
     def _edited(self) -> None:
+        if not self.whole:
+            return
         self._model.offer(self._model_names())
         self._say(self._parsed().errors)
 

@@ -1,16 +1,30 @@
-"""Screens that give a result and go."""
+"""Screens that take keys only while they are whole, and those that give a result and go."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
+from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen, Screen, ScreenResultType
 
 WIDTHS: Final = [(0, "-narrow"), (110, "-wide")]
 """Columns from which on what has much to say is wider."""
 
 
-class Leaving(Screen[ScreenResultType]):
+class Whole(Screen[ScreenResultType]):
+    """A screen whose parts come after it and go before it: keys that are faster find nothing to act on."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether all its parts are there."""
+        return self.is_mounted and self.is_current and self.is_attached
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Whether a key may do something here."""
+        return self.whole
+
+
+class Leaving(Whole[ScreenResultType]):
     """A screen that is left once, however fast keys come: a second answer may be on its way when the first is taken."""
 
     def leave(self, result: ScreenResultType | None = None) -> None:
@@ -22,4 +36,9 @@ class Leaving(Screen[ScreenResultType]):
 class DialogScreen(ModalScreen[ScreenResultType], Leaving[ScreenResultType]):
     """A question or a view above the screen it is about; modal first: styles follow the first base alone."""
 
+    BINDINGS: ClassVar[list[BindingType]] = [
+        # At once: what is typed next has to go where the focus goes.
+        Binding("tab", "app.focus_next", show=False, priority=True),
+        Binding("shift+tab", "app.focus_previous", show=False, priority=True),
+    ]
     HORIZONTAL_BREAKPOINTS = WIDTHS

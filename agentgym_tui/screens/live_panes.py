@@ -85,8 +85,10 @@ class LivePanes(Container):
         self.call_after_refresh(self._mount_others)
 
     async def _mount_others(self) -> None:
-        await self.query_one("#left").mount(self._panes["steps"], self._panes["trace"])
-        await self.query_one("#right").mount(self._panes["transcript"], self._panes["rewards"])
+        for side, first, second in (("left", "steps", "trace"), ("right", "transcript", "rewards")):
+            if not self.is_attached:  # left before it was there
+                return
+            await self.query_one(f"#{side}").mount(self._panes[first], self._panes[second])
         self._complete = True
         self.steps.follow = True
         self.post_message(self.Completed())

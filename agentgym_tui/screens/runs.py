@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import ClassVar
 
 from textual.binding import BindingType
-from textual.screen import Screen
 
 from agentgym_tui.clean import Safe, join, line, message, own
 from agentgym_tui.keymap import bindings
 from agentgym_tui.orders import Orders, refusal_text, targets, waiting
+from agentgym_tui.screens.leaving import Whole
 from agentgym_tui.sessions.session import ControlFailed, Session
 from agentgym_tui.store.state import BatchRun, Episode
 from agentgym_tui.telling import tell
 from agentgym_tui.views.numbers import quantity
+from agentgym_tui.working import begin
 from runner.events.control import StartArgs
 
 
-class RunScreen(Screen[None]):
+class RunScreen(Whole[None]):
     """A screen from which episodes are played.
 
     Args:
@@ -94,13 +96,13 @@ class RunScreen(Screen[None]):
             each for each in waiting(self.session.store) if each.battery_id and each.battery_id == batch.battery_id
         ]
         if len(others) < 2:
-            self._order(self._cancel([batch]))
+            self._order(partial(self._cancel, [batch]))
             return
         from agentgym_tui.screens.ask import CancelWhat
 
         def answered(answer: str | None) -> None:
             if answer in ("batch", "battery"):
-                self._order(self._cancel([batch] if answer == "batch" else others))
+                self._order(partial(self._cancel, [batch] if answer == "batch" else others))
 
         self.app.push_screen(CancelWhat(batch, len(others) - 1), answered)
 
@@ -111,12 +113,12 @@ class RunScreen(Screen[None]):
         if (batch := self._batch()) is None:
             self.tell(own("nothing runs that could be paused"))
         else:
-            self._order(self._pause(batch))
+            self._order(partial(self._pause, batch))
 
     def action_step(self) -> None:
         """One step of the watched episode."""
         if not self._refused() and (episode := self._playing()) is not None:
-            self._order(self.orders.step(episode))
+            self._order(partial(self.orders.step, episode))
 
     def _refused(self) -> bool:
         """Whether nothing can be ordered from here, which is said."""
@@ -129,7 +131,7 @@ class RunScreen(Screen[None]):
         if self.orders.player().trouble:
             self.action_run_form(*envs)
         else:
-            self._order(self._start(self.orders.once(envs)))
+            self._order(partial(self._start, self.orders.once(envs)))
 
     def _tier_chosen(self, envs: list[str] | None) -> None:
         if envs:
@@ -137,7 +139,7 @@ class RunScreen(Screen[None]):
 
     def _chosen(self, args: StartArgs | None) -> None:
         if args is not None:
-            self._order(self._start(args))
+            self._order(partial(self._start, args))
 
     def _playing(self) -> Episode | None:
         episode = self.watched()
@@ -152,12 +154,12 @@ class RunScreen(Screen[None]):
         batch = store.batches.get(episode.batch_id) if episode is not None and episode.running else None
         return batch or store.active_batch() or next(iter(waiting(store)), None)
 
-    def _order(self, order: Awaitable[object]) -> None:
-        self.run_worker(self._obeyed(order), group="orders")
+    def _order(self, order: Callable[[], Awaitable[object]]) -> None:
+        begin(self, partial(self._obeyed, order), group="orders")
 
-    async def _obeyed(self, order: Awaitable[object]) -> None:
+    async def _obeyed(self, order: Callable[[], Awaitable[object]]) -> None:
         try:
-            await order
+            await order()
         except ControlFailed as exc:
             self.tell(refusal_text(exc), failed=True)
 

@@ -121,7 +121,8 @@ class NodeControl:
         connection = self._connection()
         if connection is None or not connection.connected:
             raise ControlFailed(
-                f"{op}: there is no connection to the node", "wait for it, or press N to start the node"
+                f"{op}: there is no connection to the node",
+                "wait for it" + ", or press N to start the node" * (not self._refusal),
             )
         node = self._node(args.episode_id or "" if isinstance(args, EpisodeArgs | TargetArgs) else "")
         if _NAME.fullmatch(node) is None:  # it may come from the bus, and becomes part of a subject
@@ -149,7 +150,8 @@ class NodeControl:
             raise ControlFailed(f"{request.op}: {exc}") from exc
         if payload is None:
             raise ControlFailed(
-                f"{request.op}: nobody answers as {node}", "its node is gone; press N to start it again"
+                f"{request.op}: nobody answers as {node}",
+                "its node is gone" + "; press N to start it again" * (not self._refusal),
             )
         return _result(request, payload[: MAX_REPLY + 1])
 

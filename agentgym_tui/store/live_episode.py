@@ -167,7 +167,7 @@ def _stream(episode: Episode, track: Track, item: TokenText) -> None:
     played = episode.steps[-1].index if episode.steps else -1
     if not episode.running or item.step <= played:
         return
-    if item.step != track.streaming_step:
+    if item.restart or item.step != track.streaming_step:
         track.streaming_step, episode.streaming = item.step, ""
     episode.streaming = (episode.streaming + item.text)[-MAX_STREAMING:]
 

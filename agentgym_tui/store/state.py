@@ -33,6 +33,7 @@ class Step:
     endpoint: str | None = None
     model: str | None = None
     ttft_s: float | None = None
+    tokens_per_s: float | None = None
     tokens: Tokens | None = None
     cost: float | None = None
     warnings: Sequence[str] = ()

@@ -31,6 +31,7 @@ def step_of(item: Timestep) -> Step:
         endpoint=optional(item.endpoint),
         model=optional(item.model),
         ttft_s=item.ttft_s,
+        tokens_per_s=item.tokens_per_s,
         tokens=item.tokens,
         cost=item.cost,
         warnings=[warning[:MAX_CAUSE] for warning in item.warnings[:MAX_WARNINGS]],

@@ -114,8 +114,8 @@ def _answered(step: Step) -> Iterator[Block]:
     told = [line(name, MAX_NAME) for name in named]
     if step.ttft_s is not None:
         told.append(join([own("first token "), duration(step.ttft_s)]))
-    if step.tokens and (took := step.model_s - (step.ttft_s or 0.0)) > 0 and named:
-        told.append(own(f"{quantity(round(min(step.tokens.completion / took, _FASTEST)))} tokens/s"))
+    if step.tokens_per_s is not None:
+        told.append(own(f"{quantity(round(min(max(step.tokens_per_s, 0.0), _FASTEST)))} tokens/s"))
     if step.cost is not None:
         told.append(own(f"cost {step.cost:.4g}"))
     if told:

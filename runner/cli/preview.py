@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import closing
+from typing import Literal, Self, TypeAlias
 
 import msgspec
 
+from runner.cli.preflight import MARKS
 from runner.cli.session import Session
 from runner.cli.terminal import console, delivered, keep_output, print_json, safe
 from runner.episode import Runner
@@ -16,13 +18,21 @@ from runner.preflight import Row, model_rows, state_row
 from runner.spec import BatchSpec
 from runner.types import Trajectory
 
+State: TypeAlias = Literal["ok", "warn", "fail"]
+
 
 class Check(msgspec.Struct, frozen=True):
-    """One thing a run needs, and whether it is there."""
+    """One thing a run needs, and whether it is there; with the state ``warn`` it is not, and can be done without."""
 
     what: str
     ok: bool
     detail: str
+    state: State
+
+    @classmethod
+    def of(cls, what: str, ok: bool, detail: str) -> Self:
+        """What is either there or not."""
+        return cls(what, ok, detail, "ok" if ok else "fail")
 
 
 def preview(session: Session) -> int:
@@ -43,13 +53,13 @@ def preview(session: Session) -> int:
 
 def _print(checks: list[Check]) -> None:
     for check in checks:
-        console().print(safe(f"{'ok  ' if check.ok else 'FAIL'} {check.what}: {check.detail}"), soft_wrap=True)
+        console().print(safe(f"{MARKS[check.state]:<4} {check.what}: {check.detail}"), soft_wrap=True)
 
 
 def _check(row: Row) -> Check:
     """A row of the pre-flight; what can be done without is told and fails nothing."""
     told = [row.detail, *([f"{row.cause}; {row.hint}"] if row.cause else [])]
-    return Check(f"{row.what} {row.name}".strip(), row.state != "fail", ": ".join(filter(None, told)))
+    return Check(f"{row.what} {row.name}".strip(), row.state != "fail", ": ".join(filter(None, told)), row.state)
 
 
 def _check_batch(session: Session, spec: BatchSpec, models: Models) -> Check:
@@ -58,7 +68,7 @@ def _check_batch(session: Session, spec: BatchSpec, models: Models) -> Check:
     try:
         choice = session.choose(spec)
     except ConfigError as exc:
-        return Check(what, False, str(exc))
+        return Check.of(what, False, str(exc))
     runner = spec.runner(choice, models)
     first = spec.plan()[0]
     one_round = Runner(
@@ -70,8 +80,8 @@ def _check_batch(session: Session, spec: BatchSpec, models: Models) -> Check:
     )
     played = asyncio.run(one_round.play_episode({"task_index": first.task_index, "seed": first.seed}))
     if played.error_info is not None:
-        return Check(what, False, f"{played.error_info.type}: {played.error_info.message}")
-    return Check(what, True, f"{_promise(spec, played)}; {choice.note}")
+        return Check.of(what, False, f"{played.error_info.type}: {played.error_info.message}")
+    return Check.of(what, True, f"{_promise(spec, played)}; {choice.note}")
 
 
 def _promise(spec: BatchSpec, played: Trajectory) -> str:

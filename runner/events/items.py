@@ -62,7 +62,11 @@ def _spans(item: SpansClosed) -> list[msgspec.Raw]:
 
 
 def _tokens(item: TokensStreamed) -> msgspec.Raw:
-    return as_json(TokenText(at=item.at, episode_id=item.episode_id, seq=item.seq, step=item.step, text=cut(item.text)))
+    text = cut(item.text)
+    told = TokenText(
+        at=item.at, episode_id=item.episode_id, seq=item.seq, step=item.step, text=text, restart=item.restart
+    )
+    return as_json(told)
 
 
 def _started(item: played.EpisodeStarted) -> EpisodeStarted:
@@ -115,6 +119,7 @@ def _timestep(item: TimestepPlayed) -> msgspec.Raw:
         endpoint=_cut_or_none(step.endpoint),
         model=_cut_or_none(step.model),
         ttft_s=step.ttft_s,
+        tokens_per_s=step.tokens_per_s,
         tokens=step.tokens,
         cost=step.cost,
         warnings=[cut(warning) for warning in step.warnings],

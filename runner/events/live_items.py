@@ -114,6 +114,7 @@ class Timestep(_EpisodeItem, kw_only=True, tag="timestep"):
     endpoint: Annotated[str | None, Meta(description="model endpoint that answered")] = None
     model: ModelName = None
     ttft_s: Annotated[float | None, Meta(description="seconds until the model's first token")] = None
+    tokens_per_s: Annotated[float | None, Meta(description="tokens per second of the model's answer")] = None
     tokens: Annotated[Tokens | None, Meta(description="tokens of this round")] = None
     cost: Annotated[float | None, Meta(description="cost of this round, null where nothing is priced")] = None
     warnings: Annotated[
@@ -130,6 +131,10 @@ class TokenText(_EpisodeItem, kw_only=True, tag="token"):
 
     step: Annotated[int, Meta(description="number of the round the text is for")]
     text: Annotated[str, Meta(description="the text since the last such item")]
+    restart: Annotated[
+        bool,
+        Meta(description="what came for this step so far does not count: the endpoint failed, another one is asked"),
+    ] = False
 
 
 class SpanClosed(_EpisodeItem, kw_only=True, tag="span"):

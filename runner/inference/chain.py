@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from runner.errors import InferenceFault
 from runner.inference.asking import Call, ask
 from runner.inference.core import Core, LiveEndpoint
-from runner.inference.endpoints import shown_url
+from runner.inference.endpoints import Kind, shown_url
 from runner.inference.failure import EndpointFailure
 from runner.inference.http import client_of_loop
 from runner.inference.keys import KeyFilter, is_secret, key_of, without_key
 from runner.inference.kinds import Target, target_of
 from runner.inference.retry import ROUNDS, pause_s
 from runner.inference.spans import note_reply, note_target, request_span
-from runner.inference.wire import Question, Reply, request_body
+from runner.inference.wire import Question, Reply, request_body, tokens_per_s
 from runner.tracing import SpanHandle, Tracer, create_flow_id
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class Asked:
     Attributes:
         model: where an endpoint has none of its own.
         id: unique for each inference, for the arrows of the trace.
+        on_text: takes the answer while it comes, and an empty text when what came so far is of no answer.
         gateway_ids: TensorZero's ids of the episode by endpoint, added to.
     """
 
@@ -49,14 +50,14 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answer:
-    """A reply, and whose it is; ``duration_s`` is that of the request alone."""
+    """A reply, and whose it is; ``tokens_per_s`` is None where the endpoint does not count tokens."""
 
     endpoint: LiveEndpoint
     target: Target
     key: str | None
     reply: Reply
     used_tools: bool
-    duration_s: float
+    tokens_per_s: float | None
     flow_id: int
 
 
@@ -76,6 +77,7 @@ class Chain:
         self._notes: dict[str, str] = {}
         self._given_up: set[str] = set()
         self._n_requests = 0
+        self._has_streamed = False
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -128,6 +130,7 @@ class Chain:
 
     def _fail(self, endpoint: LiveEndpoint, failure: EndpointFailure) -> None:
         name, text = endpoint.spec.name, self._core.shown(failure)
+        endpoint.doubt(failure)
         if failure.reason == "request":
             endpoint.breaker.succeeded()
             raise InferenceFault(
@@ -164,34 +167,38 @@ class Chain:
         ):
             outer.start_flow(create_flow_id("inference", id))
             span.end_flow(create_flow_id("inference", id))
-            started = self._now()
-            target, key, reply = await self._exchange(endpoint, use_tools, span)
-            flow_id = create_flow_id("inference_response", id)
-            span.start_flow(flow_id)
-        return Answer(endpoint, target, key, reply, use_tools, self._now() - started, flow_id)
+            try:
+                answer = await self._exchange(endpoint, use_tools, span, create_flow_id("inference_response", id))
+            except EndpointFailure:
+                self._take_back()
+                raise
+            note_reply(span, answer.reply, answer.tokens_per_s)
+            span.start_flow(answer.flow_id)
+        return answer
 
-    async def _exchange(
-        self, endpoint: LiveEndpoint, use_tools: bool, span: SpanHandle
-    ) -> tuple[Target, str | None, Reply]:
+    async def _exchange(self, endpoint: LiveEndpoint, use_tools: bool, span: SpanHandle, flow_id: int) -> Answer:
         """Find out what the endpoint is, if that is not known, and ask it, all within the time there is."""
         bound_s = min(self._core.settings.timeout_sec, self._deadline - self._now() + GRACE_S)
         try:
             async with asyncio.timeout(bound_s):
                 client = await client_of_loop()
-                target = target_of(endpoint.spec, await endpoint.find_kind(client), self._asked.model)
+                target = target_of(endpoint.spec, await self._kind(endpoint, client), self._asked.model)
                 note_target(span, target)
                 key = key_of(endpoint.spec, target.kind, self._core.environ)
                 gateway_id = self._asked.gateway_ids.get(endpoint.spec.name) if target.kind == "tensorzero" else None
                 body = request_body(self._asked.question, target, use_tools=use_tools, episode_id=gateway_id)
+                started = self._now()
                 reply = await self._send(client, target, body, key)
+                rate = tokens_per_s(reply, self._now() - started)
         except TimeoutError:
             raise EndpointFailure("timeout", f"no complete answer within {bound_s:.3g} s") from None
-        reply = without_key(reply, key)
-        note_reply(span, reply)
-        return target, key, reply
+        return Answer(endpoint, target, key, without_key(reply, key), use_tools, rate, flow_id)
+
+    async def _kind(self, endpoint: LiveEndpoint, client: httpx.AsyncClient) -> Kind:
+        return await endpoint.find_kind(client, self._core.mask, self._core.timing.clock.now())
 
     async def _send(self, client: httpx.AsyncClient, target: Target, body: bytes, key: str | None) -> Reply:
-        on_text, core = self._asked.on_text, self._core
+        on_text, core = self._tell if self._asked.on_text else None, self._core
         unkeyed = KeyFilter(key, on_text) if on_text is not None and is_secret(key) else None
         tell = on_text if unkeyed is None else unkeyed.add
         call = Call(target=target, body=body, key=key, mask=core.mask, on_text=tell, clock=core.timing.clock)
@@ -199,6 +206,17 @@ class Chain:
         if unkeyed is not None:
             unkeyed.flush()
         return reply
+
+    def _tell(self, text: str) -> None:
+        if self._asked.on_text is not None:
+            self._has_streamed = True
+            self._asked.on_text(text)
+
+    def _take_back(self) -> None:
+        """Say that the text so far is of no answer."""
+        if self._has_streamed:
+            self._tell("")
+            self._has_streamed = False
 
     def _told(self) -> str:
         if not self._core.endpoints:

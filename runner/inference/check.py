@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -12,7 +13,7 @@ from runner.inference.endpoints import GATEWAY, AnyKind, shown_url
 from runner.inference.failure import EndpointFailure, refusal
 from runner.inference.http import Fetched, client_of_loop, fetch
 from runner.inference.keys import key_of
-from runner.inference.kinds import Target, target_of
+from runner.inference.kinds import NO_MODEL, Target, target_of
 from runner.inference.loose import as_dict, as_list, as_text, decoded
 from runner.text import one_line
 
@@ -64,35 +65,58 @@ class _Check:
         self._model = model
         self._target: Target | None = None
         self._latency_s: float | None = None
+        self._answered = False
 
     async def run(self) -> EndpointHealth:
         try:
             async with asyncio.timeout(CHECK_S):
                 await self._look()
         except TimeoutError:
+            if self._answered:
+                return self._health("slow", f"it answers, but not to everything within {CHECK_S:g} s")
             return self._health("down", f"no answer within {CHECK_S:g} s", self._start_hint())
         except EndpointFailure as failure:
+            self._endpoint.doubt(failure)
             wrong = failure.reason in ("configuration", "request")
             hint = self._configuration_hint(failure) if wrong else self._start_hint()
             return self._health("misconfigured" if wrong else "down", self._core.shown(failure), hint)
         return self._health("slow" if (self._latency_s or 0) > SLOW_S else "up")
 
     async def _look(self) -> None:
-        spec = self._endpoint.spec
-        self._target = target = target_of(spec, await self._endpoint.find_kind(self._client), self._model)
-        key = key_of(spec, target.kind, self._core.environ)
+        spec, core = self._endpoint.spec, self._core
+        was_known = self._endpoint.kind != "auto"
+        kind = await self._endpoint.find_kind(self._client, core.mask, core.timing.clock.now())
+        self._answered = not was_known
+        self._target = target = target_of(spec, kind, self._model)
+        key = key_of(spec, target.kind, core.environ)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         if target.kind == "tensorzero":
             await self._look_at_gateway(target, headers)
-        elif target.kind == "ollama":
-            pulled = self._good(await self._fetch("GET", f"{target.origin}/api/tags", headers))
-            if not {target.model, f"{target.model}:latest"} & _names(pulled, "models", "name"):
+            return
+        url = f"{target.origin}/api/tags" if target.kind == "ollama" else target.models_url
+        listed, refused = await asyncio.gather(
+            self._fetch("GET", url, headers),
+            self._fetch("POST", target.url, headers, {**NO_MODEL, "model": target.model}),
+        )
+        self._look_for_model(target, listed)
+        self._look_at_path(refused)
+
+    def _look_for_model(self, target: Target, listed: Fetched) -> None:
+        if target.kind == "ollama":
+            if not {target.model, f"{target.model}:latest"} & _names(self._good(listed), "models", "name"):
                 raise _unknown_model(target.model, "is not pulled")
-        else:
-            listed = await self._fetch("GET", target.models_url, headers)
-            names = set() if listed.status in (404, 405) else _names(self._good(listed), "data", "id")
-            if names and target.model not in names:  # not every server lists its models
-                raise _unknown_model(target.model, "is not among its models")
+            return
+        names = set() if listed.status in (404, 405) else _names(self._good(listed), "data", "id")
+        if names and target.model not in names:  # not every server lists its models
+            raise _unknown_model(target.model, "is not among its models")
+
+    def _look_at_path(self, refused: Fetched) -> None:
+        """Whether chat completions are where they will be asked for; how this question is refused is no matter."""
+        failure = refusal(refused.status, refused.body, self._core.mask)
+        if refused.status == 200 and not isinstance(decoded(refused.body), dict):
+            raise EndpointFailure("configuration", "what is there is no JSON object", status=404)
+        if refused.status not in (200, 500) and failure.reason != "request":
+            raise failure
 
     async def _look_at_gateway(self, target: Target, headers: dict[str, str]) -> None:
         choice = {"type": "function", "function": {"name": _NO_TOOL}}
@@ -106,7 +130,7 @@ class _Check:
         now = self._core.timing.clock.monotonic
         started = now()
         reply = await fetch(self._client, method, url, body, headers)
-        self._latency_s = now() - started
+        self._answered, self._latency_s = True, now() - started
         return reply
 
     def _good(self, reply: Fetched) -> Fetched:
@@ -114,8 +138,13 @@ class _Check:
             raise refusal(reply.status, reply.body, self._core.mask)
         return reply
 
+    @property
+    def _kind(self) -> AnyKind:
+        """As it was asked, also where that is in doubt by now."""
+        return self._endpoint.kind if self._target is None else self._target.kind
+
     def _start_hint(self) -> str:
-        spec, kind = self._endpoint.spec, self._endpoint.kind
+        spec, kind = self._endpoint.spec, self._kind
         if kind == "ollama":
             return "start it with: ollama serve"
         if kind == "tensorzero" or spec.name == GATEWAY:
@@ -124,10 +153,13 @@ class _Check:
 
     def _configuration_hint(self, failure: EndpointFailure) -> str:
         model = one_line(self._endpoint.spec.model or self._model, 100)
+        if failure.no_path and self._target is not None:
+            path = one_line(urlsplit(self._target.url).path, 200)
+            return f"there are no chat completions under {path}: correct the endpoint's URL in the profile"
         if failure.status in (401, 403) or failure.status is None:
             name = self._endpoint.spec.api_key_env or self._endpoint.spec.optional_key_env
             return f"put a valid key into the variable {name}" if name else "name the variable of its key: api_key_env"
-        match self._endpoint.kind:
+        match self._kind:
             case "ollama":
                 return f"pull it with: ollama pull {model}"
             case "tensorzero":
@@ -141,7 +173,7 @@ class _Check:
         note = f"asked at {shown} for {model}" if target and (asked, sent) != self._configured() else None
         return EndpointHealth(
             name=endpoint.spec.name,
-            kind=endpoint.kind,
+            kind=self._kind,
             status=status,
             latency_s=self._latency_s,
             cause=cause,
@@ -160,4 +192,4 @@ def _names(reply: Fetched, key: str, field: str) -> set[str]:
 
 
 def _unknown_model(model: str, what: str) -> EndpointFailure:
-    return EndpointFailure("configuration", f"the model {one_line(model, 100)} {what}", status=404)
+    return EndpointFailure("configuration", f"the model {one_line(model, 100)} {what}", status=404, unknown_model=True)

@@ -6,13 +6,14 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from runner.clock import Clock
 from runner.config.profile import AgentSettings
 from runner.inference.breaker import Breaker
 from runner.inference.endpoints import AnyKind, EndpointInfo, EndpointSpec, Kind, chain_of, shown_url
-from runner.inference.failure import Mask
+from runner.inference.failure import EndpointFailure, Mask
 from runner.inference.keys import mask_for
 from runner.inference.kinds import find_kind
 from runner.text import one_line
@@ -40,15 +41,21 @@ class LiveEndpoint:
         self.kind: AnyKind = spec.kind
         self._without_tools: set[str] = set()
 
-    async def find_kind(self, client: httpx.AsyncClient) -> Kind:
-        """What kind of server it is; asked once.
+    async def find_kind(self, client: httpx.AsyncClient, mask: Mask, now: datetime) -> Kind:
+        """What kind of server it is; asked once, until ``doubt`` says otherwise.
 
         Raises:
-            EndpointFailure: when it does not answer.
+            EndpointFailure: when it does not answer, or cannot say what it is.
         """
-        if self.kind == "auto":
-            self.kind = await find_kind(client, self.spec)
-        return self.kind
+        kind = self.kind
+        if kind == "auto":
+            self.kind = kind = await find_kind(client, self.spec, mask, now)
+        return kind
+
+    def doubt(self, failure: EndpointFailure) -> None:
+        """Forget what was found out where another server may stand there now."""
+        if failure.no_path or failure.reason == "connection":
+            self.kind = self.spec.kind
 
     def takes_tools(self, model: str) -> bool:
         """Whether this model takes tools, as far as is known."""

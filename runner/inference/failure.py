@@ -45,6 +45,7 @@ class EndpointFailure(InferenceFault):
         status: of the HTTP reply, None where none came.
         retry_after_s: how long it asked to be left alone, in seconds.
         no_tools: whether it only refuses tools.
+        unknown_model: whether it is the model that it does not know.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class EndpointFailure(InferenceFault):
         status: int | None = None,
         retry_after_s: float | None = None,
         no_tools: bool = False,
+        unknown_model: bool = False,
     ) -> None:
         """The text is shown as it is: it has to be on one line and without secrets."""
         super().__init__(text)
@@ -62,11 +64,17 @@ class EndpointFailure(InferenceFault):
         self.status = status
         self.retry_after_s = retry_after_s
         self.no_tools = no_tools
+        self.unknown_model = unknown_model
 
     @property
     def error_type(self) -> str:
         """A short name for traces: the status where there is one."""
         return str(self.status) if self.status is not None else self.reason
+
+    @property
+    def no_path(self) -> bool:
+        """Whether there is nothing at all under the path that was asked."""
+        return self.status in (404, 405) and not self.unknown_model
 
 
 def refusal(status: int, body: bytes, mask: Mask, retry_after_s: float | None = None) -> EndpointFailure:
@@ -75,8 +83,16 @@ def refusal(status: int, body: bytes, mask: Mask, retry_after_s: float | None = 
     reason = _reason(status, said)
     quoted = one_line(mask(said), MAX_QUOTED)
     text = f"HTTP {status}: {quoted}" if quoted else f"HTTP {status}"
-    no_tools = status in (400, 422, 500, 501, 502) and _NO_TOOLS.search(said) is not None
-    return EndpointFailure(reason, text, status=status, retry_after_s=retry_after_s, no_tools=no_tools)
+    if retry_after_s:
+        text += f"; it asks to be left alone for {retry_after_s:.3g} s"
+    return EndpointFailure(
+        reason,
+        text,
+        status=status,
+        retry_after_s=retry_after_s,
+        no_tools=status in (400, 422, 500, 501, 502) and _NO_TOOLS.search(said) is not None,
+        unknown_model=_UNKNOWN_MODEL.search(said) is not None,
+    )
 
 
 def _reason(status: int, said: str) -> Reason:

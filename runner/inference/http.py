@@ -87,6 +87,7 @@ class Fetched(msgspec.Struct, frozen=True):
 
     status: int
     body: bytes
+    retry_after: str | None = None
 
 
 async def fetch(
@@ -99,7 +100,8 @@ async def fetch(
     """
     content = None if body is None else msgspec.json.encode(body)
     async with exchange(client, method, url, content, headers or {}) as response:
-        return Fetched(response.status_code, await read(response, MAX_SMALL_BODY))
+        body = await read(response, MAX_SMALL_BODY)
+        return Fetched(response.status_code, body, response.headers.get("retry-after"))
 
 
 @asynccontextmanager
@@ -160,7 +162,7 @@ def in_our_words(mask: Mask) -> Iterator[None]:
     try:
         yield
     except httpx.ConnectTimeout as exc:
-        raise EndpointFailure("connection", f"no connection within {CONNECT_S:g} s") from exc
+        raise EndpointFailure("timeout", f"no connection within {CONNECT_S:g} s") from exc
     except (httpx.ConnectError, httpx.ProxyError) as exc:
         raise EndpointFailure("connection", f"no connection: {_shown(exc, mask)}") from exc
     except httpx.LocalProtocolError:  # quotes the header that it does not like

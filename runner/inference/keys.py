@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Callable, Mapping
 from typing import TypeGuard
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -31,13 +33,16 @@ def key_of(spec: EndpointSpec, kind: Kind, environ: Mapping[str, str]) -> str | 
         raise EndpointFailure("configuration", f"{name} holds characters that a key cannot have")
     if spec.api_key_env and not value:
         raise EndpointFailure("configuration", f"the variable {name}, which should hold its key, is not set")
+    if spec.api_key_env and "@" in urlsplit(spec.url).netloc:
+        raise EndpointFailure("configuration", f"its URL has a login and {name} a key, of which only one can be sent")
     return value or None
 
 
 def mask_for(specs: tuple[EndpointSpec, ...], environ: Mapping[str, str]) -> Mask:
     """Masks what ``runner.text.mask`` does, and the keys of these endpoints whatever their variables are called."""
     named = {f"key of {spec.name}": environ.get(spec.api_key_env, "") for spec in specs if spec.api_key_env}
-    return masker({**environ, **named})
+    logins = {f"password of {spec.name}": _sent_login(spec.url) for spec in specs}
+    return masker({**environ, **named, **logins})
 
 
 def is_secret(key: str | None) -> TypeGuard[str]:
@@ -49,10 +54,24 @@ def without_key(reply: Reply, key: str | None) -> Reply:
     """The reply, in which a server may have quoted the key that it was sent, without it."""
     if not is_secret(key):
         return reply
-    encoded, written = msgspec.json.encode(reply), msgspec.json.encode(key)[1:-1]
-    if written not in encoded:
-        return reply
-    return msgspec.json.decode(encoded.replace(written, MASK.encode()), type=Reply)
+    encoded = without = msgspec.json.encode(reply)
+    for form in _written(key):
+        without = without.replace(form, MASK.encode())
+    return reply if without == encoded else msgspec.json.decode(without, type=Reply)
+
+
+def _written(key: str) -> list[bytes]:
+    """The key as it stands in a reply's JSON: in a text, or in arguments, which are JSON in a text; longest first."""
+    quoted = msgspec.json.encode(key).decode()[1:-1]
+    forms = {key, quoted, quoted.replace("/", "\\/")}
+    return sorted((msgspec.json.encode(form)[1:-1] for form in forms), key=len, reverse=True)
+
+
+def _sent_login(url: str) -> str:
+    """A URL's userinfo as a header holds it, where a server may quote it from."""
+    userinfo, at, _ = urlsplit(url).netloc.rpartition("@")
+    user, _, password = userinfo.partition(":")
+    return base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode() if at else ""
 
 
 class KeyFilter:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from runner.inference.endpoints import EndpointSpec, Kind, origin_of
-from runner.inference.http import fetch
+from runner.inference.failure import EndpointFailure, Mask, refusal
+from runner.inference.http import Fetched, fetch
 from runner.inference.loose import as_dict, decoded
+from runner.inference.retry import retry_after_s
 
 if TYPE_CHECKING:
     import httpx
@@ -16,7 +20,7 @@ if TYPE_CHECKING:
 GATEWAY_PATH = "/openai/v1/chat/completions"
 GATEWAY_PREFIX = "tensorzero::"
 _CHAT_PATH = "/chat/completions"
-_NO_MODEL = {"model": "", "messages": []}
+NO_MODEL = {"model": "", "messages": []}
 """Refused by every server before any model runs; TensorZero's refusal says how a model has to be named."""
 
 
@@ -55,23 +59,44 @@ def target_of(spec: EndpointSpec, kind: Kind, model: str) -> Target:
     return Target(kind=kind, url=_chat_url(spec.url), model=model)
 
 
-async def find_kind(client: httpx.AsyncClient, spec: EndpointSpec) -> Kind:
-    """Ask a server what it is, without any key.
+async def find_kind(client: httpx.AsyncClient, spec: EndpointSpec, mask: Mask, now: datetime) -> Kind:
+    """Ask a server what it is, without any key, all questions at the same time.
 
     Raises:
-        EndpointFailure: when it does not answer at all.
+        EndpointFailure: when it does not answer, or is in no state to say what it is.
     """
     if spec.kind != "auto":
         return spec.kind
     origin = origin_of(spec.url)
-    health = await fetch(client, "GET", f"{origin}/health")
-    if "gateway" in as_dict(decoded(health.body)):
+    health, refused, tags = await asyncio.gather(
+        _answer(client, "GET", f"{origin}/health"),
+        _answer(client, "POST", origin + GATEWAY_PATH, NO_MODEL),
+        _answer(client, "GET", f"{origin}/api/tags"),
+    )
+    if isinstance(health, Fetched) and "gateway" in as_dict(decoded(health.body)):
         return "tensorzero"
-    refused = await fetch(client, "POST", origin + GATEWAY_PATH, _NO_MODEL)
-    if refused.status != 200 and GATEWAY_PREFIX.encode() in refused.body:
+    if isinstance(refused, Fetched) and refused.status != 200 and GATEWAY_PREFIX.encode() in refused.body:
         return "tensorzero"
-    tags = await fetch(client, "GET", f"{origin}/api/tags")
-    return "ollama" if tags.status == 200 and "models" in as_dict(decoded(tags.body)) else "openai"
+    if isinstance(tags, Fetched) and tags.status == 200 and "models" in as_dict(decoded(tags.body)):
+        return "ollama"
+    for answer in (health, refused, tags):
+        _fail_unless_well(answer, mask, now)
+    return "openai"
+
+
+async def _answer(client: httpx.AsyncClient, method: str, url: str, body: object = None) -> Fetched | EndpointFailure:
+    try:
+        return await fetch(client, method, url, body)
+    except EndpointFailure as failure:
+        return failure
+
+
+def _fail_unless_well(answer: Fetched | EndpointFailure, mask: Mask, now: datetime) -> None:
+    """A server that is starting, or has too much to do, may be any kind of server."""
+    if isinstance(answer, EndpointFailure):
+        raise answer
+    if answer.status >= 500 or answer.status == 429:
+        raise refusal(answer.status, answer.body, mask, retry_after_s(answer.retry_after, now))
 
 
 def _chat_url(url: str) -> str:

@@ -20,11 +20,11 @@ def pause_s(round: int, uniform: Callable[[float, float], float]) -> float:
 
 
 def retry_after_s(header: str | None, now: datetime) -> float | None:
-    """Seconds that a ``Retry-After`` header asks for, in either of its forms; None where it asks for nothing."""
+    """Seconds that a ``Retry-After`` header asks for, a number or a date in any form; None: for nothing."""
     if header is None:
         return None
     try:
-        seconds = float(header) if not header.strip().endswith("GMT") else _until(header, now)
+        seconds = _until(header, now) if ":" in header else float(header)
     except (ValueError, OverflowError):
         return None
     return min(max(seconds, 0.0), MAX_RETRY_AFTER_S) if math.isfinite(seconds) else None

@@ -26,8 +26,6 @@ class Inference(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         message: with ``content``, and where there are any ``reasoning_content`` and ``tool_calls``.
         usage: what it took and where it came from.
-        duration_s: of everything, endpoints that failed included.
-        tokens_per_s: of the completion, None where the endpoint does not count tokens.
         finish_reason: as the endpoint says, such as ``stop`` or ``length``.
         used_tools: whether the tools were sent along; not so where the model takes none.
         flow_id: of the arrow that leaves the response in the trace.
@@ -35,8 +33,6 @@ class Inference(msgspec.Struct, frozen=True, kw_only=True):
 
     message: Message
     usage: Usage
-    duration_s: float
-    tokens_per_s: float | None
     finish_reason: str | None
     used_tools: bool
     flow_id: int
@@ -75,23 +71,20 @@ class InferenceSession:
             messages: the whole chat.
             tools: what the model may call, as OpenAI functions; may be empty.
             time_left_s: seconds until the episode's time limit; no call takes longer.
-            on_text: takes the text while it comes, the model's thinking included.
+            on_text: takes the text while it comes, the model's thinking included; an empty one says that what came
+                so far is of no answer, as its endpoint failed.
             tracer: gets a span for each request.
 
         Raises:
             InferenceFault: when no endpoint answers, or one refuses the request itself.
         """
         chain = Chain(self._core, self._asked(messages, tools, time_left_s, on_text, tracer))
-        now = self._core.timing.clock.monotonic
-        started = now()
         answer = await chain.run()
         self._keep_gateway_id(answer)
         reply = answer.reply
         return Inference(
             message=reply.message(),
             usage=self._usage(answer, chain.warnings),
-            duration_s=now() - started,
-            tokens_per_s=_tokens_per_s(answer),
             finish_reason=reply.finish_reason,
             used_tools=answer.used_tools,
             flow_id=answer.flow_id,
@@ -137,13 +130,8 @@ class InferenceSession:
             endpoint=answer.endpoint.spec.name,
             model=model,
             ttft_s=reply.ttft_s,
+            tokens_per_s=answer.tokens_per_s,
             tokens=reply.tokens,
             cost=cost_of(reply.tokens, self._core.settings.price.get(model)),
             warnings=warnings,
         )
-
-
-def _tokens_per_s(answer: Answer) -> float | None:
-    tokens, ttft_s = answer.reply.tokens, answer.reply.ttft_s or 0.0
-    seconds = answer.duration_s - ttft_s
-    return tokens.completion / seconds if tokens is not None and tokens.completion and seconds > 0 else None

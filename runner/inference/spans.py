@@ -46,12 +46,14 @@ def note_target(span: SpanHandle, target: Target) -> None:
     span.set_attribute("gen_ai.provider.name", target.kind)
 
 
-def note_reply(span: SpanHandle, reply: Reply) -> None:
+def note_reply(span: SpanHandle, reply: Reply, tokens_per_s: float | None) -> None:
     """Add what came back."""
     span.set_attribute("gen_ai.response.model", reply.model)
     span.set_attribute("gen_ai.response.finish_reasons", reply.finish_reason)
     if reply.ttft_s is not None:
         span.set_attribute("gen_ai.response.time_to_first_chunk", reply.ttft_s)
+    if tokens_per_s is not None:
+        span.set_attribute("agentgym.tokens_per_s", tokens_per_s)
     if reply.tokens is not None:
         span.set_attribute("gen_ai.usage.input_tokens", reply.tokens.prompt)
         span.set_attribute("gen_ai.usage.output_tokens", reply.tokens.completion)

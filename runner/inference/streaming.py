@@ -18,6 +18,7 @@ from runner.inference.wire import (
     fail_on_error,
     note_origin,
     reasoning_of,
+    told_apart,
     too_long,
     tool_call,
 )
@@ -129,9 +130,9 @@ class Assembly:
         reply = self._reply
         reply.content, reply.reasoning = "".join(self._content), "".join(self._reasoning)
         calls = [call for _, call in sorted(self._calls.items()) if call.name]
-        reply.tool_calls = [
+        reply.tool_calls = told_apart(
             tool_call(number, call.id, call.name, "".join(call.arguments)) for number, call in enumerate(calls)
-        ]
+        )
         return checked(reply)
 
     def _add_choice(self, choice: dict[str, Any]) -> None:

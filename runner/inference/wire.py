@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from itertools import chain, count
 from typing import Any
 
 import msgspec
@@ -49,6 +51,12 @@ class Reply(msgspec.Struct, kw_only=True):
         if self.tool_calls:
             message["tool_calls"] = self.tool_calls
         return message
+
+
+def tokens_per_s(reply: Reply, seconds: float) -> float | None:
+    """How fast a reply came that took this long, from its first token on where that is known."""
+    seconds -= reply.ttft_s or 0.0
+    return reply.tokens.completion / seconds if reply.tokens and reply.tokens.completion and seconds > 0 else None
 
 
 def request_body(question: Question, target: Target, *, use_tools: bool, episode_id: str | None = None) -> bytes:
@@ -155,11 +163,22 @@ def whole_calls(value: object) -> list[dict[str, Any]]:
     """Tool calls of any shape as the OpenAI format has them; those without a name are left out."""
     calls = [as_dict(call) for call in as_list(value)[:MAX_TOOL_CALLS]]
     functions = [(as_text(call.get("id")), as_dict(call.get("function"))) for call in calls]
-    return [
+    return told_apart(
         tool_call(number, id, as_text(function.get("name")), arguments_text(function.get("arguments")))
         for number, (id, function) in enumerate(functions)
         if as_text(function.get("name"))
-    ]
+    )
+
+
+def told_apart(calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The calls, each with an id of its own: their answers are found by it."""
+    taken: set[str] = set()
+    apart = []
+    for call in calls:
+        id = next(id for id in chain([call["id"]], map("call_{}".format, count())) if id not in taken)
+        taken.add(id)
+        apart.append({**call, "id": id})
+    return apart
 
 
 def tool_call(number: int, id: str, name: str, arguments: str) -> dict[str, Any]:

@@ -58,6 +58,7 @@ class TimestepRecord(msgspec.Struct, kw_only=True):
     endpoint: str | None = None
     model: str | None = None
     ttft_s: float | None = None
+    tokens_per_s: float | None = None
     tokens: Tokens | None = None
     cost: float | None = None
     warnings: tuple[str, ...] = ()
@@ -158,6 +159,7 @@ def timestep_record(step: TimeStep, tool_schemas_ref: int) -> TimestepRecord:
         endpoint=step.endpoint,
         model=step.model,
         ttft_s=None if step.ttft_s is None else finite(step.ttft_s),
+        tokens_per_s=None if step.tokens_per_s is None else finite(step.tokens_per_s),
         tokens=step.tokens,
         cost=None if step.cost is None else finite(step.cost),
         warnings=step.warnings,

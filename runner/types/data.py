@@ -81,6 +81,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         endpoint: the name of the endpoint that answered.
         model: the model as that endpoint names it.
         ttft_s: seconds from the request to the first token, None where the reply was not streamed.
+        tokens_per_s: of the completion, after the first token where that is known; None without a count of them.
         cost: in the profile's currency, None without a price.
         warnings: what went otherwise than configured, such as an endpoint that was passed over.
     """
@@ -88,6 +89,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str
     model: str
     ttft_s: float | None = None
+    tokens_per_s: float | None = None
     tokens: Tokens | None = None
     cost: float | None = None
     warnings: tuple[str, ...] = ()
@@ -131,6 +133,7 @@ class TimeStep(msgspec.Struct, kw_only=True):
         observation: the environment's reply to the action.
         reward: this step's reward, finite.
         model_s: seconds spent in the agent, of which ``ttft_s`` passed until the model's first token.
+        tokens_per_s: of the endpoint's answer alone, whatever else the agent did.
         env_s: seconds spent in the environment's step; 0 where the reply was no action and none was taken.
         warnings: what went otherwise than configured, such as a fallback that answered.
     """
@@ -149,6 +152,7 @@ class TimeStep(msgspec.Struct, kw_only=True):
     endpoint: str | None = None
     model: str | None = None
     ttft_s: float | None = None
+    tokens_per_s: float | None = None
     tokens: Tokens | None = None
     cost: float | None = None
     warnings: tuple[str, ...] = ()

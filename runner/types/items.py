@@ -63,10 +63,18 @@ class TimestepPlayed(_EpisodeItem, kw_only=True, tag="timestep"):
 
 
 class TokensStreamed(_EpisodeItem, kw_only=True, tag="token"):
-    """A model has produced more text for round ``step``, which is not over yet."""
+    """A model has produced more text for round ``step``, which is not over yet.
+
+    An empty text takes back what was told of the round: it came from an endpoint that failed.
+    """
 
     step: int
     text: str
+
+    @property
+    def restart(self) -> bool:
+        """Whether the text of the round begins anew."""
+        return not self.text
 
 
 class SpansClosed(_EpisodeItem, kw_only=True, tag="span"):

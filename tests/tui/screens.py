@@ -24,7 +24,12 @@ def _rows(app: App[Any], width: int, height: int) -> list[Any]:
 
 async def shown(pilot: Pilot[Any], *texts: str) -> None:
     """Wait until all of the texts are on the screen."""
-    await until(pilot, lambda: all(text in screen_text(pilot.app) for text in texts), " and ".join(texts))
+
+    def seen() -> bool:
+        screen = screen_text(pilot.app)
+        return all(text in screen for text in texts)
+
+    await until(pilot, seen, " and ".join(texts))
 
 
 async def gone(pilot: Pilot[Any], text: str) -> None:

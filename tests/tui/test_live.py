@@ -494,10 +494,10 @@ async def test_who_only_looks_is_offered_no_orders_and_told_why(session: Callabl
 
 async def test_a_step_says_who_answered_and_what_went_otherwise_than_configured() -> None:
     session = busy_session()
-    told = {"endpoint": "ollama", "model": "qwen35_9b", "ttft_s": 0.25, "cost": 0.0021, "model_s": 1.25}
+    told = {"endpoint": "ollama", "model": "qwen35_9b", "ttft_s": 0.25, "cost": 0.0021, "tokens_per_s": 41.6}
     session.store.take([live(timestep(3, 2, seq=4, warnings=["tensorzero was passed over: HTTP 503"], **told))])
     async with Console(session).run_test(size=(120, 40)) as pilot:
-        await shown(pilot, "ollama · qwen35_9b · first token 250 ms · 30", "cost 0.0021")
+        await shown(pilot, "ollama · qwen35_9b · first token 250 ms · 42", "tokens/s · cost 0.0021")
         await shown(pilot, "otherwise than configured", "tensorzero was passed over: HTTP 503")
 
 

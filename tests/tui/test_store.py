@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from agentgym_tui.store.run_store import RunStore
@@ -101,6 +102,14 @@ def test_steps_of_a_file_count_more_than_live_ones_that_were_cut(store: RunStore
     again.take([live(started(0), timestep(0, 0, left_out=7))])
     assert again.episodes[episode_id(0)].steps[0].left_out == 0
     assert again.episodes[episode_id(0)].n_missing == 0
+
+
+def test_text_of_an_endpoint_that_failed_is_taken_back(store: RunStore) -> None:
+    again = msgspec.structs.replace(token(0, 2, "", 0), restart=True)
+    store.take([live(started(0), token(0, 1, "half an ans"), again)])
+    assert store.episodes[episode_id(0)].streaming == ""
+    store.take([live(token(0, 3, "whole", 0))])
+    assert store.episodes[episode_id(0)].streaming == "whole"
 
 
 def test_text_for_a_step_that_was_played_is_not_shown(store: RunStore) -> None:

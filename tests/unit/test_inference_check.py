@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import json
+import threading
+from typing import Literal
 
 import pytest
 
 from runner.config.profile import AgentSettings, Endpoint
 from runner.inference import EndpointHealth, InferenceManager
 from tests.inferring import settings_of
-from tests.rude_model import RudeModel, answer, hang, reply
+from tests.rude_model import Exchange, RudeModel, answer, hang, reply
 from tests.unit.test_inference_manager import TENSORZERO
 
 KEY = "sk-0123456789abcdef"
@@ -111,7 +113,67 @@ async def test_an_openai_compatible_server(listed: bytes, status: str) -> None:
 
 async def test_endpoints_that_hang_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.inference.check.CHECK_S", 0.2)
-    with RudeModel(hang, routes={"/health": hang, "/v1/models": hang}) as server:
+    silent = dict.fromkeys(("/health", "/openai/v1/chat/completions", "/api/tags", "/v1/models"), hang)
+    with RudeModel(hang, routes=silent) as server:
         endpoints = (Endpoint(url=server.url), Endpoint(url=server.url, kind="openai", name="b"))
         found = await InferenceManager(settings_of(*endpoints), {}).check()
     assert [(health.status, health.cause) for health in found] == [("down", "no answer within 0.2 s")] * 2
+
+
+@pytest.mark.parametrize("kind", ["openai", "ollama", "auto"])
+@pytest.mark.parametrize("missing", [reply(404, b'{"error": "not found"}'), reply(405, b""), reply(200, b"<html>")])
+async def test_a_wrong_path_is_a_mistake_whose_path_is_named(
+    missing: bytes, kind: Literal["openai", "ollama", "auto"]
+) -> None:
+    routes = {"/v2/chat/completions": missing, "/api/tags": tags("qwen35_9b")}
+    with RudeModel(answer("wrong path"), routes=routes) as server:
+        found = await health(settings_of(Endpoint(url=f"{server.origin}/v2", kind=kind)))
+    assert found.kind == ("ollama" if kind == "auto" else kind)
+    assert (found.status, found.hint) == (
+        "misconfigured",
+        "there are no chat completions under /v2/chat/completions: correct the endpoint's URL in the profile",
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "hint"),
+    [
+        (refused("messages is too short"), "up", None),
+        (refused("messages is missing", 422), "up", None),
+        (refused("list index out of range", 500), "up", None),
+        (refused("loading", 503), "down", "start the server at "),
+        (refused("model not found", 404), "misconfigured", "check the endpoint's URL and model"),
+        (refused("no key", 401), "misconfigured", "name the variable of its key"),
+    ],
+)
+async def test_no_model_runs_for_a_look_at_its_path(said: bytes, status: str, hint: str | None) -> None:
+    with RudeModel(said) as server:
+        found = await health(settings_of(Endpoint(url=server.url, kind="openai")))
+        assert server.asked[0].json() == {"model": "qwen35_9b", "messages": []}
+    assert found.status == status
+    assert (found.hint is None) if hint is None else (found.hint or "").startswith(hint)
+
+
+async def test_the_kind_is_asked_for_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.inference.check.CHECK_S", 20.0)
+    together = threading.Barrier(3, timeout=10)
+
+    def meet(exchange: Exchange) -> None:
+        together.wait()
+        exchange.send(reply(404, b"{}"))
+
+    routes = dict.fromkeys(("/health", "/openai/v1/chat/completions", "/api/tags"), meet)
+    with RudeModel(refused("no messages"), routes=routes) as server:
+        found = await health(settings_of(Endpoint(url=server.url)))
+    assert (found.kind, found.status) == ("openai", "up")
+
+
+async def test_a_server_that_answers_only_something_in_time_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.inference.check.CHECK_S", 1.0)
+    with RudeModel(hang, routes={"/v1/models": hang}) as server:
+        manager = InferenceManager(settings_of(Endpoint(url=server.url)), {})
+        (found,) = await manager.check()
+        assert (found.status, found.cause) == ("slow", "it answers, but not to everything within 1 s")
+        monkeypatch.setattr("runner.inference.check.CHECK_S", 0.2)
+        (later,) = await manager.check()  # what it is was known, and it said nothing more
+    assert (later.kind, later.status) == ("openai", "down")

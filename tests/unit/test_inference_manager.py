@@ -17,7 +17,7 @@ from runner.inference import InferenceManager
 from runner.tracing import SpanList, Tracer
 from runner.types import Span, Tokens
 from tests.inferring import TOOLS, Waits, header, infer, manager_of, settings_of
-from tests.rude_model import RudeModel, answer, chunks, reply, stream
+from tests.rude_model import Behaviour, Exchange, RudeModel, answer, chunks, delta, event, reply, stream
 
 KEY = "sk-0123456789abcdef"
 GATEWAY_ID = "01a1febd-adab-7631-81fc-0d45a7fed731"
@@ -45,7 +45,7 @@ async def test_an_answer_and_what_it_took(model: RudeModel) -> None:
     assert usage.tokens == Tokens(1000, 200)
     assert usage.cost == pytest.approx(0.002)
     assert (inference.finish_reason, inference.used_tools) == ("stop", False)
-    assert inference.tokens_per_s is not None
+    assert usage.tokens_per_s is not None
 
 
 async def test_a_stream_is_told_as_it_comes() -> None:
@@ -144,6 +144,8 @@ async def test_spans_are_named_after_the_conventions(model: RudeModel) -> None:
     request, outer = spans.spans
     assert (request.name, request.category, request.parent) == ("chat qwen35_9b", "inference", outer.id)
     port = int(model.origin.rpartition(":")[2])
+    rate = request.attributes.pop("agentgym.tokens_per_s")
+    assert rate == inference.usage.tokens_per_s
     assert request.attributes == {
         "semantic": "inference",
         "gen_ai.operation.name": "chat",
@@ -199,7 +201,7 @@ async def test_a_gateway_is_recognised_once_and_keeps_the_episode() -> None:
         first, second = manager.session(header()), manager.session(header("episode-2"))
         for session in (first, first, second):
             assert (await infer(session)).usage.model == "qwen35_9b"
-        asked = [r for r in running.requests if r.path.startswith("/openai")]
+        asked = [r for r in running.requests if r.path.startswith("/openai") and r.json()["model"]]
         assert [r.path for r in running.requests].count("/health") == 1
     assert [r.json().get("tensorzero::episode_id") for r in asked] == [None, GATEWAY_ID, None]
     assert {r.json()["model"] for r in asked} == {"tensorzero::model_name::qwen35_9b"}
@@ -221,6 +223,67 @@ async def test_other_kinds_are_recognised_too(model: RudeModel) -> None:
                 await infer(manager)
             assert manager.endpoints[0].kind == kind
     assert "authorization" not in refusing.requests[0].headers
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_a_server_that_is_not_ready_to_say_what_it_is_is_asked_again(status: int, model: RudeModel) -> None:
+    waits = Waits()
+    starting = reply(status, b"starting", Retry_After="7")
+    routes: dict[str, bytes] = {"/health": starting, "/openai/v1/chat/completions": starting, "/api/tags": starting}
+    with RudeModel(answer("wrong"), routes=routes) as late:
+        endpoints = (Endpoint(url=late.url, name="late"), Endpoint(url=model.url, name="other", kind="openai"))
+        manager = InferenceManager(settings_of(*endpoints), {}, waits.timing())
+        first = await infer(manager)
+        assert (first.usage.endpoint, manager.endpoints[0].kind) == ("other", "auto")
+        assert first.usage.warnings == (f"late: HTTP {status}: starting; it asks to be left alone for 7 s",)
+        routes |= {"/health": TENSORZERO, "/openai/v1/chat/completions": answer("up")}
+        waits.passed += 7
+        assert (await infer(manager)).usage.endpoint == "late"
+    assert manager.endpoints[0].kind == "tensorzero"
+
+
+@pytest.mark.parametrize("gone", [404, 405, None])
+async def test_another_server_in_the_place_of_one_that_was_known(gone: int | None, model: RudeModel) -> None:
+    waits = Waits()
+    routes: dict[str, Behaviour] = {"/health": TENSORZERO, "/openai/v1/chat/completions": answer("gateway")}
+    with RudeModel(answer("plain"), routes=routes) as server:
+        endpoints = (Endpoint(url=server.url, name="a"), Endpoint(url=model.url, name="b", kind="openai"))
+        manager = InferenceManager(settings_of(*endpoints), {}, waits.timing())
+        assert (await infer(manager)).message["content"] == "gateway"
+        routes |= {"/health": reply(404, b""), "/openai/v1/chat/completions": reply(gone, b"") if gone else b""}
+        assert (await infer(manager)).usage.endpoint == "b"
+        routes["/openai/v1/chat/completions"] = reply(404, b"")
+        waits.passed += 60
+        assert (await infer(manager)).message["content"] == "plain"
+    assert manager.endpoints[0].kind == "openai"
+
+
+async def test_the_half_of_a_stream_that_failed_is_taken_back(model: RudeModel) -> None:
+    told: list[str] = []
+    with (
+        RudeModel(stream(event(delta(content="half an")))) as broken,
+        RudeModel(stream(chunks(["go ", "up"]))) as whole,
+    ):
+        inference = await infer(manager_of(broken.url, whole.url, stream=True), on_text=told.append)
+    assert (inference.message["content"], told) == ("go up", ["half an", "", "go ", "up"])
+
+
+async def test_a_login_is_in_no_failure_in_the_form_it_is_sent() -> None:
+    def quote(exchange: Exchange) -> None:
+        exchange.send(reply(401, exchange.request.headers["authorization"].encode()))
+
+    with RudeModel(quote, answer("up")) as quoting:
+        manager = manager_of(quoting.url.replace("://", "://me:pass%20word@"))
+        with pytest.raises(InferenceFault, match=r"HTTP 401: Basic \*\*\*"):
+            await infer(manager)
+
+
+async def test_a_login_and_a_key_are_not_both_taken(model: RudeModel) -> None:
+    endpoint = Endpoint(url=model.url.replace("://", "://me:password@"), kind="openai", api_key_env="MINE")
+    asked = len(model.requests)
+    with pytest.raises(InferenceFault, match="its URL has a login and MINE a key, of which only one can be sent"):
+        await infer(InferenceManager(settings_of(endpoint), {"MINE": KEY}))
+    assert len(model.requests) == asked
 
 
 @pytest.mark.parametrize("id", ["", "../../etc", "x" * 36, 5])

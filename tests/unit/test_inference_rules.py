@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 
+import httpx
 import pytest
 
 from runner.config.profile import AgentSettings, Endpoint, Price
@@ -9,10 +12,12 @@ from runner.inference import split_thinking
 from runner.inference.breaker import Breaker
 from runner.inference.endpoints import EndpointSpec, Kind, chain_of, ollama_url, shown_url
 from runner.inference.failure import EndpointFailure, Reason
-from runner.inference.keys import KeyFilter, key_of
+from runner.inference.http import in_our_words
+from runner.inference.keys import KeyFilter, key_of, without_key
 from runner.inference.kinds import GATEWAY_PATH, target_of
 from runner.inference.prices import cost_of
 from runner.inference.retry import pause_s, retry_after_s
+from runner.inference.wire import Reply, tool_call
 from runner.types import Tokens
 
 MODEL, FUNCTION = "tensorzero::model_name::", "tensorzero::function_name::f"
@@ -149,6 +154,11 @@ def test_what_the_endpoint_asks_for_counts() -> None:
         ("999999999", 3600.0),
         ("Wed, 01 Jan 2025 12:00:09 GMT", 9.0),
         ("Wed, 01 Jan 2025 11:00:00 GMT", 0.0),
+        ("Wed Jan  1 12:00:09 2025", 9.0),
+        ("Wednesday, 01-Jan-25 12:00:09 GMT", 9.0),
+        ("Wed, 01 Jan 2025 12:00:09 +0000", 9.0),
+        ("Wed, 01 Jan 2025 13:00:09 +0100", 9.0),
+        ("12:00:09", None),
         ("soon", None),
         ("nan", None),
         ("inf", None),
@@ -202,6 +212,23 @@ def test_keys() -> None:
     for environ in ({}, {"MINE": ""}, {"MINE": "a\nb"}, {"MINE": "ä"}):
         with pytest.raises(EndpointFailure, match="MINE"):
             key_of(spec, "openai", environ)
+
+
+@pytest.mark.parametrize("written", [str, lambda text: text.replace("/", "\\/")])
+def test_a_key_in_arguments_is_masked_however_it_is_escaped(written: Callable[[str], str]) -> None:
+    key = 'sk-"0123/456\\789"abc'
+    call = tool_call(0, "c", "up", written(json.dumps({"key": key, "to": "1"})))
+    kept = without_key(Reply(content=f"it is {key}", tool_calls=[call]), key)
+    assert json.loads(kept.tool_calls[0]["function"]["arguments"]) == {"key": "***", "to": "1"}
+    assert kept.content == "it is ***"
+
+
+def test_a_connection_that_is_not_made_in_time_rests_as_what_hangs() -> None:
+    breaker = Breaker(Ticker())
+    with pytest.raises(EndpointFailure, match="no connection within 5 s") as raised, in_our_words(str):
+        raise httpx.ConnectTimeout("")
+    breaker.failed(raised.value, "")
+    assert breaker.wait_s() == 30
 
 
 def test_the_gateways_key_goes_to_gateways_alone() -> None:

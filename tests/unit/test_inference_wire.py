@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from runner.inference.failure import EndpointFailure, Reason, refusal
 from runner.inference.kinds import Target
+from runner.inference.streaming import Assembly
 from runner.inference.wire import Question, parse_reply, request_body
 from runner.types import Chat, Tokens, ToolSchema
 from tests.rude_model import USAGE, completion
@@ -172,3 +173,20 @@ def test_refused_tools_are_told_apart(said: str) -> None:
 def test_what_an_error_quotes_is_masked_and_on_one_line() -> None:
     failure = refusal(500, b'{"detail": "bad\\nkey sk-1\\u001b[2J"}', lambda text: text.replace("sk-1", "***"))
     assert str(failure) == "HTTP 500: bad␊key ***␛[2J"
+
+
+@pytest.mark.parametrize(
+    ("given", "ids"),
+    [
+        (["a", "a", "a"], ["a", "call_0", "call_1"]),
+        (["", "call_0", "b"], ["call_0", "call_1", "b"]),
+        (["call_1", "", "call_1"], ["call_1", "call_0", "call_2"]),
+    ],
+)
+def test_calls_get_ids_of_their_own(given: list[str], ids: list[str]) -> None:
+    calls = [{"index": n, "id": id, "function": {"name": "up"}} for n, id in enumerate(given)]
+    message = {"role": "assistant", "content": None, "tool_calls": calls}
+    assembly = Assembly(lambda: 0.0)
+    assembly.add(json.dumps({"choices": [{"delta": message, "finish_reason": "tool_calls"}]}).encode())
+    for reply in (parse_reply(json.dumps(completion(message)).encode()), assembly.result()):
+        assert [call["id"] for call in reply.tool_calls] == ids

@@ -12,7 +12,7 @@ from runner.events import subjects
 from runner.events.codec import DurableNames, LiveRow, decode, encode
 from runner.events.items import live_items
 from runner.events.live_items import MAX_ITEM, MAX_TEXT, BatchProgress, EpisodeEnded, LiveBatch, LiveItem, Timestep
-from runner.events.schema import EpisodeStarted, SpanClosed
+from runner.events.schema import EpisodeStarted, SpanClosed, TokenText
 from runner.types import (
     Action,
     EpisodeHeader,
@@ -22,6 +22,7 @@ from runner.types import (
     Span,
     TimeStep,
     TimestepPlayed,
+    TokensStreamed,
     ToolCall,
     Trajectory,
 )
@@ -103,11 +104,26 @@ def test_rewards_beyond_all_numbers_stay_numbers() -> None:
 
 
 def test_a_timestep_keeps_what_is_short() -> None:
-    item = timestep(action=Action(None, [ToolCall("1", "move", '{"to": "wall"}')]), cost=math.nan, ttft_s=0.25)
+    item = timestep(
+        action=Action(None, [ToolCall("1", "move", '{"to": "wall"}')]), cost=math.nan, ttft_s=0.25, tokens_per_s=40.0
+    )
     assert item.chats == [[{"role": "user", "content": "hello"}]]
     assert item.observation == [{"role": "user", "content": "a wall"}]
     assert item.action.tool_calls == [ToolCall("1", "move", '{"to": "wall"}')]
-    assert (item.cost, item.ttft_s, item.left_out, item.reset_observation) == (None, 0.25, 0, None)
+    assert (item.cost, item.ttft_s, item.tokens_per_s, item.left_out, item.reset_observation) == (
+        None,
+        0.25,
+        40.0,
+        0,
+        None,
+    )
+
+
+@pytest.mark.parametrize(("text", "restart"), [("up", False), ("", True)])
+def test_an_empty_text_takes_back_what_was_told(text: str, restart: bool) -> None:
+    item = sent(TokensStreamed(at=AT, episode_id="e", seq=1, step=2, text=text), "token")
+    assert isinstance(item, TokenText)
+    assert (item.step, item.text, item.restart) == (2, text, restart)
 
 
 def test_the_first_timestep_brings_the_reset() -> None:

@@ -99,6 +99,7 @@ async def test_each_step_says_what_it_took() -> None:
     assert step.tokens is not None
     assert step.tokens.completion > 0
     assert step.ttft_s is not None
+    assert step.tokens_per_s is not None
     streamed = [event for event in played.events if isinstance(event, TokensStreamed)]
     assert "".join(event.text for event in streamed) == UP
     assert {event.step for event in streamed} == {0}

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from runner.batch import Batch
+from runner.cli import preview
 from runner.config import EnvironmentEntry, Environments, NatsSettings, Profile
 from runner.config.profile import Endpoint
 from runner.errors import ConfigError
@@ -182,3 +184,13 @@ def test_what_goes_wrong_with_a_check_is_raised() -> None:
 
     with pytest.raises(ValueError, match="no check"):
         waited_for(fail)
+
+
+def test_a_dry_run_says_what_can_be_done_without(capsys: pytest.CaptureFixture[str]) -> None:
+    row = Row(what="model", name="gateway", state="warn", detail="tensorzero", cause="no connection", hint="start it")
+    rows = [msgspec.structs.replace(row, state=state) for state in ("ok", "warn", "fail")]
+    checks = list(map(preview._check, rows))
+    assert [(check.ok, check.state) for check in checks] == [(True, "ok"), (True, "warn"), (False, "fail")]
+    preview._print(checks)
+    told = "model gateway: tensorzero: no connection; start it"
+    assert capsys.readouterr().out.splitlines() == [f"ok   {told}", f"warn {told}", f"FAIL {told}"]

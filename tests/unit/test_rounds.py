@@ -39,7 +39,13 @@ from tests.inferring import EPOCH, header
 UP = Action(text="up")
 NONE = InvalidAction("hm", "up")
 USAGE = Usage(
-    endpoint="a", model="m", ttft_s=0.5, tokens=Tokens(prompt=3, completion=2), cost=0.25, warnings=("b: passed over",)
+    endpoint="a",
+    model="m",
+    ttft_s=0.5,
+    tokens_per_s=8.0,
+    tokens=Tokens(prompt=3, completion=2),
+    cost=0.25,
+    warnings=("b: passed over",),
 )
 
 
@@ -174,6 +180,7 @@ async def test_what_an_answer_took_is_on_its_step(answer: Action | InvalidAction
         endpoint=step.endpoint or "",
         model=step.model or "",
         ttft_s=step.ttft_s,
+        tokens_per_s=step.tokens_per_s,
         tokens=step.tokens,
         cost=step.cost,
         warnings=step.warnings,
@@ -221,6 +228,20 @@ def test_what_a_round_did_not_tell_is_not_told_in_the_next() -> None:
     stream.add("b")
     stream.flush()
     assert told == [(0, "a"), (1, "b")]
+
+
+def test_a_restart_takes_back_what_was_told_and_drops_what_was_not() -> None:
+    hands = Hands()
+    told: list[tuple[int, str]] = []
+    stream = TokenStream(hands, lambda step, text: told.append((step, text)))
+    stream.begin(2)
+    stream.restart()
+    assert told == []
+    for piece in ("a", "lost", "", ""):
+        stream.add(piece)
+    hands.at += 2 * COALESCE_S
+    stream.add("b")
+    assert told == [(2, "a"), (2, ""), (2, "b")]
 
 
 async def test_tokens_are_items_of_the_round_that_is_played() -> None:

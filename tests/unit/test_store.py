@@ -35,8 +35,8 @@ EPISODE = (
     " n_planned"
 )
 TIMESTEP = (
-    "index actor chats action observation reward done tool_schemas_ref model_s env_s endpoint model ttft_s tokens cost"
-    " warnings"
+    "index actor chats action observation reward done tool_schemas_ref model_s env_s endpoint model ttft_s"
+    " tokens_per_s tokens cost warnings"
 )
 
 

@@ -1,0 +1,69 @@
+"""Keys that come faster than screens do: the next one is there before the last one was answered."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from textual import events
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from agentgym_tui.app import Console
+from agentgym_tui.screens.episode import EpisodeScreen
+from agentgym_tui.screens.form import RunForm
+from tests.tui.fake_session import FakeSession, busy_session
+from tests.tui.samples import episode_id
+from tests.tui.screens import shown, until
+
+KEYS = ["enter", "escape", "1", "2", "tab", "y", "Y", "z", "X", "R", "b", "j", "slash", "w", "J", "t", "n", "p"]
+KEYS += ["question_mark", "ctrl+p", "colon", "e", "x", "space", "v", "down", "end", "a"]
+
+
+def type_at_once(pilot: Pilot[None], keys: list[str]) -> None:
+    for key in keys:
+        pilot.app.post_message(events.Key(key, key if len(key) == 1 else None))
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_no_order_of_keys_ends_the_console(seed: int) -> None:
+    dice = random.Random(seed)
+    async with Console(busy_session()).run_test(size=(120, 40)) as pilot:
+        await shown(pilot, "Transcript")
+        for _ in range(60):
+            type_at_once(pilot, dice.choices(KEYS, k=dice.choice([2, 3, 8])))
+            await pilot.pause()
+        for _ in range(6):
+            await pilot.press("escape")
+        await pilot.press("1")
+        await shown(pilot, "Live ·")
+
+
+@pytest.mark.parametrize("gone_after", [0, 1, 2])
+async def test_a_screen_may_be_left_before_it_is_there(gone_after: int) -> None:
+    session = busy_session()
+    async with Console(session).run_test(size=(80, 24)) as pilot:
+        await shown(pilot, "Transcript")
+        for _ in range(3):
+            pilot.app.push_screen(EpisodeScreen(session, episode_id(3)))
+            for _ in range(gone_after):
+                await pilot.pause(0)
+            pilot.app.pop_screen()
+        await shown(pilot, "Environments")
+
+
+async def test_the_console_may_be_left_at_once() -> None:
+    async with Console(FakeSession()).run_test(size=(80, 24)) as pilot:
+        pilot.app.exit(return_code=0)
+    assert pilot.app.return_code == 0
+
+
+async def test_what_is_typed_right_after_tab_goes_where_the_focus_goes() -> None:
+    async with Console(busy_session()).run_test(size=(80, 24)) as pilot:
+        await shown(pilot, "Transcript")
+        await pilot.press("R")
+        await shown(pilot, "╭─ Run")
+        form = pilot.app.screen
+        assert isinstance(form, RunForm)
+        type_at_once(pilot, ["tab", "tab", "tab", "2", "0", "0"])
+        await until(pilot, lambda: form.query_one("#repeat", Input).value == "200", "what was typed")
