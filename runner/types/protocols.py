@@ -69,7 +69,8 @@ class EpisodeScope:
     Attributes:
         header: its ids, environment, task and model.
         time_left_s: seconds until the episode's time limit.
-        stream: takes the model's text as it comes, piece by piece, to be shown live.
+        stream: takes the model's text as it comes, piece by piece, to be shown live; an empty piece takes back what
+            came so far in this round.
     """
 
     header: EpisodeHeader
