@@ -53,6 +53,7 @@ def test_tables_are_safe_for_the_terminal(tmp_path: Path, capsys: pytest.Capture
 def test_a_sink_that_nothing_is_sent_to_any_more_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # each sink in a line of its own
     _filled(tmp_path)
     assert main_outbox(["--data-dir", str(tmp_path)]) == 0
     said = [line for line in capsys.readouterr().out.splitlines() if "not configured" in line]
