@@ -7,7 +7,7 @@ from textual.app import ComposeResult
 from textual.containers import Container, Vertical
 
 from agentgym_tui.clean import own
-from agentgym_tui.store.event_log import EventLog, LogEntry
+from agentgym_tui.store.event_log import EventLog, LogEntry, Message
 from agentgym_tui.store.subjects import Branch
 from agentgym_tui.views.event_payload import VIEWS, rows_of, text_of
 from agentgym_tui.views.events import EVENT_COLUMNS, EventRows, about, hostile_text
@@ -116,6 +116,13 @@ class EventPanes(Container):
         """The log changed."""
         self.messages.refresh_lines()
         self.payload.show(self.entry)
+
+    def land(self) -> bool:
+        """Go to the first message, which remarks may come before; whether there is one."""
+        first = next((row for row, entry in enumerate(self._log.shown) if isinstance(entry, Message)), None)
+        if first is not None:
+            self.messages.move_to(first)
+        return first is not None
 
     def draw_subjects(self) -> None:
         """The tree, or its numbers, changed."""

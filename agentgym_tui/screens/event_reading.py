@@ -58,6 +58,7 @@ class ReadingScreen(Screen[None]):
         self._ticker: Timer | None = None
         self._rated: tuple[int, float] = (0, 0.0)
         self._wanted = usual()
+        self._landed = True
 
     def on_mount(self) -> None:
         """Begin to listen."""
@@ -82,6 +83,8 @@ class ReadingScreen(Screen[None]):
         if self._ticker is None:  # not there yet
             return
         self.reader.look_at(view)
+        self.event_log.subjects.tick(self._now())
+        self._landed = not view.is_history
         self.panes.messages.follow = not view.is_history
         self.run_worker(self.reader.run(), group="events", exclusive=True)
         self.show_all()
@@ -122,6 +125,7 @@ class ReadingScreen(Screen[None]):
             return
         self.set_class(not self.event_log.shown, "-empty")
         self.panes.draw_messages()
+        self._landed = self._landed or self.panes.land()
         self.reader.want(self.panes.n_below)
         if len(self.event_log.subjects) != self.panes.n_subjects:
             self.panes.draw_subjects()
