@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from textual import on
-from textual.screen import Screen
 from textual.timer import Timer
 
 from agentgym_tui.screens.event_panes import EventPanes
+from agentgym_tui.screens.leaving import Whole
 from agentgym_tui.sessions.event_reader import EventReader
 from agentgym_tui.sessions.session import Session
 from agentgym_tui.store.event_log import EventLog
@@ -22,16 +22,18 @@ from agentgym_tui.views.cells import Line
 from agentgym_tui.views.events import heading, no_events
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.status import News
+from agentgym_tui.working import begin
 
 DRAW_S: Final = 0.1
 RATE_S: Final = 1.0
+PARTS: Final = "#summary, #nothing, #filter, #entry, #messages, #subjects, #payload, #tabs"
 RECENT: Final = timedelta(minutes=1)
 """So much history is there at first; of chosen subjects more."""
 
 CHOSEN: Final = timedelta(minutes=10)
 
 
-class ReadingScreen(Screen[None]):
+class ReadingScreen(Whole[None]):
     """Reads a session's bus while it is looked at.
 
     Args:
@@ -60,6 +62,16 @@ class ReadingScreen(Screen[None]):
         self._wanted = usual()
         self._landed = True
 
+    @property
+    def is_there(self) -> bool:
+        """Whether all parts are there: they come after the screen, and go before it."""
+        return len(self.query(PARTS)) == PARTS.count("#")
+
+    @property
+    def whole(self) -> bool:
+        """Whether keys may do something."""
+        return super().whole and self.is_there
+
     def on_mount(self) -> None:
         """Begin to listen."""
         self._ticker = self.set_interval(RATE_S, self._tick)
@@ -80,13 +92,13 @@ class ReadingScreen(Screen[None]):
     def look_at(self, view: EventView) -> None:
         """Read other messages; what was read is forgotten."""
         self._wanted = view
-        if self._ticker is None:  # not there yet
+        if self._ticker is None or not self.is_there:
             return
         self.reader.look_at(view)
         self.event_log.subjects.tick(self._now())
         self._landed = not view.is_history
         self.panes.messages.follow = not view.is_history
-        self.run_worker(self.reader.run(), group="events", exclusive=True)
+        begin(self, self.reader.run, group="events", exclusive=True)
         self.show_all()
         self.panes.draw_subjects()
 
@@ -100,8 +112,9 @@ class ReadingScreen(Screen[None]):
 
     @on(LineView.Moved, "#messages")
     def _moved(self) -> None:
-        self.panes.payload.show(self.panes.entry)
-        self.reader.want(self.panes.n_below)
+        if self.is_there:
+            self.panes.payload.show(self.panes.entry)
+            self.reader.want(self.panes.n_below)
 
     @on(LineView.Followed, "#messages")
     def _followed(self) -> None:
@@ -121,7 +134,7 @@ class ReadingScreen(Screen[None]):
     def show_all(self) -> None:
         """Draw what came."""
         self._next = None
-        if not self.query("#summary, #nothing") or self.reader.suspended:
+        if not self.is_there or self.reader.suspended:
             return
         self.set_class(not self.event_log.shown, "-empty")
         self.panes.draw_messages()
@@ -141,7 +154,7 @@ class ReadingScreen(Screen[None]):
         """Rates, and the numbers of the tree."""
         self.event_log.subjects.tick(self._now())
         rated = (self.event_log.n_seen, self.event_log.subjects.rate)
-        if rated != self._rated:
+        if rated != self._rated and self.is_there:
             self._rated = rated
             self.panes.draw_subjects()
             self.show_around()

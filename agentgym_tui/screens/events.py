@@ -133,11 +133,12 @@ class Events(ReadingScreen):
 
     @on(LineView.Chosen, "#messages")
     def _opened(self) -> None:
-        self.panes.payload.query_one(LineView).focus()
+        if self.is_there:
+            self.panes.payload.query_one(LineView).focus()
 
     @on(LineView.Chosen, "#subjects")
     def _chosen(self) -> None:
-        if (branch := self.panes.branch) is not None:
+        if self.is_there and (branch := self.panes.branch) is not None:
             self._look_at_subjects(usable(branch.patterns), branch.path)
 
     @on(Input.Changed, "#filter")
