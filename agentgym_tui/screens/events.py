@@ -56,6 +56,9 @@ class Events(ReadingScreen):
 
     def show_episode(self, episode_id: str) -> None:
         """Show all messages about an episode."""
+        self.remove_class("-filtering")
+        for field in self.query(FilterInput):
+            field.value = ""
         began = time_of(episode_id)
         self.look_at(EventView(start="all" if began is None else began - MARGIN, episode=episode_id))
 

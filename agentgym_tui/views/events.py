@@ -162,7 +162,7 @@ def _clocks(log: EventLog) -> Iterator[Line]:
     for skew in log.clocks.skews[:1]:
         is_off, sender = abs(skew.ahead_s) >= _SKEW, line(skew.sender or "?", 24)
         late = " or late" if skew.ahead_s <= -_SKEW else ""
-        seconds = min(max(skew.ahead_s, -1e9), 1e9)
+        seconds = round(min(max(skew.ahead_s, -1e9), 1e9), 1) + 0.0
         yield [Cell(join([own("clock "), sender, own(f" {seconds:+.1f} s{late}")]), "warn" if is_off else "dim")]
 
 

@@ -176,8 +176,10 @@ async def test_all_of_an_episode_from_one_of_its_messages() -> None:
     session = saying(order(1), about)
     async with events(session) as pilot:
         await until_shown(pilot, "#messages", "Wordle success")
-        await pilot.press("a")
+        await pilot.press("slash")
+        await typed(pilot, "completed", "enter", "a")
         await until_shown(pilot, "#summary", f"episode {ULID}", "● live")
+        assert "holds" not in shown(pilot, "#summary")
         await until_shown(pilot, "#messages", "Wordle success")
         assert "order" not in shown(pilot, "#messages")
         since = session.bus.opened[-1][1]
