@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import ClassVar, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, runtime_checkable
 
 from textual.app import App
 from textual.binding import BindingType
@@ -16,17 +16,22 @@ from textual.types import CSSPathType
 from agentgym_tui.clean import own
 from agentgym_tui.keymap import bindings
 from agentgym_tui.orders import refusal_text
-from agentgym_tui.reach import Reachable, reachable
+from agentgym_tui.reach import Reachable, hidden, reachable
 from agentgym_tui.screens.leaving import Whole
 from agentgym_tui.screens.live import LiveScreen
 from agentgym_tui.sessions.session import ControlFailed, Session
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.telling import tell
 
+if TYPE_CHECKING:
+    from agentgym_tui.screens.episode import EpisodeScreen
+
 DRAW_S: Final = 0.1
 """Seconds between two drawings, at least."""
 
 TICK_S: Final = 1.0
+
+NO_BUS: Final = own("files have no bus: use `agentgym-tui launch` or `agentgym-tui watch`")
 
 
 @runtime_checkable
@@ -79,6 +84,7 @@ class Console(App[None], inherit_bindings=False):
         self._next_drawing: Timer | None = None
         self._next_tick: Timer | None = None
         self.add_mode("episodes", self._episodes)
+        self.add_mode("events", self._events)
 
     def get_default_screen(self) -> Screen[None]:
         """The live screen; as that of a known mode it would have all styles read twice, which takes its time."""
@@ -107,6 +113,24 @@ class Console(App[None], inherit_bindings=False):
     def action_show_episodes(self) -> None:
         """What is stored."""
         self._show("episodes")
+
+    def action_show_events(self) -> None:
+        """What is said on the bus."""
+        if self.session.events is None:
+            tell(self, NO_BUS)
+        else:
+            self._show("events")
+
+    async def on_episode_screen_events_wanted(self, event: EpisodeScreen.EventsWanted) -> None:
+        """The same of one episode."""
+        from agentgym_tui.screens.events import Events
+
+        if self.session.events is None:
+            tell(self, NO_BUS)
+            return
+        await self.switch_mode("events")
+        if isinstance(self.screen, Events):
+            self.screen.show_episode(event.episode_id)
 
     def action_leave(self) -> None:
         """Leave, but ask first when that concerns episodes that run."""
@@ -158,7 +182,7 @@ class Console(App[None], inherit_bindings=False):
         return isinstance(self.screen, Whole) and self.screen.whole
 
     def _reachable(self) -> list[Reachable]:
-        return reachable(self, read_only=bool(self.session.read_only))
+        return reachable(self, without=hidden(self.session))
 
     def _show(self, mode: str) -> None:
         """Another mode, at its first screen."""
@@ -185,6 +209,11 @@ class Console(App[None], inherit_bindings=False):
         from agentgym_tui.screens.episodes import Episodes
 
         return Episodes(self.session)
+
+    def _events(self) -> Screen[None]:
+        from agentgym_tui.screens.events import Events
+
+        return Events(self.session, now=self._now)
 
     def _follow(self) -> None:
         self._following = asyncio.create_task(self.session.run())

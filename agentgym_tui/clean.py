@@ -79,8 +79,18 @@ def hostile_part(text: str) -> str:
 def hex_lines(text: str, limit: int = 4_096) -> list[Safe]:
     """The first ``limit`` bytes of a text, 16 in a row: offset, hexadecimal, and what of it is plain ASCII."""
     data = text[:limit].encode("utf-8", "surrogatepass")[:limit]
-    rows = [data[start : start + 16] for start in range(0, len(data), 16)]
-    return [own(f"{16 * n:04x}  {row.hex(' '):<47}  {_ascii(row)}") for n, row in enumerate(rows)]
+    return [hex_line(data, row) for row in range(n_hex_lines(data))]
+
+
+def n_hex_lines(data: bytes) -> int:
+    """How many rows of 16 bytes."""
+    return (len(data) + 15) // 16
+
+
+def hex_line(data: bytes, row: int) -> Safe:
+    """One such row."""
+    shown = data[16 * row : 16 * row + 16]
+    return own(f"{16 * row:04x}  {shown.hex(' '):<47}  {_ascii(shown)}")
 
 
 def _ascii(row: bytes) -> str:

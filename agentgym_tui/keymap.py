@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from textual.binding import Binding
 
 Place: TypeAlias = Literal[
-    "everywhere", "live", "episodes", "filter", "episode", "list",
+    "everywhere", "live", "episodes", "filter", "episode", "events", "entry", "list",
     "dialog", "form", "checks", "choice", "quit", "cancel", "palette",
 ]  # fmt: skip
 
@@ -32,6 +32,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("app.palette", "ctrl+p,colon", "Palette", "command_palette", "everywhere", "find a command by name"),
     Command("app.live", "1", "Live", "show_live", "everywhere", "what runs now"),
     Command("app.episodes", "2", "Episodes", "show_episodes", "everywhere", "what is stored and what runs"),
+    Command("app.events", "3", "Events", "show_events", "everywhere", "all that is said on the bus"),
     Command("app.quit", "q,ctrl+q,ctrl+c", "Quit", "leave", "everywhere", "leave; asks when episodes run"),
     Command("app.zoom", "z", "Zoom", "zoom", "everywhere", "the focused pane alone, and back", False),
     Command("run.selected", "r", "Run", "run_selected", "live", "play the selected environment once"),
@@ -60,6 +61,20 @@ COMMANDS: tuple[Command, ...] = (
     Command("episode.copy", "y", "Copy", "copy", "episode", "copy the shown text, made safe"),
     Command("episode.copy_raw", "Y", "Copy raw", "copy_raw", "episode", "copy the text with every byte it has", False),
     Command("episode.export", "e", "Export", "export", "episode", "write the episode as JSON into this folder"),
+    Command("episode.events", "a", "Events", "events", "episode", "all that the bus keeps of this episode"),
+    Command("events.pause", "space", "Pause", "pause", "events", "read nothing until pressed again; all of it waits"),
+    Command("events.filter", "slash", "Filter", "filter", "events", "show only messages that hold all given words"),
+    Command("events.subject", "s", "Subject", "subject", "events", "only some subjects, with * and >"),
+    Command("events.go_to", "o", "Go to", "go_to", "events", "a sequence or a time of the streams' history"),
+    Command("events.episode", "a", "Episode", "episode", "events", "all messages about the episode of this one"),
+    Command("events.clear", "escape", "All", "clear", "events", "without filter; then all subjects, live"),
+    Command("events.tree", "t", "Subjects", "tree", "events", "the tree of subjects, and back", False),
+    Command("events.fold", "c", "Fold", "fold", "events", "close or open the branch of the cursor", False),
+    Command("events.view", "v", "View", "next_view", "events", "formatted, raw, hex, headers"),
+    Command("events.copy", "y", "Copy", "copy", "events", "copy the shown payload, made safe", False),
+    Command("events.copy_raw", "Y", "Copy raw", "copy_raw", "events", "copy it with every byte it has", False),
+    Command("entry.take", "enter", "Take", "take", "entry", "look at that"),
+    Command("entry.leave", "escape", "Leave", "leave", "entry", "change nothing"),
     Command("node.start", "N", "Start node", "start_node", "everywhere", "start the node again when it is gone", False),
     Command("text.hex", "X", "Hex", "hex", "everywhere", "the bytes behind a text marked as hostile", False),
     Command("list.down", "j,down", "Down", "down", "list", "", False),
@@ -94,6 +109,9 @@ COMMANDS: tuple[Command, ...] = (
 
 ORDERS: Final = frozenset(command.id for command in COMMANDS if command.id.startswith(("run.", "node.")))
 """What takes a node that does as it is told."""
+OF_BUS: Final = frozenset({"app.events", "episode.events"})
+"""What takes a bus."""
+
 
 _SIGNS: Final = {
     "question_mark": "?",

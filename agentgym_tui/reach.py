@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from textual.binding import Binding
 
-from agentgym_tui.keymap import COMMANDS, ORDERS, Command
+from agentgym_tui.keymap import COMMANDS, OF_BUS, ORDERS, Command
 
 if TYPE_CHECKING:
     from textual.app import App
     from textual.dom import DOMNode
+
+    from agentgym_tui.sessions.session import Session
 
 _BY_ID: Final = {command.id: command for command in COMMANDS}
 
@@ -23,12 +25,17 @@ class Reachable(NamedTuple):
     node: DOMNode
 
 
-def reachable(app: App[None], *, read_only: bool = False) -> list[Reachable]:
-    """Those of the screen, of the focused list, and those that work everywhere; no orders where it is ``read_only``."""
+def hidden(session: Session) -> frozenset[str]:
+    """Ids of commands that a session has no use for."""
+    return (ORDERS if session.read_only else frozenset()) | (OF_BUS if session.events is None else frozenset())
+
+
+def reachable(app: App[None], *, without: Collection[str] = ()) -> list[Reachable]:
+    """Those of the screen, of the focused list, and those that work everywhere; but for some ids."""
     screen, focused = app.screen, app.focused
     nodes: list[DOMNode] = [screen, *([focused] if focused is not None else []), app]
     found = [Reachable(command, node) for node in nodes for command in _commands(node)]
-    return [each for each in found if not (read_only and each.command.id in ORDERS)]
+    return [each for each in found if each.command.id not in without]
 
 
 def _commands(node: DOMNode) -> Iterator[Command]:

@@ -12,6 +12,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container
+from textual.message import Message
 from textual.timer import Timer
 
 from agentgym_tui.clean import Safe, message, own
@@ -19,6 +20,7 @@ from agentgym_tui.clipboard import described, to_copy
 from agentgym_tui.export import ExportFailed, export
 from agentgym_tui.keymap import bindings
 from agentgym_tui.loading import Loaded, NotLoaded, load
+from agentgym_tui.reach import hidden
 from agentgym_tui.screens.episode_views import EpisodeViews
 from agentgym_tui.screens.leaving import Leaving
 from agentgym_tui.sessions.session import Session, Unusable
@@ -56,6 +58,13 @@ class EpisodeScreen(Leaving[str]):
     AUTO_FOCUS = "#steps"
     HORIZONTAL_BREAKPOINTS = BREAKPOINTS
 
+    class EventsWanted(Message):
+        """All that the bus keeps of an episode is to be shown."""
+
+        def __init__(self, episode_id: str) -> None:
+            super().__init__()
+            self.episode_id = episode_id
+
     def __init__(self, session: Session, key: str, episodes: EpisodeList | None = None) -> None:
         super().__init__()
         self._session = session
@@ -75,7 +84,7 @@ class EpisodeScreen(Leaving[str]):
         with Container(id="episode"):
             yield Table(STEP_COLUMNS, id="steps")
             yield EpisodeViews(id="views")
-        yield KeyLine("episode")
+        yield KeyLine("episode", without=hidden(self._session))
 
     def on_mount(self) -> None:
         """Start with the given one."""
@@ -142,6 +151,10 @@ class EpisodeScreen(Leaving[str]):
         else:
             reason = loaded.lacking if loaded else self._failure
             self._tell(f"not exported: {reason or 'its file is written when it ends'}", failed=True)
+
+    def action_events(self) -> None:
+        """What was said of it on the bus."""
+        self.post_message(self.EventsWanted(self._key))
 
     @on(LineView.Moved, "#steps")
     def _moved(self) -> None:

@@ -13,6 +13,7 @@ from textual.widgets import Input
 
 from agentgym_tui.clean import Safe, own
 from agentgym_tui.keymap import bindings
+from agentgym_tui.reach import hidden
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.filter import FilterInput
 from agentgym_tui.screens.leaving import Whole
@@ -72,7 +73,7 @@ class Episodes(Whole[None]):
         yield EpisodeTable(EPISODE_COLUMNS, self._rows, id="episodes")
         yield News(self._nothing, id="nothing")
         yield News(self._status, id="status")
-        yield KeyLine("episodes")
+        yield KeyLine("episodes", without=hidden(self._session))
 
     def on_screen_resume(self) -> None:
         """Catch up with what happened meanwhile."""

@@ -9,6 +9,7 @@ from textual import on
 from textual.app import ComposeResult
 
 from agentgym_tui.clean import own
+from agentgym_tui.reach import hidden
 from agentgym_tui.screens.live_panes import LivePanes
 from agentgym_tui.screens.runs import RunScreen
 from agentgym_tui.sessions.session import Session
@@ -58,7 +59,7 @@ class LiveScreen(RunScreen):
         yield self._status
         yield self._panes
         yield self._progress
-        yield KeyLine("live", read_only=bool(self.session.read_only))
+        yield KeyLine("live", without=hidden(self.session))
 
     def _arrange(self) -> None:
         """Have the classes of this size before there is anything that would have to be styled anew."""

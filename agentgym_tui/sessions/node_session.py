@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from agentgym_tui.sessions.bus_events import BusEvents, EventSource
 from agentgym_tui.sessions.control_client import NodeControl
 from agentgym_tui.sessions.feed import batch_age, follow, link_of, subjects_of
 from agentgym_tui.sessions.launch import Place, PlaceFinder, Wanted, ensure_node, read_node_file
@@ -52,6 +53,8 @@ class NodeSession:
         self._client = NodeControl(lambda: self._connection, lambda _: self._node, on_order=lambda: self._ask.set())
         self.library: Library | None = self._stored
         self.control: Control | None = self._client
+        self._bus = BusEvents()
+        self.events: EventSource | None = self._bus
         self._connection: Connection | None = None
         self._node = ""
         self._ask = asyncio.Event()
@@ -124,6 +127,7 @@ class NodeSession:
             address, name="agentgym-tui", on_state=self._show, read_address=read_address, required=False
         )
         async with await opening as self._connection, asyncio.TaskGroup() as tasks:
+            self._bus.offer(self._connection)
             self._show(self._connection.state)  # what was told while it opened lacked the address
             names, live = subjects_of(place)
             tasks.create_task(self._keep_asking(place))

@@ -11,6 +11,7 @@ from agentgym_tui.store.state import Episode
 from runner.events.control import BatchState, NodeList, StartArgs
 
 if TYPE_CHECKING:
+    from agentgym_tui.sessions.bus_events import EventSource
     from runner.store.database import EpisodeRow
 
 Order: TypeAlias = Literal["cancel", "pause", "resume", "step"]
@@ -83,6 +84,7 @@ class Session(Protocol):
         store: what is known; changed only in the event loop.
         library: stored episodes on this machine, None for a foreign bus.
         control: None where nobody can be asked.
+        events: all that is said on its bus, None where there is no bus.
         data_dir: the state directory, once it is known, and if there is one.
     """
 
@@ -91,6 +93,7 @@ class Session(Protocol):
     store: RunStore
     library: Library | None
     control: Control | None
+    events: EventSource | None
     data_dir: Path | None
 
     async def start_node(self) -> None:

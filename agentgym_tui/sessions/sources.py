@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from agentgym_tui.sessions.bus_events import BusEvents, EventSource
 from agentgym_tui.sessions.control_client import NodeControl
 from agentgym_tui.sessions.feed import follow, link_of, subjects_of
 from agentgym_tui.sessions.files import FilesLibrary
@@ -52,6 +53,8 @@ class BusSession:
         self.library: Library | None = None
         self.data_dir: Path | None = None
         self.control: Control | None = NodeControl(lambda: self._connection, self._node_of, refusal=WATCHING)
+        self._bus = BusEvents()
+        self.events: EventSource | None = self._bus
         self._finder = PlaceFinder(wanted)
         self._url = url
         self._since = since
@@ -97,6 +100,7 @@ class BusSession:
         )
         async with await opening as connection, asyncio.TaskGroup() as tasks:
             self._connection = connection
+            self._bus.offer(connection)
             names, live = subjects_of(place)
             tasks.create_task(follow(self.store, connection, names.all(), self._since, names))
             tasks.create_task(follow(self.store, connection, [live], LIVE_HISTORY, names))
@@ -120,6 +124,7 @@ class FilesSession:
         self._files = FilesLibrary(paths)
         self.library: Library | None = self._files
         self.control: Control | None = None
+        self.events: EventSource | None = None
         self.data_dir: Path | None = None
 
     async def start_node(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from textual import events
@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 
 from agentgym_tui.clean import own
-from agentgym_tui.keymap import COMMANDS, ORDERS, Command, Place, shown_keys
+from agentgym_tui.keymap import COMMANDS, Command, Place, shown_keys
 from agentgym_tui.views.cells import Cell, Line
 from agentgym_tui.views.widths import cells
 from agentgym_tui.widgets.drawn_lines import EDGES
@@ -93,13 +93,13 @@ class KeyLine(Heading):
 
     Args:
         place: whose commands come first, at the left; at the right those that work everywhere.
-        read_only: nothing can be ordered.
+        without: ids of commands that are of no use here.
     """
 
-    def __init__(self, place: Place, *, read_only: bool = False) -> None:
+    def __init__(self, place: Place, *, without: Collection[str] = ()) -> None:
         super().__init__(self._line)
-        self._here = [key for key in _keys(place) if not (read_only and key.command.id in ORDERS)]
-        self._everywhere = list(_keys("everywhere"))
+        self._here = [key for key in _keys(place) if key.command.id not in without]
+        self._everywhere = [key for key in _keys("everywhere") if key.command.id not in without]
 
     async def on_click(self, event: events.Click) -> None:
         """Do what is under the pointer."""

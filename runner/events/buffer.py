@@ -17,7 +17,7 @@ N_REMEMBERED = 100_000
 
 
 class Incoming(msgspec.Struct, gc=False):
-    """A message as it came."""
+    """A message as it came; ``pending``: how many its stream had behind it when it was sent here."""
 
     subject: str
     headers: dict[str, str]
@@ -25,6 +25,7 @@ class Incoming(msgspec.Struct, gc=False):
     stream: str | None = None
     sequence: int | None = None
     time: datetime | None = None
+    pending: int = 0
 
     @property
     def size(self) -> int:
@@ -52,6 +53,11 @@ class SeenBuffer:
         self._emptied = asyncio.Event()
         self._emptied.set()
         self._ids: OrderedDict[int, None] = OrderedDict()
+
+    @property
+    def n_unkept(self) -> int:
+        """Messages that wait here alone: no stream keeps them."""
+        return self._skipped + sum(isinstance(item, Incoming) and item.stream is None for item in self._waiting)
 
     def notify(self, notice: Notice) -> None:
         """Add a notice."""
@@ -84,27 +90,38 @@ class SeenBuffer:
 
     async def take(self) -> Seen | None:
         """The next thing to see; None when there is nothing more and nothing will come."""
-        while True:
-            if not self._waiting:
-                self._tell_skipped()
+        while await self.filled():
             if (seen := self.ready()) is not None:
                 return seen
-            if self._ended:
-                return None
-            self._filled.clear()
-            await self._filled.wait()
+        return None
 
     def ready(self) -> Seen | None:
         """The next thing to see if it is there already."""
-        while self._waiting:
-            item = self._waiting.popleft()
-            if isinstance(item, Incoming):
-                self._bytes -= item.size
-            if not self._emptied.is_set() and not self._full(0.5):
-                self._emptied.set()
+        while (item := self.pop()) is not None:
             if (seen := self._decoded(item) if isinstance(item, Incoming) else item) is not None:
                 return seen
         return None
+
+    async def filled(self) -> bool:
+        """Wait until there is something; False when nothing will come any more."""
+        while True:
+            if not self._waiting:
+                self._tell_skipped()
+            if self._waiting or self._ended:
+                return bool(self._waiting)
+            self._filled.clear()
+            await self._filled.wait()
+
+    def pop(self) -> Incoming | Notice | None:
+        """What came next, not decoded, and also when it was seen before."""
+        if not self._waiting:
+            return None
+        item = self._waiting.popleft()
+        if isinstance(item, Incoming):
+            self._bytes -= item.size
+        if not self._emptied.is_set() and not self._full(0.5):
+            self._emptied.set()
+        return item
 
     def _append(self, item: Incoming | Notice) -> None:
         self._waiting.append(item)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from runner.events.buffer import SeenBuffer
+from runner.events.buffer import Incoming, SeenBuffer
 from runner.events.codec import DurableNames
 from runner.events.connect import Connection
 from runner.events.failure import BusError
@@ -21,7 +21,7 @@ from runner.events.patterns import common, covered_by_any
 from runner.events.seen import Notice, Received, Seen, Since
 from runner.events.stream_reader import BUS_ERRORS, POLL_S, Position, StreamReader, until_connected
 
-__all__ = ["DurableNames", "Follow", "Notice", "Received", "Seen", "Since"]
+__all__ = ["DurableNames", "Follow", "Incoming", "Notice", "Received", "Seen", "Since"]
 
 LOOK_AGAIN_S: Final = 2.0
 """How often streams are looked for while a subject has none."""
@@ -37,7 +37,7 @@ class Follow:
     """Everything on some subjects of a bus, for ``async with`` and in it ``async for``.
 
     Each event comes once. What streams keep waits there for a slow reader; of what no stream keeps at most
-    ``capacity`` messages and 64 MiB wait here, the others are counted in a notice.
+    ``capacity`` messages and ``max_bytes`` wait here, the others are counted in a notice.
 
     Args:
         connection: may come and go; stays open.
@@ -45,6 +45,7 @@ class Follow:
         since: where the history of each stream begins.
         names: the subjects of the durable events.
         capacity: messages that wait here.
+        max_bytes: and what they take.
     """
 
     def __init__(
@@ -55,12 +56,13 @@ class Follow:
         since: Since,
         names: DurableNames | None = None,
         capacity: int = 10_000,
+        max_bytes: int = 64 << 20,
     ) -> None:
         """Follow from ``__aenter__`` on."""
         self._connection = connection
         self._patterns = [p for p in dict.fromkeys(patterns) if not covered_by_any(set(patterns) - {p}, p)]
         self._since = since
-        self._buffer = SeenBuffer(names or DurableNames(), capacity=capacity)
+        self._buffer = SeenBuffer(names or DurableNames(), capacity=capacity, max_bytes=max_bytes)
         self._listener = Listener(connection, self._buffer)
         self._readers: dict[str, tuple[StreamReader, asyncio.Task[None]]] = {}
         self._positions: dict[str, Position] = {}
@@ -91,10 +93,7 @@ class Follow:
         """The next message or notice; waits for it."""
         if (seen := await self._buffer.take()) is not None:
             return seen
-        for task in self._tasks:
-            if task.done():
-                task.result()
-        raise StopAsyncIteration
+        raise self._ended()
 
     async def some(self, limit: int = 500) -> list[Seen]:
         """What is there already, at least one; waits for it. Raises ``StopAsyncIteration`` as ``__anext__`` does."""
@@ -102,6 +101,27 @@ class Follow:
         while len(seen) < limit and (more := self._buffer.ready()) is not None:
             seen.append(more)
         return seen
+
+    async def raw(self, limit: int = 500) -> list[Incoming | Notice]:
+        """As ``some``, but as it came: not decoded, and what comes twice is there twice."""
+        if not await self._buffer.filled():
+            raise self._ended()
+        came: list[Incoming | Notice] = []
+        while len(came) < limit and (item := self._buffer.pop()) is not None:
+            came.append(item)
+        return came
+
+    @property
+    def n_unkept(self) -> int:
+        """Messages that wait here alone, or were left out: no stream keeps them."""
+        return self._buffer.n_unkept
+
+    def _ended(self) -> Exception:
+        """What to raise when nothing will come any more; raises what made it so."""
+        for task in self._tasks:
+            if task.done():
+                task.result()
+        return StopAsyncIteration()
 
     async def _follow(self) -> None:
         generation = -1

@@ -142,6 +142,7 @@ class Puller:
                     self._stream,
                     sequence,
                     metadata.timestamp,
+                    metadata.num_pending,
                 )
             )
         self._wanted -= 1

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+from agentgym_tui.sessions.bus_events import Came, EventFeed, EventSource
 from agentgym_tui.sessions.session import Control, ControlFailed, Library, Order, Unusable
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Episode, Link
 from runner.errors import StoreError
 from runner.events.control import BatchState, NodeList, StartArgs
+from runner.events.seen import Since
 from runner.store.database import EpisodeRow
 from tests.tui.samples import FakeClock, busy_store, empty_store, episode, episode_id, error_store, node_list, row
 
@@ -91,6 +94,35 @@ class FakeLibrary:
         return loaded, json.dumps({"schema": 1, "episode_id": episode_id, "env": found.env}).encode()
 
 
+class FakeEvents:
+    """A bus on which ``said`` comes first and then what ``say`` is told; ``opened`` says who asked for what."""
+
+    def __init__(self) -> None:
+        self.opened: list[tuple[Sequence[str], Since]] = []
+        self.said: list[Came] = []
+        self._waiting: asyncio.Queue[Came] = asyncio.Queue()
+
+    @asynccontextmanager
+    async def open(self, patterns: Sequence[str], since: Since) -> AsyncIterator[EventFeed]:
+        self.opened.append((tuple(patterns), since))
+        self._waiting = asyncio.Queue()
+        self.say(*self.said)
+        yield self
+
+    def say(self, *came: Came) -> None:
+        for each in came:
+            self._waiting.put_nowait(each)
+
+    async def some(self, limit: int) -> Sequence[Came]:
+        came = [await self._waiting.get()]
+        while len(came) < limit and not self._waiting.empty():
+            came.append(self._waiting.get_nowait())
+        return came
+
+    async def behind(self) -> int | None:
+        return self._waiting.qsize()
+
+
 class FakeSession:
     """Says nothing by itself; a test changes ``store``."""
 
@@ -102,6 +134,8 @@ class FakeSession:
         self.control: Control | None = self.orders
         self.files = FakeLibrary()
         self.library: Library | None = self.files
+        self.bus = FakeEvents()
+        self.events: EventSource | None = self.bus
         self.data_dir = data_dir
         self.running = asyncio.Event()
         self.closed = asyncio.Event()
@@ -139,6 +173,7 @@ def files_session(n: int = 3) -> FakeSession:
     """Stored episodes, and nobody to ask."""
     session = FakeSession(RunStore(now=FakeClock()), read_only="these are files: nothing can be started here")
     session.title, session.control, session.files = "/srv/runs", None, FakeLibrary(n)
+    session.events = None
     session.store.set_link(Link("none", "files"))
     session.library = session.files
     return session

@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from agentgym_tui.app import Console
+from agentgym_tui.sessions.bus_events import Came, EventFeed, EventSource
 from agentgym_tui.sessions.session import Control, ControlFailed, Library, Order, Unusable
 from agentgym_tui.store.state import Episode
 from agentgym_tui.terminal import run
 from runner.errors import StoreError
+from runner.events.buffer import Incoming
 from runner.events.control import BatchState, NodeList, StartArgs
+from runner.events.seen import Notice, Since
+from runner.events.subjects import EPISODE_COMPLETED
 from runner.store.database import EpisodeRow
-from tests.tui.samples import ESCAPES, HUGE, episode_id, hostile_episode, hostile_store, row
+from tests.tui.samples import ESCAPES, HUGE, START, episode_id, hostile_episode, hostile_store, row
 
 TRAPS: Final = (
     "\x1b[31m\x1b[999;999H\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[<u\x1b[6n\x1bc\x1b]22;text\x07\x1bP$q\x1b\\\x9d52;c;cHdu\x9c"
@@ -72,6 +77,48 @@ class HostileControl:
         raise self._refusal
 
 
+class HostileEvents:
+    """Messages in which all is hostile: names, headers, payloads, remarks."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    @asynccontextmanager
+    async def open(self, patterns: Sequence[str], since: Since) -> AsyncIterator[EventFeed]:
+        self._waiting = messages(self._text)
+        yield self
+
+    async def some(self, limit: int) -> Sequence[Came]:
+        if not self._waiting:
+            await asyncio.Event().wait()
+        came, self._waiting = self._waiting, []
+        return came
+
+    async def behind(self) -> int | None:
+        return None
+
+
+def messages(text: str) -> list[Came]:
+    head = text[:2_000]
+    raw = text.encode("utf-8", "replace") + b"\x9b\xff\x1b[2J"
+    headers = {head: head, "ce-source": head, "ce-time": "2026-03-04T05:06:07+00:00"}
+    told = head.encode("utf-8", "replace").decode()  # JSON cannot hold lone surrogates
+    item = {"kind": told, "episode_id": told, "env": told, "outcome": told}
+    live = msgspec.json.encode({"node": told, "boot": told, "dropped": 3, "items": [item, {"kind": told}]})
+    event = msgspec.json.encode({"episode_id": told, told: [told] * 3})
+    return [
+        Notice(kind="gap", text=text, count=3),
+        Incoming(f"foreign.{head}", headers, raw, head, 7, START, 10**12),
+        Incoming("foreign.json", {}, event),
+        Incoming(f"agentgym.live.{head}", {}, live),
+        Incoming("agentgym.live.episode.v1.n", {"a": head}, live, head, 8, START),
+        Incoming("agentgym.episode.completed.v1", {"ce-type": head, "ce-source": head}, raw),
+        Incoming(EPISODE_COMPLETED, headers, event),
+        Incoming(head, headers, event, head, 10**18, START),
+        Notice(kind="no_history", text=text),
+    ]
+
+
 class HostileSession:
     """Says ``text`` wherever something is said."""
 
@@ -83,6 +130,7 @@ class HostileSession:
         self.store.model_names += [text]
         self.library: Library | None = HostileLibrary(text)
         self.control: Control | None = HostileControl(text)
+        self.events: EventSource | None = HostileEvents(text)
         self.data_dir: Path | None = Path("/x", text[:200].replace("\0", "").encode("utf-8", "replace").decode())
 
     async def start_node(self) -> None:

@@ -17,7 +17,7 @@ from tests.tui.samples import episode_id
 from tests.tui.screens import shown, until
 
 KEYS = ["enter", "escape", "1", "2", "tab", "y", "Y", "z", "X", "R", "b", "j", "slash", "w", "J", "t", "n", "p"]
-KEYS += ["question_mark", "ctrl+p", "colon", "e", "x", "space", "v", "down", "end", "a"]
+KEYS += ["3", "o", "s", "c", "question_mark", "ctrl+p", "colon", "e", "x", "space", "v", "down", "end", "a"]
 
 
 def type_at_once(pilot: Pilot[None], keys: list[str]) -> None:

@@ -64,6 +64,9 @@ GLANCE = [key for key in EPISODE if key not in ("X", "e")]
 """Without looks at bytes, which take longest, and the export: what is told of it covers the names of the views."""
 
 VIEWS = {"t": "● Transcript", "w": "● Trace", "J": "● JSON"}
+EVENTS = ["3", "k", "v", "X", "k", "v", "k", "v", "k", TAB, "G", "t", "c", "j", ENTER, "t", " ", " ", "a", ESCAPE, "z"]
+"""The messages of a bus, the views of some, the tree, an episode."""
+
 LAST, SECOND = "G", "gj"
 """Lines of the list: no episode, and one that can be read."""
 
@@ -100,7 +103,9 @@ def shows(terminal: Terminal, key: str, before: str) -> bool:
         return DIALOG in text or NOTHING in text
     if key in OPENING:
         return DIALOG in text
-    return (key != ESCAPE or DIALOG not in before or DIALOG not in text) and VIEWS.get(key, "") in text
+    return (key != ESCAPE or DIALOG not in before or DIALOG not in text) and (
+        "○ JSON" not in before or VIEWS.get(key, "") in text
+    )
 
 
 def visit(terminal: Terminal, walks: Mapping[str, Sequence[str]]) -> None:
@@ -146,6 +151,7 @@ def test_no_foreign_byte_reaches_the_terminal(tmp_path: Path, text: str, size: t
         terminal.send(SYNCHRONISED)
         walk(terminal, *LIVE, *(REFUSED if "read-only" in text else ORDERS))
         visit(terminal, {LAST: GLANCE, SECOND: EPISODE} if thorough else {SECOND: GLANCE})
+        walk(terminal, *(EVENTS if thorough else [key for key in EVENTS if key != "X"]))
         leave(terminal)
     for seen in ("␛", "⚠", "bytes of UTF-8"):
         assert seen.encode() in terminal.raw, seen
@@ -195,10 +201,16 @@ def test_a_copy_is_the_only_thing_on_the_clipboard_and_safe_unless_raw(tmp_path:
 async def test_hostile_messages_of_a_bus(tmp_path: Path) -> None:
     with NatsServer(tmp_path / "nats") as server:
         await publish(server.url, HOSTILE)
-        with Terminal(CONSOLE, "watch", "--nats", server.url, "--since", "all", cwd=tmp_path) as terminal:
+        command, env = (CONSOLE, "watch", "--nats", server.url, "--since", "all"), environ(PYTHONPATH=str(REPOSITORY))
+        with Terminal(*command, cwd=tmp_path, env=env) as terminal:
             terminal.wait_for("␛", 60)
             await publish(server.url, HOSTILE[::-1])
-            walk(terminal, *LIVE, "2", "j", ENTER, ESCAPE, "G", ENTER, "w", "J", "n")
+            walk(terminal, *LIVE, "2", "j", ENTER, ESCAPE, "G", ENTER, "w", "J", "n", ESCAPE)
+            walk(terminal, *EVENTS[:1])
+            while "strange" not in terminal.text:  # no stream keeps it: what comes before the console listens is gone
+                await publish(server.url, HOSTILE)
+                terminal.wait_quiet(0.3, 5)
+            walk(terminal, *[key for key in EVENTS[1:] if key != "X"])
             leave(terminal)
 
 
@@ -269,6 +281,7 @@ async def publish(url: str, text: str) -> None:
     await _announce(client, subjects.FIELD_STATUS, field_status(node=text, config=text, boot=text), text)
     for subject in (*subjects.DURABLE, "agentgym.live.episode.v1.n"):
         await client.publish(subject, text.encode("utf-8", "replace") + b"\x9b\xff", headers={"ce-type": "x\x9by"})
+    await client.publish("strange.\x1b[2J\u202e\x9b.[/]", text.encode("utf-8", "replace"), headers={"a": "\x9b\u202e"})
     await client.flush()
     await client.close()
 

@@ -1,0 +1,141 @@
+"""The parts of the events screen: the tree of subjects, the messages, and all of the selected one."""
+
+from __future__ import annotations
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Container, Vertical
+
+from agentgym_tui.clean import own
+from agentgym_tui.store.event_log import EventLog, LogEntry, Message
+from agentgym_tui.store.subjects import Branch
+from agentgym_tui.views.event_payload import VIEWS, rows_of, text_of
+from agentgym_tui.views.events import EVENT_COLUMNS, EventRows, about, hostile_text
+from agentgym_tui.views.subject_rows import SUBJECT_COLUMNS, SubjectRows
+from agentgym_tui.widgets.table import Table
+from agentgym_tui.widgets.tabs import Tab, TabLine
+from agentgym_tui.widgets.text_view import TextView
+
+TABS = tuple(Tab(name, own(name.capitalize()), own("v")) for name in VIEWS)
+
+
+class PayloadView(Vertical):
+    """All of one message."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._entry: LogEntry | None = None
+        self._view = VIEWS[0]
+
+    def compose(self) -> ComposeResult:
+        """The names of the views, and the text."""
+        yield TabLine(TABS, id="tabs")
+        yield TextView(id="payload")
+
+    def show(self, entry: LogEntry | None) -> None:
+        """Show another one."""
+        if entry is not self._entry:
+            self._entry = entry
+            self._fill()
+
+    def next_view(self) -> None:
+        """Another one of the views, after the last the first."""
+        self.pick(VIEWS[(VIEWS.index(self._view) + 1) % len(VIEWS)])
+
+    def pick(self, view: str) -> None:
+        """One of the views."""
+        self._view = view
+        self.query_one(TabLine).pick(view)
+        self._fill()
+
+    def text(self) -> str:
+        """What is shown, hostile as it came."""
+        return text_of(self._entry, self._view)
+
+    @on(TabLine.Picked)
+    def _picked(self, event: TabLine.Picked) -> None:
+        self.pick(event.tab)
+
+    def _fill(self) -> None:
+        view = self.query_one(TextView)
+        view.show(rows_of(self._entry, self._view))
+        view.move_to(0)
+        self.query_one(TabLine).note(about(self._entry))
+
+
+class EventPanes(Container):
+    """Subjects, messages, payload.
+
+    Args:
+        log: what is shown.
+
+    Attributes:
+        messages: the list of them.
+        subjects: the tree; it was drawn with ``n_subjects``.
+        payload: all of the selected message.
+    """
+
+    def __init__(self, log: EventLog, *, id: str) -> None:
+        super().__init__(id=id)
+        self._log = log
+        self._rows = EventRows(log)
+        self._subjects = SubjectRows()
+        self.n_subjects = 0
+        self.messages = Table(EVENT_COLUMNS, self._rows, id="messages")
+        self.subjects = Table(SUBJECT_COLUMNS, id="subjects")
+        self.payload = PayloadView(id="message")
+
+    def compose(self) -> ComposeResult:
+        """The parts."""
+        yield self.subjects
+        with Container(id="right"):
+            yield self.messages
+            yield self.payload
+
+    @property
+    def entry(self) -> LogEntry | None:
+        """The selected message."""
+        return self._rows.entry(self.messages.cursor)
+
+    @property
+    def episode_id(self) -> str:
+        """The episode that the selected message is about, hostile text; "" for none."""
+        return self._rows.episode_id(self.messages.cursor)
+
+    @property
+    def branch(self) -> Branch | None:
+        """The selected branch of the tree."""
+        return self._subjects.branch(self.subjects.cursor)
+
+    @property
+    def n_below(self) -> int:
+        """Messages below the selected one."""
+        return max(len(self._log.shown) - 1 - self.messages.cursor, 0)
+
+    def draw_messages(self) -> None:
+        """The log changed."""
+        self.messages.refresh_lines()
+        self.payload.show(self.entry)
+
+    def land(self) -> bool:
+        """Go to the first message, which remarks may come before; whether there is one."""
+        first = next((row for row, entry in enumerate(self._log.shown) if isinstance(entry, Message)), None)
+        if first is not None:
+            self.messages.move_to(first)
+        return first is not None
+
+    def draw_subjects(self) -> None:
+        """The tree, or its numbers, changed."""
+        self.n_subjects = len(self._log.subjects)
+        self._subjects = SubjectRows.of(self._log.subjects)
+        self.subjects.show(self._subjects)
+
+    def part(self) -> str:
+        """The one that has the focus."""
+        if self.subjects.has_focus:
+            return "-subjects"
+        return "-messages" if self.messages.has_focus else "-message"
+
+    def hostile_text(self) -> str | None:
+        """What is behind the selected message where cleaning changes it."""
+        return hostile_text(self.entry)

@@ -1,0 +1,173 @@
+"""What the events screen does without being asked: it reads, as far as somebody looks, and draws what came."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from textual import on
+from textual.timer import Timer
+
+from agentgym_tui.screens.event_panes import EventPanes
+from agentgym_tui.screens.leaving import Whole
+from agentgym_tui.sessions.event_reader import EventReader
+from agentgym_tui.sessions.session import Session
+from agentgym_tui.store.event_log import EventLog
+from agentgym_tui.store.event_view import EVERYTHING, EventView
+from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.views.cells import Line
+from agentgym_tui.views.events import heading, no_events
+from agentgym_tui.widgets.lines import LineView
+from agentgym_tui.widgets.status import News
+from agentgym_tui.working import begin
+
+DRAW_S: Final = 0.1
+RATE_S: Final = 1.0
+PARTS: Final = "#summary, #nothing, #filter, #entry, #messages, #subjects, #payload, #tabs"
+RECENT: Final = timedelta(minutes=1)
+"""So much history is there at first; of chosen subjects more."""
+
+CHOSEN: Final = timedelta(minutes=10)
+
+
+class ReadingScreen(Whole[None]):
+    """Reads a session's bus while it is looked at.
+
+    Args:
+        session: what is looked at; it has a bus.
+        now: a monotonic clock, seconds.
+
+    Attributes:
+        session: the same.
+        event_log: what was read.
+        reader: what reads.
+        panes: the parts that show it.
+    """
+
+    def __init__(self, session: Session, *, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        if session.events is None:
+            raise ValueError("a session without a bus")
+        self.session = session
+        self.event_log = EventLog()
+        self.reader = EventReader(session.events, self.event_log, self._news)
+        self.panes = EventPanes(self.event_log, id="events")
+        self._now = now
+        self._next: Timer | None = None
+        self._ticker: Timer | None = None
+        self._rated: tuple[int, float] = (0, 0.0)
+        self._wanted = usual()
+        self._landed = True
+
+    @property
+    def is_there(self) -> bool:
+        """Whether all parts are there: they come after the screen, and go before it."""
+        return len(self.query(PARTS)) == PARTS.count("#")
+
+    @property
+    def whole(self) -> bool:
+        """Whether keys may do something."""
+        return super().whole and self.is_there
+
+    def on_mount(self) -> None:
+        """Begin to listen."""
+        self._ticker = self.set_interval(RATE_S, self._tick)
+        self.look_at(self._wanted)
+
+    def on_screen_resume(self) -> None:
+        """Read on."""
+        self._attend(True)
+
+    def on_screen_suspend(self) -> None:
+        """What comes meanwhile waits."""
+        self._attend(False)
+
+    def draw(self, store: RunStore) -> None:
+        """The store changed, which knows of the way to the bus."""
+        self.show_around()
+
+    def look_at(self, view: EventView) -> None:
+        """Read other messages; what was read is forgotten."""
+        self._wanted = view
+        if self._ticker is None or not self.is_there:
+            return
+        self.reader.look_at(view)
+        self.event_log.subjects.tick(self._now())
+        self._landed = not view.is_history
+        self.panes.messages.follow = not view.is_history
+        begin(self, self.reader.run, group="events", exclusive=True)
+        self.show_all()
+        self.panes.draw_subjects()
+
+    def _attend(self, attends: bool) -> None:
+        self.reader.suspended = not attends
+        self.reader.update()
+        if self._ticker is not None:
+            (self._ticker.resume if attends else self._ticker.pause)()
+        if attends:
+            self.show_all()
+
+    @on(LineView.Moved, "#messages")
+    def _moved(self) -> None:
+        if self.is_there:
+            self.panes.payload.show(self.panes.entry)
+            self.reader.want(self.panes.n_below)
+
+    @on(LineView.Followed, "#messages")
+    def _followed(self) -> None:
+        """At the end what comes is shown, also at that of a history."""
+        reader = self.reader
+        reader.following = self.panes.messages.follow
+        if reader.following and reader.view.is_history:
+            reader.view = replace(reader.view, is_history=False)
+        reader.update()
+        self.show_around()
+
+    def _news(self) -> None:
+        """Draw soon; what comes until then is drawn at once."""
+        if self._next is None:
+            self._next = self.set_timer(DRAW_S, self.show_all)
+
+    def show_all(self) -> None:
+        """Draw what came."""
+        self._next = None
+        if not self.is_there or self.reader.suspended:
+            return
+        self.set_class(not self.event_log.shown, "-empty")
+        self.panes.draw_messages()
+        self._landed = self._landed or self.panes.land()
+        self.reader.want(self.panes.n_below)
+        if len(self.event_log.subjects) != self.panes.n_subjects:
+            self.panes.draw_subjects()
+        self.show_around()
+
+    def show_around(self) -> None:
+        """Draw what is said above the parts, and in the place of messages."""
+        for name, make in (("summary", self.heading_lines), ("nothing", self.nothing_lines)):
+            for part in self.query(f"#{name}").results(News):
+                part.show(make)
+
+    def _tick(self) -> None:
+        """Rates, and the numbers of the tree."""
+        self.event_log.subjects.tick(self._now())
+        rated = (self.event_log.n_seen, self.event_log.subjects.rate)
+        if rated != self._rated and self.is_there:
+            self._rated = rated
+            self.panes.draw_subjects()
+            self.show_around()
+
+    def heading_lines(self, width: int) -> list[Line]:
+        """What is said above the parts."""
+        return heading(self.reader, self.event_log, self.session.store, width)
+
+    def nothing_lines(self, width: int) -> list[Line]:
+        """What is said where there are no messages."""
+        return [] if self.event_log.shown else no_events(self.reader, self.event_log, self.session.store, width)
+
+
+def usual(patterns: tuple[str, ...] = EVERYTHING) -> EventView:
+    """What comes, with a little of what came."""
+    return EventView(patterns, datetime.now(UTC) - (RECENT if patterns == EVERYTHING else CHOSEN))

@@ -1,0 +1,94 @@
+"""All that is said on a bus, as it came, for those who look at the bus itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from runner.events.buffer import Incoming
+    from runner.events.connect import Connection
+    from runner.events.consumer import Follow
+    from runner.events.seen import Notice, Since
+
+Came: TypeAlias = "Incoming | Notice"
+
+CAPACITY: Final = 10_000
+MAX_BYTES: Final = 16 << 20
+"""What waits here while nobody reads; of what streams keep more waits there."""
+
+
+class EventFeed(Protocol):
+    """What is said on some subjects; what is not read waits."""
+
+    async def some(self, limit: int) -> Sequence[Came]:
+        """What came, at least one; waits for it."""
+        ...
+
+    async def behind(self) -> int | None:
+        """Messages after those that were read, of streams also those not wanted; None where nobody says."""
+        ...
+
+
+class EventSource(Protocol):
+    """A bus that can be listened to."""
+
+    def open(self, patterns: Sequence[str], since: Since) -> AbstractAsyncContextManager[EventFeed]:
+        """Follow some subjects, their history first; waits until there is a way to the bus."""
+        ...
+
+
+class BusEvents:
+    """The bus of a session, which may not be there yet; see ``EventSource``."""
+
+    def __init__(self) -> None:
+        """Nobody has a connection."""
+        self._connection: Connection | None = None
+        self._there = asyncio.Event()
+
+    def offer(self, connection: Connection) -> None:
+        """This is the way to the bus, for as long as it is open."""
+        self._connection = connection
+        self._there.set()
+
+    @asynccontextmanager
+    async def open(self, patterns: Sequence[str], since: Since) -> AsyncIterator[EventFeed]:
+        """See ``EventSource``."""
+        await self._there.wait()
+        from runner.events.consumer import Follow
+
+        connection = self._connection
+        if connection is None:
+            raise RuntimeError("no connection was offered")
+        following = Follow(connection, patterns=patterns, since=since, capacity=CAPACITY, max_bytes=MAX_BYTES)
+        async with following as follow:
+            yield _Feed(connection, follow)
+
+
+class _Feed:
+    def __init__(self, connection: Connection, follow: Follow) -> None:
+        self._connection = connection
+        self._follow = follow
+        self._read: dict[str, int] = {}
+
+    async def some(self, limit: int) -> Sequence[Came]:
+        from runner.events.buffer import Incoming
+
+        came = await self._follow.raw(limit)
+        for each in came:
+            if isinstance(each, Incoming) and each.stream is not None and each.sequence is not None:
+                self._read[each.stream] = each.sequence
+        return came
+
+    async def behind(self) -> int | None:
+        from runner.events.stream_reader import API_TIMEOUT_S, BUS_ERRORS
+        from runner.events.streams import look_at
+
+        try:
+            js = self._connection.client.jetstream(timeout=API_TIMEOUT_S)
+            kept = [(await look_at(js, name)).state.last_seq - n for name, n in self._read.items()]
+            return sum(max(n, 0) for n in kept) + self._follow.n_unkept
+        except BUS_ERRORS:
+            return None

@@ -1,0 +1,143 @@
+"""What is said where: subjects as a tree, with counts and rates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+MAX_SUBJECTS: Final = 2_000
+MAX_SUBJECT: Final = 256
+"""Characters of a subject that tell it from others."""
+
+MAX_DEPTH: Final = 16
+MANY: Final = 16
+"""Branches of one with more than so many are closed at first."""
+
+
+@dataclass(slots=True)
+class _Leaf:
+    n: int = 0
+    n_before: int = 0
+    rate: float = 0.0
+
+
+@dataclass(slots=True)
+class _Node:
+    n: int = 0
+    rate: float = 0.0
+    is_subject: bool = False
+    below: dict[str, _Node] = field(default_factory=dict)
+
+
+class Branch(NamedTuple):
+    """A row of the tree: a word of subjects, and what is said there and below.
+
+    Attributes:
+        path: the words down to this one.
+        n: messages; ``rate`` of them per second.
+        n_below: rows right below it, shown or not.
+        is_subject: something is said on ``path`` itself.
+    """
+
+    path: str
+    word: str
+    depth: int
+    n: int
+    rate: float
+    n_below: int
+    is_open: bool
+    is_subject: bool
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """What to subscribe to for all of it; the words are hostile text."""
+        below = (f"{self.path}.>",) if self.n_below else ()
+        return (self.path, *below) if self.is_subject or not below else below
+
+
+class SubjectTree:
+    """The subjects of a bus.
+
+    Attributes:
+        rate: messages per second, all together.
+    """
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.rate = 0.0
+        self._leaves: dict[str, _Leaf] = {}
+        self._known: dict[str, str] = {}
+        self._others = _Leaf()
+        self._toggled: set[str] = set()
+        self._ticked_at: float | None = None
+
+    def __len__(self) -> int:
+        """How many subjects."""
+        return len(self._leaves)
+
+    @property
+    def n_others(self) -> int:
+        """Messages on further subjects, when there are too many."""
+        return self._others.n
+
+    def add(self, subject: str) -> str:
+        """Count a message; returns the subject, as one object for all its messages."""
+        if (leaf := self._leaves.get(subject)) is None:
+            subject, leaf = self._new(subject)
+        leaf.n += 1
+        return self._known.get(subject, subject)
+
+    def restart(self) -> None:
+        """Count from 0; the subjects stay known."""
+        for leaf in (*self._leaves.values(), self._others):
+            leaf.n = leaf.n_before = 0
+            leaf.rate = 0.0
+        self.rate, self._ticked_at = 0.0, None
+
+    def tick(self, now: float) -> None:
+        """Work out the rates since the last time, by a monotonic clock."""
+        passed = None if self._ticked_at is None else now - self._ticked_at
+        if passed is not None and passed <= 0:
+            return
+        for leaf in (*self._leaves.values(), self._others):
+            leaf.rate = (leaf.n - leaf.n_before) / passed if passed else 0.0
+            leaf.n_before = leaf.n
+        self._ticked_at = now
+        self.rate = sum(leaf.rate for leaf in self._leaves.values()) + self._others.rate
+
+    def toggle(self, path: str) -> None:
+        """Open what is closed, or close it."""
+        self._toggled ^= {path}
+
+    def rows(self) -> list[Branch]:
+        """The tree, in the order of its words; closed branches without what is below them."""
+        return list(self._rows(self._tree(), "", 0))
+
+    def _new(self, subject: str) -> tuple[str, _Leaf]:
+        subject = subject[:MAX_SUBJECT]
+        if (leaf := self._leaves.get(subject)) is not None:
+            return subject, leaf
+        if len(self._leaves) >= MAX_SUBJECTS:
+            return subject, self._others
+        self._known[subject] = subject
+        return subject, self._leaves.setdefault(subject, _Leaf())
+
+    def _tree(self) -> _Node:
+        root = _Node()
+        for subject, leaf in self._leaves.items():
+            node = root
+            for word in subject.split(".", MAX_DEPTH - 1):
+                node = node.below.setdefault(word, _Node())
+                node.n += leaf.n
+                node.rate += leaf.rate
+            node.is_subject = True
+        return root
+
+    def _rows(self, node: _Node, above: str, depth: int) -> Iterator[Branch]:
+        for word in sorted(node.below):
+            found, path = node.below[word], f"{above}.{word}" if depth else word
+            is_open = (len(found.below) <= MANY) != (path in self._toggled)
+            yield Branch(path, word, depth, found.n, found.rate, len(found.below), is_open, found.is_subject)
+            if is_open:
+                yield from self._rows(found, path, depth + 1)

@@ -1,0 +1,91 @@
+"""All of one message: formatted, as text, as bytes, and what stands around it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from agentgym_tui.clean import hex_line, n_hex_lines
+from agentgym_tui.store.event_log import MAX_HEADERS, LogEntry, Message, Remark
+from agentgym_tui.views.cells import Cell, Line, Source
+from agentgym_tui.views.text import TextRows
+from runner.events.limits import check_limits
+
+VIEWS: Final = ("formatted", "raw", "hex", "headers")
+MAX_FORMATTED: Final = 20_000
+"""Values of a payload that is formatted: a line each, and deep ones take much room."""
+
+FOLD: Final = 1_000
+"""Characters of a line."""
+
+
+class HexRows:
+    """Bytes, 16 in a row."""
+
+    def __init__(self, data: bytes) -> None:
+        """Rows are made when they are looked at."""
+        self._data = data
+
+    def __len__(self) -> int:
+        """How many rows."""
+        return n_hex_lines(self._data)
+
+    def line(self, index: int, width: int) -> Line:
+        """Offset, hexadecimal, ASCII."""
+        return [Cell(hex_line(self._data, index))]
+
+    def key(self, index: int) -> str:
+        """The number."""
+        return str(index)
+
+
+def rows_of(entry: LogEntry | None, view: str) -> Source:
+    """An entry in one of ``VIEWS``."""
+    if isinstance(entry, Message) and view == "hex":
+        return HexRows(entry.payload)
+    return TextRows(folded(text_of(entry, view)))
+
+
+def text_of(entry: LogEntry | None, view: str) -> str:
+    """The same as one text, hostile as it came; for ``hex`` and of a remark what it says."""
+    match entry:
+        case None:
+            return ""
+        case Remark():
+            return entry.text
+    if view == "headers":
+        return _headers(entry)
+    if view == "hex":
+        return "\n".join(hex_line(entry.payload, row) for row in range(n_hex_lines(entry.payload)))
+    text = formatted(entry.payload) if view == "formatted" else None
+    return entry.payload.decode("utf-8", "replace") if text is None else text
+
+
+def folded(text: str) -> str:
+    """With lines that can be looked at whole: what is longer goes on in the next one."""
+    if len(text) <= FOLD:
+        return text
+    lines = (line[at : at + FOLD] for line in text.split("\n") for at in range(0, max(len(line), 1), FOLD))
+    return "\n".join(lines)
+
+
+def formatted(payload: bytes) -> str | None:
+    """JSON with indentation; None for what is none, or too much."""
+    if payload.count(b",") + payload.count(b"[") + payload.count(b"{") > MAX_FORMATTED:
+        return None
+    try:
+        check_limits(payload)
+        return msgspec.json.format(payload, indent=2).decode()
+    except (ValueError, RecursionError):
+        return None
+
+
+def _headers(message: Message) -> str:
+    place = f"{message.stream} #{message.sequence}" if message.stream is not None else "no stream keeps it"
+    about = {"subject": message.subject, "stream": place, "time": message.at.isoformat()}
+    lines = [f"{name + ':':<9} {value}" for name, value in about.items()]
+    sent = [f"{name}: {value}" for name, value in message.headers.items()]
+    size = f"{'size:':<9} {message.n_bytes:,} bytes"
+    kept = f", the first {len(message.payload):,} are kept" if message.n_bytes > len(message.payload) else ""
+    return "\n".join([*lines, size + kept, "", *(sent or ["no headers"])])[: 2 * MAX_HEADERS]

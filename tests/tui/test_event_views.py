@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentgym_tui.sessions.event_reader import EventReader
+from agentgym_tui.store.event_log import EventLog, Message, Remark
+from agentgym_tui.store.event_view import EventView
+from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.store.state import Link
+from agentgym_tui.store.subjects import SubjectTree
+from agentgym_tui.views.cells import Line
+from agentgym_tui.views.event_facts import facts_of, trouble_of
+from agentgym_tui.views.event_payload import FOLD, formatted, rows_of, text_of
+from agentgym_tui.views.events import EventRows, about, heading, hostile_text, no_events
+from agentgym_tui.views.subject_rows import SubjectRows
+from agentgym_tui.views.widths import line_width
+from runner.events.buffer import Incoming
+from runner.events.codec import encode
+from runner.events.schema import DurableEvent, LiveBatch, LiveItem
+from runner.events.seen import Notice
+from runner.events.subjects import BATCH_COMPLETED, EPISODE_COMPLETED, FIELD_STATUS
+from tests.escapes import foreign
+from tests.tui.fake_session import FakeEvents
+from tests.tui.hostile_console import messages as hostile_messages
+from tests.tui.samples import (
+    BOOT,
+    HOSTILE,
+    NODE,
+    START,
+    batch_completed,
+    completed,
+    ended,
+    episode_id,
+    field_status,
+    heartbeat,
+    started,
+    token,
+)
+
+LIVE = f"agentgym.live.token.v1.{NODE}"
+
+
+def message(subject: str, payload: bytes, **headers: str) -> Message:
+    return Message(1, START, subject, headers, payload, len(payload), "S", 12)
+
+
+def live_message(*items: LiveItem, dropped: int = 0) -> Message:
+    return message(LIVE, encode(LiveBatch(node=NODE, boot=BOOT, dropped=dropped, items=list(items))))
+
+
+def text(line: Line) -> str:
+    return "".join(cell.text for cell in line)
+
+
+def reader_of(log: EventLog, view: EventView | None = None) -> EventReader:
+    reader = EventReader(FakeEvents(), log, lambda: None)
+    reader.look_at(view or EventView())
+    return reader
+
+
+@pytest.mark.parametrize(
+    ("subject", "event", "said", "named"),
+    [
+        (EPISODE_COMPLETED, completed(1), "Wordle success · reward 0.75 · 3 rounds · oracle", episode_id(1)),
+        (BATCH_COMPLETED, batch_completed(), "Wordle completed · 10 episodes · success 70% · mean reward 0.5", ""),
+        (FIELD_STATUS, field_status(), "node idle · field-runner-4090", ""),
+    ],
+)
+def test_durable_events_in_a_line(subject: str, event: DurableEvent, said: str, named: str) -> None:
+    facts = facts_of(message(subject, encode(event)))
+    assert (facts.node, facts.summary.text, facts.episode_id) == (NODE, said, named)
+    assert facts_of(message("renamed", encode(event), **{"Ce-Type": subject})).summary.text == said
+
+
+def test_live_items_in_a_line() -> None:
+    facts = facts_of(live_message(token(2), token(2), started(2), ended(2), heartbeat(), dropped=4))
+    assert facts.summary.text.startswith("2 token, episode.started, ") and facts.episode_id == episode_id(2)
+    assert "Wordle" in facts.summary.text and facts.summary.text.endswith("4 dropped before")
+    assert facts_of(live_message()).summary.text == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("payload", "said"),
+    [
+        (b'{"id": 1}', '{"id": 1}'),
+        (b"", "empty"),
+        (b"\xff\x00", "2 bytes, no text"),
+        ("é".encode() * 400, "é" * 20),
+        (b"\x1b[2J\nx", "␛[2J␊x"),
+    ],
+)
+def test_foreign_payloads_by_their_beginning(payload: bytes, said: str) -> None:
+    facts = facts_of(message("orders.new", payload))
+    assert facts.summary.text.startswith(said) and trouble_of(message("orders.new", payload)) == ""
+
+
+def test_a_foreign_payload_may_name_an_episode() -> None:
+    assert facts_of(message("x", b'{"episode_id": "e7", "more": 1}')).episode_id == "e7"
+    assert facts_of(message("x", b'{"episode_id": 7}')).episode_id == ""
+
+
+@pytest.mark.parametrize("payload", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"node": 1}', b'{"items": [1]}'])
+@pytest.mark.parametrize("subject", [LIVE, EPISODE_COMPLETED, FIELD_STATUS])
+def test_what_should_decode_and_does_not_is_malformed(subject: str, payload: bytes) -> None:
+    facts = facts_of(message(subject, payload))
+    assert facts.summary.text.startswith("✗ malformed: ") and facts.summary.tone == "bad"
+    assert "malformed" in text(about(message(subject, payload)))
+
+
+def test_an_item_that_does_not_decode_is_told_of_where_all_is_shown() -> None:
+    batch = b'{"node": "n", "boot": "b", "dropped": 0, "items": [{"kind": "token"}]}'
+    assert trouble_of(message(LIVE, batch)).startswith("1 of its items: ")
+
+
+def test_a_payload_in_each_view() -> None:
+    event = message("s", b'{"a":[1]}', **{"ce-id": "7"})
+    assert text_of(event, "formatted") == '{\n  "a": [\n    1\n  ]\n}'
+    assert text_of(event, "raw") == '{"a":[1]}'
+    assert text_of(event, "hex").startswith("0000  7b 22 61 22 3a 5b 31 5d 7d ")
+    assert text(rows_of(event, "hex").line(0, 80)).endswith('{"a":[1]}')
+    assert text_of(event, "headers").split("\n") == [
+        "subject:  s",
+        "stream:   S #12",
+        "time:     2026-03-04T05:06:07+00:00",
+        "size:     9 bytes",
+        "",
+        "ce-id: 7",
+    ]
+    assert text_of(Remark(1, START, "gap", "3 left"), "hex") == "3 left" and text_of(None, "raw") == ""
+
+
+def test_what_would_take_too_much_room_is_not_formatted() -> None:
+    assert formatted(b"[" * 65 + b"]" * 65) is None
+    assert formatted(b"[" + b"0," * 300_000 + b"0]") is None
+    assert formatted(b"no") is None and formatted(b"\xff") is None
+
+
+def test_long_lines_go_on_in_the_next() -> None:
+    rows = rows_of(message("s", b"x" * (2 * FOLD + 5) + b"\n\ny"), "raw")
+    assert [len(text(rows.line(n, 80))) - 2 for n in range(len(rows))] == [FOLD, FOLD, 5, 0, 1]
+
+
+def test_a_row_and_a_remark() -> None:
+    log = EventLog()
+    log.take([Incoming(EPISODE_COMPLETED, {}, encode(completed(1)), "S", 12, START)], START)
+    log.take([Notice(kind="gap", text="3 messages left stream S", count=3)], START)
+    rows = EventRows(log)
+    time, sequence, subject, node, said = rows.line(0, 120)
+    assert time.text.endswith(":07.000") and sequence.text == "12" and node.text == NODE
+    assert subject.text == "agentgym.epis…e.completed.v1" and said.text.startswith("Wordle success")
+    assert "3 messages left" in text(rows.line(1, 120)) and len(rows.line(1, 120)) == 3
+    assert rows.episode_id(0) == episode_id(1) and rows.episode_id(1) == rows.episode_id(2) == ""
+
+
+def test_the_heading_has_all_that_goes_wrong() -> None:
+    log, store = EventLog(), RunStore()
+    store.n_malformed = 4
+    store.set_link(Link("connected", address="nats://x:1"))
+    late: dict[str, str] = {"ce-source": "n7", "ce-time": "2026-03-04T05:06:03+00:00"}
+    log.take([Incoming("a", late, b"", "S", 1, START, 2_000), Notice(kind="gap", text="g", count=3)], START)
+    log.take([Notice(kind="skipped", text="s", count=5)], START)
+    reader = reader_of(log)
+    log.take([Incoming("a", late, b"", "S", 1, START, 2_000), Notice(kind="gap", text="g", count=3)], START)
+    log.take([Notice(kind="skipped", text="s", count=5)], START)
+    first, second = (text(line) for line in heading(reader, log, store, 200))
+    assert first == "Events · ● live · ● connected · nats://x:1"
+    assert "1 message · lag 2.0k · 3 in gaps · 5 skipped · 4 malformed · clock n7 -4.0 s or late" in second
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({"paused": True}, "‖ paused"),
+        ({"paused": True, "behind": 12}, "‖ paused, 12 wait"),
+        ({"view": EventView(start=7, is_history=True)}, "◂ history · from #7"),
+        ({"view": EventView(start=START, is_history=True)}, "◂ history · from 2026-03-04"),
+        ({"view": EventView(("a.>",), episode="e1")}, "● live · a.> · episode e1"),
+    ],
+)
+def test_what_is_read_is_told(state: dict[str, Any], said: str) -> None:
+    log = EventLog()
+    reader = reader_of(log)
+    for name, value in state.items():
+        setattr(reader, name, value)
+    assert said in text(heading(reader, log, RunStore(), 200)[0])
+
+
+def test_a_full_log_that_is_not_followed_says_how_to_go_on() -> None:
+    log = EventLog(max_entries=1)
+    reader = reader_of(log)
+    log.take([Incoming("a", {}, b"")], START)
+    reader.following = False
+    assert "‖ full; G goes on" in text(heading(reader, log, RunStore(), 200)[0])
+
+
+def test_an_empty_list_says_why() -> None:
+    log, store = EventLog(), RunStore()
+    reader = reader_of(log)
+    assert "No way to the bus" in text(no_events(reader, log, store, 80)[0])
+    store.set_link(Link("connected"))
+    assert "Nothing was said so far on >" in text(no_events(reader, log, store, 80)[0])
+    log.search("orders")
+    assert "None of 0 messages holds orders" in text(no_events(reader, log, store, 80)[0])
+
+
+def test_the_tree_as_rows() -> None:
+    tree = SubjectTree()
+    for subject in ("a.x", "a.y", "b"):
+        tree.add(subject)
+    rows = SubjectRows.of(tree)
+    assert [text(rows.line(n, 40)) for n in range(len(rows))] == ["▾ a2", "  x1", "  y1", "b1"]
+    tree.toggle("a")
+    rows = SubjectRows.of(tree)
+    assert text(rows.line(0, 40)).startswith("▹ a (2)") and rows.key(1) == "b" and rows.branch(2) is None
+    assert "beyond" in text(SubjectRows((), 3).line(0, 40)) and len(SubjectRows((), 3)) == 1
+
+
+@pytest.mark.parametrize("width", [20, 80, 200])
+def test_nothing_hostile_leaves_the_views(width: int) -> None:
+    log, store = EventLog(), RunStore()
+    store.set_link(Link("connected", HOSTILE, HOSTILE))
+    log.take(hostile_messages(HOSTILE), START)
+    rows, reader = EventRows(log), reader_of(EventLog(), EventView((HOSTILE,), episode=HOSTILE))
+    log.search("")
+    lines = [rows.line(n, width) for n in range(len(rows))]
+    entries = [rows.entry(n) for n in range(len(rows))]
+    sources = [rows_of(entry, view) for entry in entries for view in ("formatted", "raw", "hex", "headers")]
+    lines += [source.line(n, width) for source in sources for n in range(len(source))]
+    lines += [*map(about, entries), *heading(reader, log, store, width), *no_events(reader, EventLog(), store, width)]
+    tree = SubjectRows.of(log.subjects)
+    lines += [tree.line(n, width) for n in range(len(tree))]
+    for line in lines:
+        assert foreign(text(line).encode()) == [], line
+    assert all(line_width(line) <= width for line in heading(reader, log, store, width))
+    assert hostile_text(entries[0]) and all(map(hostile_text, entries[1:2])) and hostile_text(None) is None

@@ -1,0 +1,129 @@
+"""The events screen on a real bus, most of which says nothing of ours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from nats.aio.client import Client
+from textual.pilot import Pilot
+
+from agentgym_tui.app import Console
+from agentgym_tui.screens.events import Events
+from agentgym_tui.sessions.bus_events import BusEvents
+from agentgym_tui.sessions.launch import Wanted
+from agentgym_tui.sessions.sources import BusSession
+from runner.events.buffer import Incoming
+from runner.events.connect import BusAddress, Connection
+from tests.following import add_stream
+from tests.nats_server import NatsServer
+from tests.tui.piloted import shown, until, until_shown
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    with NatsServer(tmp_path_factory.mktemp("nats")) as server:
+        yield server
+
+
+@asynccontextmanager
+async def publisher(server: NatsServer) -> AsyncIterator[Client]:
+    client = Client()
+    await client.connect(server.url)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@asynccontextmanager
+async def watching(server: NatsServer, data_dir: Path) -> AsyncIterator[Pilot[None]]:
+    app = Console(BusSession(Wanted(data_dir=str(data_dir)), url=server.url))
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await pilot.press("3")
+        await until(pilot, lambda: isinstance(app.screen, Events))
+        await until_shown(pilot, "#summary", "● connected")
+        yield pilot
+
+
+async def orders(client: Client, *numbers: int) -> None:
+    js = client.jetstream(timeout=5)
+    for n in numbers:
+        await js.publish(f"orders.{('eu', 'us')[n % 2]}", b'{"order": %d}' % n)
+
+
+async def typed(pilot: Pilot[None], text: str) -> None:
+    await pilot.press(*text, "enter")
+
+
+async def test_what_is_none_of_ours_live_paused_and_from_its_history(server: NatsServer, tmp_path: Path) -> None:
+    async with publisher(server) as client:
+        await add_stream(client, "ORDERS", subjects=["orders.*"])
+        await orders(client, *range(1, 8))
+        async with watching(server, tmp_path) as pilot:
+            await until_shown(pilot, "#messages", '{"order": 7}')
+            await client.publish("kept.by.nobody", b"\xff\x00\x1b[2J")
+            await client.publish("agentgym.episode.completed.v1", b'{"episode_id": 3}')
+            await until_shown(pilot, "#messages", "kept.by.nobody", "6 bytes, no text", "✗ malformed")
+            await until_shown(pilot, "#summary", "1 malformed")
+            await until_shown(pilot, "#subjects", "▾ orders", "eu", "▾ kept")
+            await pilot.press("space")
+            await until_shown(pilot, "#summary", "‖ paused")
+            await orders(client, *range(8, 40))
+            await until_shown(pilot, "#summary", "32 wait")
+            assert '{"order": 8}' not in shown(pilot, "#messages")
+            await pilot.press("space")
+            await until_shown(pilot, "#messages", '{"order": 39}', '{"order": 30}')
+            await until_shown(pilot, "#summary", "41 messages", "0 in gaps", "0 skipped")
+            await pilot.press("s")
+            await typed(pilot, "orders.us")
+            await until_shown(pilot, "#messages", '{"order": 1}', '{"order": 3}')
+            assert '{"order": 2}' not in shown(pilot, "#messages")
+            await pilot.press("escape", "o")
+            await typed(pilot, "12")
+            await until_shown(pilot, "#summary", "◂ history", "from #12")
+            await until_shown(pilot, "#payload", '"order": 12')
+            assert '{"order": 11}' not in shown(pilot, "#messages")
+
+
+async def test_all_of_an_episode_from_every_stream(server: NatsServer, tmp_path: Path) -> None:
+    async with publisher(server) as client:
+        await add_stream(client, "THEIRS", subjects=["theirs.>"])
+        js = client.jetstream(timeout=5)
+        for n in range(6):
+            await js.publish("theirs.steps", b'{"episode_id": "e%d", "step": %d}' % (n % 2, n))
+        async with watching(server, tmp_path) as pilot:
+            await pilot.press("s")
+            await typed(pilot, "theirs.>")
+            await until_shown(pilot, "#payload", '"step": 5')
+            await pilot.press("a")
+            await until_shown(pilot, "#summary", "episode e1")
+            for step in (5, 3, 1):
+                await until_shown(pilot, "#payload", f'"step": {step}')
+                await pilot.press("k")
+            assert "e0" not in shown(pilot, "#messages")
+
+
+async def test_what_is_not_read_is_counted_kept_or_not(server: NatsServer) -> None:
+    async with publisher(server) as client, await Connection.open(BusAddress(server.url), name="test") as connection:
+        await add_stream(client, "SHORT", subjects=["short"])
+        js, bus = client.jetstream(timeout=5), BusEvents()
+        bus.offer(connection)
+        await js.publish("short", b"0")
+        async with bus.open(["short", "unkept"], "all") as feed, asyncio.timeout(10):
+            while not any(isinstance(each, Incoming) and each.pending == 0 for each in await feed.some(500)):
+                pass
+            await js.publish("short", b"1")
+            await client.publish("unkept", b"2")
+            await client.flush()
+            while await feed.behind() != 2:  # noqa: ASYNC110 - it is on its way from the server
+                await asyncio.sleep(0.02)
+            read = 0
+            while read < 2:
+                read += sum(isinstance(each, Incoming) for each in await feed.some(500))
+            assert await feed.behind() == 0
+            await connection.close()
+            assert await feed.behind() is None
