@@ -214,7 +214,7 @@ class Follow:
             elif state.status not in ("connected", "stalled") and told in ("connected", "stalled"):
                 self._buffer.notify(Notice(kind="disconnected", text=state.reason or "not connected"))
             told = state.status
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(IDLE_S if told == "connected" else POLL_S)
 
     def _reconnected(self, *, cut_told: bool) -> str:
         reason = "" if cut_told or not self._connection.last_loss else f" ({self._connection.last_loss})"
