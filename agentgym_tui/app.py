@@ -133,7 +133,7 @@ class Console(App[None], inherit_bindings=False):
 
     def action_resize(self, how: str) -> None:
         """Another size of the focused part of the screen."""
-        if not isinstance(self.screen, Resizable) or not self.screen.resize(how):
+        if self._screen_is_whole and not (isinstance(self.screen, Resizable) and self.screen.resize(how)):
             tell(self, own("nothing here can take another size that way"))
 
     async def action_picture(self) -> None:

@@ -23,7 +23,7 @@ class Sides(Container):
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
         """Take hold of the border."""
-        first, second = self.children[:2]
+        first, second = (self.children[0], self.children[1]) if len(self.children) > 1 else (self, self)
         beside = second.display and second.region.x > first.region.x
         if beside and event.screen_x == second.region.x:
             self.capture_mouse()

@@ -368,25 +368,26 @@ async def test_the_end_of_a_batch_is_told() -> None:
         assert not is_hostile(screen_text(pilot.app))
 
 
-@pytest.mark.parametrize("notify", [Notify(), Notify(False, True, True)])
+@pytest.mark.parametrize(
+    ("notify", "told"), [(Notify(), ["toast", "toast"]), (Notify(False, True, True), ["bell", OSC_9])]
+)
 async def test_bell_and_desktop_are_for_those_who_want_them_and_wait_for_the_whole_battery(
-    notify: Notify, monkeypatch: pytest.MonkeyPatch
+    notify: Notify, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = FakeSession(playing())
     app = app_of(session, Settings(notify=notify))
     written: list[str] = []
-    monkeypatch.setattr(app, "bell", lambda: written.append("bell"))
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
+    async with app.run_test(size=SIZE) as pilot:
         await shown(pilot, "task 3")
         assert app._driver is not None
-        monkeypatch.setattr(app._driver, "write", written.append)
-        for n, told in enumerate(([], ["bell", OSC_9])):
-            states = [batch_state(k, "completed" if k <= n else "running", battery_id="battery") for k in range(2)]
+        monkeypatch.setattr(app, "bell", lambda: written.append("bell"))
+        monkeypatch.setattr(app, "notify", lambda *_, **__: written.append("toast"))
+        monkeypatch.setattr(app._driver, "write", lambda text: written.append(text) if "\x1b]" in text else None)
+        for statuses in (("completed", "running"), ("completed", "completed")):
+            states = [batch_state(n, status, battery_id="battery") for n, status in enumerate(statuses)]
             session.store.take_list(node_list(*states))
-            await until(pilot, lambda: session.store.active_batch() is None or n == 0, "the end")  # noqa: B023
-            await pilot.pause(0.2)
-            assert written == (told if notify.bell else [])
-        assert ("completed" in screen_text(app)) == notify.toast
+            await until(pilot, lambda: app._next_drawing is None, "a drawing")
+        assert written == told
 
 
 def test_what_the_terminal_is_told_is_of_our_own_words() -> None:
