@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol, runtime_checkable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.app import App
 from textual.binding import BindingType
@@ -13,14 +15,18 @@ from textual.screen import Screen
 from textual.timer import Timer
 from textual.types import CSSPathType
 
+from agentgym_tui.abilities import Drawing, Resizable, Revealing, Zooming
+from agentgym_tui.attention import tell_ends
 from agentgym_tui.clean import own
+from agentgym_tui.ends import Ends
+from agentgym_tui.kept import Kept
 from agentgym_tui.keymap import bindings
 from agentgym_tui.orders import refusal_text
 from agentgym_tui.reach import Reachable, hidden, reachable
 from agentgym_tui.screens.leaving import Whole
 from agentgym_tui.screens.live import LiveScreen
 from agentgym_tui.sessions.session import ControlFailed, Session
-from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.settings import Settings, complaint_text
 from agentgym_tui.telling import tell
 
 if TYPE_CHECKING:
@@ -34,38 +40,13 @@ TICK_S: Final = 1.0
 NO_BUS: Final = own("files have no bus: use `agentgym-tui launch` or `agentgym-tui watch`")
 
 
-@runtime_checkable
-class Drawing(Protocol):
-    """A screen that shows what the store holds."""
-
-    def draw(self, store: RunStore) -> None:
-        """The store changed."""
-        ...
-
-
-@runtime_checkable
-class Zooming(Protocol):
-    """A screen that can show one of its parts alone."""
-
-    def zoom(self) -> None:
-        """Show the focused part alone, or all of them again."""
-        ...
-
-
-@runtime_checkable
-class Revealing(Protocol):
-    """A screen or widget that shows outside text."""
-
-    def hostile_text(self) -> str | None:
-        """The selected text as it came, where cleaning changed it."""
-        ...
-
-
 class Console(App[None], inherit_bindings=False):
     """Shows a session.
 
     Args:
         session: what is looked at; followed from the first paint on, closed at the end.
+        settings: the user's own.
+        kept: how it was left the last time, and will be left.
         now: a monotonic clock, seconds.
     """
 
@@ -75,9 +56,21 @@ class Console(App[None], inherit_bindings=False):
     ENABLE_COMMAND_PALETTE = False
     DEFAULT_MODE = "live"
 
-    def __init__(self, session: Session, *, now: Callable[[], float] = time.monotonic) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        session: Session,
+        settings: Settings | None = None,
+        kept: Kept | None = None,
+        *,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)  # else colours would become greys
         self.session = session
+        self.settings, self.kept = settings or Settings(), kept or Kept()
+        self.keys = self.settings.keys
+        self.theme = self.settings.theme
+        self.set_keymap(dict(self.keys.changed))
+        self._ends = Ends()
         self._now = now
         self._following: asyncio.Task[None] | None = None
         self._drawn_at = now() - DRAW_S
@@ -88,19 +81,23 @@ class Console(App[None], inherit_bindings=False):
 
     def get_default_screen(self) -> Screen[None]:
         """The live screen; as that of a known mode it would have all styles read twice, which takes its time."""
-        return LiveScreen(self.session)
+        return LiveScreen(self.session, self.kept)
 
     def on_mount(self) -> None:
         """Begin to follow once there is something to see."""
         self.add_mode(self.DEFAULT_MODE, self.get_default_screen)
         self.session.store.on_change = self._changed
         self.call_after_refresh(self._follow)
-        if self.session.control is None:
+        if self.session.control is None or self.kept.screen == "episodes":
             self.switch_mode("episodes")
+        if complaints := self.settings.complaints:
+            tell(self, complaint_text(complaints), failed=True)
 
     async def on_unmount(self) -> None:
         """Stop following."""
         self.session.store.on_change = None
+        if self.session.control is not None:
+            self.kept.screen = self.current_mode
         if self._following is not None:
             self._following.cancel()
             await asyncio.wait([self._following])
@@ -158,6 +155,17 @@ class Console(App[None], inherit_bindings=False):
         if isinstance(self.screen, Zooming) and self._screen_is_whole:
             self.screen.zoom()
 
+    def action_resize(self, how: str) -> None:
+        """Another size of the focused part of the screen."""
+        if self._screen_is_whole and not (isinstance(self.screen, Resizable) and self.screen.resize(how)):
+            tell(self, own("nothing here can take another size that way"))
+
+    async def action_picture(self) -> None:
+        """The screen as a picture, into the folder where the console was started."""
+        from agentgym_tui.picture import take_picture
+
+        await take_picture(self)
+
     def action_hex(self) -> None:
         """The bytes of the selected text."""
         from agentgym_tui.screens.hex import Hex
@@ -208,7 +216,7 @@ class Console(App[None], inherit_bindings=False):
     def _episodes(self) -> Screen[None]:
         from agentgym_tui.screens.episodes import Episodes
 
-        return Episodes(self.session)
+        return Episodes(self.session, self.kept)
 
     def _events(self) -> Screen[None]:
         from agentgym_tui.screens.events import Events
@@ -238,6 +246,7 @@ class Console(App[None], inherit_bindings=False):
                 screen.draw(self.session.store)
             if not screen.is_modal:
                 break
+        tell_ends(self, self._ends.look(self.session.store, datetime.now(UTC)), self.settings.notify)
         self._keep_ticking()
 
     def _tick(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import sys
@@ -37,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given.command is None:
         parser.print_help()
         return 0
+    if given.command == "config":
+        return _config(write=given.write)
     from agentgym_tui.terminal import refusal
 
     reason = refusal(os.environ) or _wrong_place(given)
@@ -48,9 +51,37 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _show(session: Session) -> int:
     from agentgym_tui.app import Console
+    from agentgym_tui.kept import read_kept, state_path, write_kept
+    from agentgym_tui.settings import config_path, read_settings
     from agentgym_tui.terminal import run
 
-    return run(Console(session), session)
+    path = state_path(os.environ)
+    console = Console(session, read_settings(config_path(os.environ)), read_kept(path))
+    code = run(console, session)
+    if code != 1:
+        with contextlib.suppress(OSError):  # a home that cannot be written to is no reason to complain at each end
+            write_kept(path, console.kept)
+    return code
+
+
+def _config(*, write: bool) -> int:
+    """Print a configuration to begin with, or write it; what is wrong with the one there is goes to standard error."""
+    from agentgym_tui.clean import message
+    from agentgym_tui.default_settings import default_settings, write_default
+    from agentgym_tui.settings import config_path, read_settings
+
+    path = config_path(os.environ)
+    try:
+        written = write and write_default(path)
+    except OSError as exc:
+        sys.stderr.write(f"agentgym-tui: {message(str(path))} cannot be written: {exc.strerror}\n")
+        return 2
+    sys.stdout.write(f"{message(str(path))}\n" if write else default_settings(path))
+    if write and not written:
+        sys.stderr.write("agentgym-tui: it is there already, and stays as it is\n")
+    complaints = read_settings(path).complaints
+    sys.stderr.writelines(f"agentgym-tui: {complaint}\n" for complaint in complaints)
+    return 2 if complaints else 0
 
 
 def _wrong_place(given: argparse.Namespace) -> str | None:
@@ -100,6 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_launch(commands)
     _add_watch(commands)
     _add_open(commands)
+    _add_config(commands)
     return parser
 
 
@@ -138,6 +170,17 @@ def _add_open(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         allow_abbrev=False,
     )
     opened.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a file or folder; nothing is written")
+
+
+def _add_config(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    config = commands.add_parser(
+        "config",
+        help="where keys, theme and notifications are set, and with what to begin",
+        description="Print the path of your configuration, with all that can be set as comments; "
+        "say what is wrong with the one there is.",
+        allow_abbrev=False,
+    )
+    config.add_argument("--write", action="store_true", help="write it there, unless there is one")
 
 
 def _add_place(parser: argparse.ArgumentParser) -> None:

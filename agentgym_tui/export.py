@@ -1,4 +1,4 @@
-"""Episodes written as JSON files for other programs."""
+"""Files for other programs: episodes as JSON, and whatever else is written into a folder of the user's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 MAX_COPIES: Final = 100
-"""Files of one episode in a folder."""
+"""Files of one name in a folder."""
 
 
 class ExportFailed(Exception):
@@ -30,8 +30,17 @@ def export(episode_id: str, data: bytes, folder: Path) -> Path:
 
     if not is_id(episode_id):
         raise ExportFailed(f"the id of this episode, {episode_id[:40]!r}, cannot be the name of a file")
+    return write_new(folder, episode_id, ".json", data)
+
+
+def write_new(folder: Path, stem: str, suffix: str, data: bytes) -> Path:
+    """Write a file for this user alone and return where it is; with a number where its name is taken.
+
+    Raises:
+        ExportFailed: when it cannot be written.
+    """
     try:
-        path, descriptor = _new_file(folder, episode_id)
+        path, descriptor = _new_file(folder, stem, suffix)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
@@ -44,9 +53,9 @@ def export(episode_id: str, data: bytes, folder: Path) -> Path:
     return path
 
 
-def _new_file(folder: Path, stem: str) -> tuple[Path, int]:
+def _new_file(folder: Path, stem: str, suffix: str) -> tuple[Path, int]:
     for number in range(1, MAX_COPIES + 1):
-        path = folder / (f"{stem}.json" if number == 1 else f"{stem}-{number}.json")
+        path = folder / (f"{stem}{suffix}" if number == 1 else f"{stem}-{number}{suffix}")
         with contextlib.suppress(FileExistsError):
             return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    raise ExportFailed(f"{folder} has {MAX_COPIES} files of this episode already; move them away")
+    raise ExportFailed(f"{folder} has {MAX_COPIES} files of this name already; move them away")

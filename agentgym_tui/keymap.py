@@ -5,12 +5,15 @@ Ids are stable, a user's own keys refer to them.
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from textual.binding import Binding
+from textual.keys import key_to_character
 
 Place: TypeAlias = Literal[
-    "everywhere", "live", "episodes", "filter", "episode", "events", "entry", "list",
+    "everywhere", "live", "episodes", "filter", "episode", "events", "entry", "list", "table",
     "dialog", "form", "checks", "choice", "quit", "cancel", "palette",
 ]  # fmt: skip
 
@@ -77,6 +80,14 @@ COMMANDS: tuple[Command, ...] = (
     Command("entry.leave", "escape", "Leave", "leave", "entry", "change nothing"),
     Command("node.start", "N", "Start node", "start_node", "everywhere", "start the node again when it is gone", False),
     Command("text.hex", "X", "Hex", "hex", "everywhere", "the bytes behind a text marked as hostile", False),
+    Command("app.screenshot", "ctrl+s", "Screenshot", "picture", "everywhere", "the screen as an SVG file", False),
+    Command("pane.narrower", "less_than_sign", "Narrower", "resize('narrower')", "everywhere", "this pane", False),
+    Command("pane.wider", "greater_than_sign", "Wider", "resize('wider')", "everywhere", "this pane", False),
+    Command("pane.lower", "minus", "Lower", "resize('lower')", "everywhere", "this pane", False),
+    Command("pane.higher", "plus", "Higher", "resize('higher')", "everywhere", "this pane", False),
+    Command("pane.reset", "equals_sign", "As at first", "resize('reset')", "everywhere", "all panes", False),
+    Command("table.sort", "o", "Sort", "sort", "table", "by the next column", False),
+    Command("table.reverse", "O", "Reverse", "reverse", "table", "the other way round", False),
     Command("list.down", "j,down", "Down", "down", "list", "", False),
     Command("list.up", "k,up", "Up", "up", "list", "", False),
     Command("list.top", "g,home", "Top", "top", "list", "", False),
@@ -112,20 +123,40 @@ ORDERS: Final = frozenset(command.id for command in COMMANDS if command.id.start
 OF_BUS: Final = frozenset({"app.events", "episode.events"})
 """What takes a bus."""
 
+_SIGNS: Final = {"escape": "esc", "up": "↑", "down": "↓", "left": "←", "right": "→"}
+_RENAMED: Final = {"slash": "/", "backslash": "\\", "at": "@", "minus": "-", "plus": "+", "underscore": "_"}
+"""Characters whose keys are not named as in Unicode."""
 
-_SIGNS: Final = {
-    "question_mark": "?",
-    "colon": ":",
-    "slash": "/",
-    "full_stop": ".",
-    "right_square_bracket": "]",
-    "left_square_bracket": "[",
-    "escape": "esc",
-    "up": "↑",
-    "down": "↓",
-    "left": "←",
-    "right": "→",
-}
+
+@dataclass(frozen=True)
+class Keys:
+    """Which keys give a command.
+
+    Attributes:
+        changed: by the command's id, where they are the user's own.
+    """
+
+    changed: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, command: Command) -> str:
+        """All of them, with commas."""
+        return self.changed.get(command.id, command.keys)
+
+    def shown(self, command: Command) -> list[str]:
+        """The same as people read them."""
+        return shown_keys(self.of(command))
+
+
+@runtime_checkable
+class Keyed(Protocol):
+    """An app with keys of the user's own."""
+
+    keys: Keys
+
+
+def keys_of(app: object) -> Keys:
+    """The keys that hold in an app."""
+    return app.keys if isinstance(app, Keyed) else Keys()
 
 
 def bindings(place: Place) -> list[Binding]:
@@ -139,4 +170,15 @@ def bindings(place: Place) -> list[Binding]:
 
 def shown_keys(keys: str) -> list[str]:
     """Keys as people read them, such as ``?`` for ``question_mark``."""
-    return [_SIGNS.get(key) or key.replace("ctrl+", "^").replace("page", "page ") for key in keys.split(",")]
+    return [_shown(key) for key in keys.split(",")]
+
+
+def character(key: str) -> str | None:
+    """What a key types, None where that is nothing one could see."""
+    typed = _RENAMED.get(key) or key_to_character(key)
+    return typed if typed is not None and typed.isprintable() else None
+
+
+def _shown(key: str) -> str:
+    typed = (character(key) or "").strip()
+    return _SIGNS.get(key) or typed or key.replace("ctrl+", "^").replace("page", "page ")

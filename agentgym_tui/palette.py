@@ -11,7 +11,7 @@ from textual.binding import BindingType
 from textual.widgets import Input
 
 from agentgym_tui.clean import own
-from agentgym_tui.keymap import bindings, shown_keys
+from agentgym_tui.keymap import Keys, bindings, keys_of
 from agentgym_tui.reach import Reachable
 from agentgym_tui.screens.leaving import DialogScreen
 from agentgym_tui.views.cells import Cell, FixedLines, Line
@@ -77,7 +77,8 @@ class Palette(DialogScreen[Reachable]):
             self.leave(self._found[min(self._list.cursor, len(self._found) - 1)])
 
     def _show(self) -> None:
-        self._list.show(FixedLines([_line(each) for each in self._found]))
+        keys = keys_of(self.app)
+        self._list.show(FixedLines([_line(each, keys) for each in self._found]))
         self._list.move_to(0)
 
 
@@ -98,9 +99,9 @@ def run_chosen(app: App[None]) -> Callable[[Reachable | None], None]:
     return run
 
 
-def _line(each: Reachable) -> Line:
+def _line(each: Reachable, keys: Keys) -> Line:
     command = each.command
-    key = shown_keys(command.keys)[0]
+    key = keys.shown(command)[0]
     return [
         Cell(own(f"{key:<{_KEY}}"), "accent"),
         Cell(own(f"{command.title:<{_TITLE}}")),

@@ -216,4 +216,5 @@ class Terminal:
 def environ(**more: str) -> dict[str, str]:
     """What a shell in a usual terminal would pass on."""
     known = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "LANG": "C.UTF-8", "TERM": "xterm-256color"}
-    return {**known, "COLORTERM": "truecolor", "TEXTUAL_ANIMATIONS": "none", **more}
+    nowhere = {"XDG_CONFIG_HOME": os.devnull, "XDG_STATE_HOME": os.devnull}  # nobody's settings, and none are left
+    return {**known, **nowhere, "COLORTERM": "truecolor", "TEXTUAL_ANIMATIONS": "none", **more}

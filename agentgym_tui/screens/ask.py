@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.widgets import Button
 
 from agentgym_tui.clean import Safe, line, own
-from agentgym_tui.keymap import COMMANDS, Place, bindings, shown_keys
+from agentgym_tui.keymap import COMMANDS, Place, bindings, keys_of
 from agentgym_tui.screens.leaving import DialogScreen
 from agentgym_tui.store.state import BatchRun
 from agentgym_tui.views.cells import Cell, Line
@@ -54,7 +54,7 @@ class Ask(DialogScreen[str]):
             yield Heading(id="question")
             for command in self._answers:
                 with Horizontal(classes="answer"):
-                    label = f"{command.title} ({shown_keys(command.keys)[0]})"
+                    label = f"{command.title} ({keys_of(self.app).shown(command)[0]})"
                     yield Button(Content(label), id=_name(command.action), compact=True)
                     about = command.help
                     yield Heading(lambda _, about=about: [[Cell(own(about), "dim")]])  # type: ignore[misc]

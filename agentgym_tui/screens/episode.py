@@ -11,19 +11,21 @@ from typing import ClassVar, Final
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Container
 from textual.message import Message
 from textual.timer import Timer
 
 from agentgym_tui.clean import Safe, message, own
 from agentgym_tui.clipboard import described, to_copy
 from agentgym_tui.export import ExportFailed, export
+from agentgym_tui.kept import Kept
 from agentgym_tui.keymap import bindings
 from agentgym_tui.loading import Loaded, NotLoaded, load
 from agentgym_tui.reach import hidden
+from agentgym_tui.resizing import Panes
 from agentgym_tui.screens.episode_views import EpisodeViews
 from agentgym_tui.screens.leaving import Leaving
 from agentgym_tui.sessions.session import Session, Unusable
+from agentgym_tui.sizes import EPISODE_NARROW, EPISODE_WIDE, Levers
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Episode
 from agentgym_tui.telling import tell
@@ -33,6 +35,7 @@ from agentgym_tui.views.listing import error_of, heading_lines
 from agentgym_tui.views.tables import STEP_COLUMNS, StepRows
 from agentgym_tui.widgets.drawn_lines import NoLines
 from agentgym_tui.widgets.lines import LineView
+from agentgym_tui.widgets.sides import Sides
 from agentgym_tui.widgets.status import KeyLine, News
 from agentgym_tui.widgets.table import Table
 from agentgym_tui.working import begin
@@ -51,6 +54,7 @@ class EpisodeScreen(Leaving[str]):
         session: what is looked at.
         key: the episode, by its key in ``episodes``.
         episodes: the list that next and previous go through; by default what runs and ran since the start.
+        kept: the sizes of its parts, as they were left.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("episode")]
@@ -65,8 +69,11 @@ class EpisodeScreen(Leaving[str]):
             super().__init__()
             self.episode_id = episode_id
 
-    def __init__(self, session: Session, key: str, episodes: EpisodeList | None = None) -> None:
+    def __init__(
+        self, session: Session, key: str, episodes: EpisodeList | None = None, *, kept: Kept | None = None
+    ) -> None:
         super().__init__()
+        self._sizes = Panes(self, kept or Kept(), EPISODE_WIDE, EPISODE_NARROW)
         self._session = session
         self._key = key
         self._list = episodes or EpisodeList()
@@ -81,7 +88,7 @@ class EpisodeScreen(Leaving[str]):
     def compose(self) -> ComposeResult:
         """Heading, steps, views."""
         yield News(id="heading")
-        with Container(id="episode"):
+        with Sides(id="episode"):
             yield Table(STEP_COLUMNS, id="steps")
             yield EpisodeViews(id="views")
         yield KeyLine("episode", without=hidden(self._session))
@@ -90,6 +97,10 @@ class EpisodeScreen(Leaving[str]):
         """Start with the given one."""
         if self._is_there:
             self._open(self._key)
+
+    def on_resize(self) -> None:
+        """The parts take their share of another size."""
+        self._fit()
 
     def draw(self, store: RunStore) -> None:
         """The store changed."""
@@ -118,6 +129,15 @@ class EpisodeScreen(Leaving[str]):
             self.remove_class("-alone", "-steps", "-views")
         else:
             self.add_class("-alone", "-steps" if self._steps.has_focus else "-views")
+        self._fit()
+
+    def resize(self, how: str) -> bool:
+        """Change the size of the focused part; False where that cannot be."""
+        focused = self.focused.id if self.focused is not None else None
+        if self.has_class("-alone") or not self._sizes.resize(self._levers, focused, how):
+            return False
+        self._fit()
+        return True
 
     def action_back(self) -> None:
         """To where one came from."""
@@ -156,6 +176,11 @@ class EpisodeScreen(Leaving[str]):
         """What was said of it on the bus."""
         self.post_message(self.EventsWanted(self._key))
 
+    @on(Sides.Dragged)
+    def _dragged(self, event: Sides.Dragged) -> None:
+        self._sizes.drag(self._levers, event.share)
+        self._fit()
+
     @on(LineView.Moved, "#steps")
     def _moved(self) -> None:
         if self._is_there:
@@ -184,6 +209,13 @@ class EpisodeScreen(Leaving[str]):
     @property
     def _steps(self) -> Table:
         return self.query_one("#steps", Table)
+
+    @property
+    def _levers(self) -> Levers:
+        return EPISODE_WIDE if self.has_class("-wide") else EPISODE_NARROW
+
+    def _fit(self) -> None:
+        self._sizes.apply(None if self.has_class("-alone") else self._levers)
 
     def _go(self, by: int) -> None:
         if (key := self._list.beside(self._key, by)) is None:

@@ -12,6 +12,7 @@ from textual.binding import BindingType
 from textual.widgets import Input
 
 from agentgym_tui.clean import Safe, own
+from agentgym_tui.kept import Kept
 from agentgym_tui.keymap import bindings
 from agentgym_tui.reach import hidden
 from agentgym_tui.screens.episode import EpisodeScreen
@@ -21,25 +22,31 @@ from agentgym_tui.sessions.session import Session
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import READING, Link
 from agentgym_tui.views.cells import Cell, Line
-from agentgym_tui.views.episode_list import EpisodeList, hostile_fields
+from agentgym_tui.views.episode_list import USUAL, EpisodeList, hostile_fields
 from agentgym_tui.views.listing import EPISODE_COLUMNS, EpisodeRows, list_line, no_rows
 from agentgym_tui.views.segments import told
 from agentgym_tui.views.status import status_line
 from agentgym_tui.widgets.lines import LineView
+from agentgym_tui.widgets.sortable import Sortable
 from agentgym_tui.widgets.status import KeyLine, News
-from agentgym_tui.widgets.table import Table
 from agentgym_tui.widgets.words import MAX_WORDS
 from agentgym_tui.working import begin
 from runner.errors import StoreError
 
+LIST: Final = "episodes"
+"""The table, also where its filter and order are kept."""
+
+PLACEHOLDER: Final = "words it must hold, such as: wordle error #7"
 READING_EVERY_S: Final = 0.1
 READ_EVERY_S: Final = 1.0
 """Seconds between two readings of a library that is and one that is not being filled; ten times what one takes if that
 is longer."""
 
 
-class EpisodeTable(Table):
+class EpisodeTable(Sortable, inherit_bindings=False):
     """Enter is left to the screen, whose footer says what it does."""
+
+    BINDINGS: ClassVar[list[BindingType]] = Sortable.BINDINGS
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Whether a key may do something here."""
@@ -51,16 +58,20 @@ class Episodes(Whole[None]):
 
     Args:
         session: what is looked at.
+        kept: filter and order as they were left.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("episodes")]
     CSS_PATH = "../styles/episodes.tcss"
     AUTO_FOCUS = "#episodes"
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, kept: Kept | None = None) -> None:
         super().__init__()
         self._session = session
+        self._kept = kept or Kept()
         self._list = EpisodeList()
+        self._list.search(self._kept.filters.get(LIST, ""))
+        self._list.sort(self._kept.sorting.get(LIST))
         self._rows = EpisodeRows(self._list)
         self._n_read: int | None = None
         self._reading = self._was_read = False
@@ -69,8 +80,10 @@ class Episodes(Whole[None]):
     def compose(self) -> ComposeResult:
         """Heading, filter, list."""
         yield News(self._summary, id="summary")
-        yield FilterInput(placeholder="words it must hold, such as: wordle error #7", id="filter", max_length=MAX_WORDS)
-        yield EpisodeTable(EPISODE_COLUMNS, self._rows, id="episodes")
+        words = self._kept.filters.get(LIST, "")
+        self.set_class(bool(words), "-filtering")
+        yield FilterInput(words, placeholder=PLACEHOLDER, id="filter", max_length=MAX_WORDS)
+        yield EpisodeTable(EPISODE_COLUMNS, self._rows, sorting=self._list.sorting, usual=USUAL, id=LIST)
         yield News(self._nothing, id="nothing")
         yield News(self._status, id="status")
         yield KeyLine("episodes", without=hidden(self._session))
@@ -99,7 +112,7 @@ class Episodes(Whole[None]):
     def action_open(self) -> None:
         """Show the selected episode."""
         if key := self._table.key:
-            self.app.push_screen(EpisodeScreen(self._session, key, self._list), self._opened)
+            self.app.push_screen(EpisodeScreen(self._session, key, self._list, kept=self._kept), self._opened)
 
     def action_filter(self) -> None:
         """Ask what to look for."""
@@ -120,9 +133,17 @@ class Episodes(Whole[None]):
         if self.whole:
             self.action_open()
 
+    @on(Sortable.Sorted)
+    def _sorted(self, event: Sortable.Sorted) -> None:
+        if self._is_there:
+            self._kept.sort(LIST, event.sorting)
+            self._list.sort(event.sorting)
+            self._show()
+
     @on(Input.Changed, "#filter")
     def _searched(self, event: Input.Changed) -> None:
         if self._is_there:
+            self._kept.filters[LIST] = event.value
             self._list.search(event.value)
             self._show()
             self._table.move_to(0)

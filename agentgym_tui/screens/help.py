@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from agentgym_tui.clean import own
-from agentgym_tui.keymap import Command, Place, bindings, shown_keys
+from agentgym_tui.keymap import Command, Keys, Place, bindings, keys_of
 from agentgym_tui.reach import Reachable
 from agentgym_tui.screens.leaving import DialogScreen
 from agentgym_tui.views.cells import Cell, Line
@@ -19,7 +19,11 @@ from agentgym_tui.views.widths import line_width, wrapped
 from agentgym_tui.widgets.dialog import Dialog
 from agentgym_tui.widgets.prose import Prose
 
-_HEADS: Final[dict[Place, str]] = {"everywhere": "Everywhere", "list": "In lists"}
+_HEADS: Final[dict[Place, str]] = {
+    "everywhere": "Everywhere",
+    "list": "In lists",
+    "table": "In sorted tables",
+}
 _SIGNS: Final = (
     ("▸", "the line of the cursor"),
     ("▌", "the pane the keys go to; tab goes to the next one"),
@@ -29,7 +33,7 @@ _SIGNS: Final = (
     ("following", "the newest step is shown; scrolling up ends it, G goes back"),
 )
 _MOUSE: Final = (
-    ("click", "selects"),
+    ("click", "selects; on the name of a column it sorts"),
     ("double click", "opens"),
     ("wheel", "scrolls, with shift sideways"),
 )
@@ -55,18 +59,19 @@ class Help(DialogScreen[None]):
     def compose(self) -> ComposeResult:
         """The keys."""
         with Dialog(own("Help"), keys=own("esc closes · j k scroll")):
-            yield Prose(lambda width: list(help_lines(self._commands, width)), id="help")
+            keys = keys_of(self.app)
+            yield Prose(lambda width: list(help_lines(self._commands, keys, width)), id="help")
 
     def action_close(self) -> None:
         """Back."""
         self.leave()
 
 
-def help_lines(commands: Sequence[Command], width: int) -> Iterator[Line]:
+def help_lines(commands: Sequence[Command], keys: Keys, width: int) -> Iterator[Line]:
     """The commands by where they work, mouse and signs."""
     for place, group in groupby(commands, key=lambda command: command.place):
         yield _head(_HEADS.get(place, "This screen"))
-        yield from (row for command in group for row in _command(command, width))
+        yield from (row for command in group for row in _command(command, keys, width))
         yield ()
     yield _head("Mouse")
     yield from (row for what, meaning in _MOUSE for row in _pair(what, meaning, width))
@@ -75,9 +80,9 @@ def help_lines(commands: Sequence[Command], width: int) -> Iterator[Line]:
     yield from (row for sign, meaning in _SIGNS for row in _pair(sign, meaning, width))
 
 
-def _command(command: Command, width: int) -> Iterator[Line]:
-    keys = own(f"  {' or '.join(shown_keys(command.keys)):<{_KEYS}}")
-    return _explained([Cell(keys, "accent"), Cell(own(f"{command.title:<{_TITLE}}"))], command.help, width)
+def _command(command: Command, keys: Keys, width: int) -> Iterator[Line]:
+    shown = own(f"  {' or '.join(keys.shown(command)):<{_KEYS}}")
+    return _explained([Cell(shown, "accent"), Cell(own(f"{command.title:<{_TITLE}}"))], command.help, width)
 
 
 def _pair(what: str, meaning: str, width: int) -> Iterator[Line]:

@@ -9,6 +9,7 @@ from textual import on
 from textual.app import ComposeResult
 
 from agentgym_tui.clean import own
+from agentgym_tui.kept import Kept
 from agentgym_tui.reach import hidden
 from agentgym_tui.screens.live_panes import LivePanes
 from agentgym_tui.screens.runs import RunScreen
@@ -39,17 +40,19 @@ class LiveScreen(RunScreen):
 
     Args:
         session: what is looked at.
+        kept: how it was left.
     """
 
     AUTO_FOCUS = "#environments"
     HORIZONTAL_BREAKPOINTS = WIDTHS
     VERTICAL_BREAKPOINTS = HEIGHTS
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, kept: Kept | None = None) -> None:
         super().__init__(session)
+        self._kept = kept or Kept()
         self._watch = Watch()
         self._episode: Episode | None = None
-        self._panes = LivePanes(session.store, session.read_only)
+        self._panes = LivePanes(session.store, session.read_only, self._kept)
         self._status = News(self._status_lines, id="status")
         self._progress = News(self._progress_lines, id="progress")
 
@@ -100,6 +103,10 @@ class LiveScreen(RunScreen):
         """The focused pane alone, and back."""
         self._panes.zoom()
 
+    def resize(self, how: str) -> bool:
+        """Change the size of the focused pane."""
+        return self._panes.resize(how)
+
     def hostile_text(self) -> str | None:
         """What is behind the line of a table's cursor, where cleaning changes it."""
         return self._panes.hostile_text()
@@ -111,7 +118,7 @@ class LiveScreen(RunScreen):
         if self._episode is None:
             self.tell(own("there is no episode to open"))
         else:
-            self.app.push_screen(EpisodeScreen(self.session, self._episode.episode_id))
+            self.app.push_screen(EpisodeScreen(self.session, self._episode.episode_id, kept=self._kept))
 
     def action_next_running(self) -> None:
         """Watch the next episode that runs."""

@@ -11,6 +11,9 @@ from textual.containers import Container
 from textual.message import Message
 
 from agentgym_tui.clean import own
+from agentgym_tui.kept import Kept
+from agentgym_tui.resizing import Panes
+from agentgym_tui.sizes import LIVE_NARROW, LIVE_NARROW_TRACE, LIVE_WIDE, Levers
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Episode
 from agentgym_tui.views.cells import Cell, Line
@@ -36,36 +39,43 @@ from agentgym_tui.widgets.drawn_lines import NoLines
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.plot_view import PlotView
 from agentgym_tui.widgets.prose import Prose
+from agentgym_tui.widgets.sides import Sides
+from agentgym_tui.widgets.sortable import Sortable
 from agentgym_tui.widgets.status import Pane
 from agentgym_tui.widgets.table import Table
 from agentgym_tui.widgets.transcript import Transcript
 from agentgym_tui.widgets.waterfall import Waterfall
 
+ENVIRONMENTS: Final = "environments"
+"""The table, also where its order is kept."""
+
 VIEWS: Final = ("transcript", "trace", "rewards")
 """The panes that share one place where there is little room."""
 
 
-class LivePanes(Container):
+class LivePanes(Sides):
     """Environments, and of one episode steps, transcript, trace and rewards; or how to begin.
 
     Args:
         store: what is known.
         read_only: why nothing can be played from here, "" when it can.
+        kept: the order of the environments, and the sizes of panes, as they were left.
     """
 
     class Completed(Message):
         """All panes are there."""
 
-    def __init__(self, store: RunStore, read_only: str = "") -> None:
+    def __init__(self, store: RunStore, read_only: str = "", kept: Kept | None = None) -> None:
         super().__init__(classes=f"-view-{VIEWS[0]} -empty")
         self._read_only = read_only
+        self._kept = kept or Kept()
         self._store = store
         self._complete = False
         self._episode: Episode | None = None
         self._view = VIEWS[0]
         self._plotted = self._selected = ""
         self._seen: dict[str, object] = {}
-        self.environments = Table(ENV_COLUMNS, id="environments")
+        self.environments = Sortable(ENV_COLUMNS, sorting=self._kept.sorting.get(ENVIRONMENTS), id=ENVIRONMENTS)
         self.steps = Table(STEP_COLUMNS, id="steps")
         self._trace = Waterfall(id="trace")
         self._transcript = Transcript(id="transcript")
@@ -73,6 +83,7 @@ class LivePanes(Container):
         self._welcome = Prose(self._welcome_lines, id="welcome")
         views = (self.environments, self.steps, self._trace, self._transcript, self._rewards, self._welcome)
         self._panes = {str(view.id): Pane(view, id=f"{view.id}-pane") for view in views}
+        self._sizes = Panes(self, self._kept, LIVE_WIDE, LIVE_NARROW, LIVE_NARROW_TRACE)
 
     def compose(self) -> ComposeResult:
         """What there is to see and do at the left, what was said and came of it at the right."""
@@ -94,8 +105,8 @@ class LivePanes(Container):
         self.post_message(self.Completed())
 
     def on_resize(self) -> None:
-        """The environments take their share of another height."""
-        self._fit_environments()
+        """The panes take their share of another size."""
+        self._fit()
 
     def draw(self, episode: Episode | None) -> None:
         """Show what the store knows now, and this episode."""
@@ -124,7 +135,21 @@ class LivePanes(Container):
         pane.add_class("-zoomed")
         if isinstance(side := pane.parent, Container):
             side.add_class("-zoomed")
-        self._fit_environments()
+        self._fit()
+
+    def resize(self, how: str) -> bool:
+        """Change the size of the focused pane; False where that cannot be."""
+        if self.has_class("-zoomed") or self._episode is None:
+            return False
+        focused = self.screen.focused
+        if done := self._sizes.resize(self._levers(), focused.id if focused is not None else None, how):
+            self._fit()
+        return done
+
+    @on(Sides.Dragged)
+    def _dragged(self, event: Sides.Dragged) -> None:
+        self._sizes.drag(self._levers(), event.share)
+        self._fit()
 
     def next_view(self) -> None:
         """Transcript, trace, rewards, transcript, and so on."""
@@ -133,6 +158,7 @@ class LivePanes(Container):
         self.remove_class(f"-view-{self._view}")
         self._view = VIEWS[(VIEWS.index(self._view) + 1) % len(VIEWS)]
         self.add_class(f"-view-{self._view}")
+        self._fit()
         self.query_one(f"#{self._view}").focus()
 
     def hostile_text(self) -> str | None:
@@ -159,6 +185,11 @@ class LivePanes(Container):
         self._draw_environments()
         self._draw_rewards()
 
+    @on(Sortable.Sorted)
+    def _sorted(self, event: Sortable.Sorted) -> None:
+        self._kept.sort(ENVIRONMENTS, event.sorting)
+        self._draw_environments()
+
     @on(LineView.Followed)
     def _followed(self, followed: LineView.Followed) -> None:
         """Transcript and steps follow together; who reads an old reply does not want the next step."""
@@ -174,10 +205,10 @@ class LivePanes(Container):
         return welcome_lines(self._store, width, self._read_only)
 
     def _draw_environments(self) -> None:
-        store, selected = self._store, self._selected
-        if self._changed("environments", [astuple(env) for env in store.envs.values()]):
-            self.environments.show(EnvRows(store))
-            self._fit_environments()
+        store, selected, sorting = self._store, self._selected, self.environments.sorting
+        if self._changed("environments", (sorting, [astuple(env) for env in store.envs.values()])):
+            self.environments.show(EnvRows(store, sorting))
+            self._fit()
         self._panes["environments"].title(lambda width: environments_title(store, selected, width))
 
     def _draw_steps(self) -> None:
@@ -223,13 +254,21 @@ class LivePanes(Container):
     def _unzoom(self) -> None:
         self.remove_class("-zoomed")
         self.query(".-zoomed").remove_class("-zoomed")
-        self._fit_environments()
+        self._fit()
 
-    def _fit_environments(self) -> None:
-        """As many rows as there are environments, unless that is too much."""
+    def _fit(self) -> None:
+        """Sizes that a person chose; else as many rows as there are environments, unless that is too much."""
+        if self.has_class("-zoomed"):
+            self._sizes.apply(None)
+            return
         most = self.size.height // (2 if self._episode is None else 4)
         fits = max(4, min(len(self._store.envs) + 2, most))
-        self._panes["environments"].styles.height = None if self.has_class("-zoomed") else fits
+        self._sizes.apply(None if self._episode is None else self._levers(), {"environments-pane": fits})
+
+    def _levers(self) -> Levers:
+        if self.screen.has_class("-wide"):
+            return LIVE_WIDE
+        return LIVE_NARROW_TRACE if self._view == "trace" else LIVE_NARROW
 
     def _changed(self, what: str, now: object) -> bool:
         """Whether something is another than at the last look."""

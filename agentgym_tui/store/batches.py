@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Final
 
 from agentgym_tui.store.bounds import MAX_ID, count, name, optional
@@ -48,14 +49,14 @@ class BatchBook:
         batch.n_done, batch.n_planned = count(item.n_done), count(item.n_planned)
         batch.n_success, batch.mean_reward, batch.eta_s = count(item.n_success), item.mean_reward, item.eta_s
 
-    def completed(self, event: BatchCompleted) -> None:
+    def completed(self, event: BatchCompleted, at: datetime | None = None) -> None:
         """It is over."""
         if (batch := self._get(event.batch_id)) is None:
             return
         if batch.n_planned == 0 and event.success_rate is not None:
             batch.n_success = count(round(max(0.0, min(event.success_rate, 1.0)) * count(event.n_episodes)))
         batch.env, batch.agent, batch.model = name(event.env), name(event.agent), optional(event.model)
-        batch.battery_id, batch.status = optional(event.battery_id), event.status
+        batch.battery_id, batch.status, batch.ended_at = optional(event.battery_id), event.status, at
         batch.n_done, batch.mean_reward, batch.eta_s = count(event.n_episodes), event.mean_reward, None
         batch.n_planned = max(batch.n_planned, batch.n_done)
 

@@ -256,7 +256,7 @@ class RunStore:
                 at = time_of(event.episode_id) or seen.time or _LONG_AGO
                 self.n_malformed += not self._episodes.completed(event, at)
             case BatchCompleted():
-                self._batches.completed(event)
+                self._batches.completed(event, seen.time)
             case FieldStatus(role="node"):
                 self._booted(event.node, event.boot, sure=False)
                 self._nodes.said(event)

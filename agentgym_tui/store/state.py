@@ -111,7 +111,7 @@ class Environment:
 
 @dataclass(slots=True)
 class BatchRun:
-    """A batch that is queued, running, paused, or over."""
+    """A batch that is queued, running, paused, or over; ``ended_at`` where its end was told by a stream."""
 
     batch_id: str
     env: str = ""
@@ -124,6 +124,7 @@ class BatchRun:
     n_success: int = 0
     mean_reward: float | None = None
     eta_s: float | None = None
+    ended_at: datetime | None = None
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -11,6 +11,7 @@ from agentgym_tui.sessions.session import Unusable
 from agentgym_tui.store.steps import aware
 from agentgym_tui.views.numbers import quantity
 from agentgym_tui.views.segments import hostile
+from agentgym_tui.views.sorting import Rank, Sorting, number, ordered, text
 
 if TYPE_CHECKING:
     from agentgym_tui.store.state import Episode
@@ -27,18 +28,39 @@ Entry: TypeAlias = "EpisodeRow | Episode | Unusable"
 """A line of the list; files that cannot be shown come last."""
 
 
+USUAL: Final = Sorting("started", descending=True)
+"""The newest first."""
+
+RANKS: Final[Mapping[str, Callable[[Listed], Rank | None]]] = {
+    "started": lambda episode: number(aware(episode.started_at).timestamp()),
+    "environment": lambda episode: text(episode.env),
+    "task": lambda episode: number(episode.task_index),
+    "outcome": lambda episode: text(f"{episode.outcome or 'running'} {episode.error_type or ''}"),
+    "reward": lambda episode: number(episode.reward),
+    "rounds": lambda episode: number(episode.rounds),
+    "time": lambda episode: number(episode.duration_s),
+    "agent": lambda episode: text(f"{episode.agent} {episode.model or ''}"),
+    "data": lambda episode: text(episode.data_label),
+    "node": lambda episode: text(episode.node),
+    "id": lambda episode: text(episode.episode_id),
+}
+"""By the titles of columns."""
+
+
 class EpisodeList:
     """Stored episodes, live ones that are not stored yet, and unusable files.
 
     Attributes:
         shown: the entries that hold all ``words``; those that run are the store's own objects.
         words: what a person looks for, in small letters.
+        sorting: the order; None for the newest first.
     """
 
     def __init__(self) -> None:
         """Start empty."""
         self.shown: list[Entry] = []
         self.words: tuple[str, ...] = ()
+        self.sorting: Sorting | None = None
         self._stored: dict[str, Listed] = {}
         self._unusable: Sequence[Unusable] = ()
         self._live: dict[str, Episode] = {}
@@ -79,6 +101,11 @@ class EpisodeList:
         self.words = tuple(text.casefold().split())
         self._arrange()
 
+    def sort(self, sorting: Sorting | None) -> None:
+        """Have another order, among equals the newest first; None for the newest first. Files come last in any case."""
+        self.sorting = sorting if sorting is not None and sorting.column in RANKS else None
+        self._arrange()
+
     def index(self, key: str) -> int | None:
         """Where the entry of a key is shown."""
         return next((index for index, entry in enumerate(self.shown) if key_of(entry) == key), None)
@@ -101,6 +128,8 @@ class EpisodeList:
     def _arrange(self) -> None:
         live = [episode for known, episode in self._live.items() if known not in self._stored]
         episodes = sorted([*self._stored.values(), *live], key=_age, reverse=True)
+        if self.sorting is not None:
+            episodes = ordered(episodes, RANKS[self.sorting.column], descending=self.sorting.descending)
         entries: list[Entry] = [*episodes, *self._unusable]
         self.shown = [entry for entry in entries if self._holds(entry)] if self.words else entries
 

@@ -55,6 +55,7 @@ class EpisodeRows:
 
 def list_line(episodes: EpisodeList, state: Safe, width: int) -> Line:
     """What is above the list: how many there are, and ``state``, such as that they are being read."""
+    sorting = episodes.sorting
     n_shown, n_unusable = len(episodes.shown), episodes.n_unusable
     found = [Cell(own(f"{n_shown} match "), "accent"), Cell(line(" ".join(episodes.words), 60), "accent")]
     return joined(
@@ -62,6 +63,7 @@ def list_line(episodes: EpisodeList, state: Safe, width: int) -> Line:
             [Cell(counted(episodes.n_all, "episode"), "head")],
             [Cell(own(f"▶ {episodes.n_running} running"), "accent")] if episodes.n_running else [],
             found if episodes.words else [],
+            [Cell(own(f"by {sorting.column} {sorting.sign}"), "accent")] if sorting is not None else [],
             [Cell(state, "warn")] if state else [],
             [Cell(own(f"✗ {counted(n_unusable, 'file')} cannot be shown"), "bad")] if n_unusable else [],
         ],

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from agentgym_tui.clean import Safe, join, line, own
@@ -11,6 +12,7 @@ from agentgym_tui.store.state import Environment, Episode, Step
 from agentgym_tui.views.cells import Cell, Column, Line, Tone
 from agentgym_tui.views.numbers import UNKNOWN, duration, quantity, reward, share
 from agentgym_tui.views.segments import flagged, hostile, told
+from agentgym_tui.views.sorting import Rank, Sorting, number, ordered, text
 from agentgym_tui.views.widths import cut_start
 from runner.types import Action
 
@@ -47,13 +49,30 @@ _HEALTH: Final[dict[str, tuple[Safe, Tone]]] = {
     "unknown": (own("? unknown"), "warn"),
 }
 
+ENV_RANKS: Final[Mapping[str, Callable[[Environment], Rank | None]]] = {
+    "environment": lambda env: text(env.name),
+    "health": lambda env: text(env.status),
+    "success": lambda env: number(env.n_success / env.n_rated) if env.n_rated else None,
+    "running": lambda env: number(env.n_running or None),
+    "last": lambda env: number(env.last_reward),
+    "latency": lambda env: number(env.latency_s),
+    "over": lambda env: text(env.transport),
+    "memory": lambda env: _bytes(env.ram),
+    "tier": lambda env: text(env.tier),
+}
+"""By the titles of columns."""
+
+_MEMORY: Final = re.compile(r"\D{0,3}(\d{1,9}(?:\.\d{1,3})?) ?([KMGT]?)i?B?", re.ASCII)
+
 
 class EnvRows:
     """The environments as rows of ``ENV_COLUMNS``; the key is the name."""
 
-    def __init__(self, store: RunStore) -> None:
-        """As they are now."""
+    def __init__(self, store: RunStore, sorting: Sorting | None = None) -> None:
+        """As they are now, in the order of the profile or in another one."""
         self._envs = list(store.envs.values())
+        if sorting is not None and (rank := ENV_RANKS.get(sorting.column)) is not None:
+            self._envs = ordered(self._envs, rank, descending=sorting.descending)
 
     def __len__(self) -> int:
         """How many there are."""
@@ -149,6 +168,12 @@ def step_text(step: Step) -> str | None:
 def episode_text(episode: Episode) -> str | None:
     """What is shown of an episode beside its steps, as it came, where cleaning changes it."""
     return hostile([episode.env, episode.agent, episode.model or "", episode.data_label, episode.error_type or ""])
+
+
+def _bytes(memory: str) -> Rank | None:
+    """What a profile says of memory, such as ``110 MiB``; what is no such thing comes after those that are."""
+    found = _MEMORY.match(memory)
+    return number(float(found[1]) * 1024 ** " KMGT".index(found[2] or " ")) if found else None
 
 
 def _health(env: Environment) -> Cell:

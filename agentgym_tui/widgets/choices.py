@@ -108,6 +108,10 @@ class OneOf(Heading, can_focus=True):
             self._names, self.index = names, 0
             self.show(self._lines)
 
+    def mark(self, index: int) -> str:
+        """That the keys go there."""
+        return "▌" if self.has_focus and index == 0 else " "
+
     def action_left(self) -> None:
         """The one before."""
         self._go(-1)

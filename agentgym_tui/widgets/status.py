@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 
 from agentgym_tui.clean import own
-from agentgym_tui.keymap import COMMANDS, Command, Place, shown_keys
+from agentgym_tui.keymap import COMMANDS, Command, Keys, Place, keys_of
 from agentgym_tui.views.cells import Cell, Line
 from agentgym_tui.views.widths import cells
 from agentgym_tui.widgets.drawn_lines import EDGES
@@ -98,8 +98,16 @@ class KeyLine(Heading):
 
     def __init__(self, place: Place, *, without: Collection[str] = ()) -> None:
         super().__init__(self._line)
-        self._here = [key for key in _keys(place) if key.command.id not in without]
-        self._everywhere = [key for key in _keys("everywhere") if key.command.id not in without]
+        self._place, self._without = place, without
+        self._here: list[_Key] = []
+        self._everywhere: list[_Key] = []
+
+    def on_mount(self) -> None:
+        """Learn which keys hold."""
+        keys = keys_of(self.app)
+        self._here = [key for key in _keys(self._place, keys) if key.command.id not in self._without]
+        self._everywhere = [key for key in _keys("everywhere", keys) if key.command.id not in self._without]
+        self.refresh()
 
     async def on_click(self, event: events.Click) -> None:
         """Do what is under the pointer."""
@@ -129,10 +137,10 @@ class KeyLine(Heading):
         yield from _row(right, width - _width(right))
 
 
-def _keys(place: Place) -> Iterator[_Key]:
+def _keys(place: Place, keys: Keys) -> Iterator[_Key]:
     for command in COMMANDS:
         if command.place == place and command.footer:
-            yield _Key(command, shown_keys(command.keys)[0])
+            yield _Key(command, keys.shown(command)[0])
 
 
 def _fitting(keys: Sequence[_Key], width: int) -> list[_Key]:

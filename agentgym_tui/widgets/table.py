@@ -9,7 +9,7 @@ from agentgym_tui.views.cells import Column, Source, Tone
 from agentgym_tui.views.widths import fit
 from agentgym_tui.widgets.lines import LineView
 
-_BETWEEN: Final = "  "
+BETWEEN: Final = "  "
 
 
 class Table(LineView):
@@ -43,19 +43,23 @@ class Table(LineView):
         """The cells that have room, each as wide as its column."""
         return self._fitted(self.source.line(index, width), width)
 
-    def _fitted(self, texts: Sequence[tuple[str, Tone]], width: int) -> Iterator[tuple[str, Tone]]:
+    def arranged(self, width: int) -> list[tuple[int, int, bool]]:
+        """Number, width and alignment of the columns that have room in ``width``."""
         if self._layout[0] != width:
             self._layout = (width, arrange(self._columns, width))
+        return self._layout[1]
+
+    def _fitted(self, texts: Sequence[tuple[str, Tone]], width: int) -> Iterator[tuple[str, Tone]]:
         last = len(texts) - 1 if 0 < len(texts) < len(self._columns) else -1
         between, room = "", width
-        for number, size, right in self._layout[1]:
+        for number, size, right in self.arranged(width):
             text, tone = texts[number] if number < len(texts) else ("", "plain")
             room -= len(between)
             if number == last:
                 yield between + fit(text, max(room, size)), tone
                 return
             yield between + fit(text, size, right=right), tone
-            between, room = _BETWEEN, room - size
+            between, room = BETWEEN, room - size
 
 
 def arrange(columns: Sequence[Column], width: int) -> list[tuple[int, int, bool]]:
@@ -74,4 +78,4 @@ def arrange(columns: Sequence[Column], width: int) -> list[tuple[int, int, bool]
 
 def _needed(columns: Iterable[Column]) -> int:
     widths = [column.least if column.width is None else column.width for column in columns]
-    return sum(widths) + len(_BETWEEN) * (len(widths) - 1)
+    return sum(widths) + len(BETWEEN) * (len(widths) - 1)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_tui.keymap import COMMANDS
+from agentgym_tui.keymap import COMMANDS, shown_keys
 from tests.command import REPOSITORY
 
-NAMED = {"?": "question_mark", ".": "full_stop", "/": "slash", "[": "left_square_bracket", "]": "right_square_bracket"}
+NAMED = {shown: key for c in COMMANDS for key, shown in zip(c.keys.split(","), shown_keys(c.keys), strict=True)}
 KEYS = {key for command in COMMANDS for key in command.keys.split(",")} | {":", "tab"}
 LONG = {"enter", "escape", "space", "tab"}
 
@@ -20,7 +20,7 @@ def test_every_key_that_is_named_does_something(path: str) -> None:
     named = re.findall(r"`([^`\s]+)`", (REPOSITORY / path).read_text("utf-8"))
     keys = [key for key in named if len(key) == 1 or key in LONG or key.startswith("ctrl+")]
     assert len(keys) > 20
-    assert [key for key in keys if NAMED.get(key, key) not in KEYS and key not in "␛⚠"] == []
+    assert [key for key in keys if NAMED.get(key, key) not in KEYS and key not in "␛⚠▲▼"] == []
 
 
 @pytest.mark.parametrize("path", ["README.md", "docs/console.md"])

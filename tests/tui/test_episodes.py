@@ -36,7 +36,7 @@ async def test_stored_and_running_episodes_are_listed_with_the_newest_selected()
         await pilot.press("2")
         await until_shown(pilot, SUMMARY, "5 episodes · ▶ 1 running")
         lines = shown(pilot, LIST).splitlines()
-        assert lines[0].split()[:4] == ["started", "environment", "task", "outcome"]
+        assert lines[0].split()[:5] == ["started", "▼", "environment", "task", "outcome"]
         assert lines[1].startswith("▸")
         assert "Maze" in lines[1]
         assert "▶ running" in lines[2]

@@ -223,7 +223,9 @@ async def test_nothing_is_drawn_again_when_nothing_changed() -> None:
         def same_again() -> bool:
             before = list(sources)
             screen.draw(session.store)
-            sources[:] = (view(pilot, name).source for name in ("environments", "steps", "transcript", "trace", "rewards"))
+            sources[:] = (
+                view(pilot, name).source for name in ("environments", "steps", "transcript", "trace", "rewards")
+            )
             return len(before) == len(sources) and all(a is b for a, b in zip(before, sources, strict=True))
 
         await until(pilot, same_again, "a look that draws nothing")  # the cursor may still be on its way to the tail

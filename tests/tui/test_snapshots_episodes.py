@@ -161,6 +161,12 @@ def test_a_filtered_list(snap_compare: Compare, size: tuple[int, int]) -> None:
 
 
 @SIZES
+def test_a_sorted_list(snap_compare: Compare, size: tuple[int, int]) -> None:
+    before = listed("44 episodes", keys=("o", "o", "o", "o", "O", "j"))
+    assert snap_compare(app_of(with_history(files_session(0))), terminal_size=size, run_before=before)
+
+
+@SIZES
 def test_an_episode_with_its_transcript(snap_compare: Compare, size: tuple[int, int]) -> None:
     session = with_history(files_session(0))
     before = opened(session, episode_id(44), "#transcript", "Round 2", "j", "j")

@@ -96,6 +96,17 @@ def test_live_busy(snap_compare: Compare, size: tuple[int, int]) -> None:
     assert snap_compare(app_of(FakeSession(full_store())), terminal_size=size, run_before=before)
 
 
+def test_live_on_the_largest_terminal(snap_compare: Compare) -> None:
+    before = after(see=("task 3", "guess 6", "following", "3/10"))
+    assert snap_compare(app_of(FakeSession(full_store())), terminal_size=(300, 100), run_before=before)
+
+
+@SIZES
+def test_live_after_panes_were_resized(snap_compare: Compare, size: tuple[int, int]) -> None:
+    before = after("tab", "plus", "plus", "plus", see=("task 3", "▌"))
+    assert snap_compare(app_of(FakeSession(full_store())), terminal_size=size, run_before=before)
+
+
 @SIZES
 def test_live_with_an_older_step(snap_compare: Compare, size: tuple[int, int]) -> None:
     before = after("tab", "k", "k", see=("not following (G)", "step 4"))

@@ -1,0 +1,36 @@
+"""What a person is told when a batch is over: above the screen, and by the terminal where that is wanted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from agentgym_tui.ends import Ended, ended_text
+from agentgym_tui.telling import tell
+
+if TYPE_CHECKING:
+    from textual.app import App
+
+    from agentgym_tui.settings import Notify
+
+OSC_9: Final = "\x1b]9;AgentGym: a batch has ended\x07"
+OSC_777: Final = "\x1b]777;notify;AgentGym;a batch has ended\x07"
+"""Messages on the desktop, in our own words alone: nothing that came from outside is part of them."""
+
+
+def desktop_sequence(environ: Mapping[str, str]) -> str:
+    """The one of the two that the terminal knows; one that knows neither shows nothing."""
+    knows_777 = environ.get("TERM", "").startswith("rxvt") or "VTE_VERSION" in environ
+    return OSC_777 if knows_777 else OSC_9
+
+
+def tell_ends(app: App[Any], ended: Iterable[Ended], notify: Notify) -> None:
+    """Of a battery, bell and desktop tell only the end."""
+    for each in ended:
+        if notify.toast:
+            tell(app, ended_text(each.batch))
+        if notify.bell and each.is_last:
+            app.bell()
+        if notify.desktop and each.is_last and app._driver is not None:  # public only for the clipboard
+            app._driver.write(desktop_sequence(os.environ))
