@@ -259,6 +259,8 @@ class Batch:
                 n_success=self._tally.n_success,
                 mean_reward=self._tally.mean_reward,
                 eta_s=elapsed / n_new * (n_planned - n_done) if n_new else None,
+                tokens=self._tally.tokens,
+                cost=self._tally.cost,
             )
         )
 

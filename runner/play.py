@@ -28,6 +28,7 @@ from runner.types import (
     EpisodeStarted,
     Limits,
     Outcome,
+    Piece,
     Span,
     SpanLevel,
     SpansClosed,
@@ -206,8 +207,8 @@ class Play:
         self._trajectory.outcome = Outcome.ERROR
         self._trajectory.success = False
 
-    def _tell_tokens(self, step: int, text: str) -> None:
-        self._send(TokensStreamed, step=step, text=text)
+    def _tell_tokens(self, step: int, piece: Piece) -> None:
+        self._send(TokensStreamed, step=step, piece=piece)
 
     def _tell_spans(self) -> None:
         if spans := self._context.closed_spans():

@@ -107,6 +107,16 @@ class Tally:
         self._answers.update(f"{step.endpoint}: {step.model}" for step in record.timesteps if step.endpoint)
 
     @property
+    def tokens(self) -> Tokens:
+        """Those of all episodes."""
+        return self._tokens
+
+    @property
+    def cost(self) -> float | None:
+        """The sum, None when none is known."""
+        return self._cost
+
+    @property
     def mean_reward(self) -> float | None:
         """The mean reward of the rated episodes, None when there are none."""
         return self._reward / self._n_rated if self._n_rated else None

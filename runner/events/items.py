@@ -62,9 +62,22 @@ def _spans(item: SpansClosed) -> list[msgspec.Raw]:
 
 
 def _tokens(item: TokensStreamed) -> msgspec.Raw:
-    text = cut(item.text)
+    piece = item.piece
     told = TokenText(
-        at=item.at, episode_id=item.episode_id, seq=item.seq, step=item.step, text=text, restart=item.restart
+        at=item.at,
+        episode_id=item.episode_id,
+        seq=item.seq,
+        step=item.step,
+        text=cut(piece.text),
+        part=piece.part,
+        call=piece.call,
+        tool=cut(piece.tool),
+        n=piece.n,
+        ttft_s=piece.ttft_s,
+        endpoint=_cut_or_none(piece.endpoint),
+        model=_cut_or_none(piece.model),
+        failure=_cut_or_none(piece.failure),
+        restart=piece.restart,
     )
     return as_json(told)
 

@@ -29,7 +29,7 @@ from runner.events.fields import (
     Success,
     TaskIndex,
 )
-from runner.types import Action, Mode, Span, Tokens
+from runner.types import Action, Mode, Part, Span, Tokens
 
 MAX_TEXT = 16 * 1024
 """Bytes of UTF-8 that one text of a live item has at most."""
@@ -126,11 +126,28 @@ class Timestep(_EpisodeItem, kw_only=True, tag="timestep"):
     left_out: Annotated[int, Meta(description="messages that had no room here; the episode file has them")] = 0
 
 
-class TokenText(_EpisodeItem, kw_only=True, tag="token"):
-    """Text that a model has produced for a step so far not announced."""
+class TokenText(_EpisodeItem, kw_only=True, omit_defaults=True, tag="token"):
+    """What a model has produced for a step so far not announced, and who is asked for it.
+
+    An item with ``endpoint`` or ``failure`` has no text: it says that an endpoint is asked from here on, or that one
+    gives no answer. Each part of an answer is a text of its own, put together from the items that belong to it.
+    """
 
     step: Annotated[int, Meta(description="number of the round the text is for")]
-    text: Annotated[str, Meta(description="the text since the last such item")]
+    text: Annotated[str, Meta(description="the text since the last such item of the same part")]
+    part: Annotated[
+        Part,
+        Meta(description="what the text belongs to: what is said, what is thought, or the arguments of a tool call"),
+    ] = "text"
+    call: Annotated[int, Meta(description="of a tool call, its number in the answer, from 0")] = 0
+    tool: Annotated[str, Meta(description="of a tool call, the tool")] = ""
+    n: Annotated[int, Meta(description="pieces the text came in, each about one token; 0 where that is not known")] = 0
+    ttft_s: Annotated[float | None, Meta(description="seconds from the request to the model's first token")] = None
+    endpoint: Annotated[str | None, Meta(description="model endpoint that is asked from here on")] = None
+    model: Annotated[str | None, Meta(description="the model it is asked for")] = None
+    failure: Annotated[
+        str | None, Meta(description="`endpoint: reason` of an endpoint that gives no answer; another one is asked")
+    ] = None
     restart: Annotated[
         bool,
         Meta(description="what came for this step so far does not count: the endpoint failed, another one is asked"),
@@ -153,6 +170,8 @@ class BatchProgress(_Item, kw_only=True, tag="batch.progress"):
     n_success: Annotated[int, Meta(description="episodes that succeeded")]
     mean_reward: MeanReward
     eta_s: Annotated[float | None, Meta(description="seconds to go; null until one episode has ended")]
+    tokens: Annotated[Tokens | None, Meta(description="tokens of the episodes that are over")] = None
+    cost: Annotated[float | None, Meta(description="their cost, null where nothing is priced")] = None
 
 
 class EnvHealth(_Item, kw_only=True, tag="env.health"):
@@ -175,6 +194,10 @@ class ModelHealth(_Item, kw_only=True, tag="model.health"):
     hint: Annotated[str | None, Meta(description="what to do about it")] = None
     model: Annotated[str | None, Meta(description="the name that is sent")] = None
     latency_s: Annotated[float | None, Meta(description="seconds it took to answer a question of health")] = None
+    rest_s: Annotated[
+        float | None,
+        Meta(description="seconds for which no agent asks it, as it failed when one did; null where one may"),
+    ] = None
 
 
 class Gpu(msgspec.Struct, kw_only=True):

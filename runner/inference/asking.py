@@ -17,6 +17,7 @@ from runner.inference.retry import retry_after_s
 from runner.inference.streaming import Assembly, EventParser
 from runner.inference.wire import Reply, parse_reply
 from runner.text import one_line
+from runner.types import Piece
 
 if TYPE_CHECKING:
     import httpx
@@ -36,7 +37,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
     key: str | None
     mask: Mask
-    on_text: Callable[[str], None] | None = None
+    on_piece: Callable[[Piece], None] | None = None
     clock: Clock = Clock()
 
 
@@ -47,7 +48,7 @@ async def ask(client: httpx.AsyncClient, call: Call) -> Reply:
         EndpointFailure: when no usable reply comes.
     """
     headers = {"Authorization": f"Bearer {call.key}"} if call.key else {}
-    assembly = Assembly(call.clock.monotonic, call.on_text)
+    assembly = Assembly(call.clock.monotonic, call.on_piece)
     async with exchange(client, "POST", call.target.url, call.body, headers, call.mask) as response:
         if response.status_code != 200:
             raise await _refusal(response, call)

@@ -13,12 +13,14 @@ from runner.inference.core import Core, LiveEndpoint
 from runner.inference.endpoints import Kind, shown_url
 from runner.inference.failure import EndpointFailure
 from runner.inference.http import client_of_loop
-from runner.inference.keys import KeyFilter, is_secret, key_of, without_key
+from runner.inference.keys import PieceFilter, is_secret, key_of, without_key
 from runner.inference.kinds import Target, target_of
 from runner.inference.retry import ROUNDS, pause_s
 from runner.inference.spans import note_reply, note_target, request_span
 from runner.inference.wire import Question, Reply, request_body, tokens_per_s
+from runner.text import one_line
 from runner.tracing import SpanHandle, Tracer, create_flow_id
+from runner.types import Piece
 
 if TYPE_CHECKING:
     import httpx
@@ -34,7 +36,7 @@ class Asked:
     Attributes:
         model: where an endpoint has none of its own.
         id: unique for each inference, for the arrows of the trace.
-        on_text: takes the answer while it comes, and an empty text when what came so far is of no answer.
+        on_piece: takes the answer while it comes, who is asked for it, and who gave none.
         gateway_ids: TensorZero's ids of the episode by endpoint, added to.
     """
 
@@ -44,7 +46,7 @@ class Asked:
     id: str
     time_left_s: float
     tracer: Tracer
-    on_text: Callable[[str], None] | None = None
+    on_piece: Callable[[Piece], None] | None = None
     gateway_ids: dict[str, str] = field(default_factory=dict)
 
 
@@ -77,7 +79,6 @@ class Chain:
         self._notes: dict[str, str] = {}
         self._given_up: set[str] = set()
         self._n_requests = 0
-        self._has_streamed = False
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -115,7 +116,9 @@ class Chain:
         if name in self._given_up or self._now() >= self._deadline:
             return None
         if not breaker.admit():
-            self._notes.setdefault(name, f"not asked for {breaker.wait_s():.0f} s more, as it failed: {breaker.cause}")
+            if name not in self._notes:
+                self._notes[name] = f"not asked for {breaker.wait_s():.0f} s more, as it failed: {breaker.cause}"
+                self._tell(Piece(failure=f"{name}: {self._notes[name]}"))
             return None
         try:
             answer = await self._ask(endpoint)
@@ -131,6 +134,7 @@ class Chain:
     def _fail(self, endpoint: LiveEndpoint, failure: EndpointFailure) -> None:
         name, text = endpoint.spec.name, self._core.shown(failure)
         endpoint.doubt(failure)
+        self._tell(Piece(failure=f"{name}: {text}", restart=True))
         if failure.reason == "request":
             endpoint.breaker.succeeded()
             raise InferenceFault(
@@ -154,6 +158,7 @@ class Chain:
             if not (use_tools and failure.no_tools):
                 raise
             endpoint.refuse_tools(model)
+            self._tell(Piece(restart=True))
             self._notes[endpoint.spec.name] = f"asked without tools: {self._core.shown(failure)}"
         return await self._request(endpoint, model, use_tools=False)
 
@@ -161,17 +166,14 @@ class Chain:
         asked = self._asked
         self._n_requests += 1
         id = f"{asked.id}:{self._n_requests}"
+        self._tell(Piece(endpoint=endpoint.spec.name, model=one_line(model)))
         with (
             asked.tracer.span("inference", "agent", endpoint=endpoint.spec.name) as outer,
             request_span(asked.tracer, endpoint.spec, model, asked.question, asked.episode) as span,
         ):
             outer.start_flow(create_flow_id("inference", id))
             span.end_flow(create_flow_id("inference", id))
-            try:
-                answer = await self._exchange(endpoint, use_tools, span, create_flow_id("inference_response", id))
-            except EndpointFailure:
-                self._take_back()
-                raise
+            answer = await self._exchange(endpoint, use_tools, span, create_flow_id("inference_response", id))
             note_reply(span, answer.reply, answer.tokens_per_s)
             span.start_flow(answer.flow_id)
         return answer
@@ -198,25 +200,18 @@ class Chain:
         return await endpoint.find_kind(client, self._core.mask, self._core.timing.clock.now())
 
     async def _send(self, client: httpx.AsyncClient, target: Target, body: bytes, key: str | None) -> Reply:
-        on_text, core = self._tell if self._asked.on_text else None, self._core
-        unkeyed = KeyFilter(key, on_text) if on_text is not None and is_secret(key) else None
-        tell = on_text if unkeyed is None else unkeyed.add
-        call = Call(target=target, body=body, key=key, mask=core.mask, on_text=tell, clock=core.timing.clock)
+        on_piece, core = self._asked.on_piece, self._core
+        unkeyed = PieceFilter(key, on_piece) if on_piece is not None and is_secret(key) else None
+        tell = on_piece if unkeyed is None else unkeyed.add
+        call = Call(target=target, body=body, key=key, mask=core.mask, on_piece=tell, clock=core.timing.clock)
         reply = await ask(client, call)
         if unkeyed is not None:
             unkeyed.flush()
         return reply
 
-    def _tell(self, text: str) -> None:
-        if self._asked.on_text is not None:
-            self._has_streamed = True
-            self._asked.on_text(text)
-
-    def _take_back(self) -> None:
-        """Say that the text so far is of no answer."""
-        if self._has_streamed:
-            self._tell("")
-            self._has_streamed = False
+    def _tell(self, piece: Piece) -> None:
+        if self._asked.on_piece is not None:
+            self._asked.on_piece(piece)
 
     def _told(self) -> str:
         if not self._core.endpoints:

@@ -38,6 +38,7 @@ class EndpointHealth(msgspec.Struct, frozen=True, kw_only=True):
         cause: what is wrong, and ``hint`` what to do about it; None where nothing is.
         url: what is asked in a run, and ``model`` under which name, where the kind of server is known.
         note: what is done otherwise than the profile says.
+        rest_s: seconds for which no agent asks it, as it failed when one did; None where one may.
     """
 
     name: str
@@ -49,6 +50,7 @@ class EndpointHealth(msgspec.Struct, frozen=True, kw_only=True):
     url: str = ""
     model: str = ""
     note: str | None = None
+    rest_s: float | None = None
 
 
 async def check_all(core: Core, model: str) -> list[EndpointHealth]:
@@ -181,6 +183,7 @@ class _Check:
             url=shown,
             model=model,
             note=note,
+            rest_s=endpoint.breaker.wait_s() or None,
         )
 
     def _configured(self) -> tuple[str, str]:

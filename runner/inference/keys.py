@@ -14,6 +14,7 @@ from runner.inference.endpoints import EndpointSpec, Kind
 from runner.inference.failure import EndpointFailure, Mask
 from runner.inference.wire import Reply
 from runner.text import MASK, masker
+from runner.types import Part, Piece
 
 MIN_KEY_LENGTH = 16
 """Shorter ones are what one writes where any key will do, such as ``EMPTY``, and models say such words."""
@@ -61,10 +62,14 @@ def without_key(reply: Reply, key: str | None) -> Reply:
 
 
 def _written(key: str) -> list[bytes]:
-    """The key as it stands in a reply's JSON: in a text, or in arguments, which are JSON in a text; longest first."""
+    """The key as it stands in a reply's JSON."""
+    return sorted((msgspec.json.encode(form)[1:-1] for form in _forms(key)), key=len, reverse=True)
+
+
+def _forms(key: str) -> list[str]:
+    """The key in a text, and in arguments, which are JSON in a text; longest first."""
     quoted = msgspec.json.encode(key).decode()[1:-1]
-    forms = {key, quoted, quoted.replace("/", "\\/")}
-    return sorted((msgspec.json.encode(form)[1:-1] for form in forms), key=len, reverse=True)
+    return sorted({key, quoted, quoted.replace("/", "\\/")}, key=len, reverse=True)
 
 
 def _sent_login(url: str) -> str:
@@ -75,30 +80,61 @@ def _sent_login(url: str) -> str:
 
 
 class KeyFilter:
-    """Keeps a key out of a text that comes in pieces, wherever it is cut.
+    """Keeps a key out of a text that comes in pieces, wherever it is cut."""
+
+    def __init__(self, key: str) -> None:
+        """Start with nothing held back."""
+        self._forms = _forms(key)
+        self._held = ""
+
+    def add(self, piece: str) -> str:
+        """What of the text may be told now; its end is held back while it may be the beginning of the key."""
+        text = _without(self._held + piece, self._forms)
+        longest = min(len(self._forms[0]) - 1, len(text))
+        ends = (size for size in range(longest, 0, -1) if any(form.startswith(text[-size:]) for form in self._forms))
+        kept = next(ends, 0)
+        self._held = text[len(text) - kept :]
+        return text[: len(text) - kept]
+
+    def flush(self) -> str:
+        """What is held back: nothing follows any more."""
+        held, self._held = self._held, ""
+        return held
+
+
+class PieceFilter:
+    """Keeps a key out of an answer that comes in pieces, each part of which is a text of its own.
 
     Args:
         key: what must not get through.
         tell: takes what may.
     """
 
-    def __init__(self, key: str, tell: Callable[[str], None]) -> None:
+    def __init__(self, key: str, tell: Callable[[Piece], None]) -> None:
         """Start with nothing held back."""
         self._key = key
+        self._forms = _forms(key)
         self._tell = tell
-        self._held = ""
+        self._parts: dict[tuple[Part, int], tuple[KeyFilter, Piece]] = {}
 
-    def add(self, piece: str) -> None:
-        """Take the next piece; its end is held back while it may be the beginning of the key."""
-        text = (self._held + piece).replace(self._key, MASK)
-        longest = min(len(self._key) - 1, len(text))
-        kept = next((size for size in range(longest, 0, -1) if self._key.startswith(text[-size:])), 0)
-        self._held = text[len(text) - kept :]
-        if told := text[: len(text) - kept]:
+    def add(self, piece: Piece) -> None:
+        """Take the next piece."""
+        part = piece.part, piece.call
+        filter = self._parts[part][0] if part in self._parts else KeyFilter(self._key)
+        tool = _without(piece.tool, self._forms)
+        told = msgspec.structs.replace(piece, text=filter.add(piece.text), tool=tool)
+        self._parts[part] = filter, msgspec.structs.replace(told, n=0)
+        if told.text or not piece.text:
             self._tell(told)
 
     def flush(self) -> None:
-        """Tell what is held back: nothing follows any more."""
-        if self._held:
-            self._tell(self._held)
-        self._held = ""
+        """Tell what is held back."""
+        for filter, last in self._parts.values():
+            if text := filter.flush():
+                self._tell(msgspec.structs.replace(last, text=text))
+
+
+def _without(text: str, forms: list[str]) -> str:
+    for form in forms:
+        text = text.replace(form, MASK)
+    return text

@@ -14,7 +14,7 @@ from runner.inference.feedback import FeedbackSender, Link
 from runner.inference.prices import cost_of
 from runner.inference.wire import Question
 from runner.tracing import Tracer
-from runner.types import Chat, EpisodeHeader, Message, ToolSchema, Usage
+from runner.types import Chat, EpisodeHeader, Message, Piece, ToolSchema, Usage
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _OFF = Tracer("off")
@@ -62,7 +62,7 @@ class InferenceSession:
         *,
         tools: list[ToolSchema],
         time_left_s: float,
-        on_text: Callable[[str], None] | None = None,
+        on_piece: Callable[[Piece], None] | None = None,
         tracer: Tracer | None = None,
     ) -> Inference:
         """The model's answer to a chat, from the first endpoint that gives one.
@@ -71,14 +71,14 @@ class InferenceSession:
             messages: the whole chat.
             tools: what the model may call, as OpenAI functions; may be empty.
             time_left_s: seconds until the episode's time limit; no call takes longer.
-            on_text: takes the text while it comes, the model's thinking included; an empty one says that what came
-                so far is of no answer, as its endpoint failed.
+            on_piece: takes the answer while it comes, the model's thinking and its tool calls included; also who is
+                asked, and that what came so far is of no answer, as its endpoint failed.
             tracer: gets a span for each request.
 
         Raises:
             InferenceFault: when no endpoint answers, or one refuses the request itself.
         """
-        chain = Chain(self._core, self._asked(messages, tools, time_left_s, on_text, tracer))
+        chain = Chain(self._core, self._asked(messages, tools, time_left_s, on_piece, tracer))
         answer = await chain.run()
         self._keep_gateway_id(answer)
         reply = answer.reply
@@ -95,7 +95,7 @@ class InferenceSession:
         messages: Chat,
         tools: list[ToolSchema],
         time_left_s: float,
-        on_text: Callable[[str], None] | None,
+        on_piece: Callable[[Piece], None] | None,
         tracer: Tracer | None,
     ) -> Asked:
         settings = self._core.settings
@@ -113,7 +113,7 @@ class InferenceSession:
             id=f"{self._episode}:{next(self._number)}",
             time_left_s=time_left_s,
             tracer=tracer or _OFF,
-            on_text=on_text,
+            on_piece=on_piece,
             gateway_ids=self._gateway_ids,
         )
 

@@ -22,6 +22,7 @@ from runner.inference.wire import (
     too_long,
     tool_call,
 )
+from runner.types import Part, Piece
 
 MAX_EVENT = 4 << 20
 """Bytes of one event; more is no model's reply."""
@@ -82,17 +83,17 @@ class Assembly:
 
     Args:
         now: a monotonic clock in seconds.
-        on_text: takes each piece of the answer and of what the model thinks, as it comes.
+        on_piece: takes each piece of the answer, of what the model thinks and of its tool calls, as it comes.
 
     ``done`` says whether the stream told that it is over.
     """
 
-    def __init__(self, now: Callable[[], float], on_text: Callable[[str], None] | None = None) -> None:
+    def __init__(self, now: Callable[[], float], on_piece: Callable[[Piece], None] | None = None) -> None:
         """Start counting the time to the first piece."""
         self.done = False
         self._now = now
         self._started = now()
-        self._on_text = on_text
+        self._on_piece = on_piece
         self._reply = Reply()
         self._content: list[str] = []
         self._reasoning: list[str] = []
@@ -138,14 +139,16 @@ class Assembly:
     def _add_choice(self, choice: dict[str, Any]) -> None:
         self._reply.finish_reason = as_text(choice.get("finish_reason"))[:40] or self._reply.finish_reason
         delta = as_dict(choice.get("delta")) or as_dict(choice.get("message"))
-        for text, into in ((reasoning_of(delta), self._reasoning), (content_text(delta.get("content")), self._content)):
-            if text:
-                self._note(len(text))
-                into.append(text)
-                if self._on_text is not None:
-                    self._on_text(text)
+        self._add_text(reasoning_of(delta), self._reasoning, "reasoning")
+        self._add_text(content_text(delta.get("content")), self._content, "text")
         for call in as_list(delta.get("tool_calls"))[:MAX_TOOL_CALLS]:
             self._add_call(as_dict(call))
+
+    def _add_text(self, text: str, into: list[str], part: Part) -> None:
+        if text:
+            self._note(len(text))
+            into.append(text)
+            self._tell(text, part)
 
     def _add_call(self, delta: dict[str, Any]) -> None:
         function, index = as_dict(delta.get("function")), delta.get("index")
@@ -154,11 +157,17 @@ class Assembly:
             index = max(self._calls, default=-1) + bool(name)
         if index not in self._calls and len(self._calls) >= MAX_TOOL_CALLS:
             return
-        call = self._calls.setdefault(index, _Call())
+        call = self._calls.setdefault(index, _Call(len(self._calls)))
         call.id = call.id or as_text(delta.get("id"))
         call.name = call.name or name
         call.arguments.append(arguments)
         self._note(len(arguments))
+        if name or arguments:
+            self._tell(arguments, "call", call.number, call.name)
+
+    def _tell(self, text: str, part: Part, call: int = 0, tool: str = "") -> None:
+        if self._on_piece is not None:
+            self._on_piece(Piece(text=text, part=part, call=call, tool=tool[:200], n=1, ttft_s=self._reply.ttft_s))
 
     def _note(self, length: int) -> None:
         if self._reply.ttft_s is None:
@@ -169,6 +178,7 @@ class Assembly:
 
 
 class _Call(msgspec.Struct):
+    number: int
     id: str = ""
     name: str = ""
     arguments: list[str] = []

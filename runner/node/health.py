@@ -178,6 +178,7 @@ def _model_health(state: EndpointHealth, at: datetime) -> ModelHealth:
         hint=state.hint,
         model=state.model,
         latency_s=state.latency_s,
+        rest_s=state.rest_s,
     )
 
 

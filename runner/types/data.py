@@ -25,6 +25,8 @@ Chat: TypeAlias = list[Message]
 ToolSchema: TypeAlias = dict[str, Any]
 Mode: TypeAlias = Literal["strict", "compat"]
 SpanLevel: TypeAlias = Literal["off", "episode", "full"]
+Part: TypeAlias = Literal["text", "reasoning", "call"]
+"""What a piece of an answer belongs to: what is said, what is thought, the arguments of a tool call."""
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False):
@@ -93,6 +95,32 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Tokens | None = None
     cost: float | None = None
     warnings: tuple[str, ...] = ()
+
+
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is to tell of an answer while it comes: more of it, who is asked for it, or that it came to nothing.
+
+    Attributes:
+        text: what came since the last piece.
+        part: what it belongs to.
+        call: of a tool call, its number in the answer, from 0; ``tool`` is the name of that tool.
+        n: how many pieces of the model it is, each about a token.
+        ttft_s: seconds from the request to the first token.
+        endpoint: who is asked from here on, and for which ``model``.
+        failure: why the endpoint that was asked, or should have been, gives no answer.
+        restart: what came so far in this round does not count.
+    """
+
+    text: str = ""
+    part: Part = "text"
+    call: int = 0
+    tool: str = ""
+    n: int = 0
+    ttft_s: float | None = None
+    endpoint: str | None = None
+    model: str | None = None
+    failure: str | None = None
+    restart: bool = False
 
 
 class ErrorInfo(msgspec.Struct, frozen=True):

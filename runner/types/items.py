@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from runner.types.data import Chat, Mode, Span, TimeStep, Trajectory
+from runner.types.data import Chat, Mode, Piece, Span, TimeStep, Tokens, Trajectory
 
 
 class EpisodeHeader(msgspec.Struct, kw_only=True):
@@ -63,18 +63,10 @@ class TimestepPlayed(_EpisodeItem, kw_only=True, tag="timestep"):
 
 
 class TokensStreamed(_EpisodeItem, kw_only=True, tag="token"):
-    """A model has produced more text for round ``step``, which is not over yet.
-
-    An empty text takes back what was told of the round: it came from an endpoint that failed.
-    """
+    """There is something to tell of the answer for round ``step``, which is not over yet."""
 
     step: int
-    text: str
-
-    @property
-    def restart(self) -> bool:
-        """Whether the text of the round begins anew."""
-        return not self.text
+    piece: Piece
 
 
 class SpansClosed(_EpisodeItem, kw_only=True, tag="span"):
@@ -90,7 +82,12 @@ class EpisodeEnded(_EpisodeItem, kw_only=True, tag="episode.ended"):
 
 
 class BatchProgress(msgspec.Struct, kw_only=True, tag_field="kind", tag="batch.progress"):
-    """How far a batch is; ``eta_s`` is None until one episode has ended."""
+    """How far a batch is.
+
+    Attributes:
+        eta_s: seconds to go, None until one episode has ended.
+        tokens: of all episodes that ended; ``cost`` is their sum, None where nothing is priced.
+    """
 
     at: datetime
     batch_id: str
@@ -100,6 +97,8 @@ class BatchProgress(msgspec.Struct, kw_only=True, tag_field="kind", tag="batch.p
     n_success: int
     mean_reward: float | None
     eta_s: float | None
+    tokens: Tokens | None = None
+    cost: float | None = None
 
 
 EpisodeEvent: TypeAlias = (

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
-from runner.types.data import Action, Chat, InvalidAction, StepResult, ToolSchema, Trajectory, Usage
+from runner.types.data import Action, Chat, InvalidAction, Piece, StepResult, ToolSchema, Trajectory, Usage
 from runner.types.items import EpisodeHeader
 
 _T = TypeVar("_T")
@@ -69,13 +69,13 @@ class EpisodeScope:
     Attributes:
         header: its ids, environment, task and model.
         time_left_s: seconds until the episode's time limit.
-        stream: takes the model's text as it comes, piece by piece, to be shown live; an empty piece takes back what
-            came so far in this round.
+        stream: takes the model's text as it comes, piece by piece, to be shown live; an empty text takes back what
+            came so far in this round. A ``Piece`` tells more: thoughts, tool calls, who is asked.
     """
 
     header: EpisodeHeader
     time_left_s: Callable[[], float]
-    stream: Callable[[str], None]
+    stream: Callable[[str | Piece], None]
 
 
 @runtime_checkable

@@ -71,7 +71,7 @@ class ReactAgent:
             chat,
             tools=tool_schemas if as_calls else [],
             time_left_s=scope.time_left_s(),
-            on_text=scope.stream,
+            on_piece=scope.stream,
             tracer=self.tracer,
         )
         self.last_usage, self.last_response_flow_id = inference.usage, inference.flow_id
