@@ -12,7 +12,7 @@ from runner.config.profile import AgentSettings, Endpoint
 from runner.inference import Inference, InferenceManager, InferenceSession
 from runner.inference.core import Timing
 from runner.tracing import Tracer
-from runner.types import Chat, EpisodeHeader, ToolSchema
+from runner.types import Chat, EpisodeHeader, Piece, ToolSchema
 
 CHAT: Chat = [{"role": "user", "content": "count to 3"}]
 TOOLS: list[ToolSchema] = [{"type": "function", "function": {"name": "up", "parameters": {"type": "object"}}}]
@@ -62,8 +62,14 @@ async def infer(
     *,
     tools: list[ToolSchema] | None = None,
     time_left_s: float = 60.0,
-    on_text: Callable[[str], None] | None = None,
+    on_piece: Callable[[Piece], None] | None = None,
     tracer: Tracer | None = None,
 ) -> Inference:
     session = asked if isinstance(asked, InferenceSession) else asked.session(header())
-    return await session.infer(CHAT, tools=tools or [], time_left_s=time_left_s, on_text=on_text, tracer=tracer)
+    return await session.infer(CHAT, tools=tools or [], time_left_s=time_left_s, on_piece=on_piece, tracer=tracer)
+
+
+def brief(piece: Piece) -> str:
+    """A piece in short: its text, who is asked, who failed, or that what came does not count."""
+    asked = f"? {piece.endpoint}" if piece.endpoint else ""
+    return piece.text or asked or f"{'<' * piece.restart} {piece.failure or ''}".strip()

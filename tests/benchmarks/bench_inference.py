@@ -18,7 +18,7 @@ from runner.agents.model import ReactAgent
 from runner.config.profile import AgentSettings, Endpoint
 from runner.inference import InferenceManager, InferenceSession
 from runner.tracing import SpanList, Tracer
-from runner.types import Action, Chat, EpisodeScope
+from runner.types import Action, Chat, EpisodeScope, Piece
 from tests.benchmarks.measure import PAIRS, Ratio, Row, ratio
 from tests.inferring import TOOLS, header
 from tests.rude_model import answer, chunks
@@ -76,8 +76,8 @@ async def managed(session: InferenceSession) -> None:
     """Calls as an agent makes them."""
     for _ in range(N):
         tracer = Tracer(collectors=(SpanList(),))
-        told: list[str] = []
-        inference = await session.infer(CHAT, tools=TOOLS, time_left_s=60, on_text=told.append, tracer=tracer)
+        told: list[Piece] = []
+        inference = await session.infer(CHAT, tools=TOOLS, time_left_s=60, on_piece=told.append, tracer=tracer)
         assert inference.message["content"] == ANSWER
 
 
@@ -87,7 +87,7 @@ async def acted(settings: AgentSettings) -> None:
     for start in range(0, N, len(CHAT) // 2):
         agent = ReactAgent(inference_mngr=manager, settings=settings)
         agent.tracer = Tracer(collectors=(SpanList(),))
-        told: list[str] = []
+        told: list[str | Piece] = []
         agent.enter(EpisodeScope(header(), lambda: 60.0, told.append))
         for message in CHAT[start % len(CHAT) :][: len(CHAT) // 2]:
             _, action = await agent.act([message], TOOLS)

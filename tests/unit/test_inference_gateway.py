@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runner.inference import InferenceManager
-from runner.types import Message, Tokens
+from runner.types import Message, Piece, Tokens
 from tests.inferring import CHAT, TOOLS, header, infer, settings_of
 from tests.rude_model import RudeModel, answer, chunks, completion, reply, stream
 from tests.tensorzero_gateway import Gateway
@@ -55,9 +55,13 @@ async def test_streams_tools_and_thoughts_come_through(gateway: Gateway, provide
         stream(chunks(["go ", "up"])),
         reply(200, json.dumps(completion(thinking, "tool_calls")).encode()),
     ]
-    told: list[str] = []
-    streamed = await infer(manager_of(gateway, stream=True), on_text=told.append)
-    assert (streamed.message["content"], streamed.usage.tokens, "".join(told)) == ("go up", Tokens(1000, 200), "go up")
+    told: list[Piece] = []
+    streamed = await infer(manager_of(gateway, stream=True), on_piece=told.append)
+    assert (streamed.message["content"], streamed.usage.tokens, "".join(piece.text for piece in told)) == (
+        "go up",
+        Tokens(1000, 200),
+        "go up",
+    )
     called = await infer(manager_of(gateway), tools=TOOLS)
     assert called.used_tools
     assert called.message["tool_calls"] == [call]

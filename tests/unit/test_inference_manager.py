@@ -15,8 +15,8 @@ from runner.config.profile import Endpoint, Feedback, Price
 from runner.errors import InferenceFault
 from runner.inference import InferenceManager
 from runner.tracing import SpanList, Tracer
-from runner.types import Span, Tokens
-from tests.inferring import TOOLS, Waits, header, infer, manager_of, settings_of
+from runner.types import Piece, Span, Tokens
+from tests.inferring import TOOLS, Waits, brief, header, infer, manager_of, settings_of
 from tests.rude_model import Behaviour, Exchange, RudeModel, answer, chunks, delta, event, reply, stream
 
 KEY = "sk-0123456789abcdef"
@@ -49,12 +49,14 @@ async def test_an_answer_and_what_it_took(model: RudeModel) -> None:
 
 
 async def test_a_stream_is_told_as_it_comes() -> None:
-    told: list[str] = []
+    told: list[Piece] = []
     with RudeModel(stream(chunks(["go ", "up"]))) as model:
-        inference = await infer(manager_of(model.url, stream=True), on_text=told.append)
+        inference = await infer(manager_of(model.url, stream=True), on_piece=told.append)
         assert model.asked[0].json()["stream_options"] == {"include_usage": True}
-    assert (inference.message["content"], told) == ("go up", ["go ", "up"])
+    assert (inference.message["content"], list(map(brief, told))) == ("go up", ["? a", "go ", "up"])
     assert inference.usage.ttft_s is not None
+    assert [piece.ttft_s for piece in told] == [None, *[inference.usage.ttft_s] * 2]
+    assert told[0].model == inference.usage.model
     assert inference.usage.tokens == Tokens(1000, 200)
 
 
@@ -111,7 +113,7 @@ async def test_a_key_is_in_nothing_that_comes_back() -> None:
     said = {"role": "assistant", "content": f"I know {KEY}", "reasoning": KEY}
     said["tool_calls"] = [{"id": KEY, "function": {"name": "up", "arguments": json.dumps({"k": KEY})}}]  # type: ignore[assignment]
     body = json.dumps({"choices": [{"message": said, "finish_reason": KEY}], "model": KEY}).encode()
-    spans, told = SpanList(), list[str]()
+    spans, told = SpanList(), list[Piece]()
     endpoint = {"kind": "openai", "api_key_env": "MINE"}
     with (
         RudeModel(reply(500, f'{{"error": "bad key {KEY}"}}'.encode())) as failing,
@@ -121,10 +123,11 @@ async def test_a_key_is_in_nothing_that_comes_back() -> None:
         manager = InferenceManager(settings_of(*endpoints, stream=True), {"MINE": KEY})
         session = manager.session(header())
         tracer = Tracer(collectors=(spans,))
-        inferences = [await infer(session, on_text=told.append, tracer=tracer) for _ in range(2)]
+        inferences = [await infer(session, on_piece=told.append, tracer=tracer) for _ in range(2)]
         assert quoting.asked[0].headers["authorization"] == f"Bearer {KEY}"
     assert KEY not in repr((inferences, spans.spans, told))
-    assert "".join(told) == "I know ***!"
+    assert "".join(piece.text for piece in told) == "I know ***!"
+    assert any("bad key ***" in (piece.failure or "") for piece in told)
     assert "bad key ***" in inferences[0].usage.warnings[0]
 
 
@@ -259,13 +262,30 @@ async def test_another_server_in_the_place_of_one_that_was_known(gone: int | Non
 
 
 async def test_the_half_of_a_stream_that_failed_is_taken_back(model: RudeModel) -> None:
-    told: list[str] = []
+    told: list[Piece] = []
     with (
         RudeModel(stream(event(delta(content="half an")))) as broken,
         RudeModel(stream(chunks(["go ", "up"]))) as whole,
     ):
-        inference = await infer(manager_of(broken.url, whole.url, stream=True), on_text=told.append)
-    assert (inference.message["content"], told) == ("go up", ["half an", "", "go ", "up"])
+        inference = await infer(manager_of(broken.url, whole.url, stream=True), on_piece=told.append)
+    failed = "< a: the stream ended in the middle of the reply"
+    assert inference.message["content"] == "go up"
+    assert list(map(brief, told)) == ["? a", "half an", failed, "? b", "go ", "up"]
+
+
+async def test_that_an_endpoint_is_passed_over_is_told_before_another_one_answers() -> None:
+    told: list[Piece] = []
+    with RudeModel(answer("up")) as gone:
+        pass
+    with RudeModel(answer("up")) as whole:
+        manager = manager_of(gone.url, whole.url)
+        for _ in range(2):
+            await infer(manager, on_piece=told.append)
+    first, second = list(map(brief, told))[:3], list(map(brief, told))[3:]
+    assert first[0] == "? a"
+    assert first[1].startswith("< a: no connection")
+    assert second[0].startswith("a: not asked for")
+    assert [first[2], *second[1:]] == ["? b", "? b"]
 
 
 async def test_a_login_is_in_no_failure_in_the_form_it_is_sent() -> None:

@@ -13,12 +13,12 @@ from runner.inference.breaker import Breaker
 from runner.inference.endpoints import EndpointSpec, Kind, chain_of, ollama_url, shown_url
 from runner.inference.failure import EndpointFailure, Reason
 from runner.inference.http import in_our_words
-from runner.inference.keys import KeyFilter, key_of, without_key
+from runner.inference.keys import KeyFilter, PieceFilter, key_of, without_key
 from runner.inference.kinds import GATEWAY_PATH, target_of
 from runner.inference.prices import cost_of
 from runner.inference.retry import pause_s, retry_after_s
 from runner.inference.wire import Reply, tool_call
-from runner.types import Tokens
+from runner.types import Piece, Tokens
 
 MODEL, FUNCTION = "tensorzero::model_name::", "tensorzero::function_name::f"
 NOW = datetime(2025, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -241,10 +241,24 @@ def test_the_gateways_key_goes_to_gateways_alone() -> None:
 
 @pytest.mark.parametrize("size", [1, 3, 7, 100])
 def test_a_key_in_pieces_is_not_told(size: int) -> None:
-    told: list[str] = []
-    keyless = KeyFilter("sk-abcdabc", told.append)
+    keyless = KeyFilter("sk-abcdabc")
     text = "a sk-abcd sk-abcdabc b sk-abcdsk-abcdabc sk-a"
-    for start in range(0, len(text), size):
-        keyless.add(text[start : start + size])
+    told = [keyless.add(text[start : start + size]) for start in range(0, len(text), size)]
+    assert "".join([*told, keyless.flush()]) == "a sk-abcd *** b sk-abcd*** sk-a"
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 100])
+def test_a_key_in_the_pieces_of_a_tool_call_is_not_told(size: int) -> None:
+    key, told = 'sk-a/b"c\\d', list[Piece]()
+    keyless = PieceFilter(key, told.append)
+    quoted = json.dumps({"key": key})
+    for number, text in enumerate([quoted, quoted.replace("/", "\\/")]):
+        for start in range(0, len(text), size):
+            between = Piece(text=key[start : start + 1], part="reasoning", n=1)
+            for piece in (Piece(text=text[start : start + size], part="call", call=number, tool=key, n=1), between):
+                keyless.add(piece)
     keyless.flush()
-    assert "".join(told) == "a sk-abcd *** b sk-abcd*** sk-a"
+    calls = ["".join(piece.text for piece in told if (piece.part, piece.call) == ("call", n)) for n in (0, 1)]
+    assert calls == ['{"key": "***"}'] * 2
+    assert {piece.tool for piece in told} == {"***", ""}
+    assert key not in "".join(piece.text for piece in told if piece.part == "reasoning")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from runner.inference.failure import EndpointFailure
 from runner.inference.streaming import MAX_EVENT, Assembly, EventParser
 from runner.inference.wire import MAX_TEXT, MAX_TOOL_CALLS
+from runner.types import Piece
 from tests.rude_model import FINISHED, USAGE, delta
 
 LINES = st.sampled_from([b"data: a", b"data:b", b"data:", b": comment", b"event: x", b"", b"id: 1", "data: é".encode()])
@@ -51,7 +52,7 @@ def test_an_event_without_end_is_not_kept_for_ever(part: bytes) -> None:
             parser.feed(part)
 
 
-def assembled(*data: object, told: list[str] | None = None) -> Assembly:
+def assembled(*data: object, told: list[Piece] | None = None) -> Assembly:
     ticks = iter(range(1000))
     assembly = Assembly(lambda: float(next(ticks)), None if told is None else told.append)
     for chunk in data:
@@ -60,7 +61,7 @@ def assembled(*data: object, told: list[str] | None = None) -> Assembly:
 
 
 def test_pieces_add_up_and_are_told_as_they_come() -> None:
-    told: list[str] = []
+    told: list[Piece] = []
     pieces = [
         delta(role="assistant", content=""),
         delta(reasoning_content="hm"),
@@ -69,7 +70,9 @@ def test_pieces_add_up_and_are_told_as_they_come() -> None:
     ]
     reply = assembled(*pieces, FINISHED, {"choices": [], "usage": USAGE}, b"[DONE]", told=told).result()
     assert (reply.content, reply.reasoning, reply.finish_reason, reply.model) == ("go up", "hm", "stop", "said-model")
-    assert (reply.ttft_s, told) == (1.0, ["hm", "go ", "up"])
+    assert reply.ttft_s == 1.0
+    assert [(piece.part, piece.text) for piece in told] == [("reasoning", "hm"), ("text", "go "), ("text", "up")]
+    assert {(piece.n, piece.ttft_s) for piece in told} == {(1, 1.0)}
     assert reply.tokens is not None
     assert reply.tokens.total == 1200
 
@@ -79,13 +82,21 @@ def call(index: object = 0, id: object = None, name: object = None, arguments: o
 
 
 def test_tool_calls_come_in_pieces() -> None:
+    told: list[Piece] = []
     reply = assembled(
-        call(0, "a", "up", ""),
-        call(0, arguments='{"n"'),
-        call(1, None, "down", {"n": 2}),
-        call(0, arguments=": 1}"),
+        call(5, "a", "up", ""),
+        call(5, arguments='{"n"'),
+        call(7, None, "down", {"n": 2}),
+        call(5, arguments=": 1}"),
         FINISHED,
+        told=told,
     ).result()
+    assert [(piece.part, piece.call, piece.tool, piece.text) for piece in told] == [
+        ("call", 0, "up", ""),
+        ("call", 0, "up", '{"n"'),
+        ("call", 1, "down", '{"n":2}'),
+        ("call", 0, "up", ": 1}"),
+    ]
     assert [(c["id"], c["function"]["name"], c["function"]["arguments"]) for c in reply.tool_calls] == [
         ("a", "up", '{"n": 1}'),
         ("call_1", "down", '{"n":2}'),

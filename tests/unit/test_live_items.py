@@ -4,6 +4,7 @@ import math
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from runner.types import (
     ErrorInfo,
     Item,
     Outcome,
+    Piece,
     Span,
     TimeStep,
     TimestepPlayed,
@@ -119,11 +121,29 @@ def test_a_timestep_keeps_what_is_short() -> None:
     )
 
 
-@pytest.mark.parametrize(("text", "restart"), [("up", False), ("", True)])
-def test_an_empty_text_takes_back_what_was_told(text: str, restart: bool) -> None:
-    item = sent(TokensStreamed(at=AT, episode_id="e", seq=1, step=2, text=text), "token")
+@pytest.mark.parametrize(
+    "piece",
+    [
+        Piece(text="up", n=3, ttft_s=0.5),
+        Piece(text='{"to"', part="call", call=1, tool="move", n=1),
+        Piece(endpoint="ollama", model="m"),
+        Piece(failure="gateway: no connection", restart=True),
+    ],
+)
+def test_what_is_told_of_an_answer_is_told_as_it_is(piece: Piece) -> None:
+    item = sent(TokensStreamed(at=AT, episode_id="e", seq=1, step=2, piece=piece), "token")
     assert isinstance(item, TokenText)
-    assert (item.step, item.text, item.restart) == (2, text, restart)
+    assert item.step == 2
+    assert {name: getattr(item, name) for name in Piece.__struct_fields__} == msgspec.structs.asdict(piece)
+
+
+def test_what_is_told_of_an_answer_is_cut() -> None:
+    long = "x" * 2 * MAX_TEXT
+    piece = Piece(text=long, tool=long, endpoint=long, model=long, failure=long)
+    item = sent(TokensStreamed(at=AT, episode_id="e", seq=1, step=2, piece=piece), "token")
+    assert isinstance(item, TokenText)
+    texts = [item.text, item.tool, item.endpoint, item.model, item.failure]
+    assert all(0 < len((text or "").encode()) <= MAX_TEXT for text in texts)
 
 
 def test_the_first_timestep_brings_the_reset() -> None:

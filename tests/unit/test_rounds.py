@@ -24,6 +24,7 @@ from runner.types import (
     InvalidAction,
     Limits,
     Outcome,
+    Piece,
     SpanLevel,
     TimestepPlayed,
     Tokens,
@@ -202,7 +203,7 @@ async def test_what_an_answer_took_has_to_be_a_usage() -> None:
 def test_pieces_are_told_together() -> None:
     hands = Hands()
     told: list[tuple[int, str]] = []
-    stream = TokenStream(hands, lambda step, text: told.append((step, text)))
+    stream = TokenStream(hands, lambda step, piece: told.append((step, piece.text)))
     stream.begin(4)
     stream.add("a")
     assert told == [(4, "a")]
@@ -220,7 +221,7 @@ def test_pieces_are_told_together() -> None:
 def test_what_a_round_did_not_tell_is_not_told_in_the_next() -> None:
     hands = Hands()
     told: list[tuple[int, str]] = []
-    stream = TokenStream(hands, lambda step, text: told.append((step, text)))
+    stream = TokenStream(hands, lambda step, piece: told.append((step, piece.text)))
     stream.add("a")
     stream.add("lost")
     stream.begin(1)
@@ -233,9 +234,9 @@ def test_what_a_round_did_not_tell_is_not_told_in_the_next() -> None:
 def test_a_restart_takes_back_what_was_told_and_drops_what_was_not() -> None:
     hands = Hands()
     told: list[tuple[int, str]] = []
-    stream = TokenStream(hands, lambda step, text: told.append((step, text)))
+    stream = TokenStream(hands, lambda step, piece: told.append((step, piece.text)))
     stream.begin(2)
-    stream.restart()
+    stream.add("")
     assert told == []
     for piece in ("a", "lost", "", ""):
         stream.add(piece)
@@ -244,11 +245,40 @@ def test_a_restart_takes_back_what_was_told_and_drops_what_was_not() -> None:
     assert told == [(2, "a"), (2, ""), (2, "b")]
 
 
+def test_each_part_of_an_answer_is_told_by_itself() -> None:
+    told: list[Piece] = []
+    hands = Hands()
+    stream = TokenStream(hands, lambda step, piece: told.append(piece))
+    stream.add(Piece(endpoint="a", model="m"))
+    stream.add(Piece(text="hm", part="reasoning", n=1, ttft_s=0.5))
+    stream.add(Piece(part="call", tool="move", n=1, ttft_s=0.5))
+    for text in ("one", "two"):
+        stream.add(Piece(text=text, n=1, ttft_s=0.5))
+        stream.add(Piece(text=text, part="call", n=1, ttft_s=0.5))
+    stream.add(Piece(failure="b: away"))
+    assert told == [
+        Piece(endpoint="a", model="m"),
+        Piece(text="hm", part="reasoning", n=1, ttft_s=0.5),
+        Piece(text="onetwo", part="call", tool="move", n=3, ttft_s=0.5),
+        Piece(text="onetwo", n=2, ttft_s=0.5),
+        Piece(failure="b: away"),
+    ]
+
+
+def test_a_failure_takes_back_only_what_was_told() -> None:
+    told: list[Piece] = []
+    stream = TokenStream(Hands(), lambda step, piece: told.append(piece))
+    failure = Piece(failure="a: away", restart=True)
+    for piece in (failure, Piece(text="x", n=1), failure, failure):
+        stream.add(piece)
+    assert [(piece.text, piece.restart) for piece in told] == [("", False), ("x", False), ("", True), ("", False)]
+
+
 async def test_tokens_are_items_of_the_round_that_is_played() -> None:
     hands = Hands()
     _, events = await play(Builds(Scripted(UP, hands=hands), goal=2), hands)
     shown = [
-        (event.step, event.text) if isinstance(event, TokensStreamed) else event.step.index
+        (event.step, event.piece.text) if isinstance(event, TokensStreamed) else event.step.index
         for event in events
         if isinstance(event, TokensStreamed | TimestepPlayed)
     ]
