@@ -16,7 +16,7 @@ from textual.timer import Timer
 from textual.types import CSSPathType
 
 from agentgym_tui.abilities import Drawing, Resizable, Revealing, Zooming
-from agentgym_tui.attention import tell_ends
+from agentgym_tui.attention import Falls, tell_ends, tell_fall
 from agentgym_tui.clean import own
 from agentgym_tui.ends import Ends
 from agentgym_tui.kept import Kept
@@ -70,7 +70,7 @@ class Console(App[None], inherit_bindings=False):
         self.keys = self.settings.keys
         self.theme = self.settings.theme
         self.set_keymap(dict(self.keys.changed))
-        self._ends = Ends()
+        self._ends, self._falls = Ends(), Falls()
         self._now = now
         self._following: asyncio.Task[None] | None = None
         self._drawn_at = now() - DRAW_S
@@ -246,7 +246,9 @@ class Console(App[None], inherit_bindings=False):
                 screen.draw(self.session.store)
             if not screen.is_modal:
                 break
-        tell_ends(self, self._ends.look(self.session.store, datetime.now(UTC)), self.settings.notify)
+        store, now, notify = self.session.store, datetime.now(UTC), self.settings.notify
+        tell_fall(self, self._falls.look(store, now), notify)
+        tell_ends(self, self._ends.look(store, now), notify)
         self._keep_ticking()
 
     def _tick(self) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from agentgym_tui.ends import Ended, ended_text
+from agentgym_tui.ends import NEWS, Ended, ended_text
+from agentgym_tui.store.endpoints import Fall
 from agentgym_tui.telling import tell
+from agentgym_tui.views.answers import fall_text
 
 if TYPE_CHECKING:
     from textual.app import App
 
     from agentgym_tui.settings import Notify
+    from agentgym_tui.store.run_store import RunStore
 
 OSC_9: Final = "\x1b]9;AgentGym: a batch has ended\x07"
 OSC_777: Final = "\x1b]777;notify;AgentGym;a batch has ended\x07"
@@ -23,6 +27,26 @@ def desktop_sequence(environ: Mapping[str, str]) -> str:
     """The one of the two that the terminal knows; one that knows neither shows nothing."""
     knows_777 = environ.get("TERM", "").startswith("rxvt") or "VTE_VERSION" in environ
     return OSC_777 if knows_777 else OSC_9
+
+
+class Falls:
+    """Finds what a store has noted of endpoints since the last look."""
+
+    def __init__(self) -> None:
+        """Nothing was seen yet."""
+        self._n_seen = 0
+
+    def look(self, store: RunStore, now: datetime) -> Fall | None:
+        """The newest that was not seen; what was long before is the history of a bus."""
+        is_new, self._n_seen = store.n_falls > self._n_seen, store.n_falls
+        newest = store.falls[-1] if is_new and store.falls else None
+        return newest if newest is not None and now - newest.at < NEWS else None
+
+
+def tell_fall(app: App[Any], fall: Fall | None, notify: Notify) -> None:
+    """That another endpoint has to answer."""
+    if fall is not None and notify.toast:
+        tell(app, fall_text(fall), failed=bool(fall.failed))
 
 
 def tell_ends(app: App[Any], ended: Iterable[Ended], notify: Notify) -> None:

@@ -10,7 +10,7 @@ import msgspec
 from agentgym_tui.clean import Safe, join, message, own
 from agentgym_tui.sessions.session import Control, ControlFailed, Session
 from agentgym_tui.store.run_store import RunStore
-from agentgym_tui.store.state import BatchRun, Environment, Episode
+from agentgym_tui.store.state import BatchRun, Endpoint, Environment, Episode
 from runner.events.control import StartArgs
 
 BASELINES: Final = frozenset({"oracle", "random", "scripted", "human"})
@@ -42,8 +42,8 @@ def model_trouble(store: RunStore) -> str:
         return "the node has not said yet which agents it has"
     if not _model_agents(store):
         return "no agent that asks a model is installed"
-    if store.models and all(status in ("down", "wrong") for status, _ in store.models.values()):
-        unwell = (f"{_host(at)} {status}" + f": {cause}" * bool(cause) for at, (status, cause) in _few(store))
+    if store.models and all(endpoint.status in ("down", "wrong") for endpoint in store.models.values()):
+        unwell = (f"{_host(at)} {it.status}" + f": {it.cause}" * bool(it.cause) for at, it in _few(store))
         return "no model is reachable: " + "; ".join(unwell)
     return ""
 
@@ -166,7 +166,7 @@ def _model_agents(store: RunStore) -> list[str]:
     return [agent for agent in store.agents if agent not in BASELINES]
 
 
-def _few(store: RunStore) -> list[tuple[str, tuple[str, str | None]]]:
+def _few(store: RunStore) -> list[tuple[str, Endpoint]]:
     return list(store.models.items())[:3]
 
 

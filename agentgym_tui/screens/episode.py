@@ -323,5 +323,5 @@ class EpisodeScreen(Leaving[str]):
 
 def _signature(episode: Episode) -> tuple[object, ...]:
     """What changes when something of a running episode is to be drawn again."""
-    counts = (len(episode.steps), len(episode.spans), len(episode.streaming), episode.n_missing)
-    return (*counts, episode.streaming[-40:], episode.paused, episode.node_lost, episode.reward, episode.started_at)
+    counts = (len(episode.steps), len(episode.spans), episode.n_missing)
+    return (*counts, episode.streaming, episode.paused, episode.node_lost, episode.reward, episode.started_at)

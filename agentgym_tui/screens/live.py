@@ -161,5 +161,6 @@ class LiveScreen(RunScreen):
 
     def _progress_lines(self, width: int) -> Sequence[Line]:
         store = self.session.store
-        line = progress_line(store.active_batch(), width, lost=store.all_lost)
+        batch = store.active_batch()
+        line = progress_line(batch, width, lost=store.all_lost, spent=store.spent(batch) if batch else None)
         return [line or notice_line(store.notices[-1] if store.notices else None, width)]

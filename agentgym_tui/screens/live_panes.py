@@ -231,7 +231,7 @@ class LivePanes(Sides):
         if episode is None or not isinstance(rows, StepRows):
             return
         index, following = self._step_index(episode, rows), self._transcript.follow
-        self._panes["transcript"].title(lambda width: transcript_title(index, following, width))
+        self._panes["transcript"].title(lambda width: transcript_title(episode, index, following, width))
         subject = f"{episode.episode_id}/{index}"
         ending = (episode.streaming, episode.error_type, episode.error_message)
         if self._changed("transcript", (subject, list(episode.steps), list(episode.reset_observation), ending)):

@@ -48,6 +48,7 @@ class BatchBook:
         batch.status = "running" if batch.status in _NOT_YET else batch.status
         batch.n_done, batch.n_planned = count(item.n_done), count(item.n_planned)
         batch.n_success, batch.mean_reward, batch.eta_s = count(item.n_success), item.mean_reward, item.eta_s
+        batch.tokens, batch.cost = item.tokens, item.cost
 
     def completed(self, event: BatchCompleted, at: datetime | None = None) -> None:
         """It is over."""
@@ -59,6 +60,7 @@ class BatchBook:
         batch.battery_id, batch.status, batch.ended_at = optional(event.battery_id), event.status, at
         batch.n_done, batch.mean_reward, batch.eta_s = count(event.n_episodes), event.mean_reward, None
         batch.n_planned = max(batch.n_planned, batch.n_done)
+        batch.tokens, batch.cost = event.tokens, event.cost
 
     def listed(self, states: Iterable[BatchState]) -> None:
         """What their node says, the newest first: their order counts."""

@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.store.bounds import MAX_CAUSE, count, finite, name, optional
+from agentgym_tui.store.bounds import count, finite, name, optional
 from agentgym_tui.store.rewards import N_POINTS, UNRATED, RewardPoint, Rewards, rates
 from agentgym_tui.store.state import Environment, Episode
-from runner.events.live_items import EnvHealth, ModelHealth
+from runner.events.live_items import EnvHealth
 
 if TYPE_CHECKING:
     from runner.store.database import EpisodeRow
 
 MAX_ENVS: Final = 200
-MAX_MODELS: Final = 50
 
 
 class EnvironmentBook:
-    """Environments by name, those of the profile first and in its order; and the endpoints of models."""
+    """Environments by name, those of the profile first and in its order."""
 
     def __init__(self) -> None:
         """Start empty."""
         self.envs: dict[str, Environment] = {}
-        self.models: dict[str, tuple[str, str | None]] = {}
         self.rewards = Rewards(MAX_ENVS)
         self._stale: set[str] = set()
 
@@ -47,12 +45,6 @@ class EnvironmentBook:
         if (env := self.get(item.env)) is not None:
             env.status, env.cause, env.latency_s = item.status, optional(item.cause), item.latency_s
             env.transport, env.open = name(item.transport), None if item.open is None else count(item.open)
-
-    def take_model(self, item: ModelHealth) -> None:
-        """Whether a model endpoint answers."""
-        endpoint = name(item.endpoint)
-        if endpoint in self.models or len(self.models) < MAX_MODELS:
-            self.models[endpoint] = (item.status, optional(item.cause, MAX_CAUSE))
 
     def take_ended(self, episode: Episode) -> None:
         """An episode is over."""

@@ -70,7 +70,7 @@ class EpisodeBook:
         for field in ("batch_id", "env", "agent", "node", "profile"):
             setattr(episode, field, name(getattr(event, field)))
         episode.model, episode.task_index = optional(event.model), event.task_index
-        episode.tokens = event.tokens
+        episode.tokens, episode.cost = event.tokens, event.cost
         self._end(episode, event)
         return True
 

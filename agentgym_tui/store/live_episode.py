@@ -10,6 +10,7 @@ from typing import Final, Protocol, assert_never
 from agentgym_tui.store.bounds import MAX_COUNT, MAX_ERROR, count, finite, name, optional, size
 from agentgym_tui.store.state import Episode
 from agentgym_tui.store.steps import add_up, n_missing_steps, span_size, step_of, step_size
+from agentgym_tui.store.streaming import streamed
 from runner.events.live_items import (
     EpisodeEnded,
     EpisodeItem,
@@ -24,9 +25,6 @@ from runner.types import Span
 
 BASE_SIZE: Final = 1_000
 """Bytes an episode without steps takes, about."""
-
-MAX_STREAMING: Final = 64 * 1024
-"""Characters of a step's streamed text, the newest."""
 
 MAX_GAPS: Final = 10_000
 """Numbers of items per episode that may still come; of more than these only the count is kept."""
@@ -67,7 +65,6 @@ class Track:
     size: int = BASE_SIZE
     headed: bool = False
     filled: bool = False
-    streaming_step: int = 0
     awaited: set[int] = field(default_factory=set)
     n_lost: int = 0
 
@@ -120,7 +117,7 @@ def end(episode: Episode, told: Ending) -> None:
 
 def close(episode: Episode, outcome: str) -> None:
     """An episode does not run any more."""
-    episode.outcome, episode.streaming, episode.paused, episode.node_lost = outcome, "", False, False
+    episode.outcome, episode.streaming, episode.paused, episode.node_lost = outcome, None, False, False
 
 
 def _change(episode: Episode, track: Track, item: EpisodeItem) -> None:
@@ -128,7 +125,7 @@ def _change(episode: Episode, track: Track, item: EpisodeItem) -> None:
         case Timestep():
             _step(episode, track, item)
         case TokenText():
-            _stream(episode, track, item)
+            _stream(episode, item)
         case SpanClosed():
             _span(episode, track, item.span)
         case EpisodePaused() | EpisodeResumed():
@@ -146,8 +143,8 @@ def _change(episode: Episode, track: Track, item: EpisodeItem) -> None:
 
 def _step(episode: Episode, track: Track, item: Timestep) -> None:
     step = step_of(item)
-    if step.index >= track.streaming_step:
-        episode.streaming = ""
+    if episode.streaming is not None and step.index >= episode.streaming.step:
+        episode.streaming = None
     if item.reset_observation is not None and not episode.reset_observation:
         episode.reset_observation = item.reset_observation
         track.size += size(item.reset_observation)
@@ -162,14 +159,11 @@ def _step(episode: Episode, track: Track, item: Timestep) -> None:
         add_up(episode, step)
 
 
-def _stream(episode: Episode, track: Track, item: TokenText) -> None:
-    """Add to the text of the step that is not over."""
+def _stream(episode: Episode, item: TokenText) -> None:
+    """Add to the answer for the step that is not over."""
     played = episode.steps[-1].index if episode.steps else -1
-    if not episode.running or item.step <= played:
-        return
-    if item.restart or item.step != track.streaming_step:
-        track.streaming_step, episode.streaming = item.step, ""
-    episode.streaming = (episode.streaming + item.text)[-MAX_STREAMING:]
+    if episode.running and item.step > played:
+        episode.streaming = streamed(episode.streaming, item)
 
 
 def _span(episode: Episode, track: Track, span: Span) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.store.bounds import MAX_CAUSE, count, name, optional
+from agentgym_tui.store.bounds import MAX_CAUSE, count, name
 from agentgym_tui.store.state import NodeInfo
 from runner.events.live_items import Gpu, Host
 from runner.events.schema import FieldStatus
@@ -57,15 +57,14 @@ class NodeBook:
         """It said how it is."""
         node = self.get(health.node)
         node.heard_at, node.lost = self._now(), False
-        node.profile, node.version, node.status = name(health.profile), name(health.version), health.status
-        node.pid, node.data_dir, node.egress = count(health.pid), health.data_dir[:MAX_CAUSE], optional(health.egress)
+        node.profile, node.status, node.data_dir = name(health.profile), health.status, health.data_dir[:MAX_CAUSE]
         return node
 
     def said(self, event: FieldStatus) -> NodeInfo:
         """It started, stopped, or does something else; what an earlier process of it said does not count any more."""
         node = self.get(event.node)
         if event.boot >= node.boot:
-            node.status, node.profile, node.pid = event.status, name(event.config), count(event.pid)
+            node.status, node.profile = event.status, name(event.config)
         return node
 
     @property

@@ -10,13 +10,14 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.store.batches import BatchBook
-from agentgym_tui.store.bounds import name, names
+from agentgym_tui.store.bounds import finite, name, names
+from agentgym_tui.store.endpoints import EndpointBook, Fall
 from agentgym_tui.store.environments import EnvironmentBook
 from agentgym_tui.store.episode_book import EpisodeBook
 from agentgym_tui.store.nodes import NodeBook, set_load
 from agentgym_tui.store.notes import Note, Notes
 from agentgym_tui.store.rewards import RewardPoint
-from agentgym_tui.store.state import BatchRun, Environment, Episode, Link, NodeInfo
+from agentgym_tui.store.state import BatchRun, Endpoint, Environment, Episode, Link, NodeInfo
 from agentgym_tui.store.ulids import head_of, time_of
 from runner.events.live_items import (
     BatchProgress,
@@ -29,10 +30,13 @@ from runner.events.live_items import (
     LiveBatch,
     LiveItem,
     ModelHealth,
+    Timestep,
+    TokenText,
 )
 from runner.events.rows import DurableRow, ForeignRow, LiveRow
 from runner.events.schema import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus, ForeignEpisode
 from runner.events.seen import Notice, Received, Seen
+from runner.types import Tokens
 
 if TYPE_CHECKING:
     from runner.events.control import NodeHealth, NodeList
@@ -83,6 +87,7 @@ class RunStore:
         self._n_foreign = 0
         self._nodes = NodeBook(now, LOST_AFTER_S)
         self._envs = EnvironmentBook()
+        self._endpoints = EndpointBook()
         self._batches = BatchBook()
         self._episodes = EpisodeBook(max_episodes=max_episodes, max_bytes=max_bytes)
 
@@ -92,9 +97,19 @@ class RunStore:
         return self._notes.notes
 
     @property
-    def models(self) -> dict[str, tuple[str, str | None]]:
-        """Status and cause per endpoint."""
-        return self._envs.models
+    def models(self) -> dict[str, Endpoint]:
+        """Endpoints by name, in the order they are asked."""
+        return self._endpoints.endpoints
+
+    @property
+    def falls(self) -> deque[Fall]:
+        """From one endpoint to the next and back again, the newest last."""
+        return self._endpoints.falls
+
+    @property
+    def n_falls(self) -> int:
+        """How many of these there were so far."""
+        return self._endpoints.n_falls
 
     @property
     def nodes(self) -> dict[str, NodeInfo]:
@@ -138,6 +153,14 @@ class RunStore:
     def active_batch(self) -> BatchRun | None:
         """The newest batch that is played, or paused."""
         return self._batches.active()
+
+    def spent(self, batch: BatchRun) -> tuple[Tokens, float | None]:
+        """Tokens and cost of a batch so far: what its node has added up, and the steps of what runs."""
+        own = [each for each in self.episodes.values() if each.batch_id == batch.batch_id]
+        counted = [each for each in own if each.running or batch.tokens is None]
+        costs = [cost for cost in (batch.cost, *(each.cost for each in counted)) if cost is not None]
+        tokens = sum((each.tokens for each in counted), batch.tokens or Tokens())
+        return tokens, finite(sum(costs)) if costs else None
 
     def take(self, seen: Sequence[Seen]) -> None:
         """Take what came from the bus, in its order."""
@@ -235,11 +258,21 @@ class RunStore:
                 pass
             case _:
                 self.n_malformed += not self._episodes.take(item, node, boot)
+                self._inferred(item)
                 if isinstance(item, EpisodeStarted):
                     self._batches.started(item)
                 elif isinstance(item, EpisodePaused | EpisodeResumed) and item.episode_id in self.episodes:
                     batch_id = self.episodes[item.episode_id].batch_id
                     self._batches.paused(batch_id, self._episodes.running.values())
+
+    def _inferred(self, item: LiveItem) -> None:
+        """Which endpoint is asked, and which answers."""
+        if not isinstance(item, TokenText | Timestep) or (episode := self.episodes.get(item.episode_id)) is None:
+            return
+        if isinstance(item, TokenText):
+            self._endpoints.take_token(item, episode)
+        elif episode.steps and episode.steps[-1].index == item.index:
+            self._endpoints.take_step(episode.steps[-1], episode, item.at)
 
     def _health(self, item: EnvHealth | ModelHealth | Host, node: str) -> None:
         match item:
@@ -248,7 +281,7 @@ class RunStore:
             case Host():
                 set_load(self._nodes.get(node), item)
             case ModelHealth():
-                self._envs.take_model(item)
+                self._endpoints.take_health(item)
 
     def _durable(self, event: DurableEvent, seen: Received) -> None:
         match event:

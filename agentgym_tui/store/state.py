@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 
-from runner.types import Action, Span, Tokens
+import msgspec
+
+from runner.types import Action, Span, Tokens, passed_over
 
 Outcome: TypeAlias = str
 """``success``, ``failure``, ``truncated``, ``timeout``, ``cancelled``, ``error`` or ``interrupted``."""
@@ -39,13 +41,81 @@ class Step:
     warnings: Sequence[str] = ()
     left_out: int = 0
 
+    @property
+    def passed_over(self) -> list[str]:
+        """The endpoints that gave no answer before another one did."""
+        return passed_over(self.endpoint, self.warnings)
+
+
+class StreamedCall(msgspec.Struct, frozen=True):
+    """A tool call as far as it came; ``number`` is its place in the answer."""
+
+    number: int
+    tool: str = ""
+    arguments: str = ""
+
+
+class Streaming(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer for the step that is not over, as far as it came.
+
+    Attributes:
+        endpoint: who is asked; None where that is not known, or nobody is.
+        failures: of those who were asked before, or would have been, each with its name.
+        n: pieces the model has written, each about a token; ``n_first`` of them came first.
+        ttft_s: seconds until the first of them.
+        first_at: when it came, and the newest at ``newest_at``, by the sender's clock.
+    """
+
+    step: int = 0
+    text: str = ""
+    reasoning: str = ""
+    calls: tuple[StreamedCall, ...] = ()
+    endpoint: str | None = None
+    model: str | None = None
+    failures: tuple[str, ...] = ()
+    n: int = 0
+    n_first: int = 0
+    ttft_s: float | None = None
+    first_at: datetime | None = None
+    newest_at: datetime | None = None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """About how fast it comes; None as long as that cannot be said."""
+        if self.first_at is None or self.newest_at is None:
+            return None
+        passed_s = (self.newest_at - self.first_at).total_seconds()
+        return (self.n - self.n_first) / passed_s if passed_s > 0 and self.n > self.n_first else None
+
+
+@dataclass(slots=True)
+class Endpoint:
+    """A model endpoint; those of a node come in the order they are asked.
+
+    Attributes:
+        model: what it is asked for.
+        rest_s: seconds for which no agent asks it, as it failed when one did; told with its health.
+        failure: why it gave no answer when an agent wanted one the last time, None where it gave one.
+    """
+
+    status: str = "unknown"
+    cause: str | None = None
+    model: str | None = None
+    rest_s: float | None = None
+    failure: str | None = None
+
+    @property
+    def answers(self) -> bool:
+        """Whether an agent that asks it now gets an answer, as far as is known."""
+        return self.status in ("up", "slow", "embedded") and self.failure is None and self.rest_s is None
+
 
 @dataclass(slots=True)
 class Episode:
     """An episode that runs or ran; ``outcome`` None while it runs.
 
     Attributes:
-        streaming: text that a model has produced for the step that is not over.
+        streaming: what is known of the answer for the step that is not over, None before anybody is asked for it.
         n_missing: items of it that never got here; its file has them.
         node_lost: it ran when its node was last heard of.
     """
@@ -79,7 +149,7 @@ class Episode:
     reset_observation: list[dict[str, Any]] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
-    streaming: str = ""
+    streaming: Streaming | None = None
     n_missing: int = 0
     node_lost: bool = False
 
@@ -87,6 +157,12 @@ class Episode:
     def running(self) -> bool:
         """Whether it is being played, or paused."""
         return self.outcome is None
+
+    @property
+    def fallback(self) -> str | None:
+        """The endpoints that answered in the place of others."""
+        stood_in = (step.endpoint for step in self.steps if step.endpoint and step.passed_over)
+        return ", ".join(dict.fromkeys(stood_in)) or None
 
 
 @dataclass(slots=True)
@@ -124,6 +200,8 @@ class BatchRun:
     n_success: int = 0
     mean_reward: float | None = None
     eta_s: float | None = None
+    tokens: Tokens | None = None
+    cost: float | None = None
     ended_at: datetime | None = None
 
 
@@ -135,10 +213,7 @@ class NodeInfo:
     boot: str = ""
     profile: str = ""
     status: str = ""
-    version: str = ""
-    pid: int | None = None
     data_dir: str = ""
-    egress: str | None = None
     heard_at: float = 0.0
     lost: bool = False
     cpu: float | None = None

@@ -68,6 +68,8 @@ def sum_up(episode: Episode) -> None:
     episode.rounds = len(episode.steps)
     episode.reward = finite(sum(step.reward for step in episode.steps))
     episode.tokens = sum((step.tokens for step in episode.steps if step.tokens), Tokens())
+    costs = [step.cost for step in episode.steps if step.cost is not None]
+    episode.cost = finite(sum(costs)) if costs else None
 
 
 def add_up(episode: Episode, step: Step) -> None:
@@ -75,6 +77,8 @@ def add_up(episode: Episode, step: Step) -> None:
     episode.rounds = len(episode.steps)
     episode.reward = finite(episode.reward + step.reward)
     episode.tokens += step.tokens or Tokens()
+    if step.cost is not None:
+        episode.cost = finite(step.cost + (episode.cost or 0.0))
 
 
 def n_missing_steps(episode: Episode) -> int:

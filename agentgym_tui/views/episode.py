@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from agentgym_tui.clean import is_hostile, join, line, own
-from agentgym_tui.store.state import Episode, Step
+from agentgym_tui.clean import Safe, is_hostile, join, line, own
+from agentgym_tui.store.state import Episode, Step, Streaming
+from agentgym_tui.views.answers import FELL, tokens_text
 from agentgym_tui.views.message import (
     MAX_NAME,
     Block,
@@ -19,16 +20,13 @@ from agentgym_tui.views.message import (
     reasoning_blocks,
     split_thought,
 )
-from agentgym_tui.views.numbers import duration, quantity
+from agentgym_tui.views.numbers import cost, duration, pace
 from agentgym_tui.views.text import TextRows, json_text
 from agentgym_tui.views.trace import SpanRows
 from runner.events.live_items import LiveAction
 from runner.text import mask
 
 __all__ = ["Block", "Kind", "SpanRows", "TextRows", "blocks", "json_text"]
-
-_FASTEST = 1e9
-"""Tokens per second that are told at most."""
 
 
 def blocks(episode: Episode, step_index: int, *, full: bool = False) -> list[Block]:
@@ -58,7 +56,7 @@ def _find(episode: Episode, step_index: int) -> tuple[Step | None, Step | None]:
 def _not_played(episode: Episode, step_index: int, before: Step | None) -> list[Block]:
     """What the agent answers just now, where the step is the next one; else that it is missing."""
     following = episode.steps[-1].index + 1 if episode.steps else 0
-    if step_index != following or not (episode.streaming or step_index == 0):
+    if step_index != following or (episode.streaming is None and step_index > 0):
         return [note(f"step {step_index} is not here")]
     return _as_given(before.observation if before else episode.reset_observation)
 
@@ -115,12 +113,19 @@ def _answered(step: Step) -> Iterator[Block]:
     if step.ttft_s is not None:
         told.append(join([own("first token "), duration(step.ttft_s)]))
     if step.tokens_per_s is not None:
-        told.append(own(f"{quantity(round(min(max(step.tokens_per_s, 0.0), _FASTEST)))} tokens/s"))
+        told.append(own(f"{pace(step.tokens_per_s)} tokens/s"))
     if step.cost is not None:
-        told.append(own(f"cost {step.cost:.4g}"))
+        told.append(own(f"cost {cost(step.cost)}"))
     if told:
+        took = [tokens_text(step.tokens)] if step.tokens is not None else []
         raw = " ".join(named)
-        yield Block("note", own("answered by" if named else "took"), [join(told, " · ")], is_hostile(raw), raw)
+        title = _answered_title(step) if named else own("took")
+        yield Block("note", title, [join(told, " · "), *took], is_hostile(raw), raw)
+
+
+def _answered_title(step: Step) -> Safe:
+    failed = line(mask(", ".join(step.passed_over)), MAX_NAME)
+    return join([FELL, own(" answered in the place of "), failed, own(" by")]) if failed else own("answered by")
 
 
 def _action_title(step: Step) -> str:
@@ -139,13 +144,30 @@ def _replied(step: Step) -> list[Block]:
 
 def _end(episode: Episode) -> Iterator[Block]:
     """What comes after the last step."""
-    if episode.streaming:
-        yield block("streaming", own("streaming …"), episode.streaming)
+    if episode.streaming is not None:
+        yield from _coming(episode.streaming)
     if episode.error_type or episode.error_message:
         texts = [episode.error_message or "", episode.error_traceback or ""]
         name = episode.error_type or "error"
         title = join([own("✗ "), line(name, MAX_NAME)])
         yield block("error", title, mask("\n\n".join(text for text in texts if text)), named=name)
+
+
+def _coming(answer: Streaming) -> Iterator[Block]:
+    """What there is so far of the answer for the next step."""
+    if answer.failures:
+        yield block("warning", join([FELL, own(" no answer from")]), mask("\n".join(answer.failures)))
+    thought, text = split_thought(answer.text)
+    for thinking in filter(None, (answer.reasoning, thought)):
+        yield block("thought", own("thought · streaming …"), thinking)
+    if text:
+        yield block("streaming", own("streaming …"), text)
+    for call in answer.calls:
+        title = join([own("tool call "), line(call.tool, MAX_NAME), own(" · streaming …")])
+        yield block("tool", title, call.arguments, named=call.tool)
+    if answer.endpoint is not None and not (answer.text or answer.reasoning or answer.calls):
+        named = " · ".join(mask(name) for name in (answer.endpoint, answer.model) if name)
+        yield Block("note", own("asking …"), [line(named, 2 * MAX_NAME)], is_hostile(named), named)
 
 
 def _as_given(observation: Sequence[object]) -> list[Block]:

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
-from agentgym_tui.clean import Safe, line, own
+from agentgym_tui.clean import Safe, join, line, own
 from agentgym_tui.sessions.session import Unusable
 from agentgym_tui.store.state import Episode
 from agentgym_tui.store.steps import aware
+from agentgym_tui.views.answers import FELL
 from agentgym_tui.views.cells import BADGE, Cell, Column, Line, Tone
 from agentgym_tui.views.episode_list import Entry, EpisodeList, Listed, exact, hostile_fields, key_of
-from agentgym_tui.views.numbers import UNKNOWN, counted, duration, quantity, reward
+from agentgym_tui.views.numbers import UNKNOWN, cost, counted, duration, quantity, reward
 from agentgym_tui.views.segments import flagged, joined, told
 from agentgym_tui.views.status import outcome_cell
 from agentgym_tui.views.widths import cut, wrapped
@@ -157,7 +158,8 @@ def _unusable(file: Unusable) -> Sequence[Cell]:
 
 def _player(episode: Listed) -> Safe:
     agent = line(episode.agent, 60) or UNKNOWN
-    return own(f"{agent} {line(episode.model, 80)}") if episode.model else agent
+    player = own(f"{agent} {line(episode.model, 80)}") if episode.model else agent
+    return join([player, own(" "), FELL, own(" "), told(episode.fallback, 40)]) if episode.fallback else player
 
 
 def _tone(episode: Listed) -> Tone:
@@ -180,8 +182,12 @@ def _numbers(episode: Listed) -> Iterator[Line]:
 def _played_by(episode: Listed) -> Iterator[Line]:
     yield [Cell(own("agent "), "dim"), Cell(line(episode.agent, 60) or UNKNOWN)]
     yield [Cell(own("model "), "dim"), Cell(line(episode.model or UNKNOWN, 80))]
+    if episode.fallback:
+        yield [Cell(join([FELL, own(" answered by "), told(episode.fallback, 60)]), "warn")]
     if tokens := _tokens(episode):
         yield [Cell(own("tokens "), "dim"), Cell(quantity(tokens))]
+    if episode.cost is not None:
+        yield [Cell(own("cost "), "dim"), Cell(cost(episode.cost))]
     for name, value in (("data", episode.data_label), ("over", episode.transport), ("node", episode.node)):
         if value:
             yield [Cell(own(f"{name} "), "dim"), Cell(line(value, 64))]

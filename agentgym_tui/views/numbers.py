@@ -36,6 +36,18 @@ def reward(value: float | None) -> Safe:
     return own(f"{round(value, 3) + 0.0:.3f}".rstrip("0").rstrip("."))
 
 
+def pace(value: float | None) -> Safe:
+    """Things per second, such as ``0.4``, ``42`` and ``1.2k``."""
+    if value is None or not math.isfinite(value) or value < 0:
+        return UNKNOWN
+    return own(f"{value:.1f}") if value < 9.95 else quantity(round(value))
+
+
+def cost(value: float) -> Safe:
+    """In the profile's currency, such as ``0.0123``."""
+    return own(f"{value:.3g}") if math.isfinite(value) else UNKNOWN
+
+
 def quantity(number: int | None) -> Safe:
     """Such as ``950``, ``12k`` and ``3.4M``."""
     if number is None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.clean import Safe, join, line, own
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import BatchRun, Episode, LinkStatus, NodeInfo
 from agentgym_tui.views import plot
+from agentgym_tui.views.answers import FELL, answered_by, endpoint_state
 from agentgym_tui.views.cells import Cell, Line, Tone
-from agentgym_tui.views.numbers import UNKNOWN, duration, percent, quantity, reward
+from agentgym_tui.views.numbers import UNKNOWN, cost, duration, percent, quantity, reward
 from agentgym_tui.views.segments import BETWEEN, joined, told
 from agentgym_tui.views.widths import cells, cut, cut_start, line_width, wrapped
+from runner.types import Tokens
 
 if TYPE_CHECKING:
     from runner.store.database import EpisodeRow
@@ -46,6 +48,8 @@ LINKS: Final[dict[LinkStatus, tuple[Safe, Tone]]] = {
 
 _NO_NEWS: Final = Cell(own("no news of models and machine yet"), "dim")
 _LEAST_TITLE: Final = 20
+_FEW: Final = 3
+"""Endpoints that are told of at most."""
 _REST: Final = 60
 """Columns of the status' one line that models and machine get at least."""
 
@@ -83,12 +87,14 @@ def running_line(store: RunStore, episode: Episode | None, width: int) -> Line:
         [
             [Cell(cut(line(episode.env or "?", 60), room), "head"), Cell(own(f" task {quantity(episode.task_index)}"))],
             [Cell(cut(outcome.text, room), outcome.tone)],
+            answered_by(episode),
             [Cell(own(f"round {quantity(episode.rounds)}"))],
             [Cell(own(f"reward {reward(episode.reward)}"))],
             [Cell(line(_player(episode.agent, episode.model), 80))],
             [Cell(own(f"{quantity(episode.n_missing)} items missing"), "warn")] if episode.n_missing else [],
             [_several(store)] if len(store.running()) > 1 else [],
             [Cell(_played(episode), "dim")],
+            [Cell(own(f"cost {cost(episode.cost)}"))] if episode.cost is not None else [],
             [Cell(own("compat rules"), "warn")] if episode.mode == "compat" else [],
             [Cell(line(episode.data_label, 40), "dim")] if episode.data_label else [],
         ],
@@ -96,8 +102,10 @@ def running_line(store: RunStore, episode: Episode | None, width: int) -> Line:
     )
 
 
-def progress_line(batch: BatchRun | None, width: int, *, lost: bool = False) -> Line:
-    """How far a batch is, ``lost`` when its node is; an empty line when none is played."""
+def progress_line(
+    batch: BatchRun | None, width: int, *, lost: bool = False, spent: tuple[Tokens, float | None] | None = None
+) -> Line:
+    """How far a batch is, ``lost`` when its node is, and what it has ``spent``; an empty line when none is played."""
     if batch is None:
         return []
     done, planned = batch.n_done, batch.n_planned
@@ -110,6 +118,8 @@ def progress_line(batch: BatchRun | None, width: int, *, lost: bool = False) -> 
             [NODE_LOST] if lost else [Cell(_left(batch))],
             [Cell(own(f"success {quantity(batch.n_success)} of {quantity(done)}"))] if done else [],
             [Cell(own(f"mean reward {reward(batch.mean_reward)}"))] if batch.mean_reward is not None else [],
+            [Cell(own(f"{quantity(spent[0].total)} tokens"))] if spent and spent[0].total else [],
+            [Cell(own(f"cost {cost(spent[1])}"))] if spent and spent[1] is not None else [],
             [Cell(line(_player(batch.agent, batch.model), 80))] if batch.agent else [],
         ],
         width,
@@ -172,11 +182,22 @@ def _machine_of(store: RunStore) -> list[Line]:
 def _models(store: RunStore) -> Line:
     if not store.models:
         return [Cell(own("model not checked"), "dim")] if store.nodes else []
-    unwell = [(endpoint, status) for endpoint, (status, _) in store.models.items() if status not in ("up", "embedded")]
-    if not unwell:
-        return [Cell(join([own("model "), told(next(iter(store.models)), 60), own(" up")]), "good")]
-    endpoint, status = unwell[0]
-    return [Cell(join([own("model "), told(endpoint, 60), line(f" {status}", 20)]), "warn")]
+    answering = [known for known, endpoint in store.models.items() if endpoint.answers]
+    others = [known for known in store.models if known not in answering]
+    if not answering:
+        return [Cell(join([own("✗ model "), _states(store, others)]), "bad")]
+    in_use, first = answering[0], next(iter(store.models))
+    if in_use != first:
+        shown = [FELL, own(" model "), _states(store, [in_use]), own(", "), _states(store, others)]
+        return [Cell(join(shown), "warn")]
+    told_of = Cell(join([own("model "), _states(store, [in_use])]), "good")
+    return [told_of, Cell(join([own(" ("), _states(store, others), own(")")]), "dim")] if others else [told_of]
+
+
+def _states(store: RunStore, known: Sequence[str]) -> Safe:
+    """Some endpoints, each with how it is."""
+    shown = [join([told(each, 40), own(" "), endpoint_state(store.models[each])]) for each in known[:_FEW]]
+    return join([*shown, *[own("…")] * (len(known) > _FEW)], ", ")
 
 
 def _machine(node: NodeInfo | None) -> Iterator[Line]:

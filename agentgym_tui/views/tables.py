@@ -8,7 +8,8 @@ from typing import Final
 
 from agentgym_tui.clean import Safe, join, line, own
 from agentgym_tui.store.run_store import RunStore
-from agentgym_tui.store.state import Environment, Episode, Step
+from agentgym_tui.store.state import Environment, Episode, Step, Streaming
+from agentgym_tui.views.answers import FELL
 from agentgym_tui.views.cells import Cell, Column, Line, Tone
 from agentgym_tui.views.numbers import UNKNOWN, duration, quantity, reward, share
 from agentgym_tui.views.segments import flagged, hostile, told
@@ -116,12 +117,12 @@ class StepRows:
         if self._rows and not episode.running and episode.rounds > following:
             self._rows.append((following, episode.rounds))
             following = episode.rounds
-        self._streaming = episode.streaming if episode.running else ""
+        self._streaming = episode.streaming if episode.running else None
         self._following = following
 
     def __len__(self) -> int:
         """Steps, gaps, and the step that is being played."""
-        return len(self._rows) + bool(self._streaming)
+        return len(self._rows) + (self._streaming is not None)
 
     def key(self, index: int) -> str:
         """The step's number; another kind of text for a gap."""
@@ -142,10 +143,7 @@ class StepRows:
             case (first, after):
                 return _only(own(f"{first}…"), own(f"{quantity(after - first)} rounds did not get here"), "warn")
             case _:
-                newest = self._streaming[-2 * width :].strip().replace("\n", " ")
-                room = max(width - _NUMBER, 0)
-                text = cut_start(line(f"… {newest}", 1_000), room)
-                return _only(own(str(self._following)), flagged(text, hostile([newest])), "accent")
+                return _only(own(str(self._following)), _coming(self._streaming or Streaming(), width), "accent")
 
 
 def action_text(action: Action) -> str:
@@ -192,6 +190,7 @@ def _success(env: Environment) -> Cell:
 
 def _step(step: Step, hostile: str | None) -> Sequence[Cell]:
     text = flagged(line(action_text(step.action)) or own("(nothing)"), hostile)
+    text = join([FELL, own(" "), text]) if step.passed_over else text
     action = Cell(text) if step.valid else Cell(join([own("✗ invalid: "), text]), "bad")
     tokens = own(f"{quantity(step.tokens.prompt)}+{quantity(step.tokens.completion)}") if step.tokens else UNKNOWN
     return [
@@ -203,6 +202,18 @@ def _step(step: Step, hostile: str | None) -> Sequence[Cell]:
         Cell(duration(step.env_s)),
         Cell(tokens, "dim"),
     ]
+
+
+def _coming(answer: Streaming, width: int) -> Safe:
+    """The newest of an answer that comes; before there is any, who is asked for it."""
+    call = answer.calls[-1] if answer.calls else None
+    newest = answer.text or answer.reasoning if call is None else f"{call.tool} {call.arguments}"
+    newest = newest[-2 * width :].strip().replace("\n", " ")
+    if not newest:
+        newest = f"asking {answer.endpoint}" if answer.endpoint else ""
+    thinks = own("thinks: " if answer.reasoning and not answer.text and call is None else "")
+    text = join([*[FELL, own(" ")] * bool(answer.failures), own("… "), thinks, line(newest, 1_000)])
+    return flagged(cut_start(text, max(width - _NUMBER, 0)), hostile([newest]))
 
 
 def _sign(value: float) -> Tone:

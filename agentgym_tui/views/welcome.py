@@ -84,14 +84,20 @@ def _link(store: RunStore, read_only: str) -> Iterator[Missing]:
 def _lacking(store: RunStore, read_only: str) -> Iterator[Missing]:
     """Models first: there are few."""
     oracle = (own(""), own("")) if read_only else (own("R"), own("agent oracle plays without a model"))
-    models = [(endpoint, cause) for endpoint, (status, cause) in store.models.items() if status in ("down", "wrong")]
-    for endpoint, cause in models[:MAX_MODELS]:
-        yield Missing(join([own("model "), told(endpoint, 60), _because(cause)]), *oracle)
+    for known, endpoint in [*store.models.items()][: _n_lacking(store)]:
+        if not endpoint.answers:
+            yield Missing(join([own("model "), told(known, 60), _because(endpoint.cause or endpoint.failure)]), *oracle)
     if store.nodes and not store.models and not read_only:
         yield Missing(own("no model is checked"), *oracle)
     for env in [env for env in store.envs.values() if env.status in ("down", "wrong")][:MAX_ENVS]:
         what = join([line(env.name, 40), _because(env.cause or env.status)])
         yield Missing(what, own("agentgym-runner --list-envs"))
+
+
+def _n_lacking(store: RunStore) -> int:
+    """How many endpoints are missed where they do not answer: those that are asked before the first one that does."""
+    first = next((n for n, endpoint in enumerate(store.models.values()) if endpoint.answers), MAX_MODELS)
+    return min(first, MAX_MODELS)
 
 
 def _because(cause: str | None) -> Safe:

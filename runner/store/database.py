@@ -21,6 +21,7 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         model_s: seconds that models took for their answers, None when none answered.
         error_type: the kind of its error.
+        fallback: the model endpoints that answered in the place of others.
     """
 
     episode_id: str
@@ -51,11 +52,12 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True):
     cost: float | None
     model_s: float | None = None
     error_type: str | None
+    fallback: str | None = None
 
 
 COLUMNS = ", ".join(EpisodeRow.__struct_fields__)
 
-_VERSION = 2
+_VERSION = 3
 
 SCHEMA = Schema(
     version=_VERSION,
@@ -85,6 +87,7 @@ def episode_row(record: EpisodeRecord) -> EpisodeRow:
         tokens_reasoning=record.tokens.reasoning,
         tokens_cached=record.tokens.cached,
         model_s=record.model_s,
+        fallback=record.fallback,
         error_type=record.error.type if record.error else None,
     )
 

@@ -24,6 +24,7 @@ from runner.types import (
     Tokens,
     ToolSchema,
     Trajectory,
+    passed_over,
 )
 
 SCHEMA = 1
@@ -91,6 +92,13 @@ class EpisodeRecord(EpisodeHeader, kw_only=True):
         """Seconds that models took for their answers, None when none answered."""
         answered = [step.model_s for step in self.timesteps if step.endpoint is not None]
         return finite(sum(answered)) if answered else None
+
+
+    @property
+    def fallback(self) -> str | None:
+        """The endpoints that answered in the place of others, None where each round had its first answer."""
+        stood_in = [step.endpoint for step in self.timesteps if passed_over(step.endpoint, step.warnings)]
+        return ", ".join(dict.fromkeys(filter(None, stood_in))) or None
 
 
 class _Version(msgspec.Struct):

@@ -22,6 +22,7 @@ from runner.types.data import (
     ToolSchema,
     Trajectory,
     Usage,
+    passed_over,
 )
 from runner.types.items import (
     BatchProgress,
@@ -104,4 +105,5 @@ __all__ = [
     "Trajectory",
     "Usage",
     "detached",
+    "passed_over",
 ]

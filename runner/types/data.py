@@ -6,6 +6,7 @@ Shapes follow the OpenAI chat format where one exists; times are in seconds unle
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
 
 import msgspec
@@ -85,7 +86,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         ttft_s: seconds from the request to the first token, None where the reply was not streamed.
         tokens_per_s: of the completion, after the first token where that is known; None without a count of them.
         cost: in the profile's currency, None without a price.
-        warnings: what went otherwise than configured, such as an endpoint that was passed over.
+        warnings: what went otherwise than configured, such as an endpoint that was passed over: ``name: why``.
     """
 
     endpoint: str
@@ -95,6 +96,12 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Tokens | None = None
     cost: float | None = None
     warnings: tuple[str, ...] = ()
+
+
+def passed_over(endpoint: str | None, warnings: Iterable[str]) -> list[str]:
+    """The endpoints that gave no answer before ``endpoint`` did, by the warnings of its answer."""
+    told = [warning.partition(": ") for warning in warnings if endpoint]
+    return [name for name, mark, _ in told if mark and name != endpoint]
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):

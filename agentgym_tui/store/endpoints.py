@@ -1,0 +1,108 @@
+"""Endpoints of models: how they are, who answers, and when another one had to."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+from agentgym_tui.store.bounds import MAX_CAUSE, name, optional
+from agentgym_tui.store.state import Endpoint, Episode, Step
+from agentgym_tui.store.steps import aware
+from runner.events.live_items import ModelHealth, TokenText
+
+MAX_ENDPOINTS: Final = 50
+MAX_FALLS: Final = 50
+SAME_AGAIN: Final = timedelta(seconds=60)
+"""How long the same is not told again: each step says it anyway."""
+
+
+class Fall(NamedTuple):
+    """Another endpoint is asked than the one that comes first; hostile text, all of it.
+
+    Attributes:
+        failed: who gave no answer, and ``why`` the first of them did not; none where all is as configured again.
+        endpoint: who is asked instead.
+    """
+
+    env: str
+    failed: tuple[str, ...]
+    why: str
+    endpoint: str
+    at: datetime
+
+
+class EndpointBook:
+    """Endpoints by name, in the order they are asked.
+
+    Attributes:
+        falls: from one endpoint to the next and back again, the newest last.
+        n_falls: how many there were so far.
+    """
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.endpoints: dict[str, Endpoint] = {}
+        self.falls: deque[Fall] = deque(maxlen=MAX_FALLS)
+        self.n_falls = 0
+        self._told: dict[tuple[tuple[str, ...], str], datetime] = {}
+
+    def take_health(self, item: ModelHealth) -> None:
+        """Whether it answers."""
+        if (endpoint := self._get(item.endpoint)) is not None:
+            endpoint.status, endpoint.cause = item.status, optional(item.cause, MAX_CAUSE)
+            endpoint.model, endpoint.rest_s = optional(item.model), item.rest_s
+            if item.rest_s is None:
+                endpoint.failure = None
+
+    def take_token(self, item: TokenText, episode: Episode) -> None:
+        """Who is asked in an episode, who failed, and who answers."""
+        if item.failure is not None:
+            who, _, why = item.failure.partition(": ")
+            if (endpoint := self._get(who)) is not None:
+                endpoint.failure = why[:MAX_CAUSE]
+        answer = episode.streaming
+        if answer is None or answer.step != item.step:
+            return
+        if item.endpoint is not None and answer.failures:
+            self._fell(episode.env, answer.failures, item.endpoint, item.at)
+        if item.text and answer.endpoint is not None:
+            self._answered(answer.endpoint)
+
+    def take_step(self, step: Step, episode: Episode, at: datetime) -> None:
+        """Who has answered."""
+        if step.endpoint is None:
+            return
+        self._answered(step.endpoint)
+        if step.passed_over:
+            self._fell(episode.env, step.warnings, step.endpoint, at)
+        elif self.falls and self.falls[-1].failed:
+            self._note(Fall(episode.env, (), "", step.endpoint, aware(at)))
+
+    def _answered(self, endpoint: str) -> None:
+        if (known := self._get(endpoint)) is not None:
+            known.failure = known.rest_s = None
+            known.status = "up" if known.status == "unknown" else known.status
+
+    def _fell(self, env: str, failures: Sequence[str], endpoint: str, at: datetime) -> None:
+        told = [failure.partition(": ") for failure in failures]
+        failed = {name(who): why[:MAX_CAUSE] for who, mark, why in told if mark and who != endpoint}
+        if failed:
+            self._note(Fall(env, tuple(failed), next(iter(failed.values())), name(endpoint), aware(at)))
+
+    def _note(self, fall: Fall) -> None:
+        known = fall.failed, fall.endpoint
+        if known in self._told and abs(fall.at - self._told[known]) < SAME_AGAIN:
+            return
+        if len(self._told) >= MAX_FALLS:
+            self._told.clear()
+        self._told[known] = fall.at
+        self.falls.append(fall)
+        self.n_falls += 1
+
+    def _get(self, endpoint: str) -> Endpoint | None:
+        known = name(endpoint)
+        if known not in self.endpoints and known and len(self.endpoints) < MAX_ENDPOINTS:
+            self.endpoints[known] = Endpoint()
+        return self.endpoints.get(known)

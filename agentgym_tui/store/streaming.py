@@ -1,0 +1,63 @@
+"""An answer while it comes, put together from live items."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from agentgym_tui.store.bounds import MAX_CAUSE, count, name, optional
+from agentgym_tui.store.state import StreamedCall, Streaming
+from agentgym_tui.store.steps import aware
+from runner.events.live_items import TokenText
+
+MAX_STREAMING: Final = 64 * 1024
+"""Characters of a step's streamed text that are kept, and of its thoughts: the newest."""
+
+MAX_ARGUMENTS: Final = 8 * 1024
+"""The same of the arguments of each tool call."""
+
+MAX_CALLS: Final = 16
+MAX_FAILURES: Final = 20
+_PER_TOKEN: Final = 4
+"""Characters of a token, about, where nobody counts them."""
+
+
+def streamed(before: Streaming | None, item: TokenText) -> Streaming:
+    """The answer with what an item tells of it; one for another step begins anew."""
+    if before is None or before.step != item.step:
+        before = Streaming(step=item.step)
+    if item.restart:
+        before = Streaming(step=item.step, failures=before.failures)
+    if item.failure is not None:
+        known = [*before.failures, item.failure[:MAX_CAUSE]]
+        before = replace(before, failures=tuple(known[-MAX_FAILURES:]), endpoint=None, model=None)
+    if item.endpoint is not None:
+        before = replace(before, endpoint=name(item.endpoint), model=optional(item.model))
+    return _timed(_longer(before, item), item) if item.text or item.tool else before
+
+
+def _longer(before: Streaming, item: TokenText) -> Streaming:
+    match item.part:
+        case "text":
+            return replace(before, text=(before.text + item.text)[-MAX_STREAMING:])
+        case "reasoning":
+            return replace(before, reasoning=(before.reasoning + item.text)[-MAX_STREAMING:])
+        case "call":
+            return replace(before, calls=_called(before.calls, item))
+
+
+def _called(before: tuple[StreamedCall, ...], item: TokenText) -> tuple[StreamedCall, ...]:
+    calls = {call.number: call for call in before}
+    known = calls.get(item.call, StreamedCall(item.call))
+    if item.call in calls or len(calls) < MAX_CALLS:
+        arguments = (known.arguments + item.text)[-MAX_ARGUMENTS:]
+        calls[item.call] = replace(known, tool=known.tool or name(item.tool), arguments=arguments)
+    return tuple(calls.values())
+
+
+def _timed(answer: Streaming, item: TokenText) -> Streaming:
+    at, n = aware(item.at), count(item.n) or 1 + len(item.text) // _PER_TOKEN
+    if answer.first_at is None:
+        return replace(answer, n=n, n_first=n, ttft_s=item.ttft_s, first_at=at, newest_at=at)
+    return replace(answer, n=count(answer.n + n), newest_at=at)
