@@ -46,17 +46,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     if reason is not None:
         sys.stderr.write(f"agentgym-tui: {reason}\n")
         return 2
-    return _show(_session(given))
+    return _show(given)
 
 
-def _show(session: Session) -> int:
+def _show(given: argparse.Namespace) -> int:
     from agentgym_tui.app import Console
     from agentgym_tui.kept import read_kept, state_path, write_kept
     from agentgym_tui.settings import config_path, read_settings
     from agentgym_tui.terminal import run
 
     path = state_path(os.environ)
-    console = Console(session, read_settings(config_path(os.environ)), read_kept(path))
+    settings = read_settings(config_path(os.environ))
+    session = _session(given, settings.keys.key("node.start"))
+    console = Console(session, settings, read_kept(path))
     code = run(console, session)
     if code != 1:
         with contextlib.suppress(OSError):  # a home that cannot be written to is no reason to complain at each end
@@ -107,7 +109,7 @@ def _wanted(given: argparse.Namespace) -> Wanted:
     return Wanted(*(getattr(given, name, None) for name in ("config", "data_dir", "node")))
 
 
-def _session(given: argparse.Namespace) -> Session:
+def _session(given: argparse.Namespace, start_key: str) -> Session:
     from agentgym_tui.sessions.sources import BusSession, FilesSession, NodeSession
 
     match given.command:
@@ -115,7 +117,7 @@ def _session(given: argparse.Namespace) -> Session:
             return FilesSession(given.paths)
         case "watch":
             return BusSession(_wanted(given), url=given.nats, since=given.since)
-    return NodeSession(_wanted(given))
+    return NodeSession(_wanted(given), start_key)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -146,6 +146,10 @@ class Keys:
         """The same as people read them."""
         return shown_keys(self.of(command))
 
+    def key(self, command_id: str) -> str:
+        """The first of them, for a text that names it."""
+        return next(self.shown(command)[0] for command in COMMANDS if command.id == command_id)
+
 
 @runtime_checkable
 class Keyed(Protocol):

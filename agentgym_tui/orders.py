@@ -126,10 +126,10 @@ class Orders:
         player = self.player()
         return StartArgs(batch_id=self.new_id(), envs=list(envs), agent=player.agent, model=player.model)
 
-    def again(self) -> StartArgs:
-        """What was started last, as a new run."""
+    def again(self, keys: Sequence[str]) -> StartArgs:
+        """What was started last, as a new run; ``keys`` are those that start one."""
         if self.last is None:
-            raise ControlFailed("nothing was started from here yet", "press r, R or b")
+            raise ControlFailed("nothing was started from here yet", f"press {' or '.join(keys)}")
         return msgspec.structs.replace(self.last, batch_id=self.new_id())
 
     async def start(self, args: StartArgs) -> None:

@@ -13,8 +13,10 @@ from textual.widgets import ContentSwitcher
 
 from agentgym_tui.clean import own
 from agentgym_tui.loading import Loaded
-from agentgym_tui.views.cells import Cell
+from agentgym_tui.views.answers import answer_parts
+from agentgym_tui.views.cells import Cell, Line
 from agentgym_tui.views.episode import Block, blocks, json_text
+from agentgym_tui.views.segments import joined
 from agentgym_tui.views.shown import failure_blocks, no_file, spans_text, transcript_text
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.tabs import Tab, TabLine
@@ -28,6 +30,10 @@ TABS: Final = (
     Tab("trace", own("Trace"), own("w")),
     Tab("json", own("JSON"), own("J")),
 )
+
+
+_NOTE: Final = 120
+"""Columns of what stands right of the names of the views."""
 
 
 class EpisodeViews(Vertical):
@@ -118,13 +124,14 @@ class EpisodeViews(Vertical):
         loaded = self._loaded
         return loaded is not None and bool(loaded.episode.steps or not loaded.lacking)
 
-    def _note(self) -> list[Cell]:
-        """Which step it is, and what Enter does where there is more of it."""
+    def _note(self) -> Line:
+        """Which step it is, what Enter does where there is more of it, and who answered how fast."""
         if not self._has_steps or self.tab != "transcript":
             return []
         has_more = any(shown.kind == "earlier" for shown in self._blocks)
         more = "fewer" if self._full else "all" if has_more else ""
-        return [Cell(own(f"step {self._step}" + f" · enter: {more} messages" * bool(more)), "dim")]
+        step = [Cell(own(f"step {self._step}" + f" · enter: {more} messages" * bool(more)), "dim")]
+        return joined([step, *(answer_parts(self._loaded.episode, self._step) if self._loaded else ())], _NOTE)
 
     def _fill(self) -> None:
         """Make what is shown now."""

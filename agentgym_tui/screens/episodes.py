@@ -13,7 +13,7 @@ from textual.widgets import Input
 
 from agentgym_tui.clean import Safe, own
 from agentgym_tui.kept import Kept
-from agentgym_tui.keymap import bindings
+from agentgym_tui.keymap import bindings, keys_of
 from agentgym_tui.reach import hidden
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.filter import FilterInput
@@ -213,7 +213,7 @@ class Episodes(Whole[None]):
         return [list_line(self._list, state, width), [Cell(self._failure, "bad")]]
 
     def _nothing(self, width: int) -> list[Line]:
-        return [] if self._is_reading else no_rows(self._list, self._session.read_only, width)
+        return [] if self._is_reading else no_rows(self._list, keys_of(self.app).key, self._session.read_only, width)
 
     @property
     def _is_reading(self) -> bool:

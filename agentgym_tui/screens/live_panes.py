@@ -12,6 +12,7 @@ from textual.message import Message
 
 from agentgym_tui.clean import own
 from agentgym_tui.kept import Kept
+from agentgym_tui.keymap import keys_of
 from agentgym_tui.resizing import Panes
 from agentgym_tui.sizes import LIVE_NARROW, LIVE_NARROW_TRACE, LIVE_WIDE, Levers
 from agentgym_tui.store.run_store import RunStore
@@ -202,7 +203,7 @@ class LivePanes(Sides):
         self._welcome.make(self._welcome_lines)
 
     def _welcome_lines(self, width: int) -> list[Line]:
-        return welcome_lines(self._store, width, self._read_only)
+        return welcome_lines(self._store, width, keys_of(self.app).key, self._read_only)
 
     def _draw_environments(self) -> None:
         store, selected, sorting = self._store, self._selected, self.environments.sorting

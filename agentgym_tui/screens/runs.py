@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from textual.binding import BindingType
 
 from agentgym_tui.clean import Safe, join, line, message, own
-from agentgym_tui.keymap import bindings
+from agentgym_tui.keymap import bindings, keys_of
 from agentgym_tui.orders import Orders, refusal_text, targets, waiting
 from agentgym_tui.screens.leaving import Whole
 from agentgym_tui.sessions.session import ControlFailed, Session
@@ -18,6 +18,9 @@ from agentgym_tui.telling import tell
 from agentgym_tui.views.numbers import quantity
 from agentgym_tui.working import begin
 from runner.events.control import StartArgs
+
+STARTS: Final = ("run.selected", "run.form", "run.battery")
+"""Commands that start something."""
 
 
 class RunScreen(Whole[None]):
@@ -80,7 +83,9 @@ class RunScreen(Whole[None]):
         if self._refused():
             return
         try:
-            self._chosen(self.orders.again())
+            self._chosen(
+                self.orders.again([keys_of(self.app).key(id) for id in ("run.selected", "run.form", "run.battery")])
+            )
         except ControlFailed as exc:
             self.tell(refusal_text(exc), failed=True)
 

@@ -23,7 +23,6 @@ from runner.events.control import (
     Op,
     Reply,
     Request,
-    ShutdownArgs,
     StartArgs,
     TargetArgs,
 )
@@ -52,6 +51,7 @@ class NodeControl:
         node: its name; asked at each request, given the id of the episode that the request is about, else "".
         refusal: why nothing may be commanded; "" when it may.
         on_order: called when the node obeyed.
+        start_key: what a person presses to have the node started.
     """
 
     def __init__(
@@ -61,12 +61,14 @@ class NodeControl:
         *,
         refusal: str = "",
         on_order: Callable[[], object] = lambda: None,
+        start_key: str = "N",
     ) -> None:
         """Nothing is asked yet."""
         self._connection = connection
         self._node = node
         self._refusal = refusal
         self._on_order = on_order
+        self._start_key = start_key
 
     async def start(self, args: StartArgs) -> list[BatchState]:
         """Play batches."""
@@ -75,10 +77,6 @@ class NodeControl:
     async def order(self, order: Order, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
         """Command a batch or an episode."""
         await self._order(order, TargetArgs(batch_id=batch_id, episode_id=episode_id), NoArgs)
-
-    async def shutdown(self, *, drain: bool) -> None:
-        """Stop the node."""
-        await self._order("shutdown", ShutdownArgs(drain=drain), NoArgs)
 
     async def listed(self) -> NodeList:
         """Batches, and what may be started."""
@@ -122,7 +120,7 @@ class NodeControl:
         if connection is None or not connection.connected:
             raise ControlFailed(
                 f"{op}: there is no connection to the node",
-                "wait for it" + ", or press N to start the node" * (not self._refusal),
+                "wait for it" + f", or press {self._start_key} to start the node" * (not self._refusal),
             )
         node = self._node(args.episode_id or "" if isinstance(args, EpisodeArgs | TargetArgs) else "")
         if _NAME.fullmatch(node) is None:  # it may come from the bus, and becomes part of a subject
@@ -151,7 +149,7 @@ class NodeControl:
         if payload is None:
             raise ControlFailed(
                 f"{request.op}: nobody answers as {node}",
-                "its node is gone" + "; press N to start it again" * (not self._refusal),
+                "its node is gone" + f"; press {self._start_key} to start it again" * (not self._refusal),
             )
         return _result(request, payload[: MAX_REPLY + 1])
 

@@ -26,7 +26,6 @@ _LINKS: Final[dict[str, LinkStatus]] = {
     "connected": "connected",
     "stalled": "stalled",
     "disconnected": "disconnected",
-    "closed": "none",
 }
 
 
@@ -42,9 +41,10 @@ async def follow(
             await asyncio.sleep(0)  # a long history must not keep the keys waiting
 
 
-def link_of(state: BusState, address: str) -> Link:
-    """What a connection's state means for the person; ``address`` is without credentials."""
-    return Link(_LINKS[state.status], state.reason, address)
+def link_of(state: BusState, address: str) -> Link | None:
+    """What a connection's state means for the person, None when it is left; ``address`` is without credentials."""
+    status = _LINKS.get(state.status)
+    return None if status is None else Link(status, state.reason, address)
 
 
 def subjects_of(place: Place) -> tuple[DurableNames, str]:

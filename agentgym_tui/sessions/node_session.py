@@ -36,21 +36,28 @@ N_FILLED: Final = 20
 
 SHORT: Final = timedelta(seconds=15)
 MARGIN: Final = timedelta(seconds=5)
-GONE: Final = "the node is gone; press N to start it again"
 
 
 class NodeSession:
-    """Attaches to the node of a state directory; starts one when there is none."""
+    """Attaches to the node of a state directory; starts one when there is none.
 
-    def __init__(self, wanted: Wanted) -> None:
+    Args:
+        wanted: which.
+        start_key: what a person presses to have it started again.
+    """
+
+    def __init__(self, wanted: Wanted, start_key: str = "N") -> None:
         """Nothing is touched before ``run``."""
         self.title = "node"
         self.read_only = ""
         self.store = RunStore()
         self.data_dir: Path | None = None
+        self._start_key = start_key
         self._finder = PlaceFinder(wanted)
         self._stored = StateLibrary(lambda: self._finder.find().data_dir)
-        self._client = NodeControl(lambda: self._connection, lambda _: self._node, on_order=lambda: self._ask.set())
+        self._client = NodeControl(
+            lambda: self._connection, lambda _: self._node, on_order=lambda: self._ask.set(), start_key=start_key
+        )
         self.library: Library | None = self._stored
         self.control: Control | None = self._client
         self._bus = BusEvents()
@@ -88,11 +95,14 @@ class NodeSession:
         try:
             place = await asyncio.to_thread(self._finder.find)
         except RunnerError as exc:
-            self.store.set_link(Link("failed", f"{exc}\nmend it, then press N to try again"))
+            self._fail(exc)
             return None
         self.data_dir = place.data_dir
         self.store.take_profile([(tier, entry.name, entry.ram or "") for tier, entry in place.profile.listed()])
         return place
+
+    def _fail(self, exc: RunnerError) -> None:
+        self.store.set_link(Link("failed", f"{exc}\nmend it, then press {self._start_key} to try again"))
 
     async def _seed(self) -> None:
         """What is stored already."""
@@ -109,7 +119,7 @@ class NodeSession:
             try:
                 await ensure_node(place, self._finder.wanted.config)
             except RunnerError as exc:
-                self.store.set_link(Link("failed", f"{exc}\nmend it, then press N to try again"))
+                self._fail(exc)
             else:
                 self._up.set()
             self._starting = False
@@ -159,7 +169,8 @@ class NodeSession:
 
     def _show(self, state: BusState) -> None:
         connection = self._connection
-        self.store.set_link(link_of(state, connection.address.shown if connection else ""))
+        if (link := link_of(state, connection.address.shown if connection else "")) is not None:
+            self.store.set_link(link)
         self._ask.set()
 
     async def _keep_asking(self, place: Place) -> None:
@@ -193,7 +204,7 @@ class NodeSession:
         from runner.node.state import node_lives
 
         if not await asyncio.to_thread(node_lives, place.data_dir) and not self._starting:
-            self.store.set_link(Link("disconnected", GONE))
+            self.store.set_link(Link("disconnected", f"the node is gone; press {self._start_key} to start it again"))
             self.store.lose_node(self._node)
 
     async def _prepare(self, listed: NodeList) -> None:

@@ -93,7 +93,8 @@ class BusSession:
         from runner.events.connect import Connection
 
         def show(state: BusState) -> None:
-            self.store.set_link(link_of(state, address.shown))
+            if (link := link_of(state, address.shown)) is not None:
+                self.store.set_link(link)
 
         opening = Connection.open(
             address, name="agentgym-watch", on_state=show, read_address=read_address, required=False

@@ -33,6 +33,14 @@ def streaming_parts(answer: Streaming) -> list[Line]:
     ]
 
 
+def answer_parts(episode: Episode, index: int) -> list[Line]:
+    """Of the answer for a step, whether it is there or comes."""
+    step = next((step for step in reversed(episode.steps) if step.index == index), None)
+    if step is not None:
+        return step_parts(step)
+    return streaming_parts(episode.streaming) if episode.streaming is not None else []
+
+
 def step_parts(step: Step) -> list[Line]:
     """The same of the answer that a step has."""
     fell = [Cell(join([FELL, own(" ")]), "warn")] if step.passed_over else []

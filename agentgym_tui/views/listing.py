@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -72,21 +72,24 @@ def list_line(episodes: EpisodeList, state: Safe, width: int) -> Line:
     )
 
 
-def no_rows(episodes: EpisodeList, read_only: str, width: int) -> list[Line]:
-    """What to say in the place of an empty list; ``read_only`` is why nothing can be played from here, or ""."""
+def no_rows(episodes: EpisodeList, key: Callable[[str], str], read_only: str, width: int) -> list[Line]:
+    """What to say in the place of an empty list; ``read_only`` is why nothing can be played from here, or "".
+
+    ``key`` gives what is pressed for a command.
+    """
     if episodes.words:
         words = line(" ".join(episodes.words), 60)
         return [
             [Cell(own("No episode holds "), "head"), Cell(words, "accent")],
-            [Cell(own("  escape  "), "accent"), Cell(own("shows all of them again"))],
+            [_pressed(key("episodes.clear")), Cell(own("shows all of them again"))],
         ]
     head: Line = [Cell(own("No episodes yet."), "head")]
     if read_only:
         return [head, *([Cell(own("  ")), Cell(row, "dim")] for row in wrapped(told(read_only), width - 2, 4))]
     return [
         head,
-        [Cell(own("  1  "), "accent"), Cell(own("shows the environments; there press"))],
-        [Cell(own("  r  "), "accent"), Cell(own("to play the selected one, and its episode is listed here"))],
+        [_pressed(key("app.live")), Cell(own("shows the environments; there press"))],
+        [_pressed(key("run.selected")), Cell(own("to play the selected one, and its episode is listed here"))],
     ]
 
 
@@ -133,6 +136,10 @@ def when(time: datetime, *, year: bool = False) -> Safe:
     return own(f"{local:%Y-%m-%d %H:%M:%S}" if year else f"{local:%m-%d %H:%M}")
 
 
+def _pressed(key: str) -> Cell:
+    return Cell(own(f"  {line(key, 20)}  "), "accent")
+
+
 def _row(episode: Listed) -> Sequence[Cell]:
     return [
         Cell(when(episode.started_at), "dim"),
@@ -159,7 +166,7 @@ def _unusable(file: Unusable) -> Sequence[Cell]:
 def _player(episode: Listed) -> Safe:
     agent = line(episode.agent, 60) or UNKNOWN
     player = own(f"{agent} {line(episode.model, 80)}") if episode.model else agent
-    return join([player, own(" "), FELL, own(" "), told(episode.fallback, 40)]) if episode.fallback else player
+    return join([FELL, own(" "), told(episode.fallback, 40), own(", "), player]) if episode.fallback else player
 
 
 def _tone(episode: Listed) -> Tone:

@@ -7,7 +7,7 @@ from typing import Final
 from agentgym_tui.clean import Safe, join, line, own
 from agentgym_tui.store.run_store import Note, RunStore
 from agentgym_tui.store.state import Episode
-from agentgym_tui.views.answers import step_parts, streaming_parts
+from agentgym_tui.views.answers import answer_parts
 from agentgym_tui.views.cells import BADGE, Cell, Line
 from agentgym_tui.views.numbers import quantity
 from agentgym_tui.views.segments import BETWEEN, joined, told
@@ -44,9 +44,7 @@ def steps_title(store: RunStore, episode: Episode | None, following: bool, width
 
 def transcript_title(episode: Episode, index: int, following: bool, width: int) -> list[Line]:
     """Which step is shown, who answered there and how fast."""
-    step = next((step for step in reversed(episode.steps) if step.index == index), None)
-    answer = episode.streaming
-    parts = step_parts(step) if step is not None else streaming_parts(answer) if answer is not None else []
+    parts = answer_parts(episode, index)
     note = _following(following)
     room = max(width - line_width(note) - (2 if note else 0), 0)
     return [spread(joined([_titled("Transcript", own(f"step {index}")), *parts], room), note, width)]

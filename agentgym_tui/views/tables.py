@@ -14,7 +14,7 @@ from agentgym_tui.views.cells import Cell, Column, Line, Tone
 from agentgym_tui.views.numbers import UNKNOWN, duration, quantity, reward, share
 from agentgym_tui.views.segments import flagged, hostile, told
 from agentgym_tui.views.sorting import Rank, Sorting, number, ordered, text
-from agentgym_tui.views.widths import cut_start
+from agentgym_tui.views.widths import cells, cut_start
 from runner.types import Action
 
 ENV_COLUMNS: Final = (
@@ -212,8 +212,9 @@ def _coming(answer: Streaming, width: int) -> Safe:
     if not newest:
         newest = f"asking {answer.endpoint}" if answer.endpoint else ""
     thinks = own("thinks: " if answer.reasoning and not answer.text and call is None else "")
-    text = join([*[FELL, own(" ")] * bool(answer.failures), own("… "), thinks, line(newest, 1_000)])
-    return flagged(cut_start(text, max(width - _NUMBER, 0)), hostile([newest]))
+    before = join([*[FELL, own(" ")] * bool(answer.failures), thinks])
+    text = cut_start(join([own("… "), line(newest, 1_000)]), max(width - _NUMBER - cells(before), 0))
+    return flagged(join([before, text]), hostile([newest]))
 
 
 def _sign(value: float) -> Tone:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from agentgym_tui.clean import Safe, join, line, own
@@ -14,16 +14,16 @@ from agentgym_tui.views.status import LINKS
 from agentgym_tui.views.widths import line_width, wrapped
 
 KEYS: Final = (
-    ("r", "play the selected environment once"),
-    ("R", "choose what to play and how"),
-    ("b", "play all environments of a tier"),
+    ("run.selected", "play the selected environment once"),
+    ("run.form", "choose what to play and how"),
+    ("run.battery", "play all environments of a tier"),
 )
-"""What one may press in an empty console, as ``keymap`` has it; that module imports Textual."""
+"""What one may do in an empty console, by the ids of commands, as ``keymap`` has it; that module imports Textual."""
 
 LOOKING_KEYS: Final = (
-    ("2", "what is stored and what runs"),
-    ("?", "all keys of this screen"),
-    ("q", "leave; asks when episodes run"),
+    ("app.episodes", "what is stored and what runs"),
+    ("app.help", "all keys of this screen"),
+    ("app.quit", "leave; asks when episodes run"),
 )
 """The same where nothing can be played."""
 
@@ -42,32 +42,41 @@ class Missing(NamedTuple):
     tone: Tone = "warn"
 
 
-def welcome_lines(store: RunStore, width: int, read_only: str = "") -> list[Line]:
-    """For a console that has no episode to watch; ``read_only`` is why nothing can be played from here, or ""."""
+def welcome_lines(store: RunStore, width: int, key: Callable[[str], str], read_only: str = "") -> list[Line]:
+    """For a console that has no episode to watch.
+
+    Args:
+        store: what is known.
+        width: columns of the terminal.
+        key: what is pressed for a command.
+        read_only: why nothing can be played from here, or "".
+    """
     keys: Sequence[Line] = [
-        [Cell(own(f"  {key}  "), "accent"), Cell(own(what))] for key, what in (LOOKING_KEYS if read_only else KEYS)
+        [Cell(own(f"  {line(key(id), 20)}  "), "accent"), Cell(own(what))]
+        for id, what in (LOOKING_KEYS if read_only else KEYS)
     ]
-    begin: list[Line] = [[Cell(_head(store, read_only), "head")], *keys]
+    begin: list[Line] = [[Cell(_head(store, key, read_only), "head")], *keys]
     if read_only:
         begin += [[Cell(row, "dim")] for row in wrapped(told(read_only), width, MAX_ROWS)]
-    broken = [row for each in _link(store, read_only) for row in _rows(each, width)]
-    lacking = [row for each in _lacking(store, read_only) for row in _rows(each, width)]
+    broken = [row for each in _link(store, key, read_only) for row in _rows(each, width)]
+    lacking = [row for each in _lacking(store, key, read_only) for row in _rows(each, width)]
     missing: Line = [Cell(own("Missing"), "head")]
     if store.link.status == "failed":
         return [missing, *broken, *lacking, (), *begin]
     return [*begin, *([(), missing, *broken, *lacking] if broken or lacking else [])]
 
 
-def _head(store: RunStore, read_only: str) -> Safe:
+def _head(store: RunStore, key: Callable[[str], str], read_only: str) -> Safe:
     press = own(". Press" if not read_only else ". These keys help:")
     if store.n_stored:
-        return join([own("Nothing runs now; "), own("2 lists "), counted(store.n_stored, "stored episode"), press])
+        lists = own(f"{line(key('app.episodes'), 20)} lists ")
+        return join([own("Nothing runs now; "), lists, counted(store.n_stored, "stored episode"), press])
     if store.n_stored is None:
         return join([own("Nothing was heard of yet" if read_only else "Nothing runs yet"), press])
     return join([own("Nothing has been played yet"), press])
 
 
-def _link(store: RunStore, read_only: str) -> Iterator[Missing]:
+def _link(store: RunStore, key: Callable[[str], str], read_only: str) -> Iterator[Missing]:
     status = store.link.status
     if status in ("connected", "none"):
         return
@@ -76,14 +85,19 @@ def _link(store: RunStore, read_only: str) -> Iterator[Missing]:
     if read_only:
         yield Missing(what, own("agentgym-tui watch --nats URL" if status == "failed" else ""), tone=tone)
     elif status in ("failed", "disconnected"):
-        yield Missing(what, own("N"), own("tries again" if status == "failed" else "starts the node again"), tone)
+        yield Missing(
+            what,
+            line(key("node.start"), 20),
+            own("tries again" if status == "failed" else "starts the node again"),
+            tone,
+        )
     else:
         yield Missing(what, tone=tone)
 
 
-def _lacking(store: RunStore, read_only: str) -> Iterator[Missing]:
+def _lacking(store: RunStore, key: Callable[[str], str], read_only: str) -> Iterator[Missing]:
     """Models first: there are few."""
-    oracle = (own(""), own("")) if read_only else (own("R"), own("agent oracle plays without a model"))
+    oracle = (own(""), own("")) if read_only else (line(key("run.form"), 20), own("agent oracle plays without a model"))
     for known, endpoint in [*store.models.items()][: _n_lacking(store)]:
         if not endpoint.answers:
             yield Missing(join([own("model "), told(known, 60), _because(endpoint.cause or endpoint.failure)]), *oracle)

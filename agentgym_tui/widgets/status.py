@@ -20,6 +20,8 @@ from agentgym_tui.widgets.lines import LineView
 LEAST: Final = ("app.help", "app.quit")
 """What is shown however narrow it is."""
 
+PALETTE: Final = "app.palette"
+
 _GAP: Final = "  "
 
 
@@ -106,7 +108,8 @@ class KeyLine(Heading):
         """Learn which keys hold."""
         keys = keys_of(self.app)
         self._here = [key for key in _keys(self._place, keys) if key.command.id not in self._without]
-        self._everywhere = [key for key in _keys("everywhere", keys) if key.command.id not in self._without]
+        without = {*self._without, f"app.{self._place}"}  # nobody goes where one is
+        self._everywhere = [key for key in _keys("everywhere", keys) if key.command.id not in without]
         self.refresh()
 
     async def on_click(self, event: events.Click) -> None:
@@ -127,11 +130,15 @@ class KeyLine(Heading):
         return [line]
 
     def _places(self, width: int) -> Iterator[tuple[int, _Key]]:
-        """Where each key stands: the screen's at the left, help and quit at the right, more if there is room."""
+        """Where each key stands: the screen's at the left, help and quit at the right, more if there is room.
+
+        Other screens come before the palette, which finds them all.
+        """
         least = [key for key in self._everywhere if key.command.id in LEAST]
         here = _fitting(self._here, width - _width(least) - 2 * len(_GAP))
         room = width - _width(here) - 2 * len(_GAP)
-        more = {key.command.id for key in _fitting([*least, *self._everywhere], room)}
+        ranked = sorted(self._everywhere, key=lambda key: key.command.id == PALETTE)
+        more = {key.command.id for key in _fitting([*least, *ranked], room)}
         right = [key for key in self._everywhere if key.command.id in more]
         yield from _row(here, 0)
         yield from _row(right, width - _width(right))

@@ -93,7 +93,6 @@ class EpisodeRecord(EpisodeHeader, kw_only=True):
         answered = [step.model_s for step in self.timesteps if step.endpoint is not None]
         return finite(sum(answered)) if answered else None
 
-
     @property
     def fallback(self) -> str | None:
         """The endpoints that answered in the place of others, None where each round had its first answer."""

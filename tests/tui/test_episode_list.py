@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from agentgym_tui.clean import is_hostile, own
+from agentgym_tui.keymap import Keys
 from agentgym_tui.sessions.session import Unusable
 from agentgym_tui.views.cells import Line
 from agentgym_tui.views.episode_list import EpisodeList, hostile_fields, key_of
@@ -198,9 +199,9 @@ def test_the_summary_counts_and_says_what_is_wrong() -> None:
 
 def test_an_empty_list_says_what_to_do() -> None:
     episodes = EpisodeList()
-    assert "press" in "".join(map(text, no_rows(episodes, "", 80)))
-    assert "watching only" in "".join(map(text, no_rows(episodes, "watching only", 80)))
+    assert "press" in "".join(map(text, no_rows(episodes, Keys().key, "", 80)))
+    assert "watching only" in "".join(map(text, no_rows(episodes, Keys().key, "watching only", 80)))
     episodes.search("x\x1b")
-    said = "".join(map(text, no_rows(episodes, "", 80)))
-    assert "escape" in said
+    said = "".join(map(text, no_rows(episodes, Keys().key, "", 80)))
+    assert "esc" in said
     assert not is_hostile(said)

@@ -18,6 +18,7 @@ from agentgym_tui.attention import OSC_9, OSC_777, desktop_sequence
 from agentgym_tui.clean import is_hostile, own
 from agentgym_tui.ends import Ends
 from agentgym_tui.kept import Kept
+from agentgym_tui.keymap import Keys
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.episodes import Episodes
 from agentgym_tui.screens.live import LiveScreen
@@ -125,7 +126,11 @@ def told_cells() -> Iterator[Cell]:
         sources: list[Source] = [EnvRows(store), EpisodeRows(listed), spans, *episodes]
         for rows in sources:
             yield from (cell for index in range(len(rows)) for cell in rows.line(index, 200))
-        lines = [*status_lines(store, "x", 200, n_why=3), *welcome_lines(store, 200), list_line(listed, own(""), 200)]
+        lines = [
+            *status_lines(store, "x", 200, n_why=3),
+            *welcome_lines(store, 200, Keys().key),
+            list_line(listed, own(""), 200),
+        ]
         yield from (cell for line in [*lines, progress_line(store.active_batch(), 200, lost=True)] for cell in line)
 
 

@@ -12,6 +12,7 @@ from ulid import ULID
 
 from agentgym_tui.sessions.feed import batch_age, follow, link_of
 from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.store.state import Link
 from runner.events.codec import DurableNames, encode
 from runner.events.connect import BusAddress, Connection
 from runner.events.failure import BusState
@@ -93,12 +94,15 @@ async def test_what_is_said_reaches_the_store_once(server: NatsServer) -> None:
     assert store.notices
 
 
-@pytest.mark.parametrize("status", ["connecting", "connected", "stalled", "disconnected", "closed"])
+@pytest.mark.parametrize("status", ["connecting", "connected", "stalled", "disconnected"])
 def test_each_state_of_a_connection_is_one_of_the_link(status: str) -> None:
     state = BusState(status, reason="why")  # type: ignore[arg-type]
     link = link_of(state, "nats://x:1")
-    assert link.status == {"closed": "none"}.get(status, status)
-    assert (link.cause, link.address) == ("why", "nats://x:1")
+    assert link == Link(status, "why", "nats://x:1")  # type: ignore[arg-type]
+
+
+def test_a_connection_that_is_left_says_nothing_about_the_way() -> None:
+    assert link_of(BusState("closed", reason="why"), "nats://x:1") is None
 
 
 def test_the_age_of_a_batch_comes_from_its_id() -> None:

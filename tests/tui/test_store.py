@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from agentgym_tui.store.run_store import RunStore
-from agentgym_tui.store.state import Link
+from agentgym_tui.store.state import Episode, Link
 from agentgym_tui.store.steps import episode_size
 from agentgym_tui.store.ulids import head_of, time_of
 from runner.events.rows import RawRow
@@ -50,6 +50,10 @@ def store(clock: FakeClock) -> RunStore:
     return RunStore(now=clock)
 
 
+def streamed_text(played: Episode) -> str:
+    return played.streaming.text if played.streaming is not None else ""
+
+
 def test_an_end_that_comes_before_its_steps_loses_none(store: RunStore) -> None:
     first, *between, last = whole(0)
     store.take([live(first, last)])
@@ -65,11 +69,11 @@ def test_an_episode_is_put_together_from_its_items(store: RunStore) -> None:
     played = store.episodes[episode_id(0)]
     assert (played.env, played.agent, played.node) == ("Wordle", "oracle", NODE)
     assert [s.index for s in played.steps] == [0, 1, 2]
-    assert (played.rounds, played.reward, played.tokens.prompt, played.streaming) == (3, 0.75, 360, "I think")
+    assert (played.rounds, played.reward, played.tokens.prompt, streamed_text(played)) == (3, 0.75, 360, "I think")
     assert played.reset_observation == [{"role": "user", "content": "observation 0"}]
     assert store.running() == [played]
     store.take([live(ended(0, 6))])
-    assert (played.outcome, played.streaming, store.running(), store.n_ended) == ("success", "", [], 1)
+    assert (played.outcome, played.streaming, store.running(), store.n_ended) == ("success", None, [], 1)
 
 
 def test_what_came_before_is_left_out_and_a_gap_is_counted(store: RunStore) -> None:
@@ -107,16 +111,16 @@ def test_steps_of_a_file_count_more_than_live_ones_that_were_cut(store: RunStore
 def test_text_of_an_endpoint_that_failed_is_taken_back(store: RunStore) -> None:
     again = msgspec.structs.replace(token(0, 2, "", 0), restart=True)
     store.take([live(started(0), token(0, 1, "half an ans"), again)])
-    assert store.episodes[episode_id(0)].streaming == ""
+    assert streamed_text(store.episodes[episode_id(0)]) == ""
     store.take([live(token(0, 3, "whole", 0))])
-    assert store.episodes[episode_id(0)].streaming == "whole"
+    assert streamed_text(store.episodes[episode_id(0)]) == "whole"
 
 
 def test_text_for_a_step_that_was_played_is_not_shown(store: RunStore) -> None:
     store.take([live(started(0), timestep(0, 0), token(0, 2, "old", 0))])
-    assert store.episodes[episode_id(0)].streaming == ""
+    assert streamed_text(store.episodes[episode_id(0)]) == ""
     store.take([live(token(0, 3, "one", 1), token(0, 4, "two", 2))])
-    assert store.episodes[episode_id(0)].streaming == "two"
+    assert streamed_text(store.episodes[episode_id(0)]) == "two"
 
 
 def test_durable_and_live_may_come_in_any_order(store: RunStore) -> None:

@@ -7,14 +7,18 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from agentgym_tui.clean import is_hostile
-from agentgym_tui.store.environments import MAX_ENVS, MAX_MODELS
+from agentgym_tui.keymap import Keys
+from agentgym_tui.store.endpoints import MAX_ENDPOINTS
+from agentgym_tui.store.environments import MAX_ENVS
 from agentgym_tui.store.notes import MAX_NOTES
 from agentgym_tui.store.rewards import N_POINTS
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Episode
 from agentgym_tui.store.steps import episode_size
-from agentgym_tui.views import status, tables
-from agentgym_tui.views.cells import Line
+from agentgym_tui.views import live, status, tables
+from agentgym_tui.views.answers import fall_text
+from agentgym_tui.views.cells import Cell, Line
+from agentgym_tui.views.episode import blocks
 from agentgym_tui.views.reward_plot import reward_lines
 from agentgym_tui.views.welcome import welcome_lines
 from runner.events.control import NodeHealth, NodeList
@@ -74,7 +78,7 @@ def check_bounds(store: RunStore) -> None:
     assert len(store.episodes) <= MAX_EPISODES
     assert sum(map(episode_size, store.episodes.values())) <= MAX_BYTES
     assert len(store.envs) <= MAX_ENVS + 1
-    assert len(store.models) <= MAX_MODELS
+    assert len(store.models) <= MAX_ENDPOINTS
     assert len(store.notices) <= MAX_NOTES
     assert all(len(points) <= N_POINTS for points in store.rewards.values())
     assert all(known == each.episode_id for known, each in store.episodes.items())
@@ -90,10 +94,11 @@ def everything_shown(store: RunStore) -> Iterable[Line]:
         bounded = [
             status.status_line(store, "title \x1b[2J\n", width),
             status.progress_line(store.active_batch(), width),
-            *(status.progress_line(batch, width) for batch in store.batches.values()),
+            *(status.progress_line(batch, width, spent=store.spent(batch)) for batch in store.batches.values()),
             *(status.running_line(store, each, width) for each in [None, *store.episodes.values()]),
             *status.status_lines(store, "title \x1b[2J\n", width, n_why=3),
-            *(welcome_lines(store, width) if width >= 80 else ()),
+            *(welcome_lines(store, width, Keys().key) if width >= 80 else ()),
+            *(shown for each in store.episodes.values() for shown in live.transcript_title(each, 0, True, width)),
             *(shown for points in store.rewards.values() for shown in reward_lines(list(points), width, 6)),
         ]
         for shown in bounded:
@@ -105,3 +110,6 @@ def everything_shown(store: RunStore) -> Iterable[Line]:
         steps = tables.StepRows(each)
         assert len({steps.key(index) for index in range(len(steps))}) == len(steps)
         yield from (steps.line(index, 80) for index in range(len(steps)))
+        coming = each.streaming.step if each.streaming is not None else 0
+        yield from ([Cell(text) for text in (block.title, *block.lines)] for block in blocks(each, coming))
+    yield [Cell(fall_text(fall)) for fall in store.falls]

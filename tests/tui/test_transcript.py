@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 
+from agentgym_tui.store.state import Streaming
 from agentgym_tui.views.cells import BADGE
 from agentgym_tui.views.episode import blocks
 from agentgym_tui.views.widths import cells, fit, wrap
@@ -101,7 +102,7 @@ async def test_another_step_starts_at_its_top_and_more_of_the_same_stays_where_i
         view.show_blocks(blocks(played, 1), subject="1")
         await pilot.press("ctrl+d")
         place = top(view)
-        played.streaming = "more"
+        played.streaming = Streaming(text="more")
         view.show_blocks(blocks(played, 1), subject="1")
         await pilot.pause()
         assert top(view) == place > 0
@@ -112,15 +113,15 @@ async def test_another_step_starts_at_its_top_and_more_of_the_same_stays_where_i
 
 async def test_streamed_text_is_followed() -> None:
     view = Transcript()
-    played = episode(n_steps=1, outcome=None, streaming="x\n" * 30)
+    played = episode(n_steps=1, outcome=None, streaming=Streaming(text="x\n" * 30))
     async with shown(view) as (_, pilot):
         view.show_blocks(blocks(played, 0), subject="0", follow=True)
-        played.streaming += "last"
+        played.streaming = Streaming(text="x\n" * 30 + "last")
         view.show_blocks(blocks(played, 0), subject="0")
         await pilot.pause()
         assert rows(view)[-2:] == ["  last", ""]
         await pilot.press("k")
-        played.streaming += " words"
+        played.streaming = Streaming(text="x\n" * 30 + "last words")
         view.show_blocks(blocks(played, 0), subject="0")
         await pilot.pause()
         assert not view.follow
@@ -128,9 +129,9 @@ async def test_streamed_text_is_followed() -> None:
 
 
 def test_blocks_that_did_not_change_are_not_wrapped_again() -> None:
-    played = episode(n_steps=1, outcome=None, streaming="a")
+    played = episode(n_steps=1, outcome=None, streaming=Streaming(text="a"))
     before = BlockRows(blocks(played, 0), 40)
-    played.streaming = "ab"
+    played.streaming = Streaming(text="ab")
     after = BlockRows(blocks(played, 0), 40, before=before)
     same = [new is old for (_, new), (_, old) in zip(after.known, before.known, strict=True)]
     assert same == [True, True, True, True, False]

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import pytest
 
 from agentgym_tui.clean import own
-from agentgym_tui.keymap import COMMANDS
+from agentgym_tui.keymap import COMMANDS, Keys
 from agentgym_tui.store.rewards import RewardPoint
 from agentgym_tui.store.run_store import RunStore
-from agentgym_tui.store.state import Link
+from agentgym_tui.store.state import Link, Streaming
 from agentgym_tui.views import numbers, plot
 from agentgym_tui.views import tables as views
 from agentgym_tui.views.cells import Line
@@ -83,7 +83,7 @@ def test_a_step_says_what_was_done_and_what_it_cost() -> None:
 
 
 def test_missing_steps_and_the_one_being_played_have_rows() -> None:
-    playing = episode(0, steps=[step(2), step(5)], outcome=None, streaming="I think\nso")
+    playing = episode(0, steps=[step(2), step(5)], outcome=None, streaming=Streaming(text="I think\nso"))
     rows = views.StepRows(playing)
     assert [rows.key(index) for index in range(len(rows))] == ["gap0", "2", "gap3", "5", "6"]
     assert [cells(rows, index)[1] for index in (0, 2, 4)] == [
@@ -117,7 +117,7 @@ def test_the_status_line_says_what_is_wrong() -> None:
     store.link.cause = ""
     store.take([live(model_health("ollama", "down", "refused"), dropped=4)])
     shown = text(status_line(store, "here", 200))
-    assert "model ollama down" in shown
+    assert "model tensorzero up (ollama down)" in shown
     assert "4 dropped" in shown
     store.take([live(started(7), node="other")])
     assert "2 nodes" in text(status_line(store, "here", 200))
@@ -126,7 +126,7 @@ def test_the_status_line_says_what_is_wrong() -> None:
 def test_secrets_in_a_cause_are_masked() -> None:
     store = RunStore()
     store.set_link(Link(status="failed", cause="nats://user:hunter22@host: refused", address="nats://u:p4ssw0rd@h"))
-    shown = text(status_line(store, "here", 200)) + "".join(texts(welcome_lines(store, 200)))
+    shown = text(status_line(store, "here", 200)) + "".join(texts(welcome_lines(store, 200, Keys().key)))
     assert "hunter22" not in shown
     assert "p4ssw0rd" not in shown
 
@@ -175,11 +175,15 @@ def test_rewards_are_columns_with_a_success_rate_below() -> None:
 
 
 def test_an_empty_console_says_what_to_press_and_what_is_missing() -> None:
-    shown = texts(welcome_lines(empty_store(), 100))
-    commands = {command.keys.split(",")[0]: command for command in COMMANDS if command.place in ("live", "everywhere")}
-    named = {"?": "question_mark"}
-    assert all(commands[named.get(key, key)].help == what for key, what in (*KEYS, *LOOKING_KEYS))
-    assert all(any(key in each and what in each for each in shown) for key, what in KEYS)
+    shown = texts(welcome_lines(empty_store(), 100, Keys({"run.form": "f4,R"}).key))
+    commands = {command.id: command for command in COMMANDS if command.place in ("live", "everywhere")}
+    assert all(commands[id].help == what for id, what in (*KEYS, *LOOKING_KEYS))
+    assert [each for each in shown if any(what in each for _, what in KEYS)] == [
+        "  r  play the selected environment once",
+        "  f4  choose what to play and how",
+        "  b  play all environments of a tier",
+    ]
+    assert any("→ f4  agent oracle" in each for each in shown)
     assert any("ALFWorld: not installed" in each and "agentgym-runner --list-envs" in each for each in shown)
     assert any("no model is checked" in each and "oracle" in each for each in shown)
     assert next(each for each in shown if "no model" in each or "ALFWorld" in each).startswith("  no model")
@@ -187,11 +191,11 @@ def test_an_empty_console_says_what_to_press_and_what_is_missing() -> None:
 
 def test_an_empty_console_does_not_say_that_nothing_was_played_where_something_is_stored() -> None:
     store = empty_store()
-    assert text(welcome_lines(store, 80)[0]).startswith("Nothing runs yet")
+    assert text(welcome_lines(store, 80, Keys().key)[0]).startswith("Nothing runs yet")
     store.take_stored([])
-    assert text(welcome_lines(store, 80)[0]).startswith("Nothing has been played yet")
+    assert text(welcome_lines(store, 80, Keys().key)[0]).startswith("Nothing has been played yet")
     store.take_stored([row(0)])
-    assert text(welcome_lines(store, 80)[0]) == "Nothing runs now; 2 lists 1 stored episode. Press"
+    assert text(welcome_lines(store, 80, Keys().key)[0]) == "Nothing runs now; 2 lists 1 stored episode. Press"
 
 
 CAUSE = (
@@ -203,7 +207,7 @@ CAUSE = (
 def test_the_whole_cause_of_a_failure_can_be_read(width: int) -> None:
     store = RunStore()
     store.set_link(Link(status="failed", cause=CAUSE))
-    shown = texts(welcome_lines(store, width))
+    shown = texts(welcome_lines(store, width, Keys().key))
     assert max(map(len, shown)) <= width
     assert CAUSE in " ".join(each.strip() for each in shown)
     assert shown[0] == "Missing"
@@ -216,7 +220,7 @@ def test_the_whole_cause_of_a_failure_can_be_read(width: int) -> None:
 def test_a_console_that_only_looks_offers_nothing_that_would_be_refused() -> None:
     store = RunStore()
     store.set_link(Link(status="failed", cause="there never was a node in /tmp/x; name a bus with --nats"))
-    shown = texts(welcome_lines(store, 80, "watching only"))
+    shown = texts(welcome_lines(store, 80, Keys().key, "watching only"))
     assert any("→ agentgym-tui watch --nats URL" in each for each in shown)
     assert "watching only" in shown
     assert not any(what in each for each in shown for _, what in KEYS)
@@ -226,7 +230,7 @@ def test_a_console_that_only_looks_offers_nothing_that_would_be_refused() -> Non
 def test_a_node_that_starts_needs_no_command() -> None:
     store = RunStore()
     store.set_link(Link(status="starting"))
-    assert texts(welcome_lines(store, 80))[-1] == "  ○ node starting"
+    assert texts(welcome_lines(store, 80, Keys().key))[-1] == "  ○ node starting"
 
 
 def test_the_progress_of_a_lost_node_has_no_time_left() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from agentgym_tui.clean import is_hostile
+from agentgym_tui.store.state import Streaming
 from agentgym_tui.views.episode import Block, blocks, json_text
 from agentgym_tui.views.message import MAX_CHAT, MAX_TEXT, SHORT, split_thought
 from agentgym_tui.views.text import TextRows
@@ -106,7 +107,7 @@ def test_long_arguments_are_indented_and_what_is_no_json_stays() -> None:
 
 
 def test_before_the_first_step_there_is_the_reset_and_what_streams_in() -> None:
-    starting = episode(n_steps=0, outcome=None, streaming="I thi")
+    starting = episode(n_steps=0, outcome=None, streaming=Streaming(text="I thi"))
     assert summary(blocks(starting, 0)) == [
         ("observation", "observation", "observation 0"),
         ("streaming", "streaming …", "I thi"),
@@ -114,7 +115,7 @@ def test_before_the_first_step_there_is_the_reset_and_what_streams_in() -> None:
 
 
 def test_the_step_that_is_being_answered_shows_what_the_agent_was_given_and_what_streams_in() -> None:
-    playing = episode(n_steps=2, outcome=None, streaming="I thi")
+    playing = episode(n_steps=2, outcome=None, streaming=Streaming(text="I thi"))
     given = playing.steps[1].observation[0]
     assert summary(blocks(playing, 2)) == [
         ("observation", "observation", given["content"]),
@@ -123,7 +124,9 @@ def test_the_step_that_is_being_answered_shows_what_the_agent_was_given_and_what
 
 
 def test_streamed_text_and_errors_come_after_the_last_step_alone() -> None:
-    ended = episode(streaming="on", error_type="timeout", error_message="no answer from http://me:secret@host/")
+    ended = episode(
+        streaming=Streaming(text="on"), error_type="timeout", error_message="no answer from http://me:secret@host/"
+    )
     assert [block.kind for block in blocks(ended, 2)][-2:] == ["streaming", "error"]
     assert not {"streaming", "error"} & {block.kind for block in blocks(ended, 1)}
     assert blocks(ended, 2)[-1].title == "✗ timeout"
