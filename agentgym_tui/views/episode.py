@@ -20,7 +20,7 @@ from agentgym_tui.views.message import (
     reasoning_blocks,
     split_thought,
 )
-from agentgym_tui.views.numbers import cost, duration, pace
+from agentgym_tui.views.numbers import cost, duration, pace, quantity
 from agentgym_tui.views.text import TextRows, json_text
 from agentgym_tui.views.trace import SpanRows
 from runner.events.live_items import LiveAction
@@ -165,9 +165,22 @@ def _coming(answer: Streaming) -> Iterator[Block]:
     for call in answer.calls:
         title = join([own("tool call "), line(call.tool, MAX_NAME), own(" · streaming …")])
         yield block("tool", title, call.arguments, named=call.tool)
-    if answer.endpoint is not None and not (answer.text or answer.reasoning or answer.calls):
-        named = " · ".join(mask(name) for name in (answer.endpoint, answer.model) if name)
-        yield Block("note", own("asking …"), [line(named, 2 * MAX_NAME)], is_hostile(named), named)
+    yield from _answering(answer)
+
+
+def _answering(answer: Streaming) -> Iterator[Block]:
+    """Who is asked, and about how fast it comes."""
+    named = [mask(name) for name in (answer.endpoint, answer.model) if name]
+    told = [line(name, MAX_NAME) for name in named]
+    if answer.ttft_s is not None:
+        told.append(join([own("first token "), duration(answer.ttft_s)]))
+    if answer.tokens_per_s is not None:
+        told.append(own(f"≈ {pace(answer.tokens_per_s)} tokens/s"))
+    if answer.n:
+        told.append(own(f"≈ {quantity(answer.n)} tokens"))
+    if told:
+        raw = " ".join(named)
+        yield Block("note", own("answering …" if answer.n else "asking …"), [join(told, " · ")], is_hostile(raw), raw)
 
 
 def _as_given(observation: Sequence[object]) -> list[Block]:

@@ -157,8 +157,8 @@ def ended(n: int = 0, seq: int = 4, **fields: Any) -> EpisodeEnded:  # noqa: ANN
     return EpisodeEnded(**{**known, **fields})
 
 
-def token(n: int = 0, seq: int = 1, text: str = "thinking ", step: int = 0) -> TokenText:
-    return TokenText(at=START, episode_id=episode_id(n), seq=seq, step=step, text=text)
+def token(of: int = 0, seq: int = 1, text: str = "thinking ", step: int = 0, **fields: Any) -> TokenText:  # noqa: ANN401
+    return TokenText(**{"at": START, "episode_id": episode_id(of), "seq": seq, "step": step, "text": text, **fields})
 
 
 def span(number: int, *, parent: int | None = None, start: int = 0, end: int = 1_000_000, name: str = "step") -> Span:
@@ -185,8 +185,14 @@ def env_health(env: str = "Wordle", status: str = "embedded", **fields: Any) -> 
     return EnvHealth(**{"at": START, "env": env, "status": status, **known, **fields})
 
 
-def model_health(endpoint: str = "tensorzero", status: str = "down", cause: str | None = "refused") -> ModelHealth:
-    return ModelHealth(**{"at": START, "endpoint": endpoint, "status": status, "cause": cause})  # type: ignore[arg-type]
+def model_health(
+    endpoint: str = "tensorzero",
+    status: str = "down",
+    cause: str | None = "refused",
+    **fields: Any,  # noqa: ANN401
+) -> ModelHealth:
+    known: dict[str, Any] = {"endpoint": endpoint, "status": status, "cause": cause}
+    return ModelHealth(**{"at": START, **known, **fields})
 
 
 def host() -> Host:

@@ -44,7 +44,18 @@ class HostileLibrary:
         self.unusable: Sequence[Unusable] = [Unusable(Path("/x", text[:200].replace("\0", "")), text)]
 
     def rows(self) -> list[EpisodeRow]:
-        names = ("env", "agent", "model", "node", "profile", "data_label", "transport", "error_type", "batch_id")
+        names = (
+            "env",
+            "agent",
+            "model",
+            "node",
+            "profile",
+            "data_label",
+            "transport",
+            "error_type",
+            "batch_id",
+            "fallback",
+        )
         fields: dict[str, Any] = dict.fromkeys(names, self._text)
         return [row(n, **fields) for n in (95, 94, 93, 90)]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from msgspec.structs import replace
 
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Episode, Link, Step
@@ -218,6 +220,38 @@ def busy_store(now: FakeClock | None = None) -> RunStore:
     return store
 
 
+REFUSED: Final = "gateway: no connection: connection refused"
+
+
+def streaming_store(now: FakeClock | None = None, *, fallback: bool = False) -> RunStore:
+    """A model thinks, speaks and calls a tool in the third step; ``fallback``: because the gateway did not answer."""
+    store = RunStore(now=now or FakeClock())
+    store.set_link(Link(status="connected", address="127.0.0.1:4222"))
+    store.take_profile(PROFILE)
+    store.take_health(node_health(status="running"))
+    store.take_list(node_list(batch_state(agent="react", model="qwen35_9b")))
+    gateway = model_health("gateway", "up", None, model="qwen35_9b")
+    store.take([live(heartbeat(), gateway, model_health("ollama", "up", None, model="qwen3:8b"))])
+    spent: dict[str, Any] = {"tokens": Tokens(5_200, 840), "cost": 0.0042}
+    store.take([live(*whole(0, agent="react", model="qwen35_9b"), progress(n_done=1, n_success=1, **spent))])
+    took: dict[str, Any] = {"endpoint": "gateway", "model": "qwen35_9b", "ttft_s": 0.4, "tokens_per_s": 41.6}
+    took |= {"tokens": Tokens(1_200, 60, 20, 1_000), "cost": 0.00031}
+    fell: dict[str, Any] = {**took, "endpoint": "ollama", "model": "qwen3:8b", "cost": None, "warnings": [REFUSED]}
+    start = started(3, agent="react", model="qwen35_9b")
+    store.take([live(start, timestep(3, 0, **took), timestep(3, 1, **(fell if fallback else took)))])
+    asked: dict[str, Any] = {"endpoint": "ollama", "model": "qwen3:8b"} if fallback else took
+    told: list[dict[str, Any]] = [{"failure": REFUSED}] if fallback else []
+    told += [{"endpoint": asked["endpoint"], "model": asked["model"]}]
+    told += [{"part": "reasoning", "text": "Neither r nor n is in the word, so ", "n": 8, "ttft_s": 0.4}]
+    told += [{"part": "reasoning", "text": "another vowel may help.", "n": 5}, {"text": "I try one ", "n": 3}]
+    told += [{"text": "with an i.", "n": 4}, {"part": "call", "tool": "guess", "text": '{"word": "pi', "n": 6}]
+    at = datetime.now(UTC)  # it is no history
+    for seq, fields in enumerate(told, 3):
+        item = token(3, seq, "", step=2, at=at + timedelta(seconds=0.25 * seq))
+        store.take([live(replace(item, **fields))])
+    return store
+
+
 def empty_store(now: FakeClock | None = None) -> RunStore:
     """A node that has played nothing."""
     store = RunStore(now=now or FakeClock())
@@ -248,6 +282,8 @@ def hostile_store(text: str = HOSTILE) -> RunStore:
     store.take(
         [
             live(started(91, env=text, agent=text, model=text), token(91, 1, text), node=text, boot=text),
+            live(token(91, 2, "", failure=f"{text}: {text}"), token(91, 3, "", endpoint=text, model=text), node=text),
+            live(token(91, 4, text, part="reasoning"), token(91, 5, text, part="call", tool=text), node=text),
             live(env_health(text, "down", cause=text, transport=text), model_health(text, "down", text)),
             foreign(1, env=text, model=text),
             Notice(kind="gap", text=text, count=3),

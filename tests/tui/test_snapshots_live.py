@@ -23,6 +23,7 @@ from tests.tui.samples import (
     node_list,
     span,
     span_closed,
+    streaming_store,
     timestep,
 )
 from tests.tui.screens import shown, until
@@ -94,6 +95,20 @@ def test_live_before_there_is_a_node(snap_compare: Compare, size: tuple[int, int
 def test_live_busy(snap_compare: Compare, size: tuple[int, int]) -> None:
     before = after("tab", see=("task 3", "guess 6", "following", "3/10"))
     assert snap_compare(app_of(FakeSession(full_store())), terminal_size=size, run_before=before)
+
+
+@SIZES
+@pytest.mark.parametrize("fallback", [False, True], ids=["streaming", "fallback"])
+def test_live_while_a_model_answers(snap_compare: Compare, size: tuple[int, int], fallback: bool) -> None:
+    see = ("↷ ollama", "gateway did not answer") if fallback else ("gateway · ≈ 18 tokens/s", "guess")
+    before = after("tab", see=see)
+    assert snap_compare(app_of(FakeSession(streaming_store(fallback=fallback))), terminal_size=size, run_before=before)
+
+
+@SIZES
+def test_live_with_a_step_that_another_endpoint_answered(snap_compare: Compare, size: tuple[int, int]) -> None:
+    before = after("tab", "k", see=("not following (G)", "step 1"))
+    assert snap_compare(app_of(FakeSession(streaming_store(fallback=True))), terminal_size=size, run_before=before)
 
 
 def test_live_on_the_largest_terminal(snap_compare: Compare) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -8,10 +9,12 @@ import pytest
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Episode, Link
 from agentgym_tui.store.steps import episode_size
+from agentgym_tui.store.streaming import MAX_ARGUMENTS, MAX_CALLS, MAX_FAILURES, MAX_STREAMING
 from agentgym_tui.store.ulids import head_of, time_of
+from runner.events.live_items import TokenText
 from runner.events.rows import RawRow
 from runner.events.seen import Notice, Received
-from runner.types import Outcome
+from runner.types import Outcome, Tokens
 from tests.tui.samples import (
     NODE,
     PROFILE,
@@ -30,7 +33,9 @@ from tests.tui.samples import (
     heartbeat,
     hostile_episode,
     live,
+    model_health,
     node_list,
+    progress,
     row,
     started,
     step,
@@ -114,6 +119,94 @@ def test_text_of_an_endpoint_that_failed_is_taken_back(store: RunStore) -> None:
     assert streamed_text(store.episodes[episode_id(0)]) == ""
     store.take([live(token(0, 3, "whole", 0))])
     assert streamed_text(store.episodes[episode_id(0)]) == "whole"
+
+
+def test_each_part_of_an_answer_is_put_together_by_itself(store: RunStore) -> None:
+    later = START + timedelta(seconds=2)
+    store.take([live(started(0), token(0, 1, "", endpoint="gateway", model="m"))])
+    store.take([live(token(0, 2, "so ", part="reasoning", n=4, ttft_s=0.5), token(0, 3, "on", part="reasoning", n=1))])
+    calls = [token(0, 5, "", part="call", tool="guess", n=1), token(0, 6, '{"a"', part="call", tool="guess", n=2)]
+    other = token(0, 7, "{}", part="call", call=1, tool="look", n=3, at=later)
+    store.take([live(token(0, 4, "I go", n=2), *calls, other)])
+    answer = store.episodes[episode_id(0)].streaming
+    assert answer is not None
+    assert (answer.endpoint, answer.model, answer.reasoning, answer.text) == ("gateway", "m", "so on", "I go")
+    assert [(call.tool, call.arguments) for call in answer.calls] == [("guess", '{"a"'), ("look", "{}")]
+    assert (answer.ttft_s, answer.n, answer.tokens_per_s) == (0.5, 13, 4.5)
+    store.take([live(timestep(0, 0, seq=8))])
+    assert store.episodes[episode_id(0)].streaming is None
+
+
+def test_an_answer_that_streams_in_is_bounded(store: RunStore) -> None:
+    long = "x" * 50_000
+    parts: list[dict[str, Any]] = [{}, {"part": "reasoning"}, *({"part": "call", "call": n % 40} for n in range(80))]
+    store.take([live(started(0), *(token(0, seq, long, **part) for seq, part in enumerate(parts * 2, 1)))])
+    store.take([live(*(token(0, 200 + n, "", failure=long) for n in range(50)))])
+    answer = store.episodes[episode_id(0)].streaming
+    assert answer is not None
+    assert max(len(answer.text), len(answer.reasoning)) == MAX_STREAMING
+    assert len(answer.calls) == MAX_CALLS
+    assert {len(call.arguments) for call in answer.calls} == {MAX_ARGUMENTS}
+    assert len(answer.failures) == MAX_FAILURES
+
+
+def endpoint_answers(store: RunStore) -> bool:
+    return store.models["gateway"].answers
+
+
+def fallen(seq: int, step: int = 0) -> list[TokenText]:
+    """The gateway fails in the middle of an answer, and another endpoint is asked."""
+    failure = "gateway: the connection broke"
+    return [
+        token(0, seq, "", step, endpoint="gateway"),
+        token(0, seq + 1, "half an ans", step),
+        token(0, seq + 2, "", step, failure=failure, restart=True),
+        token(0, seq + 3, "", step, endpoint="ollama"),
+    ]
+
+
+def test_that_another_endpoint_is_asked_is_noted_at_once_and_once(store: RunStore) -> None:
+    store.take([live(model_health("gateway", "up", None), model_health("ollama", "up", None), started(0), *fallen(1))])
+    answer = store.episodes[episode_id(0)].streaming
+    assert answer is not None
+    assert (answer.text, answer.endpoint, answer.failures) == ("", "ollama", ("gateway: the connection broke",))
+    (fall,) = store.falls
+    assert (fall.env, fall.failed, fall.why, fall.endpoint) == (
+        "Wordle",
+        ("gateway",),
+        "the connection broke",
+        "ollama",
+    )
+    assert [endpoint.answers for endpoint in store.models.values()] == [False, True]
+    store.take([live(timestep(0, 0, seq=5, endpoint="ollama", warnings=["gateway: the connection broke"]))])
+    store.take([live(*fallen(6, 1))])
+    assert (len(store.falls), store.n_falls) == (1, 1)
+    store.take([live(timestep(0, 1, seq=10, endpoint="gateway"))])
+    assert [(fall.failed, fall.endpoint) for fall in store.falls] == [(("gateway",), "ollama"), ((), "gateway")]
+    assert store.models["gateway"].answers
+    assert store.episodes[episode_id(0)].fallback == "ollama"
+
+
+def test_an_endpoint_that_rests_does_not_answer_until_its_health_says_so(store: RunStore) -> None:
+    store.take([live(model_health("gateway", "up", None, rest_s=27.0))])
+    assert endpoint_answers(store) is False
+    store.take([live(model_health("gateway", "up", None))])
+    assert endpoint_answers(store) is True
+    store.take([live(started(0), token(0, 1, "", failure="gateway: HTTP 500"))])
+    assert store.models["gateway"].failure == "HTTP 500"
+    store.take([live(model_health("gateway", "up", None))])
+    assert store.models["gateway"].failure is None
+
+
+def test_what_a_batch_has_spent_is_what_is_over_and_what_runs(store: RunStore) -> None:
+    took: dict[str, Any] = {"tokens": Tokens(100, 10), "cost": 0.5}
+    store.take([live(*whole(0)), live(started(1), timestep(1, 0, **took), timestep(1, 1, **took))])
+    batch = store.batches[batch_id(0)]
+    assert store.spent(batch) == (Tokens(560, 110), 1.0)  # of a node that does not add up: all that is known
+    store.take([live(progress(0, tokens=Tokens(5_000, 500), cost=2.0))])
+    assert store.spent(batch) == (Tokens(5_200, 520), 3.0)
+    store.take([live(ended(1, 3))])
+    assert store.spent(batch) == (Tokens(5_000, 500), 2.0)
 
 
 def test_text_for_a_step_that_was_played_is_not_shown(store: RunStore) -> None:

@@ -3,23 +3,28 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 from agentgym_tui.clean import own
 from agentgym_tui.keymap import COMMANDS, Keys
+from agentgym_tui.store.endpoints import Fall
 from agentgym_tui.store.rewards import RewardPoint
 from agentgym_tui.store.run_store import RunStore
-from agentgym_tui.store.state import Link, Streaming
+from agentgym_tui.store.state import Link, StreamedCall, Streaming
 from agentgym_tui.views import numbers, plot
 from agentgym_tui.views import tables as views
+from agentgym_tui.views.answers import fall_text, streaming_parts
 from agentgym_tui.views.cells import Line
+from agentgym_tui.views.live import transcript_title
 from agentgym_tui.views.reward_plot import reward_lines
 from agentgym_tui.views.status import progress_line, running_line, status_line, status_lines
 from agentgym_tui.views.welcome import KEYS, LOOKING_KEYS, welcome_lines
 from agentgym_tui.views.widths import cut, cut_middle, cut_start, wrapped
 from runner.types import Action, ToolCall
 from tests.tui.samples import (
+    START,
     busy_store,
     empty_store,
     env_health,
@@ -31,6 +36,7 @@ from tests.tui.samples import (
     row,
     started,
     step,
+    streaming_store,
 )
 
 
@@ -121,6 +127,72 @@ def test_the_status_line_says_what_is_wrong() -> None:
     assert "4 dropped" in shown
     store.take([live(started(7), node="other")])
     assert "2 nodes" in text(status_line(store, "here", 200))
+
+
+@pytest.mark.parametrize(
+    ("gateway", "ollama", "said", "missing"),
+    [
+        ({"status": "up"}, {"status": "up"}, "model gateway up", []),
+        ({"status": "up"}, {"status": "down"}, "model gateway up (ollama down)", []),
+        ({"status": "slow"}, {"status": "down"}, "model gateway slow (ollama down)", []),
+        ({"status": "down"}, {"status": "up"}, "↷ model ollama up, gateway down", ["gateway"]),
+        ({"status": "up", "rest_s": 27.0}, {"status": "up"}, "↷ model ollama up, gateway rests", ["gateway"]),
+        ({"status": "down"}, {"status": "wrong"}, "✗ model gateway down, ollama wrong", ["gateway", "ollama"]),
+        ({"status": "unknown"}, {"status": "down"}, "✗ model gateway unknown, ollama down", ["gateway", "ollama"]),
+    ],
+)
+def test_the_status_says_which_endpoint_is_in_use(
+    gateway: dict[str, Any], ollama: dict[str, Any], said: str, missing: list[str]
+) -> None:
+    store = empty_store()
+    told = {"cause": None}
+    store.take([live(model_health("gateway", **{**told, **gateway}), model_health("ollama", **{**told, **ollama}))])
+    assert f" · {said} · cpu" in f" · {text(status_line(store, 'here', 200))}"
+    shown = texts(welcome_lines(store, 100, Keys().key))
+    assert [name for name in ("gateway", "ollama") if any(f"model {name}" in each for each in shown)] == missing
+
+
+def test_a_fall_to_another_endpoint_is_told_in_a_line() -> None:
+    fall = Fall("Wordle", ("gateway",), "no connection: http://me:secret@host refused", "ollama", START)
+    assert fall_text(fall).startswith("Wordle: gateway did not answer (no connection: ")
+    assert fall_text(fall).endswith("), ollama is asked")
+    assert "secret" not in fall_text(fall)
+    assert fall_text(fall._replace(failed=(), endpoint="gateway")) == "Wordle: gateway answers again"
+
+
+def test_the_transcripts_title_says_who_answers_how_fast() -> None:
+    store = streaming_store(fallback=True)
+    played = store.running()[0]
+    assert text(transcript_title(played, 0, True, 100)[0]).strip() == (
+        "Transcript · step 0 · gateway · 42 tokens/s · first token 400 ms · cost 0.00031"
+    )
+    assert "step 1 · ↷ ollama · 42 tokens/s" in text(transcript_title(played, 1, True, 100)[0])
+    coming = "step 2 · ↷ ollama · ≈ 18 tokens/s · first token 400 ms"
+    assert coming in text(transcript_title(played, 2, True, 100)[0])
+    assert "↷ ollama for gateway" in text(running_line(store, played, 100))
+    asked = streaming_parts(Streaming(failures=("a: away",)))
+    assert [text(part) for part in asked if part] == ["↷ nobody answers yet", "no answer yet"]
+
+
+def test_a_batch_says_what_it_has_spent() -> None:
+    store = streaming_store()
+    batch = store.active_batch()
+    assert batch is not None
+    shown = text(progress_line(batch, 120, spent=store.spent(batch)))
+    assert "8.6k tokens · cost 0.00482" in shown
+
+
+def test_the_row_of_a_step_that_comes_says_what_comes() -> None:
+    def row(**fields: Any) -> str:  # noqa: ANN401
+        playing = episode(0, n_steps=0, outcome=None, streaming=Streaming(**fields))
+        return cells(views.StepRows(playing), 0)[1]
+
+    assert row(endpoint="gateway") == "… asking gateway"
+    assert row(endpoint="gateway", reasoning="so it\nis") == "thinks: … so it is"
+    assert row(reasoning="so", text="I go") == "… I go"
+    assert row(text="I go", calls=(StreamedCall(0, "move", '{"to"'),)) == '… move {"to"'
+    assert row(failures=("a: away",), text="I go") == "↷ … I go"
+    assert row(reasoning="x" * 100).startswith("thinks: …xx")
 
 
 def test_secrets_in_a_cause_are_masked() -> None:

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from agentgym_tui.clean import is_hostile
-from agentgym_tui.store.state import Streaming
+from agentgym_tui.store.state import StreamedCall, Streaming
 from agentgym_tui.views.episode import Block, blocks, json_text
 from agentgym_tui.views.message import MAX_CHAT, MAX_TEXT, SHORT, split_thought
 from agentgym_tui.views.text import TextRows
 from runner.events.live_items import LiveAction
-from runner.types import Action, ToolCall
+from runner.types import Action, Tokens, ToolCall
 from tests.tui.samples import ESCAPES, HOSTILE, HUGE, episode, hostile_episode, step, user
 
 SYSTEM: dict[str, Any] = {"role": "system", "content": "play well"}
@@ -121,6 +121,43 @@ def test_the_step_that_is_being_answered_shows_what_the_agent_was_given_and_what
         ("observation", "observation", given["content"]),
         ("streaming", "streaming …", "I thi"),
     ]
+
+
+def test_thoughts_and_calls_stream_apart_from_what_is_said() -> None:
+    answer = Streaming(
+        reasoning="north is free",
+        text="<think>or south</think>I go",
+        calls=(StreamedCall(0, "move", '{"to": "no'),),
+        failures=("gateway: no connection to http://me:secret@host/",),
+        endpoint="ollama",
+        model="m",
+        n=12,
+        ttft_s=0.5,
+    )
+    found = summary(blocks(episode(n_steps=0, outcome=None, streaming=answer), 0))
+    assert found == [
+        ("observation", "observation", "observation 0"),
+        ("warning", "↷ no answer from", "gateway: no connection to http://***@host/"),
+        ("thought", "thought · streaming …", "north is free"),
+        ("thought", "thought · streaming …", "or south"),
+        ("streaming", "streaming …", "I go"),
+        ("tool", "tool call move · streaming …", '{"to": "no'),
+        ("note", "answering …", "ollama · m · first token 500 ms · ≈ 12 tokens"),
+    ]
+    asked = episode(n_steps=0, outcome=None, streaming=Streaming(endpoint="ollama"))
+    assert summary(blocks(asked, 0))[-1] == ("note", "asking …", "ollama")
+
+
+def test_an_answer_says_what_it_took_and_in_whose_place_it_came() -> None:
+    took: dict[str, Any] = {"tokens": Tokens(1_200, 60, 20, 1_000), "ttft_s": 0.25, "tokens_per_s": 7.25, "cost": 0.002}
+    played = episode(steps=[step(0, endpoint="ollama", model="m", warnings=["gateway: away", "ollama: late"], **took)])
+    answered = next(each for each in summary(blocks(played, 0)) if "answered" in each[1])
+    assert answered == (
+        "note",
+        "↷ answered in the place of gateway by",
+        "ollama · m · first token 250 ms · 7.2 tokens/s · cost 0.002"
+        "|1.2k prompt (1.0k cached) + 60 completion (20 reasoning) tokens",
+    )
 
 
 def test_streamed_text_and_errors_come_after_the_last_step_alone() -> None:
