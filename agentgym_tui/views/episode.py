@@ -169,18 +169,19 @@ def _coming(answer: Streaming) -> Iterator[Block]:
 
 
 def _answering(answer: Streaming) -> Iterator[Block]:
-    """Who is asked, and about how fast it comes."""
-    named = [mask(name) for name in (answer.endpoint, answer.model) if name]
-    told = [line(name, MAX_NAME) for name in named]
-    if answer.ttft_s is not None:
-        told.append(join([own("first token "), duration(answer.ttft_s)]))
-    if answer.tokens_per_s is not None:
-        told.append(own(f"≈ {pace(answer.tokens_per_s)} tokens/s"))
+    """Who is asked, or about how fast it comes; one line, as it stands below what comes."""
+    named = [mask(name) for name in (answer.model if answer.n else answer.endpoint, answer.model) if name]
+    told = [line(name, MAX_NAME) for name in dict.fromkeys(named)]
     if answer.n:
-        told.append(own(f"≈ {quantity(answer.n)} tokens"))
+        rate = answer.tokens_per_s
+        pieces = own(f"≈ {quantity(answer.n)} tokens" if rate is None else f"≈ {pace(rate)} tokens/s")
+        first = [] if answer.ttft_s is None else [join([own("first token "), duration(answer.ttft_s)])]
+        told = [pieces, *first, *told]
+    elif told:
+        told[0] = join([own("asking "), told[0]])
     if told:
         raw = " ".join(named)
-        yield Block("note", own("answering …" if answer.n else "asking …"), [join(told, " · ")], is_hostile(raw), raw)
+        yield Block("note", join(told, " · "), [], is_hostile(raw), raw)
 
 
 def _as_given(observation: Sequence[object]) -> list[Block]:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Episode, Link, Step
+from runner.events.live_items import LiveItem
 from runner.events.seen import Notice
 from runner.store.database import EpisodeRow
 from runner.types import Action, Outcome, Span, Tokens, ToolCall
@@ -279,11 +280,14 @@ def hostile_store(text: str = HOSTILE) -> RunStore:
     store.set_link(Link(status="failed", cause=text, address=text))
     store.take_profile([(text, text, text)])
     store.fill(hostile_episode(text=text))
+    items: list[LiveItem] = [
+        *(started(91, env=text, agent=text, model=text), token(91, 1, text, failure=f"{text}: {text}")),
+        *(token(91, 2, "", endpoint=text, model=text), token(91, 3, text), token(91, 4, text, part="reasoning")),
+        token(91, 5, text, part="call", tool=text),
+    ]
     store.take(
         [
-            live(started(91, env=text, agent=text, model=text), token(91, 1, text), node=text, boot=text),
-            live(token(91, 2, "", failure=f"{text}: {text}"), token(91, 3, "", endpoint=text, model=text), node=text),
-            live(token(91, 4, text, part="reasoning"), token(91, 5, text, part="call", tool=text), node=text),
+            live(*items, node=text, boot=text),
             live(env_health(text, "down", cause=text, transport=text), model_health(text, "down", text)),
             foreign(1, env=text, model=text),
             Notice(kind="gap", text=text, count=3),

@@ -142,10 +142,10 @@ def test_thoughts_and_calls_stream_apart_from_what_is_said() -> None:
         ("thought", "thought · streaming …", "or south"),
         ("streaming", "streaming …", "I go"),
         ("tool", "tool call move · streaming …", '{"to": "no'),
-        ("note", "answering …", "ollama · m · first token 500 ms · ≈ 12 tokens"),
+        ("note", "≈ 12 tokens · first token 500 ms · m", ""),
     ]
     asked = episode(n_steps=0, outcome=None, streaming=Streaming(endpoint="ollama"))
-    assert summary(blocks(asked, 0))[-1] == ("note", "asking …", "ollama")
+    assert summary(blocks(asked, 0))[-1] == ("note", "asking ollama", "")
 
 
 def test_an_answer_says_what_it_took_and_in_whose_place_it_came() -> None:
