@@ -23,7 +23,7 @@ from agentgym_tui.views.listing import (
 from agentgym_tui.views.numbers import UNKNOWN
 from agentgym_tui.views.status import outcome_cell
 from runner.types import Outcome
-from tests.tui.samples import HOSTILE, HUGE, START, episode, episode_id, hostile_episode, row
+from tests.tui.samples import HOSTILE, HUGE, START, episode, episode_id, hostile_episode, row, step
 
 BAD = Unusable(Path("/srv/\x1b[2J.json"), "it is\nnot JSON \u202e")
 
@@ -195,6 +195,19 @@ def test_the_summary_counts_and_says_what_is_wrong() -> None:
     episodes.search("#1")
     assert "1 match #1" in text(list_line(episodes, own("reading …"), 120))
     assert "reading …" in text(list_line(episodes, own("reading …"), 120))
+
+
+def test_an_episode_that_another_endpoint_has_answered_says_so() -> None:
+    episodes = EpisodeList()
+    episodes.take_stored([row(1, agent="react", model="m", fallback="ollama", cost=0.0125), row(0)])
+    rows = EpisodeRows(episodes)
+    agents = [rows.line(index, 120)[7].text for index in range(2)]
+    assert agents == ["↷ ollama, react m", "oracle"]
+    heading = text(heading_lines(episodes.get(episode_id(1)), own(""), own(""), 120)[1])
+    assert heading.startswith("agent react · model m · ↷ answered by ollama · tokens 450 · cost 0.0125")
+    steps = [step(0, endpoint="ollama", warnings=["gateway: away"]), step(1, endpoint="gateway")]
+    assert episode(steps=steps).fallback == "ollama"
+    assert episode(steps=steps[1:]).fallback is None
 
 
 def test_an_empty_list_says_what_to_do() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -35,6 +36,7 @@ from tests.tui.samples import (
     live,
     node_list,
     started,
+    streaming_store,
     timestep,
     token,
     whole,
@@ -505,6 +507,25 @@ async def test_a_step_says_who_answered_and_what_went_otherwise_than_configured(
     async with Console(session).run_test(size=(120, 40)) as pilot:
         await shown(pilot, "ollama · qwen35_9b · first token 250 ms · 42", "tokens/s · cost 0.0021")
         await shown(pilot, "otherwise than configured", "tensorzero was passed over: HTTP 503")
+
+
+async def test_another_endpoint_is_told_of_while_it_answers_and_the_first_one_when_it_is_back() -> None:
+    session = FakeSession(streaming_store())
+    async with Console(session).run_test(size=(120, 40), notifications=True) as pilot:
+        await shown(pilot, "thought · streaming …", "I try one with an i.", "tool call guess · streaming …")
+        await shown(pilot, "model gateway up")
+        await shown(pilot, "gateway · ≈ 18 tokens/s", "first token 400 ms · qwen35_9b")
+        failure, now = "gateway: the connection broke", datetime.now(UTC)
+        session.store.take([live(token(3, 9, "", 2, failure=failure, restart=True, at=now))])
+        await shown(pilot, "↷ nobody answers yet", "↷ no answer from", failure)
+        await gone(pilot, "I try one")
+        session.store.take([live(token(3, 10, "", 2, endpoint="ollama", model="qwen3:8b", at=now))])
+        await shown(pilot, "asking ollama", "↷ model ollama up, gateway failed", "↷ ollama for gateway")
+        await shown(pilot, "Wordle: gateway did not answer")
+        pilot.app.clear_notifications()
+        await gone(pilot, "did not answer (")
+        session.store.take([live(timestep(3, 2, seq=11, endpoint="gateway", at=now))])
+        await shown(pilot, "Wordle: gateway answers again", "model gateway up")
 
 
 async def test_refusals_are_told_with_what_to_do() -> None:

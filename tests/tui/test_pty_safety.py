@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -261,13 +262,15 @@ async def publish(url: str, text: str) -> None:
     await client.connect(url)
     await ensure_streams(client.jetstream(), subjects.DURABLE)
     error = {"type": text, "message": text}
-    odd = hostile_episode(text=text).steps[0]
+    odd, now = hostile_episode(text=text).steps[0], datetime.now(UTC)  # what is told of endpoints is no history
     items: list[LiveItem] = [
         started(1, env=text, agent=text, model=text, batch_id=text, transport=text, data_label=text, profile=text),
-        timestep(1, chats=odd.chats, observation=odd.observation, endpoint=text, model=text),
+        timestep(1, chats=odd.chats, observation=odd.observation, endpoint=text, model=text, warnings=[text]),
         ended(1, 2, error=error, outcome="error", success=False),
         started(2, env=text, agent=text, model=text),
-        token(2, 1, text),
+        token(2, 1, "", failure=f"{text}: {text}", at=now),
+        token(2, 2, "", endpoint=text, model=text, at=now),
+        *(token(2, 3, text), token(2, 4, text, part="reasoning"), token(2, 5, text, part="call", tool=text)),
         progress(),
         env_health(text, "down", cause=text, transport=text),
         model_health(text, "down", text),

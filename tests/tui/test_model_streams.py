@@ -1,0 +1,75 @@
+"""A model's answer on the screen while it comes, and the endpoint that answers when another one dies over it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from runner.serve.model import ModelServer, Reply, ScriptPlayer
+from runner.store.journal import read_journal
+from tests.command import REPOSITORY
+from tests.node_process import COMMAND
+from tests.terminal import Terminal, environ
+from tests.tui.consoles import CONSOLE, NODE, node_of, pick, stored
+
+pytestmark = pytest.mark.timeout(180)
+
+PROFILE = """
+id: streams
+episode: {{ max_rounds: 2 }}
+agent: {{ api_endpoint: "{url}/v1/chat/completions", model: scripted, local_fallback: small, format: react }}
+environments:
+  lightweight:
+    - name: Wordle
+"""
+
+
+@contextmanager
+def gateway(script: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A test endpoint in a process of its own, and its URL."""
+    command = [COMMAND, "serve-model", "--port", "0", "--model", "scripted", "--script", str(script)]
+    with subprocess.Popen(
+        [*command, "--token-latency", "0.05"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environ(PYTHONPATH=str(REPOSITORY)),
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().split()[0], process
+        finally:
+            process.kill()
+
+
+def test_an_answer_is_seen_while_it_comes_and_so_is_who_answers_when_its_endpoint_dies(tmp_path: Path) -> None:
+    script, profile, data_dir = tmp_path / "script", tmp_path / "profile.yaml", tmp_path / "data"
+    replies = ["Thought: quick.\nAction: crane", f"Thought: {'slowly ' * 2_000}\nAction: crane"]
+    script.write_text("".join(json.dumps({"content": reply}) + "\n" for reply in replies))
+    small = ScriptPlayer([Reply(content="Thought: instead.\nAction: slate")])
+    with gateway(script) as (url, process), ModelServer(small, models=["small"]) as fallback, node_of(data_dir):
+        profile.write_text(PROFILE.format(url=url))
+        command = [CONSOLE, "launch", "--config", str(profile), "--data-dir", str(data_dir), "--node", NODE]
+        env = environ(OLLAMA_HOST=fallback.url, PYTHONPATH=str(REPOSITORY))
+        with Terminal(*command, cwd=tmp_path, env=env) as terminal:
+            terminal.wait_for("model gateway up", 60)
+            pick(terminal, "Wordle")
+            terminal.send("r")
+            terminal.wait_for("slowly slowly")
+            terminal.wait_for("≈")
+            [journal] = data_dir.glob("runs/*/*.journal.jsonl")
+            assert len(read_journal(journal).steps) == 1
+            assert "↷" not in terminal.text
+            process.kill()
+            terminal.wait_for(lambda: b"Wordle: gateway did not answer" in terminal.raw)  # what comes next covers it
+            terminal.wait_for("↷ slate")
+            terminal.wait_for("↷ model ollama up, gateway")
+            terminal.wait_for(lambda: bool(stored(data_dir)), 60)
+            terminal.send("2")
+            terminal.wait_for("↷ ollama, react")
+    [episode] = stored(data_dir)
+    assert [step["endpoint"] for step in episode["timesteps"]] == ["gateway", "ollama"]
