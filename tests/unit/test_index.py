@@ -70,6 +70,22 @@ def test_an_episode_is_listed_once_it_is_saved(store: EpisodeStore, index: Episo
     assert (row.tokens_prompt, row.tokens_completion, row.cost, row.error_type) == (30, 6, 1.5, "Boom")
 
 
+def test_the_endpoints_that_stood_in_for_others_are_listed(store: EpisodeStore, index: EpisodeIndex) -> None:
+    told: dict[tuple[str, ...], str | None] = {
+        (): None,
+        ("ollama: late",): None,
+        ("gateway: away", "ollama: late"): "ollama",
+    }
+    for task, warnings in enumerate(told):
+        recording = Recording(store, index, task_index=task)
+        recording.start()
+        for number in range(2):
+            recording.play(step(number, endpoint="ollama", model="m", warnings=warnings))
+        recording.end()
+    rows = sorted(index.recent(), key=lambda row: row.task_index)
+    assert [row.fallback for row in rows] == list(told.values())
+
+
 def test_the_newest_come_first(store: EpisodeStore, index: EpisodeIndex) -> None:
     ids = sorted((recording.header.episode_id for recording in _play(store, index, 4)), reverse=True)
     assert [row.episode_id for row in index.recent()] == ids
