@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import PurePath
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.app import App
@@ -24,7 +26,6 @@ from agentgym_tui.keymap import bindings
 from agentgym_tui.orders import refusal_text
 from agentgym_tui.reach import Reachable, hidden, reachable
 from agentgym_tui.screens.leaving import Whole
-from agentgym_tui.screens.live import LiveScreen
 from agentgym_tui.sessions.session import ControlFailed, Session
 from agentgym_tui.settings import Settings, complaint_text
 from agentgym_tui.telling import tell
@@ -37,6 +38,8 @@ DRAW_S: Final = 0.1
 
 TICK_S: Final = 1.0
 
+STYLES: Final[list[str | PurePath]] = ["styles/widgets.tcss", "styles/app.tcss"]
+NO_LOGS: Final = own("no log was opened: `agentgym-tui open FILE.jsonl`")
 NO_BUS: Final = own("files have no bus: use `agentgym-tui launch` or `agentgym-tui watch`")
 
 
@@ -51,7 +54,7 @@ class Console(App[None], inherit_bindings=False):
     """
 
     TITLE = "AgentGym"
-    CSS_PATH: ClassVar[CSSPathType | None] = ["styles/widgets.tcss", "styles/app.tcss", "styles/live.tcss"]
+    CSS_PATH: ClassVar[CSSPathType | None] = [*STYLES, "styles/live.tcss"]
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("everywhere")]
     ENABLE_COMMAND_PALETTE = False
     DEFAULT_MODE = "live"
@@ -76,20 +79,22 @@ class Console(App[None], inherit_bindings=False):
         self._drawn_at = now() - DRAW_S
         self._next_drawing: Timer | None = None
         self._next_tick: Timer | None = None
-        self.add_mode("episodes", self._episodes)
-        self.add_mode("events", self._events)
+        self._makes = {"live": self._live, "episodes": self._episodes, "events": self._events, "logs": self._logs}
+        for mode in self._makes.keys() - {self.DEFAULT_MODE}:
+            self.add_mode(mode, self._makes[mode])
 
     def get_default_screen(self) -> Screen[None]:
-        """The live screen; as that of a known mode it would have all styles read twice, which takes its time."""
-        return LiveScreen(self.session, self.kept)
+        """The first screen; as that of a known mode it would have all styles read twice, which takes its time."""
+        return self._makes[self.DEFAULT_MODE]()
 
     def on_mount(self) -> None:
         """Begin to follow once there is something to see."""
         self.add_mode(self.DEFAULT_MODE, self.get_default_screen)
         self.session.store.on_change = self._changed
         self.call_after_refresh(self._follow)
-        if self.session.control is None or self.kept.screen == "episodes":
-            self.switch_mode("episodes")
+        first = "episodes" if self.session.control is None else self.kept.screen
+        if self.DEFAULT_MODE == "live" and first == "episodes":
+            self.switch_mode(first)
         if complaints := self.settings.complaints:
             tell(self, complaint_text(complaints), failed=True)
 
@@ -117,6 +122,13 @@ class Console(App[None], inherit_bindings=False):
             tell(self, NO_BUS)
         else:
             self._show("events")
+
+    def action_show_logs(self) -> None:
+        """The logs that were opened."""
+        if self.session.logs:
+            self._show("logs")
+        else:
+            tell(self, NO_LOGS)
 
     async def on_episode_screen_events_wanted(self, event: EpisodeScreen.EventsWanted) -> None:
         """The same of one episode."""
@@ -213,6 +225,11 @@ class Console(App[None], inherit_bindings=False):
         if answer in ("stop", "leave"):
             self.exit()
 
+    def _live(self) -> Screen[None]:
+        from agentgym_tui.screens.live import LiveScreen
+
+        return LiveScreen(self.session, self.kept)
+
     def _episodes(self) -> Screen[None]:
         from agentgym_tui.screens.episodes import Episodes
 
@@ -223,7 +240,15 @@ class Console(App[None], inherit_bindings=False):
 
         return Events(self.session, now=self._now)
 
+    def _logs(self) -> Screen[None]:
+        from agentgym_tui.screens.log import LogScreen
+
+        return LogScreen(self.session, now=self._now)
+
     def _follow(self) -> None:
+        if not gc.isenabled():  # as the command has left it
+            gc.freeze()
+            gc.enable()
         self._following = asyncio.create_task(self.session.run())
         self._following.add_done_callback(self._ended)
         self._changed()
@@ -260,6 +285,29 @@ class Console(App[None], inherit_bindings=False):
         store = self.session.store
         if self._next_tick is None and store.ticking:
             self._next_tick = self.set_timer(min(TICK_S, max(store.next_loss_s, 0.0) + 0.01), self._tick)
+
+
+class EpisodesConsole(Console, inherit_bindings=False):
+    """Begins with what is stored: a screen before that would take its time."""
+
+    CSS_PATH: ClassVar[CSSPathType | None] = [*STYLES, "styles/episodes.tcss"]
+    BINDINGS: ClassVar[list[BindingType]] = Console.BINDINGS
+    DEFAULT_MODE = "episodes"
+
+
+class LogsConsole(Console, inherit_bindings=False):
+    """Begins with the logs that were opened."""
+
+    CSS_PATH: ClassVar[CSSPathType | None] = [*STYLES, "styles/log.tcss"]
+    BINDINGS: ClassVar[list[BindingType]] = Console.BINDINGS
+    DEFAULT_MODE = "logs"
+
+
+def console_of(session: Session) -> type[Console]:
+    """The one that begins with what a session has."""
+    if session.logs:
+        return LogsConsole
+    return EpisodesConsole if session.control is None else Console
 
 
 def _fail(failure: BaseException) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import os
 import re
 import sys
@@ -46,11 +47,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if reason is not None:
         sys.stderr.write(f"agentgym-tui: {reason}\n")
         return 2
+    gc.disable()  # until the first paint: what is imported stays, looking through it takes a sixth of the start
     return _show(given)
 
 
 def _show(given: argparse.Namespace) -> int:
-    from agentgym_tui.app import Console
+    from agentgym_tui.app import console_of
     from agentgym_tui.kept import read_kept, state_path, write_kept
     from agentgym_tui.settings import config_path, read_settings
     from agentgym_tui.terminal import run
@@ -58,7 +60,7 @@ def _show(given: argparse.Namespace) -> int:
     path = state_path(os.environ)
     settings = read_settings(config_path(os.environ))
     session = _session(given, settings.keys.key("node.start"))
-    console = Console(session, settings, read_kept(path))
+    console = console_of(session)(session, settings, read_kept(path))
     code = run(console, session)
     if code != 1:
         with contextlib.suppress(OSError):  # a home that cannot be written to is no reason to complain at each end
@@ -110,11 +112,13 @@ def _wanted(given: argparse.Namespace) -> Wanted:
 
 
 def _session(given: argparse.Namespace, start_key: str) -> Session:
-    from agentgym_tui.sessions.sources import BusSession, FilesSession, NodeSession
+    if given.command == "open":
+        from agentgym_tui.sessions.files_session import FilesSession
+
+        return FilesSession(given.paths)
+    from agentgym_tui.sessions.sources import BusSession, NodeSession
 
     match given.command:
-        case "open":
-            return FilesSession(given.paths)
         case "watch":
             return BusSession(_wanted(given), url=given.nats, since=given.since)
     return NodeSession(_wanted(given), start_key)
@@ -167,8 +171,10 @@ def _add_watch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def _add_open(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     opened = commands.add_parser(
         "open",
-        help="look at stored episodes, without a node or a bus",
-        description="Show episode files, the folders of batches, folders of runs, or state directories.",
+        help="look at stored episodes and at logs, without a node or a bus",
+        description="Show episode files, the folders of batches, folders of runs, or state directories; and logs: "
+        "any other file, such as JSON Lines of events, line by line, also while it is written. "
+        "With logs it begins with the first of them, n goes to the next one and 2 to the episodes.",
         allow_abbrev=False,
     )
     opened.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a file or folder; nothing is written")

@@ -13,7 +13,7 @@ from textual.binding import Binding
 from textual.keys import key_to_character
 
 Place: TypeAlias = Literal[
-    "everywhere", "live", "episodes", "filter", "episode", "events", "entry", "list", "table",
+    "everywhere", "live", "episodes", "filter", "episode", "events", "log", "entry", "list", "table",
     "dialog", "form", "checks", "choice", "quit", "cancel", "palette",
 ]  # fmt: skip
 
@@ -36,6 +36,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("app.live", "1", "Live", "show_live", "everywhere", "what runs now"),
     Command("app.episodes", "2", "Episodes", "show_episodes", "everywhere", "what is stored and what runs"),
     Command("app.events", "3", "Events", "show_events", "everywhere", "all that is said on the bus"),
+    Command("app.logs", "4", "Logs", "show_logs", "everywhere", "the logs that were opened"),
     Command("app.quit", "q,ctrl+q,ctrl+c", "Quit", "leave", "everywhere", "leave; asks when episodes run"),
     Command("app.zoom", "z", "Zoom", "zoom", "everywhere", "the focused pane alone, and back", False),
     Command("run.selected", "r", "Run", "run_selected", "live", "play the selected environment once"),
@@ -76,6 +77,15 @@ COMMANDS: tuple[Command, ...] = (
     Command("events.view", "v", "View", "next_view", "events", "formatted, raw, hex, headers"),
     Command("events.copy", "y", "Copy", "copy", "events", "copy the shown payload, made safe", False),
     Command("events.copy_raw", "Y", "Copy raw", "copy_raw", "events", "copy it with every byte it has", False),
+    Command("log.filter", "slash", "Filter", "filter", "log", "show only lines that hold all given words"),
+    Command("log.go_to", "o", "Go to", "go_to", "log", "a line or a time of the log"),
+    Command("log.clear", "escape", "All", "clear", "log", "all lines again; ends a search that goes on"),
+    Command("log.view", "v", "View", "next_view", "log", "formatted, raw, hex"),
+    Command("log.next", "n", "Next", "next_log", "log", "the next of the opened logs"),
+    Command("log.previous", "p", "Prev", "previous_log", "log", "the one before", False),
+    Command("log.copy", "y", "Copy", "copy", "log", "copy the shown line, made safe"),
+    Command("log.copy_raw", "Y", "Copy raw", "copy_raw", "log", "copy it with every byte it has", False),
+    Command("log.reload", "ctrl+r", "Reload", "reload", "log", "read the file that has the name now", False),
     Command("entry.take", "enter", "Take", "take", "entry", "look at that"),
     Command("entry.leave", "escape", "Leave", "leave", "entry", "change nothing"),
     Command("node.start", "N", "Start node", "start_node", "everywhere", "start the node again when it is gone", False),
@@ -122,6 +132,8 @@ ORDERS: Final = frozenset(command.id for command in COMMANDS if command.id.start
 """What takes a node that does as it is told."""
 OF_BUS: Final = frozenset({"app.events", "episode.events"})
 """What takes a bus."""
+OF_LOGS: Final = frozenset({"app.logs"})
+"""What takes logs that were opened."""
 
 _SIGNS: Final = {"escape": "esc", "up": "↑", "down": "↓", "left": "←", "right": "→"}
 _RENAMED: Final = {"slash": "/", "backslash": "\\", "at": "@", "minus": "-", "plus": "+", "underscore": "_"}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from textual.binding import Binding
 
-from agentgym_tui.keymap import COMMANDS, OF_BUS, ORDERS, Command
+from agentgym_tui.keymap import COMMANDS, OF_BUS, OF_LOGS, ORDERS, Command
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -27,7 +27,8 @@ class Reachable(NamedTuple):
 
 def hidden(session: Session) -> frozenset[str]:
     """Ids of commands that a session has no use for."""
-    return (ORDERS if session.read_only else frozenset()) | (OF_BUS if session.events is None else frozenset())
+    lacking = ((session.read_only, ORDERS), (session.events is None, OF_BUS), (not session.logs, OF_LOGS))
+    return frozenset[str]().union(*(commands for lacks, commands in lacking if lacks))
 
 
 def reachable(app: App[None], *, without: Collection[str] = ()) -> list[Reachable]:

@@ -2,65 +2,17 @@
 
 from __future__ import annotations
 
-from textual import on
 from textual.app import ComposeResult
-from textual.containers import Container, Vertical
+from textual.containers import Container
 
-from agentgym_tui.clean import own
-from agentgym_tui.store.event_log import EventLog, LogEntry, Message
+from agentgym_tui.screens.payload import PayloadView
+from agentgym_tui.store.event_log import EventLog
+from agentgym_tui.store.message import LogEntry, Message
 from agentgym_tui.store.subjects import Branch
-from agentgym_tui.views.event_payload import VIEWS, rows_of, text_of
-from agentgym_tui.views.events import EVENT_COLUMNS, EventRows, about, hostile_text
+from agentgym_tui.views.event_payload import VIEWS, hostile_text
+from agentgym_tui.views.events import EVENT_COLUMNS, EventRows, about
 from agentgym_tui.views.subject_rows import SUBJECT_COLUMNS, SubjectRows
 from agentgym_tui.widgets.table import Table
-from agentgym_tui.widgets.tabs import Tab, TabLine
-from agentgym_tui.widgets.text_view import TextView
-
-TABS = tuple(Tab(name, own(name.capitalize()), own("v")) for name in VIEWS)
-
-
-class PayloadView(Vertical):
-    """All of one message."""
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._entry: LogEntry | None = None
-        self._view = VIEWS[0]
-
-    def compose(self) -> ComposeResult:
-        """The names of the views, and the text."""
-        yield TabLine(TABS, id="tabs")
-        yield TextView(id="payload")
-
-    def show(self, entry: LogEntry | None) -> None:
-        """Show another one."""
-        if entry is not self._entry:
-            self._entry = entry
-            self._fill()
-
-    def next_view(self) -> None:
-        """Another one of the views, after the last the first."""
-        self.pick(VIEWS[(VIEWS.index(self._view) + 1) % len(VIEWS)])
-
-    def pick(self, view: str) -> None:
-        """One of the views."""
-        self._view = view
-        self.query_one(TabLine).pick(view)
-        self._fill()
-
-    def text(self) -> str:
-        """What is shown, hostile as it came."""
-        return text_of(self._entry, self._view)
-
-    @on(TabLine.Picked)
-    def _picked(self, event: TabLine.Picked) -> None:
-        self.pick(event.tab)
-
-    def _fill(self) -> None:
-        view = self.query_one(TextView)
-        view.show(rows_of(self._entry, self._view))
-        view.move_to(0)
-        self.query_one(TabLine).note(about(self._entry))
 
 
 class EventPanes(Container):
@@ -83,7 +35,7 @@ class EventPanes(Container):
         self.n_subjects = 0
         self.messages = Table(EVENT_COLUMNS, self._rows, id="messages")
         self.subjects = Table(SUBJECT_COLUMNS, id="subjects")
-        self.payload = PayloadView(id="message")
+        self.payload = PayloadView(VIEWS, about, id="message")
 
     def compose(self) -> ComposeResult:
         """The parts."""

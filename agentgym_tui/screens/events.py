@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar, Final
@@ -13,7 +12,7 @@ from textual.binding import BindingType
 from textual.widgets import Input
 
 from agentgym_tui.clean import Safe, line, own
-from agentgym_tui.clipboard import described, to_copy
+from agentgym_tui.copying import copy
 from agentgym_tui.keymap import bindings
 from agentgym_tui.reach import hidden
 from agentgym_tui.screens.entry import EntryInput
@@ -128,11 +127,11 @@ class Events(ReadingScreen):
 
     def action_copy(self) -> None:
         """Copy what is shown, with control characters made visible."""
-        self._copy(raw=False)
+        copy(self.app, self.panes.payload.text(), raw=False)
 
     def action_copy_raw(self) -> None:
         """Copy what is shown, as it came."""
-        self._copy(raw=True)
+        copy(self.app, self.panes.payload.text(), raw=True)
 
     @on(LineView.Chosen, "#messages")
     def _opened(self) -> None:
@@ -180,14 +179,6 @@ class Events(ReadingScreen):
         self._asked = what
         self.add_class("-asking")
         self.query_one(EntryInput).ask(placeholder)
-
-    def _copy(self, *, raw: bool) -> None:
-        copy = to_copy(self.panes.payload.text(), raw=raw)
-        if copy.text:
-            self.app.copy_to_clipboard(copy.text)
-            self._tell(described(copy, os.environ, raw=raw))
-        else:
-            self._tell(own("there is nothing to copy"), failed=True)
 
     def _tell(self, text: Safe, *, failed: bool = False) -> None:
         tell(self.app, text, failed=failed)

@@ -43,6 +43,7 @@ class LiveScreen(RunScreen):
         kept: how it was left.
     """
 
+    CSS_PATH = "../styles/live.tcss"
     AUTO_FOCUS = "#environments"
     HORIZONTAL_BREAKPOINTS = WIDTHS
     VERTICAL_BREAKPOINTS = HEIGHTS

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 import threading
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -22,6 +24,27 @@ DEPTH: Final = 2
 MAX_FILES: Final = 200_000
 AT_ONCE: Final = 50
 """Files that are read before somebody is told."""
+
+
+_LOGS: Final = (".jsonl", ".ndjson", ".log")
+_HEAD: Final = 64 << 10
+
+
+def is_log(path: Path) -> bool:
+    """Whether what somebody names is shown line by line, and not as an episode or a folder of them.
+
+    What is named ``.json`` is an episode unless its first line is whole JSON and others follow; what has another
+    name is a log unless it begins like an episode.
+    """
+    if _is_folder(path):
+        return False
+    if path.name.endswith(_LOGS):
+        return True
+    head = _head(path)
+    if path.suffix != ".json":
+        return not head.startswith(b'{"schema":')
+    first, _, rest = head.partition(b"\n")
+    return bool(rest.strip()) and _is_json(first)
 
 
 class FilesLibrary:
@@ -111,3 +134,25 @@ def _is_folder(path: Path) -> bool:
         return path.is_dir()
     except OSError:  # reading it will say what is wrong
         return False
+
+
+def _head(path: Path) -> bytes:
+    """The beginning of a regular file, nothing of others."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except (OSError, ValueError):
+        return b""
+    with os.fdopen(descriptor, "rb") as file, contextlib.suppress(OSError):
+        return file.read(_HEAD) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+    return b""
+
+
+def _is_json(text: bytes) -> bool:
+    from msgspec import DecodeError
+    from msgspec.json import decode
+
+    try:
+        decode(text)
+    except (DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True

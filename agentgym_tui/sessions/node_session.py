@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,6 +20,7 @@ from agentgym_tui.store.state import Link
 from runner.errors import RunnerError
 
 if TYPE_CHECKING:
+    from agentgym_tui.sessions.log_file import LogFile
     from runner.events.address import BusAddress
     from runner.events.connect import Connection
     from runner.events.control import NodeList
@@ -62,6 +63,7 @@ class NodeSession:
         self.control: Control | None = self._client
         self._bus = BusEvents()
         self.events: EventSource | None = self._bus
+        self.logs: Sequence[LogFile] = ()
         self._connection: Connection | None = None
         self._node = ""
         self._ask = asyncio.Event()

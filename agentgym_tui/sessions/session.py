@@ -12,6 +12,7 @@ from runner.events.control import BatchState, NodeList, StartArgs
 
 if TYPE_CHECKING:
     from agentgym_tui.sessions.bus_events import EventSource
+    from agentgym_tui.sessions.log_file import LogFile
     from runner.store.database import EpisodeRow
 
 Order: TypeAlias = Literal["cancel", "pause", "resume", "step"]
@@ -81,6 +82,7 @@ class Session(Protocol):
         library: stored episodes on this machine, None for a foreign bus.
         control: None where nobody can be asked.
         events: all that is said on its bus, None where there is no bus.
+        logs: those that were opened.
         data_dir: the state directory, once it is known, and if there is one.
     """
 
@@ -90,6 +92,7 @@ class Session(Protocol):
     library: Library | None
     control: Control | None
     events: EventSource | None
+    logs: Sequence[LogFile]
     data_dir: Path | None
 
     async def start_node(self) -> None:

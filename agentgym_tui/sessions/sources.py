@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final, Literal
 from agentgym_tui.sessions.bus_events import BusEvents, EventSource
 from agentgym_tui.sessions.control_client import NodeControl
 from agentgym_tui.sessions.feed import follow, link_of, subjects_of
-from agentgym_tui.sessions.files import FilesLibrary
+from agentgym_tui.sessions.files_session import FilesSession
 from agentgym_tui.sessions.launch import Place, PlaceFinder, Wanted
+from agentgym_tui.sessions.log_file import LogFile
 from agentgym_tui.sessions.node_session import NodeSession
 from agentgym_tui.sessions.session import Control, ControlFailed, Library
 from agentgym_tui.store.run_store import RunStore
@@ -31,7 +32,6 @@ LIVE_HISTORY: Final = timedelta(minutes=10)
 """So far back live items are read: as a rule the whole of each episode that runs."""
 
 WATCHING: Final = "watching only: nothing can be started or stopped from here; use `agentgym-tui launch` on the node"
-FILES: Final = "these are files: nothing can be started here; use `agentgym-tui launch`"
 
 
 class BusSession:
@@ -55,6 +55,7 @@ class BusSession:
         self.control: Control | None = NodeControl(lambda: self._connection, self._node_of, refusal=WATCHING)
         self._bus = BusEvents()
         self.events: EventSource | None = self._bus
+        self.logs: Sequence[LogFile] = ()
         self._finder = PlaceFinder(wanted)
         self._url = url
         self._since = since
@@ -112,33 +113,3 @@ class BusSession:
         if episode is None or not episode.node:
             raise ControlFailed(f"it is not known which node played episode {episode_id}")
         return episode.node
-
-
-class FilesSession:
-    """Shows stored episodes without a bus."""
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        """Nothing is read before ``run``."""
-        self.title = ", ".join(map(str, paths))
-        self.read_only = FILES
-        self.store = RunStore()
-        self._files = FilesLibrary(paths)
-        self.library: Library | None = self._files
-        self.control: Control | None = None
-        self.events: EventSource | None = None
-        self.data_dir: Path | None = None
-
-    async def start_node(self) -> None:
-        """Not from here."""
-        raise ControlFailed(FILES)
-
-    async def run(self) -> None:
-        """Read the files; what is read can be seen at once."""
-        parts = self._files.scan()
-        self.store.set_link(Link("none", "reading files"))
-        while (rows := await asyncio.to_thread(next, parts, None)) is not None:
-            self.store.take_stored(rows)
-        self.store.set_link(Link("none", "files"))
-
-    async def close(self) -> None:
-        """Nothing is held."""

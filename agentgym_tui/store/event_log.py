@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final, NamedTuple, TypeAlias
-
-import msgspec
+from typing import Final
 
 from agentgym_tui.store.bounds import MAX_CAUSE, count
 from agentgym_tui.store.clocks import Clocks
+from agentgym_tui.store.message import ENTRY, MAX_HEADERS, LogEntry, Message, Remark
 from agentgym_tui.store.subjects import SubjectTree
 from runner.events.buffer import Incoming
 from runner.events.seen import Notice
@@ -23,52 +22,8 @@ MAX_BYTES: Final = 16 << 20
 MAX_PAYLOAD: Final = 1 << 20
 """Bytes of a payload that are kept."""
 
-MAX_HEADERS: Final = 64 << 10
 MAX_STREAMS: Final = 1_000
-_ENTRY: Final = 400
-"""Bytes that an entry takes beside its texts, about."""
-
 _NO_HEADERS: Final[dict[str, str]] = {}
-
-
-class Message(msgspec.Struct, gc=False):
-    """A message: ``at`` by the server's clock where a stream keeps it, else by this machine's.
-
-    Attributes:
-        number: counts entries of the log.
-        payload: its beginning; ``n_bytes`` is the length of the whole.
-    """
-
-    number: int
-    at: datetime
-    subject: str
-    headers: dict[str, str]
-    payload: bytes
-    n_bytes: int
-    stream: str | None = None
-    sequence: int | None = None
-
-    @property
-    def size(self) -> int:
-        """Bytes it takes, about."""
-        return _ENTRY + len(self.payload) + sum(len(name) + len(value) for name, value in self.headers.items())
-
-
-class Remark(NamedTuple):
-    """Something about the following, in its place among the messages; ``kind`` as of a ``Notice``."""
-
-    number: int
-    at: datetime
-    kind: str
-    text: str
-
-    @property
-    def size(self) -> int:
-        """Bytes it takes, about."""
-        return _ENTRY + len(self.text)
-
-
-LogEntry: TypeAlias = Message | Remark
 
 
 class EventLog:
@@ -206,7 +161,7 @@ def _bounded(headers: dict[str, str]) -> dict[str, str]:
     kept: dict[str, str] = {}
     room = MAX_HEADERS
     for name, value in headers.items():
-        room -= len(name) + len(value) + _ENTRY // 4
+        room -= len(name) + len(value) + ENTRY // 4
         if room < 0:
             break
         kept[name] = value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from agentgym_tui.clean import Safe, own
 
@@ -40,6 +40,15 @@ class Source(Protocol):
 
     def key(self, index: int) -> str:
         """What stays the same when lines are added or removed, so that a cursor can stay on its line."""
+        ...
+
+
+@runtime_checkable
+class Placing(Protocol):
+    """A ``Source`` of so many lines that looking at each of their keys takes too long."""
+
+    def place(self, key: str) -> int | None:
+        """The line of a key, None where there is none."""
         ...
 
 

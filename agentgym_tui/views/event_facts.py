@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from agentgym_tui.clean import Safe, is_hostile, join, line, own
-from agentgym_tui.store.event_log import Message
+from agentgym_tui.store.message import Message
 from agentgym_tui.views.cells import Cell, Tone
 from agentgym_tui.views.numbers import counted, percent, quantity, reward
 from runner.events.codec import DurableNames, decode

@@ -6,9 +6,10 @@ from typing import Final
 
 import msgspec
 
-from agentgym_tui.clean import hex_line, n_hex_lines
-from agentgym_tui.store.event_log import MAX_HEADERS, LogEntry, Message, Remark
+from agentgym_tui.clean import hex_line, is_hostile, n_hex_lines, own
+from agentgym_tui.store.message import MAX_HEADERS, LogEntry, Message, Remark
 from agentgym_tui.views.cells import Cell, Line, Source
+from agentgym_tui.views.segments import hostile
 from agentgym_tui.views.text import TextRows
 from runner.events.limits import check_limits
 
@@ -79,6 +80,25 @@ def formatted(payload: bytes) -> str | None:
         return msgspec.json.format(payload, indent=2).decode()
     except (ValueError, RecursionError):
         return None
+
+
+def hostile_text(entry: LogEntry | None) -> str | None:
+    """What is behind a row where cleaning changes it."""
+    match entry:
+        case None:
+            return None
+        case Remark():
+            return hostile([entry.text])
+    if found := hostile([entry.subject, *entry.headers, *entry.headers.values()]):
+        return found
+    text = entry.payload.decode("utf-8", "replace")
+    return text if is_hostile(text) else None
+
+
+def size_of(message: Message) -> Cell:
+    """How large a payload is, and how much of it is here."""
+    kept = f", the first {len(message.payload):,} here" if message.n_bytes > len(message.payload) else ""
+    return Cell(own(f"{message.n_bytes:,} B{kept}"), "dim")
 
 
 def _headers(message: Message) -> str:

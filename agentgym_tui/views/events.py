@@ -6,15 +6,17 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
-from agentgym_tui.clean import Safe, is_hostile, join, line, own
+from agentgym_tui.clean import Safe, join, line, own
 from agentgym_tui.sessions.event_reader import EventReader
-from agentgym_tui.store.event_log import EventLog, LogEntry, Message, Remark
+from agentgym_tui.store.event_log import EventLog
 from agentgym_tui.store.event_view import EVERYTHING, EventView
+from agentgym_tui.store.message import LogEntry, Message, Remark
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.views.cells import Cell, Column, Line, Tone
 from agentgym_tui.views.event_facts import FactBook, trouble_of
+from agentgym_tui.views.event_payload import size_of
 from agentgym_tui.views.numbers import UNKNOWN, counted, quantity
-from agentgym_tui.views.segments import flagged, hostile, joined, told
+from agentgym_tui.views.segments import flagged, joined, told
 from agentgym_tui.views.status import LINKS
 from agentgym_tui.views.subject_rows import per_second
 from agentgym_tui.views.widths import cut_middle, wrapped
@@ -75,19 +77,6 @@ class EventRows:
             Cell(line(facts.node, 64) or UNKNOWN, "dim"),
             facts.summary,
         ]
-
-
-def hostile_text(entry: LogEntry | None) -> str | None:
-    """What is behind a row where cleaning changes it."""
-    match entry:
-        case None:
-            return None
-        case Remark():
-            return hostile([entry.text])
-    if found := hostile([entry.subject, *entry.headers, *entry.headers.values()]):
-        return found
-    text = entry.payload.decode("utf-8", "replace")
-    return text if is_hostile(text) else None
 
 
 def clock(at: datetime) -> Safe:
@@ -171,7 +160,7 @@ def about(entry: LogEntry | None) -> Line:
     if not isinstance(entry, Message):
         return []
     trouble = trouble_of(entry)
-    size = Cell(own(f"{entry.n_bytes:,} B"), "dim")
+    size = size_of(entry)
     if not trouble:
         return [size]
     return [size, Cell(own(" ")), Cell(join([own("✗ malformed: "), line(trouble, 120)]), "bad")]

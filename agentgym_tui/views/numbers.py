@@ -67,6 +67,12 @@ def counted(number: int, noun: str) -> Safe:
     return own(f"{shown} {noun}{'' if number == 1 else 's'}")
 
 
+def byte_size(number: int) -> Safe:
+    """Such as ``950 B``, ``12 kB``, ``3.4 MB`` and ``500 MB``."""
+    short = quantity(number)
+    return own(f"{short} B" if short[-1].isdigit() else f"{short[:-1]} {short[-1]}B")
+
+
 def percent(value: float | None) -> Safe:
     """Of a value from 0 to 100; others are cut."""
     if value is None or not math.isfinite(value):

@@ -10,7 +10,7 @@ from textual.geometry import Size
 from textual.message import Message
 
 from agentgym_tui.keymap import bindings
-from agentgym_tui.views.cells import Source
+from agentgym_tui.views.cells import Placing, Source
 from agentgym_tui.widgets.drawn_lines import DrawnLines
 
 CursorType: TypeAlias = Literal["line", "none"]
@@ -123,7 +123,7 @@ class LineView(DrawnLines, can_focus=True, inherit_bindings=False):
 
     def select(self, key: str) -> bool:
         """Put the cursor on the line of a key; False when there is none."""
-        found = next((index for index in range(self._n_lines) if self.source.key(index) == key), None)
+        found = self._find(key)
         if found is not None:
             self.move_to(found)
         return found is not None
@@ -156,7 +156,13 @@ class LineView(DrawnLines, can_focus=True, inherit_bindings=False):
         guess = last if self._follow else min(self._cursor, last)
         if self._follow or not self._key or not self._n_lines or self.source.key(guess) == self._key:
             return guess
-        return next((index for index in range(self._n_lines) if self.source.key(index) == self._key), guess)
+        found = self._find(self._key)
+        return guess if found is None else found
+
+    def _find(self, key: str) -> int | None:
+        if isinstance(self.source, Placing):
+            return self.source.place(key)
+        return next((index for index in range(self._n_lines) if self.source.key(index) == key), None)
 
     def _put(self, index: int) -> None:
         old, self._cursor = self._cursor, index

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from agentgym_tui.sessions.bus_events import Came, EventFeed, EventSource
+from agentgym_tui.sessions.log_file import LogFile
 from agentgym_tui.sessions.session import Control, ControlFailed, Library, Order, Unusable
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Episode, Link
@@ -131,6 +132,7 @@ class FakeSession:
         self.library: Library | None = self.files
         self.bus = FakeEvents()
         self.events: EventSource | None = self.bus
+        self.logs: Sequence[LogFile] = ()
         self.data_dir = data_dir
         self.running = asyncio.Event()
         self.closed = asyncio.Event()

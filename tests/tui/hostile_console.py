@@ -16,6 +16,7 @@ import msgspec
 
 from agentgym_tui.app import Console
 from agentgym_tui.sessions.bus_events import Came, EventFeed, EventSource
+from agentgym_tui.sessions.log_file import LogFile
 from agentgym_tui.sessions.session import Control, ControlFailed, Library, Order, Unusable
 from agentgym_tui.store.state import Episode
 from agentgym_tui.terminal import run
@@ -139,6 +140,7 @@ class HostileSession:
         self.library: Library | None = HostileLibrary(text)
         self.control: Control | None = HostileControl(text)
         self.events: EventSource | None = HostileEvents(text)
+        self.logs: Sequence[LogFile] = ()
         self.data_dir: Path | None = Path("/x", text[:200].replace("\0", "").encode("utf-8", "replace").decode())
 
     async def start_node(self) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from agentgym_tui.sessions import event_reader
 from agentgym_tui.sessions.event_reader import AHEAD, AT_ONCE, EventReader
-from agentgym_tui.store.event_log import EventLog, Message
+from agentgym_tui.store.event_log import EventLog
 from agentgym_tui.store.event_view import EventView
+from agentgym_tui.store.message import Message
 from runner.events.buffer import Incoming
 from tests.tui.fake_session import FakeEvents
 from tests.tui.samples import START

@@ -5,15 +5,16 @@ from typing import Any
 import pytest
 
 from agentgym_tui.sessions.event_reader import EventReader
-from agentgym_tui.store.event_log import EventLog, Message, Remark
+from agentgym_tui.store.event_log import EventLog
 from agentgym_tui.store.event_view import EventView
+from agentgym_tui.store.message import Message, Remark
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Link
 from agentgym_tui.store.subjects import SubjectTree
 from agentgym_tui.views.cells import Line
 from agentgym_tui.views.event_facts import facts_of, trouble_of
-from agentgym_tui.views.event_payload import FOLD, formatted, rows_of, text_of
-from agentgym_tui.views.events import EventRows, about, heading, hostile_text, no_events
+from agentgym_tui.views.event_payload import FOLD, formatted, hostile_text, rows_of, text_of
+from agentgym_tui.views.events import EventRows, about, heading, no_events
 from agentgym_tui.views.subject_rows import SubjectRows
 from agentgym_tui.views.widths import line_width
 from runner.events.buffer import Incoming

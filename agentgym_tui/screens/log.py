@@ -1,0 +1,193 @@
+"""The screen of a log: a file of events or other lines, however large, while it is written or afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from functools import partial
+from typing import ClassVar, Final
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Container
+from textual.widgets import Input
+
+from agentgym_tui.clean import line, own
+from agentgym_tui.copying import copy
+from agentgym_tui.keymap import bindings
+from agentgym_tui.reach import hidden
+from agentgym_tui.screens.entry import EntryInput
+from agentgym_tui.screens.filter import FilterInput
+from agentgym_tui.screens.leaving import WIDTHS
+from agentgym_tui.screens.log_reading import LogReading, OpenedLog
+from agentgym_tui.sessions.log_file import LogFile
+from agentgym_tui.sessions.log_search import last_time, line_at
+from agentgym_tui.store.event_view import start_of
+from agentgym_tui.telling import tell
+from agentgym_tui.views.event_payload import hostile_text
+from agentgym_tui.views.numbers import counted
+from agentgym_tui.widgets.lines import LineView
+from agentgym_tui.widgets.status import KeyLine, News
+from agentgym_tui.widgets.words import MAX_WORDS
+from agentgym_tui.working import begin
+
+GO_TO: Final = "a line (1200), 14:30, 10m before the end, 2026-05-01 14:30, all, now"
+
+
+class LogScreen(LogReading):
+    """Shows the logs of a session, one at a time.
+
+    Args:
+        session: what is looked at; it has logs.
+        now: a monotonic clock, seconds.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("log")]
+    CSS_PATH = "../styles/log.tcss"
+    AUTO_FOCUS = "#lines"
+    HORIZONTAL_BREAKPOINTS = WIDTHS
+
+    def compose(self) -> ComposeResult:
+        """Heading, lines, all of one of them, keys."""
+        yield News(self.heading_lines, id="summary")
+        with Container(id="log"):
+            yield self.table
+            yield self.payload
+        yield KeyLine("log", without=hidden(self.session))
+
+    async def complete(self) -> None:
+        """What one types, and what is said where there are no lines: these take their time, lines come first."""
+        typed = FilterInput(placeholder="words that a line must hold", id="filter", max_length=MAX_WORDS)
+        await self.mount(typed, EntryInput(id="entry", max_length=MAX_WORDS), after="#summary")
+        await self.mount(News(self.nothing_lines, id="nothing"), after="#log")
+
+    def zoom(self) -> None:
+        """The focused part alone, or both again."""
+        if self.has_class("-alone"):
+            self.remove_class("-alone", "-lines", "-message")
+        else:
+            self.add_class("-alone", "-lines" if self.table.has_focus else "-message")
+
+    def hostile_text(self) -> str | None:
+        """What is behind the selected line where cleaning changes it."""
+        return hostile_text(self.message)
+
+    def action_filter(self) -> None:
+        """Ask for words."""
+        self.add_class("-filtering")
+        self.query_one(FilterInput).focus()
+
+    def action_go_to(self) -> None:
+        """Ask for a place."""
+        self.add_class("-asking")
+        self.query_one(EntryInput).ask(GO_TO)
+
+    def action_clear(self) -> None:
+        """All lines; what was looked for is forgotten."""
+        self.query_one(FilterInput).action_clear()
+
+    def action_next_view(self) -> None:
+        """The line in another way."""
+        self.payload.next_view()
+
+    def action_next_log(self) -> None:
+        """Another one of the opened logs."""
+        self._beside(1)
+
+    def action_previous_log(self) -> None:
+        """The one before."""
+        self._beside(-1)
+
+    def action_copy(self) -> None:
+        """Copy what is shown, with control characters made visible."""
+        copy(self.app, self.payload.text(), raw=False)
+
+    def action_copy_raw(self) -> None:
+        """Copy what is shown, as it came."""
+        copy(self.app, self.payload.text(), raw=True)
+
+    def action_reload(self) -> None:
+        """Read the file anew."""
+        begin(self, partial(self._reload, self.opened.log), group="reload", exclusive=True)
+
+    @on(LineView.Chosen, "#lines")
+    def _chosen(self) -> None:
+        if self.whole:
+            self.payload.query_one(LineView).focus()
+
+    @on(Input.Changed, "#filter")
+    def _searched(self, event: Input.Changed) -> None:
+        if not self.is_there or event.value.split() == self.opened.text.split():
+            return
+        self.opened.search(event.value)
+        self.table.follow = False
+        self.changed()
+        if self.opened.rows.search is not None:
+            self.table.move_to(0)
+
+    @on(FilterInput.Left)
+    def _filtered(self, event: FilterInput.Left) -> None:
+        self.set_class(not event.cleared, "-filtering")
+        if self.is_there:
+            self.table.focus()
+
+    @on(EntryInput.Left)
+    def _entered(self, event: EntryInput.Left) -> None:
+        self.remove_class("-asking")
+        self.table.focus()
+        if event.text is not None:
+            begin(self, partial(self._go, self.opened, event.text), group="go", exclusive=True)
+
+    async def _go(self, opened: OpenedLog, text: str) -> None:
+        to = await asyncio.to_thread(_place_of, opened.log, text)
+        if not self.is_there or opened is not self.opened:
+            return
+        if isinstance(to, str):
+            tell(self.app, line(to, 300), failed=True)
+        elif to < 0:
+            self.table.action_bottom()
+        else:
+            self.table.move_to(opened.rows.row(to))
+            self._tell_what_lacks(opened.log, to)
+
+    def _tell_what_lacks(self, log: LogFile, number: int) -> None:
+        if number >= (n := len(log.index)):
+            more = "" if log.complete else " so far"
+            tell(self.app, own(f"there are {counted(n, 'line')}{more}"))
+
+    async def _reload(self, log: LogFile) -> None:
+        await asyncio.to_thread(log.reopen)
+        self.changed()
+
+    def _beside(self, by: int) -> None:
+        """Show another log as it was left."""
+        if len(self.logs) == 1:
+            tell(self.app, own("no other log was opened"))
+            return
+        left = self.opened
+        left.line, left.follows = left.rows.number(self.table.cursor), self.table.follow
+        self.opened = self.logs[(self.logs.index(left) + by) % len(self.logs)]
+        self.set_class(bool(self.opened.text), "-filtering")
+        self.query_one(FilterInput).value = self.opened.text
+        self.table.follow = self.opened.follows
+        self.changed()
+        if not self.opened.follows:
+            self.table.move_to(self.opened.rows.row(self.opened.line))
+
+
+def _place_of(log: LogFile, text: str) -> int | str:
+    """The line that a person means, from 0, or -1 for the end; else what is wrong, hostile text."""
+    newest = last_time(log)
+    match start_of(text, newest or datetime.now(UTC)):
+        case None:
+            return f"{text[:100]!r} is no line and no time; such as: {GO_TO}"
+        case "all":
+            return 0
+        case "now":
+            return -1
+        case int(number):
+            return max(number - 1, 0)
+        case at if newest is None or (found := line_at(log, at)) is None:
+            return "the lines of this log do not say when, as far as was looked"
+    return found
