@@ -23,7 +23,7 @@ from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import READING, Link
 from agentgym_tui.views.cells import Cell, Line
 from agentgym_tui.views.episode_list import USUAL, EpisodeList, hostile_fields
-from agentgym_tui.views.listing import EPISODE_COLUMNS, EpisodeRows, list_line, no_rows
+from agentgym_tui.views.listing import EPISODE_COLUMNS, EpisodeRows, list_line, no_rows, reading_text
 from agentgym_tui.views.segments import told
 from agentgym_tui.views.status import status_line
 from agentgym_tui.widgets.lines import LineView
@@ -209,7 +209,7 @@ class Episodes(Whole[None]):
             self.query_one(f"#{name}", News).show(make)
 
     def _summary(self, width: int) -> list[Line]:
-        state = own("reading …" if self._is_reading else "")
+        state = reading_text(self._session.store.reading) if self._is_reading else own("")
         return [list_line(self._list, state, width), [Cell(self._failure, "bad")]]
 
     def _nothing(self, width: int) -> list[Line]:

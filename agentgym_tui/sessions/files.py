@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.sessions.library import episode_of_record, record_of_bytes
 from agentgym_tui.sessions.session import Unusable
-from agentgym_tui.store.state import Episode
+from agentgym_tui.store.state import Episode, Progress
 
 if TYPE_CHECKING:
+    from agentgym_tui.sessions.brief import BriefReader
     from runner.store import EpisodeRow
 
 DEPTH: Final = 2
@@ -23,7 +24,8 @@ DEPTH: Final = 2
 
 MAX_FILES: Final = 200_000
 AT_ONCE: Final = 50
-"""Files that are read before somebody is told."""
+MORE_AT_ONCE: Final = 400
+"""Files that are read before somebody is told, the first time and later."""
 
 
 _LOGS: Final = (".jsonl", ".ndjson", ".log")
@@ -48,12 +50,17 @@ def is_log(path: Path) -> bool:
 
 
 class FilesLibrary:
-    """The episodes among some files and folders; see ``Library``. ``scan`` finds them, from one thread."""
+    """The episodes among some files and folders; see ``Library``. ``scan`` finds them, from one thread.
+
+    Attributes:
+        progress: how far that is.
+    """
 
     def __init__(self, paths: Sequence[Path]) -> None:
         """Nothing is looked at yet."""
         self._refused: list[Unusable] = []
         self.unusable: Sequence[Unusable] = self._refused
+        self.progress = Progress(0, 0)
         self._given = paths
         self._lock = threading.Lock()
         self._rows: dict[str, EpisodeRow] = {}
@@ -78,9 +85,16 @@ class FilesLibrary:
 
     def scan(self) -> Iterator[list[EpisodeRow]]:
         """Read the files, the newest first by their names; gives what was read, part by part."""
+        from agentgym_tui.sessions.brief import BriefReader
+
         paths = sorted(set(islice(self._candidates(), MAX_FILES)), key=lambda path: path.name, reverse=True)
-        for start in range(0, len(paths), AT_ONCE):
-            yield [row for path in paths[start : start + AT_ONCE] if (row := self._read(path)) is not None]
+        reader, first, n = BriefReader(), 0, AT_ONCE
+        while first < len(paths):
+            some = paths[first : first + n]
+            first, n = first + len(some), MORE_AT_ONCE
+            rows = [row for path in some if (row := self._read(path, reader)) is not None]
+            self.progress = Progress(first, len(paths))
+            yield rows
 
     def _candidates(self) -> Iterator[Path]:
         for path in self._given:
@@ -109,13 +123,12 @@ class FilesLibrary:
                     path, "it is being played, or its node died; that node makes an episode of it when it starts"
                 )
 
-    def _read(self, path: Path) -> EpisodeRow | None:
+    def _read(self, path: Path, reader: BriefReader) -> EpisodeRow | None:
         from runner.errors import StoreError
-        from runner.store.database import episode_row
         from runner.store.files import read
 
         try:
-            row = episode_row(record_of_bytes(read(path), path))
+            row = reader.row(read(path), path)
         except StoreError as exc:
             self._refuse(path, str(exc))
             return None

@@ -44,7 +44,9 @@ class FilesSession:
         parts = self._files.scan()
         self.store.set_link(Link("none", "reading files"))
         while (rows := await asyncio.to_thread(next, parts, None)) is not None:
+            self.store.reading = self._files.progress
             self.store.take_stored(rows)
+        self.store.reading = None
         self.store.set_link(Link("none", "files"))
 
     async def close(self) -> None:

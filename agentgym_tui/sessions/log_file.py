@@ -16,7 +16,6 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from agentgym_tui.store.line_index import BLOCK, NEWLINE, LineIndex, newlines
 
 AT_ONCE: Final = 1 << 18
-"""Bytes that are read in one go."""
 
 BUDGET_S: Final = 0.03
 """Seconds of reading after which somebody may be told."""
@@ -45,6 +44,8 @@ class LogFile:
 
     Args:
         path: the file; nothing is opened yet.
+        at_once: bytes that are read in one go.
+        block: bytes of which one number is kept.
 
     Attributes:
         index: the lines as far as they were read; another object once it is read anew.
@@ -55,16 +56,16 @@ class LogFile:
         gone: no file has its name any more.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, at_once: int = AT_ONCE, block: int = BLOCK) -> None:
         self.path = path
-        self.index = LineIndex()
+        self.index = LineIndex(block)
         self.size = 0
         self.failure = ""
         self.anew: Anew = ""
         self.replaced = self.gone = False
         self._reading, self._lock = threading.Lock(), threading.Lock()
         self._descriptor: int | None = None
-        self._buffer = bytearray(AT_ONCE)
+        self._buffer = bytearray(at_once)
         self._tail = b""
         self._blocks: dict[tuple[LineIndex, int, int], array[int]] = {}
         self._doubted = False
@@ -123,8 +124,8 @@ class LogFile:
         found = self._newlines(index, block)
         if nth >= len(found):  # somebody wrote into the middle of the file
             self._doubted = True
-            return min((block + 1) * BLOCK, index.size)
-        return block * BLOCK + found[nth] + 1
+            return min((block + 1) * index.block, index.size)
+        return block * index.block + found[nth] + 1
 
     def read(self, start: int, n: int) -> bytes:
         """Bytes of the file, as many of them as there still are."""
@@ -137,10 +138,10 @@ class LogFile:
                 return b""
 
     def _newlines(self, index: LineIndex, block: int) -> array[int]:
-        n = min(index.size - block * BLOCK, BLOCK)
+        n = min(index.size - block * index.block, index.block)
         blocks, key = self._blocks, (index, block, n)
         if (known := blocks.get(key)) is None:
-            known = newlines(self.read(block * BLOCK, n))
+            known = newlines(self.read(block * index.block, n))
             if len(blocks) >= _MAX_BLOCKS:
                 blocks = self._blocks = {}  # a new one: another thread may be looking into the old one
             blocks[key] = known
@@ -180,7 +181,7 @@ class LogFile:
         return self.read(self.index.size - len(self._tail), len(self._tail)) == self._tail
 
     def _begin(self, why: Anew) -> None:
-        self.index, self.size, self.anew, self._tail, self._doubted = LineIndex(), 0, why, b"", False
+        self.index, self.size, self.anew, self._tail, self._doubted = LineIndex(self.index.block), 0, why, b"", False
         self._blocks = {}
 
     def _take(self) -> bool:

@@ -19,11 +19,12 @@ MAX_UNTIMED: Final = 500
 
 
 class LogSearch:
-    """Finds the lines that hold all words, ASCII in any case, in their first ``MAX_LINE`` bytes.
+    """Finds the lines that hold all words, ASCII in any case.
 
     Args:
         log: where to look.
         text: words with blanks between them, one at least.
+        piece: bytes that are searched in one go, and of a line that is longer.
 
     Attributes:
         words: in small letters.
@@ -33,7 +34,8 @@ class LogSearch:
         full: there may be more than are kept.
     """
 
-    def __init__(self, log: LogFile, text: str) -> None:
+    def __init__(self, log: LogFile, text: str, *, piece: int = MAX_LINE) -> None:
+        self._piece = piece
         self.words = tuple(text.lower().split())
         self.found = array("Q")
         self.position = 0
@@ -67,7 +69,7 @@ class LogSearch:
     def _search(self) -> None:
         """The lines that are whole in the next piece, or one that is longer than it."""
         room = self._index.size - self.position
-        data = self._log.read(self.position, min(MAX_LINE, room)).lower()
+        data = self._log.read(self.position, min(self._piece, room)).lower()
         end = data.rfind(NEWLINE) + 1
         if end:
             self._search_lines(data[:end])

@@ -15,13 +15,17 @@ NEWLINE: Final = b"\n"
 class LineIndex:
     """Takes a file from its beginning on, as far as it was read; eight bytes are kept of each block.
 
+    Args:
+        block: bytes of a block, ``BLOCK`` at most.
+
     Attributes:
+        block: the same.
         size: bytes that were taken.
         n_newlines: among them.
     """
 
-    def __init__(self) -> None:
-        """Nothing was read."""
+    def __init__(self, block: int = BLOCK) -> None:
+        self.block = block
         self.size = self.n_newlines = 0
         self._before = array("Q")
         self._ended = True
@@ -34,8 +38,8 @@ class LineIndex:
         """Take the first ``n`` bytes of what comes next."""
         at = 0
         while at < n:
-            room = BLOCK - self.size % BLOCK
-            if room == BLOCK:
+            room = self.block - self.size % self.block
+            if room == self.block:
                 self._before.append(self.n_newlines)
             stop = min(at + room, n)
             found = data.count(NEWLINE, at, stop)

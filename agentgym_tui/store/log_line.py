@@ -57,7 +57,14 @@ def facts_of(line: bytes) -> LineFacts:
 def _values(fields: Mapping[str, msgspec.Raw], names: Iterable[str]) -> Iterable[object]:
     for name in names:
         if (raw := fields.get(name)) is not None and bytes(raw)[:1] not in (b"{", b"["):
-            yield msgspec.json.decode(raw)
+            yield _value(raw)
+
+
+def _value(raw: msgspec.Raw) -> object:
+    try:
+        return msgspec.json.decode(raw)
+    except ValueError:  # a number of any size is JSON
+        return None
 
 
 def _when(value: object) -> datetime | None:

@@ -17,7 +17,7 @@ from agentgym_tui.store.episode_book import EpisodeBook
 from agentgym_tui.store.nodes import NodeBook, set_load
 from agentgym_tui.store.notes import Note, Notes
 from agentgym_tui.store.rewards import RewardPoint
-from agentgym_tui.store.state import BatchRun, Endpoint, Environment, Episode, Link, NodeInfo
+from agentgym_tui.store.state import BatchRun, Endpoint, Environment, Episode, Link, NodeInfo, Progress
 from agentgym_tui.store.ulids import head_of, time_of
 from runner.events.live_items import (
     BatchProgress,
@@ -67,6 +67,7 @@ class RunStore:
         model_names: those of the profile.
         n_ended: raised whenever an episode ended or was stored, so that lists are read again.
         n_malformed: messages and items that did not decode.
+        reading: how far files were read, None where none are being read.
         n_stored: rows of stored episodes that were taken so far; None before any were looked for.
     """
 
@@ -81,6 +82,7 @@ class RunStore:
         self.n_ended = 0
         self.n_malformed = 0
         self.n_stored: int | None = None
+        self.reading: Progress | None = None
         self.version = 0
         self.on_change: Callable[[], None] | None = None
         self._now = now

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -232,6 +232,13 @@ class Link:
     status: LinkStatus = "none"
     cause: str = ""
     address: str = ""
+
+
+class Progress(NamedTuple):
+    """Files that were read, and those that were found."""
+
+    n_read: int
+    n_found: int
 
 
 READING: Final = Link("none", "reading files")

@@ -8,7 +8,7 @@ from typing import Final
 
 from agentgym_tui.clean import Safe, join, line, own
 from agentgym_tui.sessions.session import Unusable
-from agentgym_tui.store.state import Episode
+from agentgym_tui.store.state import Episode, Progress
 from agentgym_tui.store.steps import aware
 from agentgym_tui.views.answers import FELL
 from agentgym_tui.views.cells import BADGE, Cell, Column, Line, Tone
@@ -70,6 +70,13 @@ def list_line(episodes: EpisodeList, state: Safe, width: int) -> Line:
         ],
         width,
     )
+
+
+def reading_text(progress: Progress | None) -> Safe:
+    """How far files were read, as far as that is known."""
+    if progress is None:
+        return own("reading …")
+    return own(f"reading {progress.n_read:,} of {counted(progress.n_found, 'file')}")
 
 
 def no_rows(episodes: EpisodeList, key: Callable[[str], str], read_only: str, width: int) -> list[Line]:
