@@ -123,8 +123,7 @@ class LogScreen(LogReading):
         self.opened.search(event.value)
         self.table.follow = False
         self.changed()
-        if self.opened.rows.search is not None:
-            self.table.move_to(0)
+        self.table.move_to(self.table.cursor if self.opened.rows.search is None else 0)
 
     @on(FilterInput.Left)
     def _filtered(self, event: FilterInput.Left) -> None:

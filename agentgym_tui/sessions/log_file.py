@@ -13,7 +13,7 @@ from array import array
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from agentgym_tui.store.line_index import BLOCK, NEWLINE, LineIndex, newlines
+from agentgym_tui.store.line_index import BLOCK, LineIndex, newlines
 
 AT_ONCE: Final = 1 << 18
 
@@ -105,13 +105,13 @@ class LogFile:
         """A line by its number, from 0; of one that is gone meanwhile nothing is left."""
         index = self.index
         start, stop = self.start(number, index), self.start(number + 1, index)
+        if number < index.n_newlines:
+            stop -= 1
         head = self.read(start, min(stop - start, limit))
-        n_end = 0
-        if len(head) == stop - start:
-            whole = head.removesuffix(NEWLINE)
-            whole = whole.removesuffix(b"\r") if whole != head else whole
-            head, n_end = whole, len(head) - len(whole)
-        return LogLine(number, head, max(stop - start - n_end, 0))
+        n_bytes = max(stop - start, 0)
+        if number < index.n_newlines and len(head) == n_bytes and head.endswith(b"\r"):
+            return LogLine(number, head[:-1], n_bytes - 1)
+        return LogLine(number, head, n_bytes)
 
     def start(self, number: int, index: LineIndex | None = None) -> int:
         """Where a line begins; after the last one the end of what was read."""

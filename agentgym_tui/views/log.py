@@ -21,9 +21,9 @@ from agentgym_tui.views.widths import cut_start, wrapped
 
 LOG_COLUMNS: Final = (
     Column("line", 11, right=True),
-    Column("time", 18, rank=2),
-    Column("kind", 14, rank=1),
-    Column("says", None, least=20),
+    Column("time", 18, rank=1),
+    Column("kind", 14, rank=2),
+    Column("says", None, least=34),
 )
 SHOWN: Final = 400
 """Characters of a line in its row."""
@@ -172,12 +172,12 @@ def _row(log: LogFile, number: int) -> Line:
     found = log.line(number, MAX_READ)
     facts = facts_of(found.head)
     text = found.head[: 4 * SHOWN].decode("utf-8", "replace")[:SHOWN]
-    tone = _TONES.get(facts.kind.lower(), "plain")
+    tone = _TONES.get(facts.kind.lower(), "accent" if facts.kind else "dim")
     return [
         Cell(own(f"{number + 1:,}"), "dim"),
         Cell(moment(facts.at), "dim"),
-        Cell(line(facts.kind, 40) or UNKNOWN, "accent" if tone == "plain" else tone),
-        Cell(flagged(line(text, SHOWN), text if is_hostile(text) else None), "plain" if text else "dim"),
+        Cell(line(facts.kind, 40) or UNKNOWN, tone),
+        Cell(flagged(line(text, SHOWN), text if is_hostile(text) else None)),
     ]
 
 
