@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from agentgym_tui.crash import write_report
 from runner.errors import boundary
 
 if TYPE_CHECKING:
@@ -63,6 +62,8 @@ def run(app: App[Any], session: Session) -> int:
         crashes.append(_cause(app._exception))
     if crashes or silenced.getvalue():
         _restore(before)
+        from agentgym_tui.crash import write_report  # what it takes is not needed otherwise
+
         path = write_report(crashes[0] if crashes else None, session)
         sys.stderr.write(f"agentgym-tui: the console failed, which harms no episode; report: {path}\n")
         return 1

@@ -5,32 +5,33 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 from functools import partial
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container
-from textual.widgets import Input
 
 from agentgym_tui.clean import line, own
 from agentgym_tui.copying import copy
 from agentgym_tui.keymap import bindings
 from agentgym_tui.reach import hidden
-from agentgym_tui.screens.entry import EntryInput
-from agentgym_tui.screens.filter import FilterInput
 from agentgym_tui.screens.leaving import WIDTHS
 from agentgym_tui.screens.log_reading import LogReading, OpenedLog
 from agentgym_tui.sessions.log_file import LogFile
 from agentgym_tui.sessions.log_search import last_time, line_at
-from agentgym_tui.store.event_view import start_of
 from agentgym_tui.telling import tell
 from agentgym_tui.views.event_payload import hostile_text
 from agentgym_tui.views.numbers import counted
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.status import KeyLine, News
-from agentgym_tui.widgets.words import MAX_WORDS
 from agentgym_tui.working import begin
+
+if TYPE_CHECKING:
+    from textual.widgets import Input
+
+    from agentgym_tui.screens.entry import EntryInput
+    from agentgym_tui.screens.filter import FilterInput
 
 GO_TO: Final = "a line (1200), 14:30, 10m before the end, 2026-05-01 14:30, all, now"
 
@@ -47,6 +48,8 @@ class LogScreen(LogReading):
     CSS_PATH = "../styles/log.tcss"
     AUTO_FOCUS = "#lines"
     HORIZONTAL_BREAKPOINTS = WIDTHS
+    _words: FilterInput
+    _place: EntryInput
 
     def compose(self) -> ComposeResult:
         """Heading, lines, all of one of them, keys."""
@@ -58,8 +61,13 @@ class LogScreen(LogReading):
 
     async def complete(self) -> None:
         """What one types, and what is said where there are no lines: these take their time, lines come first."""
-        typed = FilterInput(placeholder="words that a line must hold", id="filter", max_length=MAX_WORDS)
-        await self.mount(typed, EntryInput(id="entry", max_length=MAX_WORDS), after="#summary")
+        from agentgym_tui.screens.entry import EntryInput
+        from agentgym_tui.screens.filter import FilterInput
+        from agentgym_tui.widgets.words import MAX_WORDS
+
+        self._words = FilterInput(placeholder="words that a line must hold", id="filter", max_length=MAX_WORDS)
+        self._place = EntryInput(id="entry", max_length=MAX_WORDS)
+        await self.mount(self._words, self._place, after="#summary")
         await self.mount(News(self.nothing_lines, id="nothing"), after="#log")
 
     def zoom(self) -> None:
@@ -76,16 +84,16 @@ class LogScreen(LogReading):
     def action_filter(self) -> None:
         """Ask for words."""
         self.add_class("-filtering")
-        self.query_one(FilterInput).focus()
+        self._words.focus()
 
     def action_go_to(self) -> None:
         """Ask for a place."""
         self.add_class("-asking")
-        self.query_one(EntryInput).ask(GO_TO)
+        self._place.ask(GO_TO)
 
     def action_clear(self) -> None:
         """All lines; what was looked for is forgotten."""
-        self.query_one(FilterInput).action_clear()
+        self._words.action_clear()
 
     def action_next_view(self) -> None:
         """The line in another way."""
@@ -116,23 +124,23 @@ class LogScreen(LogReading):
         if self.whole:
             self.payload.query_one(LineView).focus()
 
-    @on(Input.Changed, "#filter")
-    def _searched(self, event: Input.Changed) -> None:
-        if not self.is_there or event.value.split() == self.opened.text.split():
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Look for other words; by its name, as decorators would need what is imported after the first paint."""
+        if event.input.id != "filter" or not self.is_there or event.value.split() == self.opened.text.split():
             return
         self.opened.search(event.value)
         self.table.follow = False
         self.changed()
         self.table.move_to(self.table.cursor if self.opened.rows.search is None else 0)
 
-    @on(FilterInput.Left)
-    def _filtered(self, event: FilterInput.Left) -> None:
+    def on_filter_input_left(self, event: FilterInput.Left) -> None:
+        """Back to the lines."""
         self.set_class(not event.cleared, "-filtering")
         if self.is_there:
             self.table.focus()
 
-    @on(EntryInput.Left)
-    def _entered(self, event: EntryInput.Left) -> None:
+    def on_entry_input_left(self, event: EntryInput.Left) -> None:
+        """Go to what was typed."""
         self.remove_class("-asking")
         self.table.focus()
         if event.text is not None:
@@ -168,7 +176,7 @@ class LogScreen(LogReading):
         left.line, left.follows = left.rows.number(self.table.cursor), self.table.follow
         self.opened = self.logs[(self.logs.index(left) + by) % len(self.logs)]
         self.set_class(bool(self.opened.text), "-filtering")
-        self.query_one(FilterInput).value = self.opened.text
+        self._words.value = self.opened.text
         self.table.follow = self.opened.follows
         self.changed()
         if not self.opened.follows:
@@ -177,6 +185,8 @@ class LogScreen(LogReading):
 
 def _place_of(log: LogFile, text: str) -> int | str:
     """The line that a person means, from 0, or -1 for the end; else what is wrong, hostile text."""
+    from agentgym_tui.store.event_view import start_of
+
     newest = last_time(log)
     match start_of(text, newest or datetime.now(UTC)):
         case None:
