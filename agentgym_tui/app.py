@@ -287,28 +287,5 @@ class Console(App[None], inherit_bindings=False):
             self._next_tick = self.set_timer(min(TICK_S, max(store.next_loss_s, 0.0) + 0.01), self._tick)
 
 
-class EpisodesConsole(Console, inherit_bindings=False):
-    """Begins with what is stored: a screen before that would take its time."""
-
-    CSS_PATH: ClassVar[CSSPathType | None] = [*STYLES, "styles/episodes.tcss"]
-    BINDINGS: ClassVar[list[BindingType]] = Console.BINDINGS
-    DEFAULT_MODE = "episodes"
-
-
-class LogsConsole(Console, inherit_bindings=False):
-    """Begins with the logs that were opened."""
-
-    CSS_PATH: ClassVar[CSSPathType | None] = [*STYLES, "styles/log.tcss"]
-    BINDINGS: ClassVar[list[BindingType]] = Console.BINDINGS
-    DEFAULT_MODE = "logs"
-
-
-def console_of(session: Session) -> type[Console]:
-    """The one that begins with what a session has."""
-    if session.logs:
-        return LogsConsole
-    return EpisodesConsole if session.control is None else Console
-
-
 def _fail(failure: BaseException) -> None:
     raise failure

@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _show(given: argparse.Namespace) -> int:
-    from agentgym_tui.app import console_of
+    from agentgym_tui.first_screen import console_of
     from agentgym_tui.kept import read_kept, state_path, write_kept
     from agentgym_tui.settings import config_path, read_settings
     from agentgym_tui.terminal import run

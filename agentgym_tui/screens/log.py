@@ -22,6 +22,7 @@ from agentgym_tui.sessions.log_file import LogFile
 from agentgym_tui.sessions.log_search import last_time, line_at
 from agentgym_tui.telling import tell
 from agentgym_tui.views.event_payload import hostile_text
+from agentgym_tui.views.log import about
 from agentgym_tui.views.numbers import counted
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.status import KeyLine, News
@@ -52,23 +53,25 @@ class LogScreen(LogReading):
     _place: EntryInput
 
     def compose(self) -> ComposeResult:
-        """Heading, lines, all of one of them, keys."""
+        """Heading, lines, keys."""
         yield News(self.heading_lines, id="summary")
         with Container(id="log"):
             yield self.table
-            yield self.payload
         yield KeyLine("log", without=hidden(self.session))
 
     async def complete(self) -> None:
-        """What one types, and what is said where there are no lines: these take their time, lines come first."""
+        """All of one line, what one types, what is said where there are no lines: lines come first."""
         from agentgym_tui.screens.entry import EntryInput
         from agentgym_tui.screens.filter import FilterInput
+        from agentgym_tui.screens.payload import PayloadView
         from agentgym_tui.widgets.words import MAX_WORDS
 
         self._words = FilterInput(placeholder="words that a line must hold", id="filter", max_length=MAX_WORDS)
         self._place = EntryInput(id="entry", max_length=MAX_WORDS)
         await self.mount(self._words, self._place, after="#summary")
         await self.mount(News(self.nothing_lines, id="nothing"), after="#log")
+        self.payload = PayloadView(("formatted", "raw", "hex"), about, id="message")
+        await self.query_one("#log").mount(self.payload)
 
     def zoom(self) -> None:
         """The focused part alone, or both again."""

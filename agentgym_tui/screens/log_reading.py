@@ -5,26 +5,31 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from textual import on
 from textual.timer import Timer
 
 from agentgym_tui.screens.leaving import Whole
-from agentgym_tui.screens.payload import PayloadView
 from agentgym_tui.sessions.log_file import LogFile
 from agentgym_tui.sessions.log_search import LogSearch
 from agentgym_tui.sessions.session import Session
 from agentgym_tui.store.message import Message
 from agentgym_tui.views.cells import Line
 from agentgym_tui.views.event_payload import hostile_text
-from agentgym_tui.views.log import LOG_COLUMNS, LogRows, LogState, about, heading, message_of, no_lines
+from agentgym_tui.views.log import LOG_COLUMNS, LogRows, LogState, heading, message_of, no_lines
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.status import News
 from agentgym_tui.widgets.table import Table
 from agentgym_tui.working import begin
 
+if TYPE_CHECKING:
+    from agentgym_tui.screens.payload import PayloadView
+
 DRAW_S: Final = 0.1
+DRAW_READING_S: Final = 0.25
+"""Seconds between two drawings, also while a log is read: drawing takes time from reading."""
+
 POLL_S: Final = 0.5
 """Seconds between two looks at a file that was read."""
 
@@ -81,8 +86,10 @@ class LogReading(Whole[None]):
         session: the same.
         opened: the log that is shown.
         table: its lines.
-        payload: all of the selected one.
+        payload: all of the selected one; comes after the first paint.
     """
+
+    payload: PayloadView
 
     def __init__(self, session: Session, *, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -92,7 +99,6 @@ class LogReading(Whole[None]):
         self.opened.log.advance(0.0)  # so that the first lines are there when it is painted first
         self.opened.rows.take()
         self.table = LogTable(self.opened.rows, id="lines")
-        self.payload = PayloadView(("formatted", "raw", "hex"), about, id="message")
         self._now = now
         self._message: tuple[object, Message] | None = None
         self._began = (now(), 0)
@@ -232,4 +238,5 @@ class LogReading(Whole[None]):
     def _draw_soon(self) -> None:
         """What comes until then is drawn at once."""
         if self._next is None:
-            self._next = self.set_timer(DRAW_S, self.show_all)
+            wait = DRAW_S if self.opened.log.complete else DRAW_READING_S
+            self._next = self.set_timer(wait, self.show_all)

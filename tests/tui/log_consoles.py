@@ -10,7 +10,7 @@ from typing import Final
 
 from textual.pilot import Pilot
 
-from agentgym_tui.app import LogsConsole
+from agentgym_tui.first_screen import LogsConsole
 from agentgym_tui.screens.log import LogScreen
 from agentgym_tui.sessions.log_file import LogFile
 from tests.tui.fake_session import files_session
