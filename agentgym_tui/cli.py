@@ -47,11 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if reason is not None:
         sys.stderr.write(f"agentgym-tui: {reason}\n")
         return 2
-    gc.disable()  # until the first paint: what is imported stays, looking through it takes a sixth of the start
     return _show(given)
 
 
 def _show(given: argparse.Namespace) -> int:
+    gc.disable()  # until the first paint: what is imported stays, looking through it takes a sixth of the start
     from agentgym_tui.first_screen import console_of
     from agentgym_tui.kept import read_kept, state_path, write_kept
     from agentgym_tui.settings import config_path, read_settings

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from textual import on
 from textual.timer import Timer
 
+from agentgym_tui.keymap import keys_of
 from agentgym_tui.screens.leaving import Whole
 from agentgym_tui.sessions.log_file import LogFile
 from agentgym_tui.sessions.log_search import LogSearch
@@ -184,7 +185,7 @@ class LogReading(Whole[None]):
         rows = self.opened.rows
         place = (self.logs.index(self.opened), len(self.logs))
         is_hostile = hostile_text(self.message) is not None
-        return LogState(rows, place, self.table.follow, self._pace(), is_hostile)
+        return LogState(rows, keys_of(self.app).key, place, self.table.follow, self._pace(), is_hostile)
 
     def _pace(self) -> float:
         began, size = self._began

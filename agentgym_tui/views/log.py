@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
@@ -112,6 +112,7 @@ class LogState(NamedTuple):
     """What is said above a log.
 
     Attributes:
+        key: gives what is pressed for a command.
         place: which of the opened logs it is, from 0, and how many there are.
         following: its end is shown, and what comes.
         per_second: bytes that are read, while they are.
@@ -119,6 +120,7 @@ class LogState(NamedTuple):
     """
 
     rows: LogRows
+    key: Callable[[str], str]
     place: tuple[int, int] = (0, 1)
     following: bool = False
     per_second: float = 0.0
@@ -163,7 +165,7 @@ def no_lines(state: LogState, width: int) -> list[Line]:
         what = own("No line holds " if _searched(log, search) else "No line so far holds ")
         return [
             [Cell(what, "head"), Cell(words, "accent")],
-            [Cell(own("  esc "), "accent"), Cell(own("shows all again"))],
+            [Cell(own(f"  {state.key('log.clear')} "), "accent"), Cell(own("shows all again"))],
         ]
     return [[Cell(own("Nothing is in it so far; what is written into it comes here."), "head")]]
 
@@ -199,7 +201,9 @@ def _reading(state: LogState) -> Cell:
         done = percent(100 * log.index.size / log.size if log.size else None)
         pace = f", {byte_size(round(state.per_second))}/s" if state.per_second else ""
         return Cell(own(f"reading {done}{pace}"), "warn")
-    return Cell(own("● follows its end"), "good") if state.following else Cell(own("G follows its end"), "dim")
+    if state.following:
+        return Cell(own("● follows its end"), "good")
+    return Cell(own(f"{state.key('list.bottom')} follows its end"), "dim")
 
 
 def _search(search: LogSearch | None) -> Line:
@@ -219,7 +223,7 @@ def _about(state: LogState) -> Iterator[Line]:
     if log.anew:
         yield [Cell(own(_ANEW[log.anew]), "warn")]
     if log.replaced:
-        yield [Cell(own("another file has its name now: ctrl+r"), "warn")]
+        yield [Cell(own(f"another file has its name now: {state.key('log.reload')}"), "warn")]
     if log.gone:
         yield [Cell(own("no file has its name any more"), "warn")]
 

@@ -33,5 +33,5 @@ def test_without_such_an_option_no_profile_is_read(monkeypatch: pytest.MonkeyPat
     (tmp_path / "configs" / "field-runner-4090.yaml").write_text("no: [profile")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(terminal, "refusal", lambda _: None)
-    monkeypatch.setattr(cli, "_show", lambda session: len(session.store.nodes))
+    monkeypatch.setattr(cli, "_show", lambda given: len(cli._session(given, "N").store.nodes))
     assert cli.main(["launch", "--data-dir", str(tmp_path)]) == 0

@@ -199,7 +199,7 @@ async def test_another_file_of_the_name_is_read_where_the_end_is_followed_or_on_
         os.rename(log, log.with_name("old"))  # noqa: PTH104 - an async function
         await until_shown(pilot, "#summary", "no file has its name")
         put(log, b"new\n")
-        await until_shown(pilot, "#summary", "another file has its name now: ctrl+r", "500 lines")
+        await until_shown(pilot, "#summary", "another file has its name now: ^r", "500 lines")
         await pilot.press("ctrl+r")
         await until_shown(pilot, "#payload", "new")
         await pilot.press("G")
