@@ -23,6 +23,7 @@ from runner.events.control import (
     Op,
     Reply,
     Request,
+    ShutdownArgs,
     StartArgs,
     TargetArgs,
 )
@@ -77,6 +78,10 @@ class NodeControl:
     async def order(self, order: Order, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
         """Command a batch or an episode."""
         await self._order(order, TargetArgs(batch_id=batch_id, episode_id=episode_id), NoArgs)
+
+    async def shutdown(self, *, drain: bool) -> None:
+        """Stop the node."""
+        await self._order("shutdown", ShutdownArgs(drain=drain), NoArgs)
 
     async def listed(self) -> NodeList:
         """Batches, and what may be started."""

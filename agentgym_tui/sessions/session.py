@@ -46,6 +46,10 @@ class Control(Protocol):
         """An episode file, over the bus; checked against its digest."""
         ...
 
+    async def shutdown(self, *, drain: bool) -> None:
+        """Stop the node."""
+        ...
+
 
 class Unusable(NamedTuple):
     """A file that is no episode, and why; hostile text, both."""

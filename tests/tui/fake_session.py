@@ -26,6 +26,7 @@ class FakeControl:
     def __init__(self) -> None:
         self.started: list[StartArgs] = []
         self.orders: list[tuple[Order, str | None, str | None]] = []
+        self.shutdowns: list[bool] = []
         self.fetched: list[str] = []
         self.files: dict[str, bytes] = {}
         self.refusal: ControlFailed | None = None
@@ -61,6 +62,10 @@ class FakeControl:
         if episode_id not in self.files:
             raise ControlFailed(f"episode: no episode {episode_id}")
         return self.files[episode_id]
+
+    async def shutdown(self, *, drain: bool) -> None:
+        self._check()
+        self.shutdowns.append(drain)
 
     def _check(self) -> None:
         if self.refusal is not None:

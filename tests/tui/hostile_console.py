@@ -85,6 +85,9 @@ class HostileControl:
     async def episode(self, episode_id: str) -> bytes:
         raise self._refusal
 
+    async def shutdown(self, *, drain: bool) -> None:
+        raise self._refusal
+
 
 class HostileEvents:
     """Messages in which all is hostile: names, headers, payloads, remarks."""

@@ -207,6 +207,7 @@ async def test_leaving_asks_when_episodes_run(key: str, answer: str, cancelled: 
         await pilot.press(answer)
         await until(pilot, lambda: not app.is_running if left else isinstance(app.screen, LiveScreen), "an end")
     assert session.orders.orders == ([("cancel", batch_id(0), None)] if cancelled else [])
+    assert session.orders.shutdowns == []
 
 
 async def test_a_button_answers_too() -> None:

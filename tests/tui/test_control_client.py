@@ -96,6 +96,8 @@ async def test_a_watcher_asks_for_episodes_only(node: NodeProcess) -> None:
         with pytest.raises(ControlFailed, match="watching only"):
             await control.start(StartArgs(batch_id=new_id(), envs=["Wordle"]))
         with pytest.raises(ControlFailed, match="watching only"):
+            await control.shutdown(drain=False)
+        with pytest.raises(ControlFailed, match="watching only"):
             await control.order("cancel", batch_id=new_id())
         assert (await control.listed()).envs
 
