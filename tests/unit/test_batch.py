@@ -23,6 +23,7 @@ from runner.types import (
     Outcome,
     SpansClosed,
     TimestepPlayed,
+    Tokens,
 )
 from runner.workspace import Workspace
 from tests.conftest import Install
@@ -231,6 +232,7 @@ def test_observers_receive_every_event_and_cannot_hurt(workspace: Workspace) -> 
     last = items[-1]
     assert isinstance(last, BatchProgress)
     assert (last.n_done, last.n_planned, last.n_success, last.mean_reward, last.eta_s) == (2, 2, 2, 1.0, 0.0)
+    assert (last.tokens, last.cost) == (Tokens(), None)
 
 
 def test_a_result_that_cannot_be_stored_is_a_named_problem(workspace: Workspace) -> None:

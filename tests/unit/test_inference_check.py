@@ -8,7 +8,7 @@ import pytest
 
 from runner.config.profile import AgentSettings, Endpoint
 from runner.inference import EndpointHealth, InferenceManager
-from tests.inferring import settings_of
+from tests.inferring import infer, manager_of, settings_of
 from tests.rude_model import Exchange, RudeModel, answer, hang, reply
 from tests.unit.test_inference_manager import TENSORZERO
 
@@ -152,6 +152,18 @@ async def test_no_model_runs_for_a_look_at_its_path(said: bytes, status: str, hi
         assert server.asked[0].json() == {"model": "qwen35_9b", "messages": []}
     assert found.status == status
     assert (found.hint is None) if hint is None else (found.hint or "").startswith(hint)
+
+
+async def test_an_endpoint_that_failed_when_an_agent_asked_says_how_long_it_rests() -> None:
+    busy = reply(429, b"{}", Retry_After="30")
+    routes = {"/v1/models": reply(404, b""), "/v1/chat/completions": busy}
+    with RudeModel(busy, routes=routes) as failing, RudeModel(answer("up")) as whole:
+        manager = manager_of(failing.url, whole.url)
+        assert [found.rest_s for found in await manager.check()] == [None, None]
+        assert (await infer(manager)).usage.endpoint == "b"
+        rests, answers = await manager.check()
+    assert rests.rest_s is not None and 0 < rests.rest_s <= 30
+    assert answers.rest_s is None
 
 
 async def test_the_kind_is_asked_for_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
