@@ -42,6 +42,8 @@ def is_log(path: Path) -> bool:
         return False
     if path.name.endswith(_LOGS):
         return True
+    if not path.exists():
+        return False
     head = _head(path)
     if path.suffix != ".json":
         return not head.startswith(b'{"schema":')
