@@ -35,13 +35,15 @@ def lines() -> bytes:
     return "".join(shown).encode() + b"2026-03-04 05:20:00,123 ERROR runner.node the broker is gone\n{}\n"
 
 
-def after(*texts: str, keys: tuple[str, ...] = ()) -> Before:
+def after(*texts: str, keys: tuple[str, ...] = (), then: str = "", more: tuple[str, ...] = ()) -> Before:
     async def go(pilot: Pilot[None]) -> None:
         await until_shown(pilot, "#summary", *texts)
         await until(pilot, lambda: len(pilot.app.screen.query("#filter, #entry, #nothing")) == 3)
         for blinking in pilot.app.screen.query(Input):
             blinking.cursor_blink = False
         await pilot.press(*keys)
+        await until_shown(pilot, "#summary", then)
+        await pilot.press(*more)
         await pilot.pause(0.25)
 
     return go
@@ -57,8 +59,8 @@ def test_the_end_of_a_log(snap_compare: Compare, size: tuple[int, int]) -> None:
 @SIZES
 def test_found_lines_of_a_log(snap_compare: Compare, size: tuple[int, int]) -> None:
     Path("events.jsonl").write_bytes(lines())
-    keys = ("slash", *"timestep", "enter", "j", "v", "o")
-    assert snap_compare(console_on(Path("events.jsonl")), terminal_size=size, run_before=after("402 lines", keys=keys))
+    found = after("402 lines", keys=("slash", *"timestep", "enter"), then="67 match", more=("j", "v", "o"))
+    assert snap_compare(console_on(Path("events.jsonl")), terminal_size=size, run_before=found)
 
 
 @SIZES
