@@ -12,7 +12,7 @@ from runner.errors import StoreError
 from runner.store.database import EpisodeRow
 from runner.store.encoding import finite
 from runner.store.records import check_header, decode
-from runner.types import EpisodeHeader, Outcome, Tokens
+from runner.types import EpisodeHeader, Outcome, Tokens, fallback_of
 
 MAX_KNOWN: Final = 10_000
 """Different texts that are kept once, however many episodes have them."""
@@ -21,6 +21,7 @@ MAX_KNOWN: Final = 10_000
 class _Step(msgspec.Struct):
     model_s: float
     endpoint: str | None = None
+    warnings: tuple[str, ...] = ()
 
 
 class _Error(msgspec.Struct):
@@ -66,6 +67,7 @@ class BriefReader:
             tokens_reasoning=brief.tokens.reasoning,
             tokens_cached=brief.tokens.cached,
             model_s=finite(sum(answered)) if answered else None,
+            fallback=self._once(fallback_of((step.endpoint, step.warnings) for step in brief.timesteps)),
             error_type=brief.error.type if brief.error else None,
         )
 

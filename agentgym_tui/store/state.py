@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from runner.types import Action, Span, Tokens, passed_over
+from runner.types import Action, Span, Tokens, fallback_of, passed_over
 
 Outcome: TypeAlias = str
 """``success``, ``failure``, ``truncated``, ``timeout``, ``cancelled``, ``error`` or ``interrupted``."""
@@ -161,8 +161,7 @@ class Episode:
     @property
     def fallback(self) -> str | None:
         """The endpoints that answered in the place of others."""
-        stood_in = (step.endpoint for step in self.steps if step.endpoint and step.passed_over)
-        return ", ".join(dict.fromkeys(stood_in)) or None
+        return fallback_of((step.endpoint, step.warnings) for step in self.steps)
 
 
 @dataclass(slots=True)

@@ -190,7 +190,8 @@ def _models(store: RunStore) -> Line:
     if in_use != first:
         shown = [FELL, own(" model "), _states(store, [in_use]), own(", "), _states(store, others)]
         return [Cell(join(shown), "warn")]
-    told_of = Cell(join([own("model "), _states(store, [in_use])]), "good")
+    tone: Tone = "warn" if store.models[in_use].status == "slow" else "good"
+    told_of = Cell(join([own("model "), _states(store, [in_use])]), tone)
     return [told_of, Cell(join([own(" ("), _states(store, others), own(")")]), "dim")] if others else [told_of]
 
 

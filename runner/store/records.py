@@ -24,7 +24,7 @@ from runner.types import (
     Tokens,
     ToolSchema,
     Trajectory,
-    passed_over,
+    fallback_of,
 )
 
 SCHEMA = 1
@@ -96,8 +96,7 @@ class EpisodeRecord(EpisodeHeader, kw_only=True):
     @property
     def fallback(self) -> str | None:
         """The endpoints that answered in the place of others, None where each round had its first answer."""
-        stood_in = [step.endpoint for step in self.timesteps if passed_over(step.endpoint, step.warnings)]
-        return ", ".join(dict.fromkeys(filter(None, stood_in))) or None
+        return fallback_of((step.endpoint, step.warnings) for step in self.timesteps)
 
 
 class _Version(msgspec.Struct):

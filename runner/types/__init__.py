@@ -22,6 +22,7 @@ from runner.types.data import (
     ToolSchema,
     Trajectory,
     Usage,
+    fallback_of,
     passed_over,
 )
 from runner.types.items import (
@@ -105,5 +106,6 @@ __all__ = [
     "Trajectory",
     "Usage",
     "detached",
+    "fallback_of",
     "passed_over",
 ]

@@ -6,7 +6,7 @@ Shapes follow the OpenAI chat format where one exists; times are in seconds unle
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
 
 import msgspec
@@ -102,6 +102,12 @@ def passed_over(endpoint: str | None, warnings: Iterable[str]) -> list[str]:
     """The endpoints that gave no answer before ``endpoint`` did, by the warnings of its answer."""
     told = [warning.partition(": ") for warning in warnings if endpoint]
     return [name for name, mark, _ in told if mark and name != endpoint]
+
+
+def fallback_of(answers: Iterable[tuple[str | None, Sequence[str]]]) -> str | None:
+    """The endpoints that answered in the place of others, of answers with their endpoint and their warnings."""
+    stood_in = (who for who, warnings in answers if who and warnings and passed_over(who, warnings))
+    return ", ".join(dict.fromkeys(stood_in)) or None
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):

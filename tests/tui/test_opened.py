@@ -67,10 +67,10 @@ def test_a_list_knows_of_an_episode_what_its_index_knows(tmp_path: Path) -> None
     assert BriefReader().row(data, tmp_path) == episode_row(record)
     answered = json.loads(data)
     for number, step in enumerate(answered["timesteps"]):
-        step |= {"endpoint": "a" if number else None, "model_s": 0.25}
+        step |= {"endpoint": "a" if number else None, "model_s": 0.25, "warnings": ["b: away"]}
     answered |= {"error": {"type": "ValueError", "message": "m", "traceback": "t"}}
     row = BriefReader().row(json.dumps(answered).encode(), tmp_path)
-    assert (row.model_s, row.error_type) == (0.5, "ValueError")
+    assert (row.model_s, row.error_type, row.fallback) == (0.5, "ValueError", "a")
 
 
 @pytest.mark.parametrize(
