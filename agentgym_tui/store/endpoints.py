@@ -11,6 +11,7 @@ from agentgym_tui.store.bounds import MAX_CAUSE, name, optional
 from agentgym_tui.store.state import Endpoint, Episode, Step
 from agentgym_tui.store.steps import aware
 from runner.events.live_items import ModelHealth, TokenText
+from runner.types import passed_over
 
 MAX_ENDPOINTS: Final = 50
 MAX_FALLS: Final = 50
@@ -86,10 +87,9 @@ class EndpointBook:
             known.status = "up" if known.status == "unknown" else known.status
 
     def _fell(self, env: str, failures: Sequence[str], endpoint: str, at: datetime) -> None:
-        told = [failure.partition(": ") for failure in failures]
-        failed = {name(who): why[:MAX_CAUSE] for who, mark, why in told if mark and who != endpoint}
-        if failed:
-            self._note(Fall(env, tuple(failed), next(iter(failed.values())), name(endpoint), aware(at)))
+        if failed := passed_over(endpoint, failures):
+            why = failures[0].partition(": ")[2][:MAX_CAUSE]
+            self._note(Fall(env, tuple(map(name, failed)), why, name(endpoint), aware(at)))
 
     def _note(self, fall: Fall) -> None:
         known = fall.failed, fall.endpoint

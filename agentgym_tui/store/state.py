@@ -80,6 +80,13 @@ class Streaming(msgspec.Struct, frozen=True, kw_only=True):
     newest_at: datetime | None = None
 
     @property
+    def passed_over(self) -> list[str]:
+        """The endpoints that come before the one that is asked, and gave no answer; all of them when nobody is."""
+        if self.endpoint is not None:
+            return passed_over(self.endpoint, self.failures)
+        return list(dict.fromkeys(failure.partition(": ")[0] for failure in self.failures))
+
+    @property
     def tokens_per_s(self) -> float | None:
         """About how fast it comes; None as long as that cannot be said."""
         if self.first_at is None or self.newest_at is None:

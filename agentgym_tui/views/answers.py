@@ -23,7 +23,7 @@ _WHY: Final = 120
 def streaming_parts(answer: Streaming) -> list[Line]:
     """What is known so far of an answer that comes; how fast it comes is a guess."""
     who = [Cell(_names([answer.endpoint]))] if answer.endpoint else []
-    fell = [Cell(join([FELL, own(" ")]), "warn")] if answer.failures else []
+    fell = [Cell(join([FELL, own(" ")]), "warn")] if answer.passed_over else []
     rate = answer.tokens_per_s
     return [
         [*fell, *who] if who else [*fell, Cell(own("nobody answers yet"), "warn")] if fell else [],
@@ -56,9 +56,9 @@ def answered_by(episode: Episode) -> Line:
     """That another endpoint is asked, or has answered the newest step, than the one that comes first."""
     answer = episode.streaming
     if answer is not None and answer.failures:
-        failed = [failure.partition(": ")[0] for failure in answer.failures]
-        asked = _names([answer.endpoint]) if answer.endpoint else own("nobody")
-        return _instead(asked, [who for who in failed if who != answer.endpoint])
+        if answer.endpoint is None:
+            return [Cell(join([FELL, own(" nobody answers yet")]), "warn")]
+        return _instead(_names([answer.endpoint]), answer.passed_over)
     step = episode.steps[-1] if episode.steps else None
     if step is None or answer is not None or step.endpoint is None:
         return []

@@ -212,7 +212,7 @@ def _coming(answer: Streaming, width: int) -> Safe:
     if not newest:
         newest = f"asking {answer.endpoint}" if answer.endpoint else ""
     thinks = own("thinks: " if answer.reasoning and not answer.text and call is None else "")
-    before = join([*[FELL, own(" ")] * bool(answer.failures), thinks])
+    before = join([*[FELL, own(" ")] * bool(answer.passed_over), thinks])
     text = cut_start(join([own("… "), line(newest, 1_000)]), max(width - _NUMBER - cells(before), 0))
     return flagged(join([before, text]), hostile([newest]))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
 
 import msgspec
@@ -99,9 +100,13 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def passed_over(endpoint: str | None, warnings: Iterable[str]) -> list[str]:
-    """The endpoints that gave no answer before ``endpoint`` did, by the warnings of its answer."""
-    told = [warning.partition(": ") for warning in warnings if endpoint]
-    return [name for name, mark, _ in told if mark and name != endpoint]
+    """The endpoints that come before ``endpoint`` and gave no answer, by the warnings of its answer.
+
+    One that failed itself before it answered comes before those that were asked in between.
+    """
+    told = (warning.partition(": ") for warning in warnings if endpoint)
+    before = takewhile(lambda part: part[0] != endpoint, told)
+    return list(dict.fromkeys(name for name, mark, _ in before if mark))
 
 
 def fallback_of(answers: Iterable[tuple[str | None, Sequence[str]]]) -> str | None:

@@ -187,6 +187,22 @@ def test_that_another_endpoint_is_asked_is_noted_at_once_and_once(store: RunStor
     assert store.episodes[episode_id(0)].fallback == "ollama"
 
 
+def test_an_endpoint_that_is_asked_once_more_has_no_place_taken(store: RunStore) -> None:
+    failures = [token(0, n, "", failure=f"{name}: HTTP 500") for n, name in ((1, "gateway"), (3, "ollama"))]
+    store.take([live(started(0), failures[0], token(0, 2, "", endpoint="ollama"), failures[1])])
+    store.take([live(token(0, 4, "", endpoint="gateway"))])
+    answer = store.episodes[episode_id(0)].streaming
+    assert answer is not None
+    assert answer.passed_over == []
+    assert [fall.endpoint for fall in store.falls] == ["ollama"]
+    told = ["gateway: HTTP 500", "ollama: HTTP 500"]
+    store.take([live(timestep(0, 0, seq=5, endpoint="gateway", warnings=told))])
+    assert store.episodes[episode_id(0)].fallback is None
+    assert [fall.endpoint for fall in store.falls] == ["ollama", "gateway"]
+    store.take([live(timestep(0, 1, seq=6, endpoint="ollama", warnings=told))])
+    assert store.episodes[episode_id(0)].fallback == "ollama"
+
+
 def test_an_endpoint_that_rests_does_not_answer_until_its_health_says_so(store: RunStore) -> None:
     store.take([live(model_health("gateway", "up", None, rest_s=27.0))])
     assert endpoint_answers(store) is False
