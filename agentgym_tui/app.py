@@ -92,9 +92,10 @@ class Console(App[None], inherit_bindings=False):
         self.add_mode(self.DEFAULT_MODE, self.get_default_screen)
         self.session.store.on_change = self._changed
         self.call_after_refresh(self._follow)
-        first = "episodes" if self.session.control is None else self.kept.screen
-        if self.DEFAULT_MODE == "live" and first == "episodes":
-            self.switch_mode(first)
+        if self.session.control is None or self.kept.screen == "episodes":
+            self.switch_mode("episodes")
+        elif self.kept.screen == "events" and self.session.events is not None:
+            self.switch_mode("events")
         if complaints := self.settings.complaints:
             tell(self, complaint_text(complaints), failed=True)
 
@@ -238,7 +239,7 @@ class Console(App[None], inherit_bindings=False):
     def _events(self) -> Screen[None]:
         from agentgym_tui.screens.events import Events
 
-        return Events(self.session, now=self._now)
+        return Events(self.session, self.kept, now=self._now)
 
     def _logs(self) -> Screen[None]:
         from agentgym_tui.screens.log import LogScreen

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+By: TypeAlias = Literal["subject", "count", "rate"]
+"""What branches are put in order by."""
 
 MAX_SUBJECTS: Final = 2_000
 MAX_SUBJECT: Final = 256
@@ -110,9 +113,9 @@ class SubjectTree:
         """Open what is closed, or close it."""
         self._toggled ^= {path}
 
-    def rows(self) -> list[Branch]:
-        """The tree, in the order of its words; closed branches without what is below them."""
-        return list(self._rows(self._tree(), "", 0))
+    def rows(self, by: By = "subject", *, descending: bool = False) -> list[Branch]:
+        """The tree, the branches of each in an order; closed ones without what is below them."""
+        return list(_rows(self._tree(), _ranked(by, descending), self._toggled))
 
     def _new(self, subject: str) -> tuple[str, _Leaf]:
         subject = subject[:MAX_SUBJECT]
@@ -134,10 +137,26 @@ class SubjectTree:
             node.is_subject = True
         return root
 
-    def _rows(self, node: _Node, above: str, depth: int) -> Iterator[Branch]:
-        for word in sorted(node.below):
-            found, path = node.below[word], f"{above}.{word}" if depth else word
-            is_open = (len(found.below) <= MANY) != (path in self._toggled)
-            yield Branch(path, word, depth, found.n, found.rate, len(found.below), is_open, found.is_subject)
-            if is_open:
-                yield from self._rows(found, path, depth + 1)
+
+_Ranked: TypeAlias = Callable[[_Node], list[str]]
+
+
+def _ranked(by: By, descending: bool) -> _Ranked:
+    """The words below a node in an order; equal ones stay in that of the alphabet."""
+
+    def ranked(node: _Node) -> list[str]:
+        if by == "subject":
+            return sorted(node.below, reverse=descending)
+        sizes = {word: found.n if by == "count" else found.rate for word, found in node.below.items()}
+        return sorted(sorted(sizes), key=sizes.__getitem__, reverse=descending)
+
+    return ranked
+
+
+def _rows(node: _Node, ranked: _Ranked, toggled: Set[str], above: str = "", depth: int = 0) -> Iterator[Branch]:
+    for word in ranked(node):
+        found, path = node.below[word], f"{above}.{word}" if depth else word
+        is_open = (len(found.below) <= MANY) != (path in toggled)
+        yield Branch(path, word, depth, found.n, found.rate, len(found.below), is_open, found.is_subject)
+        if is_open:
+            yield from _rows(found, ranked, toggled, path, depth + 1)

@@ -180,7 +180,7 @@ def no_events(reader: EventReader, log: EventLog, store: RunStore, width: int) -
     subjects = line(" ".join(reader.view.patterns), 60)
     return [
         [Cell(own("Nothing was said so far on "), "head"), Cell(subjects, "accent")],
-        _key("o", "goes back in the history of the streams: a sequence, a time, 10m, all"),
+        _key("J", "goes back in the history of the streams: a sequence, a time, 10m, all"),
         _key("s", "other subjects, with * and >"),
     ]
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, get_args
 
 from agentgym_tui.clean import Safe, join, line, own
-from agentgym_tui.store.subjects import MAX_SUBJECTS, Branch, SubjectTree
+from agentgym_tui.store.subjects import MAX_SUBJECTS, Branch, By, SubjectTree
 from agentgym_tui.views.cells import Cell, Column, Line, Tone
 from agentgym_tui.views.numbers import quantity
+from agentgym_tui.views.sorting import Sorting
 
 SUBJECT_COLUMNS: Final = (
     Column("subject", None, least=10),
-    Column("count", 5, right=True),
-    Column("rate", 6, right=True),
+    Column("count", 5, right=True, rank=1),
+    Column("rate", 6, right=True, rank=2),
 )
+USUAL: Final = Sorting("subject")
+_BY: Final[tuple[By, ...]] = get_args(By)
 _INDENT: Final = "  "
 
 
@@ -27,9 +30,11 @@ class SubjectRows:
         self._n_others = n_others
 
     @classmethod
-    def of(cls, tree: SubjectTree) -> SubjectRows:
-        """Of a tree."""
-        return cls(tree.rows(), tree.n_others)
+    def of(cls, tree: SubjectTree, sorting: Sorting | None = None) -> SubjectRows:
+        """Of a tree, in an order; by subject where that is of no column."""
+        column, descending = sorting or USUAL
+        by = next((by for by in _BY if by == column), None)
+        return cls(tree.rows(by or "subject", descending=descending and by is not None), tree.n_others)
 
     def __len__(self) -> int:
         """How many rows."""

@@ -1,0 +1,72 @@
+"""Themes, and that no colour alone says something."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from textual.theme import BUILTIN_THEMES
+
+from agentgym_tui.clean import own
+from agentgym_tui.sessions.session import Unusable
+from agentgym_tui.settings import Settings
+from agentgym_tui.views.cells import Cell, Source
+from agentgym_tui.views.episode_list import EpisodeList
+from agentgym_tui.views.listing import EpisodeRows, list_line
+from agentgym_tui.views.status import progress_line, status_lines
+from agentgym_tui.views.tables import EnvRows, StepRows
+from agentgym_tui.views.trace import SpanRows
+from agentgym_tui.views.welcome import welcome_lines
+from runner.types import Outcome
+from tests.tui.fake_session import FakeSession
+from tests.tui.piloted import SIZE, app_of
+from tests.tui.samples import (
+    busy_store,
+    empty_store,
+    error_store,
+    hostile_store,
+    row,
+    span,
+)
+from tests.tui.screens import shown
+
+
+@pytest.mark.parametrize("theme", ["textual-light", "ansi-dark"])
+async def test_themes(theme: str) -> None:
+    assert theme in BUILTIN_THEMES
+    app = app_of(FakeSession(hostile_store()), Settings(theme=theme))
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot, "␛")
+        assert app.theme == theme
+        await pilot.press("2", "question_mark")
+        await shown(pilot, "╭─ Help")
+
+
+def told_cells() -> Iterator[Cell]:
+    """What the screens say of environments, steps, episodes, batches, spans and the way to the node."""
+    ends = [row(n, outcome=outcome, success=not n, error_type="Fault") for n, outcome in enumerate(Outcome)]
+    listed = EpisodeList()
+    listed.take_stored(ends, [Unusable(Path("/x"), "no JSON")])
+    for store in (busy_store(), error_store(), empty_store()):
+        episodes = [StepRows(episode) for episode in store.episodes.values()]
+        listed.take_live(store.episodes.values())
+        spans = SpanRows([span(1), replace(span(2), attributes={"error": "x"})])
+        sources: list[Source] = [EnvRows(store), EpisodeRows(listed), spans, *episodes]
+        for rows in sources:
+            yield from (cell for index in range(len(rows)) for cell in rows.line(index, 200))
+        lines = [*status_lines(store, "x", 200, n_why=3), *welcome_lines(store, 200), list_line(listed, own(""), 200)]
+        yield from (cell for line in [*lines, progress_line(store.active_batch(), 200, lost=True)] for cell in line)
+
+
+def test_no_colour_says_what_no_sign_or_word_says() -> None:
+    tones: dict[str, set[str]] = {}
+    for cell in told_cells():
+        tones.setdefault(cell.text.strip(), set()).add(cell.tone)
+    meant = {text: found & {"good", "bad", "warn"} for text, found in tones.items()}
+    assert {tone for found in meant.values() for tone in found} == {"good", "bad", "warn"}
+    assert [text for text, found in meant.items() if len(found) > 1] == []
+    told = re.compile(r"[-✗!◐◔…‖○?⚠a-z]")
+    assert [text for text, found in meant.items() if found & {"bad", "warn"} and not told.search(text)] == []
