@@ -73,7 +73,7 @@ class PayloadView(Vertical):
         view = self.query_one(TextView)
         view.show(rows_of(self._entry, self._view))
         view.move_to(0)
-        self.query_one(TabLine).note(about(self._entry))
+        self.query_one(TabLine).note(about(self._entry, self._view))
 
 
 class EventPanes(Sides):

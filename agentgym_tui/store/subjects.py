@@ -9,7 +9,10 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 By: TypeAlias = Literal["subject", "count", "rate"]
 """What branches are put in order by."""
 
-MAX_SUBJECTS: Final = 2_000
+MAX_SUBJECTS: Final = 6_000
+MAX_CUT: Final = 200
+"""First words under which further subjects are counted, not told apart."""
+
 MAX_SUBJECT: Final = 256
 """Characters of a subject that tell it from others."""
 
@@ -30,6 +33,7 @@ class _Node:
     n: int = 0
     rate: float = 0.0
     is_subject: bool = False
+    is_cut: bool = False
     below: dict[str, _Node] = field(default_factory=dict)
 
 
@@ -41,6 +45,7 @@ class Branch(NamedTuple):
         n: messages; ``rate`` of them per second.
         n_below: rows right below it, shown or not.
         is_subject: something is said on ``path`` itself.
+        is_cut: there is more below than is told apart.
     """
 
     path: str
@@ -51,11 +56,12 @@ class Branch(NamedTuple):
     n_below: int
     is_open: bool
     is_subject: bool
+    is_cut: bool = False
 
     @property
     def patterns(self) -> tuple[str, ...]:
         """What to subscribe to for all of it; the words are hostile text."""
-        below = (f"{self.path}.>",) if self.n_below else ()
+        below = (f"{self.path}.>",) if self.n_below or self.is_cut else ()
         return (self.path, *below) if self.is_subject or not below else below
 
 
@@ -71,6 +77,7 @@ class SubjectTree:
         self.rate = 0.0
         self._leaves: dict[str, _Leaf] = {}
         self._known: dict[str, str] = {}
+        self._cut: dict[str, _Leaf] = {}
         self._others = _Leaf()
         self._toggled: set[str] = set()
         self._ticked_at: float | None = None
@@ -81,7 +88,7 @@ class SubjectTree:
 
     @property
     def n_others(self) -> int:
-        """Messages on further subjects, when there are too many."""
+        """Messages on further subjects, when there are too many even by their first words."""
         return self._others.n
 
     def add(self, subject: str) -> str:
@@ -93,7 +100,7 @@ class SubjectTree:
 
     def restart(self) -> None:
         """Count from 0; the subjects stay known."""
-        for leaf in (*self._leaves.values(), self._others):
+        for leaf in self._all():
             leaf.n = leaf.n_before = 0
             leaf.rate = 0.0
         self.rate, self._ticked_at = 0.0, None
@@ -103,11 +110,11 @@ class SubjectTree:
         passed = None if self._ticked_at is None else now - self._ticked_at
         if passed is not None and passed <= 0:
             return
-        for leaf in (*self._leaves.values(), self._others):
+        for leaf in self._all():
             leaf.rate = (leaf.n - leaf.n_before) / passed if passed else 0.0
             leaf.n_before = leaf.n
         self._ticked_at = now
-        self.rate = sum(leaf.rate for leaf in self._leaves.values()) + self._others.rate
+        self.rate = sum(leaf.rate for leaf in self._all())
 
     def toggle(self, path: str) -> None:
         """Open what is closed, or close it."""
@@ -122,9 +129,21 @@ class SubjectTree:
         if (leaf := self._leaves.get(subject)) is not None:
             return subject, leaf
         if len(self._leaves) >= MAX_SUBJECTS:
-            return subject, self._others
+            return subject, self._further(subject)
         self._known[subject] = subject
         return subject, self._leaves.setdefault(subject, _Leaf())
+
+    def _further(self, subject: str) -> _Leaf:
+        """Where a subject is counted that there is no room for."""
+        first = subject.partition(".")[0]
+        if first not in self._cut and len(self._cut) >= MAX_CUT:
+            return self._others
+        return self._cut.setdefault(first, _Leaf())
+
+    def _all(self) -> Iterator[_Leaf]:
+        yield from self._leaves.values()
+        yield from self._cut.values()
+        yield self._others
 
     def _tree(self) -> _Node:
         root = _Node()
@@ -135,6 +154,11 @@ class SubjectTree:
                 node.n += leaf.n
                 node.rate += leaf.rate
             node.is_subject = True
+        for first, leaf in self._cut.items():
+            node = root.below.setdefault(first, _Node(is_subject=True))
+            node.is_cut = True
+            node.n += leaf.n
+            node.rate += leaf.rate
         return root
 
 
@@ -157,6 +181,6 @@ def _rows(node: _Node, ranked: _Ranked, toggled: Set[str], above: str = "", dept
     for word in ranked(node):
         found, path = node.below[word], f"{above}.{word}" if depth else word
         is_open = (len(found.below) <= MANY) != (path in toggled)
-        yield Branch(path, word, depth, found.n, found.rate, len(found.below), is_open, found.is_subject)
+        yield Branch(path, word, depth, found.n, found.rate, len(found.below), is_open, found.is_subject, found.is_cut)
         if is_open:
             yield from _rows(found, ranked, toggled, path, depth + 1)

@@ -73,7 +73,7 @@ def folded(text: str) -> str:
 
 def formatted(payload: bytes) -> str | None:
     """JSON with indentation; None for what is none, or too much."""
-    if payload.count(b",") + payload.count(b"[") + payload.count(b"{") > MAX_FORMATTED:
+    if is_large(payload):
         return None
     try:
         check_limits(payload)
@@ -82,23 +82,9 @@ def formatted(payload: bytes) -> str | None:
         return None
 
 
-def hostile_text(entry: LogEntry | None) -> str | None:
-    """What is behind a row where cleaning changes it."""
-    match entry:
-        case None:
-            return None
-        case Remark():
-            return hostile([entry.text])
-    if found := hostile([entry.subject, *entry.headers, *entry.headers.values()]):
-        return found
-    text = entry.payload.decode("utf-8", "replace")
-    return text if is_hostile(text) else None
-
-
-def size_of(message: Message) -> Cell:
-    """How large a payload is, and how much of it is here."""
-    kept = f", the first {len(message.payload):,} here" if message.n_bytes > len(message.payload) else ""
-    return Cell(own(f"{message.n_bytes:,} B{kept}"), "dim")
+def is_large(payload: bytes) -> bool:
+    """Whether formatting it would take too long."""
+    return payload.count(b",") + payload.count(b"[") + payload.count(b"{") > MAX_FORMATTED
 
 
 def _headers(message: Message) -> str:

@@ -14,7 +14,7 @@ from agentgym_tui.store.message import LogEntry, Message, Remark
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.views.cells import Cell, Column, Line, Tone
 from agentgym_tui.views.event_facts import FactBook, trouble_of
-from agentgym_tui.views.event_payload import size_of
+from agentgym_tui.views.event_payload import is_large
 from agentgym_tui.views.numbers import UNKNOWN, counted, quantity
 from agentgym_tui.views.segments import flagged, joined, told
 from agentgym_tui.views.status import LINKS
@@ -155,12 +155,13 @@ def _clocks(log: EventLog) -> Iterator[Line]:
         yield [Cell(join([own("clock "), sender, own(f" {seconds:+.1f} s{late}")]), "warn" if is_off else "dim")]
 
 
-def about(entry: LogEntry | None) -> Line:
-    """What one entry is, beside its text."""
+def about(entry: LogEntry | None, view: str) -> Line:
+    """What one entry is, beside its text in a view."""
     if not isinstance(entry, Message):
         return []
     trouble = trouble_of(entry)
-    size = size_of(entry)
+    large = " · too large to be formatted" if view == "formatted" and is_large(entry.payload) else ""
+    size = Cell(own(f"{entry.n_bytes:,} B{large}"), "dim")
     if not trouble:
         return [size]
     return [size, Cell(own(" ")), Cell(join([own("✗ malformed: "), line(trouble, 120)]), "bad")]

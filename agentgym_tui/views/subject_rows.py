@@ -18,7 +18,8 @@ SUBJECT_COLUMNS: Final = (
 )
 USUAL: Final = Sorting("subject")
 _BY: Final[tuple[By, ...]] = get_args(By)
-_INDENT: Final = "  "
+_INDENT: Final = 2
+"""Columns by which a branch is further right than the one above it, as long as there is room for its word."""
 
 
 class SubjectRows:
@@ -48,7 +49,9 @@ class SubjectRows:
         branch = self.branches[index]
         sign = own("" if not branch.n_below else "▾ " if branch.is_open else "▹ ")
         closed = own("" if branch.is_open or not branch.n_below else f" ({quantity(branch.n_below)})")
-        name = join([own(_INDENT * branch.depth), sign, line(branch.word, 100), closed])
+        more = own(" …" if branch.is_cut else "")
+        indent = own(" " * min(_INDENT * branch.depth, width // 4))
+        name = join([indent, sign, line(branch.word, 100), closed, more])
         tone: Tone = "plain" if branch.n else "dim"
         return [Cell(name, tone), Cell(quantity(branch.n), tone), Cell(per_second(branch.rate), "dim")]
 

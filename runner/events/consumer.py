@@ -192,6 +192,8 @@ class Follow:
             except BusError as exc:
                 self._forbidden.add(name)
                 self._tell(Notice(kind="permission", text=f"stream {name} cannot be read: {exc}"))
+            else:
+                self._buffer.notify(Notice(kind="removed", text=f"stream {name} is there no more"))
         return bool(ended)
 
     def _tell(self, notice: Notice) -> None:

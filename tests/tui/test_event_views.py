@@ -107,7 +107,7 @@ def test_a_foreign_payload_may_name_an_episode() -> None:
 def test_what_should_decode_and_does_not_is_malformed(subject: str, payload: bytes) -> None:
     facts = facts_of(message(subject, payload))
     assert facts.summary.text.startswith("✗ malformed: ") and facts.summary.tone == "bad"
-    assert "malformed" in text(about(message(subject, payload)))
+    assert "malformed" in text(about(message(subject, payload), "raw"))
 
 
 def test_an_item_that_does_not_decode_is_told_of_where_all_is_shown() -> None:
@@ -218,6 +218,22 @@ def test_the_tree_as_rows() -> None:
     assert "beyond" in text(SubjectRows((), 3).line(0, 40)) and len(SubjectRows((), 3)) == 1
 
 
+def test_a_word_can_be_read_however_deep_it_is() -> None:
+    tree = SubjectTree()
+    tree.add(".".join(f"level{n}" for n in range(40)))
+    rows = SubjectRows.of(tree)
+    for n in range(len(rows)):
+        name = rows.line(n, 30)[0].text
+        assert f"level{n}" in name and len(name) <= 7 + len("▾ ") + len(rows.branches[n].word)
+
+
+def test_what_is_too_large_to_be_formatted_says_so() -> None:
+    large = message("x", b"[" + b"1," * 30_000 + b"1]")
+    assert "too large to be formatted" in text(about(large, "formatted"))
+    assert text(about(large, "raw")) == text(about(large, "hex")) == "60,003 B"
+    assert text(about(message("x", b"[1]"), "formatted")) == "3 B"
+
+
 @pytest.mark.parametrize("width", [20, 80, 200])
 def test_nothing_hostile_leaves_the_views(width: int) -> None:
     log, store = EventLog(), RunStore()
@@ -229,7 +245,11 @@ def test_nothing_hostile_leaves_the_views(width: int) -> None:
     entries = [rows.entry(n) for n in range(len(rows))]
     sources = [rows_of(entry, view) for entry in entries for view in ("formatted", "raw", "hex", "headers")]
     lines += [source.line(n, width) for source in sources for n in range(len(source))]
-    lines += [*map(about, entries), *heading(reader, log, store, width), *no_events(reader, EventLog(), store, width)]
+    lines += [
+        *(about(entry, "formatted") for entry in entries),
+        *heading(reader, log, store, width),
+        *no_events(reader, EventLog(), store, width),
+    ]
     tree = SubjectRows.of(log.subjects)
     lines += [tree.line(n, width) for n in range(len(tree))]
     for line in lines:
