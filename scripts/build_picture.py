@@ -80,6 +80,7 @@ async def _take_all(pilot: Pilot[None], session: NodeSession, taken: dict[str, s
     await take("episodes", "escape", "x", "2")
     await take("episode", "j", "enter")
     await take("trace", "w")
+    await take("events", "3", "k", "k")
 
 
 async def _play(pilot: Pilot[None], session: NodeSession) -> None:

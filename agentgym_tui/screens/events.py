@@ -11,8 +11,8 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widgets import Input
 
-from agentgym_tui.clean import Safe, line, own
-from agentgym_tui.copying import copy
+from agentgym_tui.clean import Safe, join, line, own
+from agentgym_tui.clipboard import described, to_copy
 from agentgym_tui.keymap import bindings
 from agentgym_tui.reach import hidden
 from agentgym_tui.screens.entry import EntryInput
@@ -172,14 +172,14 @@ class Events(ReadingScreen):
         if self._asked == "subject":
             self._look_at_subjects(patterns_of(event.text), event.text)
         elif (start := start_of(event.text, datetime.now(UTC))) is None:
-            self._tell(line(f"{event.text!r} is no sequence and no time; such as: {GO_TO}", 300), failed=True)
+            self._refuse(event.text, f"is no sequence and no time; such as: {GO_TO}")
         else:
             self.look_at(replace(self.reader.view, start=start, is_history=start != "now"))
 
     def _look_at_subjects(self, patterns: tuple[str, ...] | None, text: str) -> None:
         view = self.reader.view
         if patterns is None:
-            self._tell(line(f"{text[:100]!r} cannot be asked for; such as: {ASK_SUBJECT}", 300), failed=True)
+            self._refuse(text, f"cannot be asked for; such as: {ASK_SUBJECT}")
         elif view.is_history or view.episode:
             self.look_at(replace(view, patterns=patterns))
         else:
@@ -189,6 +189,18 @@ class Events(ReadingScreen):
         self._asked = what
         self.add_class("-asking")
         self.query_one(EntryInput).ask(placeholder)
+
+    def _copy(self, *, raw: bool) -> None:
+        copy = to_copy(self.panes.payload.text(), raw=raw)
+        if copy.text:
+            self.app.copy_to_clipboard(copy.text)
+            self._tell(described(copy, os.environ, raw=raw))
+        else:
+            self._tell(own("there is nothing to copy"), failed=True)
+
+    def _refuse(self, text: str, why: str) -> None:
+        """Say what is wrong with what was asked for, hostile text; ``why`` is of our own words."""
+        self._tell(join([own('"'), line(text, 60), own(f'" {why}')]), failed=True)
 
     def _tell(self, text: Safe, *, failed: bool = False) -> None:
         tell(self.app, text, failed=failed)

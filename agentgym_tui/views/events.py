@@ -19,9 +19,10 @@ from agentgym_tui.views.numbers import UNKNOWN, counted, quantity
 from agentgym_tui.views.segments import flagged, joined, told
 from agentgym_tui.views.status import LINKS
 from agentgym_tui.views.subject_rows import per_second
-from agentgym_tui.views.widths import cut_middle, wrapped
+from agentgym_tui.views.widths import cut, cut_middle, wrapped
+from runner.events.subjects import LIVE_SUBJECTS
 
-SUBJECT: Final = 28
+SUBJECT: Final = 30
 EVENT_COLUMNS: Final = (
     Column("time", 12),
     Column("seq", 8, right=True, rank=2),
@@ -29,6 +30,7 @@ EVENT_COLUMNS: Final = (
     Column("node", 12, rank=1),
     Column("says", None, least=20),
 )
+_LIVE: Final = LIVE_SUBJECTS.removesuffix(">")
 _SKEW: Final = 1.0
 """Seconds that a clock may differ before it is a warning."""
 
@@ -70,13 +72,28 @@ class EventRows:
         return [
             at,
             Cell(own("") if entry.sequence is None else own(str(entry.sequence)), "dim"),
-            Cell(
-                cut_middle(flagged(line(entry.subject, 256), entry.subject if facts.changed else None), SUBJECT),
-                "accent",
-            ),
+            Cell(_short(flagged(line(entry.subject, 256), entry.subject if facts.changed else None)), "accent"),
             Cell(line(facts.node, 64) or UNKNOWN, "dim"),
             facts.summary,
         ]
+
+
+def _short(subject: Safe) -> Safe:
+    """As long as its column; live subjects end in the node, which has a column of its own."""
+    return (cut if _LIVE in subject else cut_middle)(subject, SUBJECT)
+
+
+def hostile_text(entry: LogEntry | None) -> str | None:
+    """What is behind a row where cleaning changes it."""
+    match entry:
+        case None:
+            return None
+        case Remark():
+            return hostile([entry.text])
+    if found := hostile([entry.subject, *entry.headers, *entry.headers.values()]):
+        return found
+    text = entry.payload.decode("utf-8", "replace")
+    return text if is_hostile(text) else None
 
 
 def clock(at: datetime) -> Safe:
