@@ -12,6 +12,7 @@ from textual import on
 from textual.timer import Timer
 
 from agentgym_tui.kept import Kept
+from agentgym_tui.keymap import keys_of
 from agentgym_tui.screens.event_panes import EventPanes
 from agentgym_tui.screens.leaving import Whole
 from agentgym_tui.sessions.event_reader import EventReader
@@ -171,11 +172,13 @@ class ReadingScreen(Whole[None]):
 
     def heading_lines(self, width: int) -> list[Line]:
         """What is said above the parts."""
-        return heading(self.reader, self.event_log, self.session.store, width)
+        return heading(self.reader, self.event_log, self.session.store, keys_of(self.app).key, width)
 
     def nothing_lines(self, width: int) -> list[Line]:
         """What is said where there are no messages."""
-        return [] if self.event_log.shown else no_events(self.reader, self.event_log, self.session.store, width)
+        if self.event_log.shown:
+            return []
+        return no_events(self.reader, self.event_log, self.session.store, keys_of(self.app).key, width)
 
 
 def usual(patterns: tuple[str, ...] = EVERYTHING) -> EventView:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from textual.theme import BUILTIN_THEMES
 
 from agentgym_tui.clean import own
+from agentgym_tui.keymap import Keys
 from agentgym_tui.sessions.event_reader import EventReader
 from agentgym_tui.sessions.session import Unusable
 from agentgym_tui.settings import Settings
@@ -68,7 +69,11 @@ def told_cells() -> Iterator[Cell]:
         sources: list[Source] = [EnvRows(store), EpisodeRows(listed), spans, *episodes]
         for rows in sources:
             yield from (cell for index in range(len(rows)) for cell in rows.line(index, 200))
-        lines = [*status_lines(store, "x", 200, n_why=3), *welcome_lines(store, 200), list_line(listed, own(""), 200)]
+        lines = [
+            *status_lines(store, "x", 200, n_why=3),
+            *welcome_lines(store, 200, Keys().key),
+            list_line(listed, own(""), 200),
+        ]
         yield from (cell for line in [*lines, progress_line(store.active_batch(), 200, lost=True)] for cell in line)
 
 
@@ -89,8 +94,8 @@ def event_cells() -> Iterator[Cell]:
             reader.look_at(view)
             log.take([*said, *told], START)
             for reader.paused in (False, True):
-                yield from (cell for line in heading(reader, log, store, 300) for cell in line)
-            yield from (cell for line in no_events(reader, EventLog(), store, 200) for cell in line)
+                yield from (cell for line in heading(reader, log, store, Keys().key, 300) for cell in line)
+            yield from (cell for line in no_events(reader, EventLog(), store, Keys().key, 200) for cell in line)
     rows, tree = EventRows(log), SubjectRows.of(log.subjects)
     sources: list[Source] = [rows, tree]
     for source in sources:

@@ -58,7 +58,7 @@ def focus(app: Console) -> str | None:
 
 def orders(app: Console) -> int:
     assert isinstance(app.session, FakeSession)
-    return len(app.session.orders.orders) + len(app.session.orders.started) + len(app.session.orders.shutdowns)
+    return len(app.session.orders.orders) + len(app.session.orders.started)
 
 
 def ordered(app: Console) -> tuple[int, str]:

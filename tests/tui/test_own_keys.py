@@ -57,8 +57,10 @@ async def test_own_keys_work_on_the_events_screen_and_where_one_types_there() ->
         await until(pilot, lambda: focus(app) == "entry", "where one types")
         await pilot.press("f8", "S")
         await until(pilot, lambda: focus(app) == "entry", "where one types")
+        session.bus.said = []
         await pilot.press(*"iS", "f7")
         await until(pilot, lambda: session.bus.opened[-1][0] == ("iS",), "another subject")
+        await shown(pilot, "  i    goes back in the history", "  S    other subjects")
         await pilot.press("f9", *"S", "f10")
         await shown(pilot, "holds s")
         await pilot.press("f9", "f11")
