@@ -92,10 +92,10 @@ class Console(App[None], inherit_bindings=False):
         self.add_mode(self.DEFAULT_MODE, self.get_default_screen)
         self.session.store.on_change = self._changed
         self.call_after_refresh(self._follow)
-        if self.session.control is None or self.kept.screen == "episodes":
-            self.switch_mode("episodes")
-        elif self.kept.screen == "events" and self.session.events is not None:
-            self.switch_mode("events")
+        first = "episodes" if self.session.control is None else self.kept.screen
+        there = {"episodes"} | ({"events"} if self.session.events is not None else set())
+        if self.DEFAULT_MODE == "live" and first in there:
+            self.switch_mode(first)
         if complaints := self.settings.complaints:
             tell(self, complaint_text(complaints), failed=True)
 

@@ -79,7 +79,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("events.copy", "y", "Copy", "copy", "events", "copy the shown payload, made safe", False),
     Command("events.copy_raw", "Y", "Copy raw", "copy_raw", "events", "copy it with every byte it has", False),
     Command("log.filter", "slash", "Filter", "filter", "log", "show only lines that hold all given words"),
-    Command("log.go_to", "o", "Go to", "go_to", "log", "a line or a time of the log"),
+    Command("log.go_to", "J", "Jump", "go_to", "log", "to a line or a time of the log"),
     Command("log.clear", "escape", "All", "clear", "log", "all lines again; ends a search that goes on"),
     Command("log.view", "v", "View", "next_view", "log", "formatted, raw, hex"),
     Command("log.next", "n", "Next", "next_log", "log", "the next of the opened logs"),

@@ -8,72 +8,25 @@ from textual import on
 from textual.app import ComposeResult
 from textual.containers import Container
 
-from agentgym_tui.clean import own
 from agentgym_tui.kept import Kept
 from agentgym_tui.resizing import Panes
+from agentgym_tui.screens.payload import PayloadView
 from agentgym_tui.sizes import EVENTS_NARROW, EVENTS_WIDE, Levers
-from agentgym_tui.store.event_log import EventLog, LogEntry, Message
+from agentgym_tui.store.event_log import EventLog
+from agentgym_tui.store.message import LogEntry, Message
 from agentgym_tui.store.subjects import Branch
-from agentgym_tui.views.event_payload import VIEWS, rows_of, text_of
-from agentgym_tui.views.events import EVENT_COLUMNS, EventRows, about, hostile_text
+from agentgym_tui.views.event_payload import VIEWS, hostile_text
+from agentgym_tui.views.events import EVENT_COLUMNS, EventRows, about
 from agentgym_tui.views.subject_rows import SUBJECT_COLUMNS, USUAL, SubjectRows
 from agentgym_tui.widgets.sides import Sides
 from agentgym_tui.widgets.sortable import Sortable
 from agentgym_tui.widgets.table import Table
-from agentgym_tui.widgets.tabs import Tab, TabLine
-from agentgym_tui.widgets.text_view import TextView
 
 SUBJECTS: Final = "subjects"
 """The tree, also where its order is kept."""
 
 _TREE: Final = 32
 """Columns of the tree beside the others; on a wide screen it has more."""
-
-TABS = tuple(Tab(name, own(name.capitalize()), own("v")) for name in VIEWS)
-
-
-class PayloadView(Vertical):
-    """All of one message."""
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._entry: LogEntry | None = None
-        self._view = VIEWS[0]
-
-    def compose(self) -> ComposeResult:
-        """The names of the views, and the text."""
-        yield TabLine(TABS, id="tabs")
-        yield TextView(id="payload")
-
-    def show(self, entry: LogEntry | None) -> None:
-        """Show another one."""
-        if entry is not self._entry:
-            self._entry = entry
-            self._fill()
-
-    def next_view(self) -> None:
-        """Another one of the views, after the last the first."""
-        self.pick(VIEWS[(VIEWS.index(self._view) + 1) % len(VIEWS)])
-
-    def pick(self, view: str) -> None:
-        """One of the views."""
-        self._view = view
-        self.query_one(TabLine).pick(view)
-        self._fill()
-
-    def text(self) -> str:
-        """What is shown, hostile as it came."""
-        return text_of(self._entry, self._view)
-
-    @on(TabLine.Picked)
-    def _picked(self, event: TabLine.Picked) -> None:
-        self.pick(event.tab)
-
-    def _fill(self) -> None:
-        view = self.query_one(TextView)
-        view.show(rows_of(self._entry, self._view))
-        view.move_to(0)
-        self.query_one(TabLine).note(about(self._entry, self._view))
 
 
 class EventPanes(Sides):
@@ -98,7 +51,7 @@ class EventPanes(Sides):
         self.n_subjects = 0
         self.messages = Table(EVENT_COLUMNS, self._rows, id="messages")
         self.subjects = Sortable(SUBJECT_COLUMNS, sorting=kept.sorting.get(SUBJECTS), usual=USUAL, id=SUBJECTS)
-        self.payload = PayloadView(id="message")
+        self.payload = PayloadView(VIEWS, about, id="message")
 
     def compose(self) -> ComposeResult:
         """The parts."""

@@ -12,7 +12,7 @@ from textual.binding import BindingType
 from textual.widgets import Input
 
 from agentgym_tui.clean import Safe, join, line, own
-from agentgym_tui.clipboard import described, to_copy
+from agentgym_tui.copying import copy
 from agentgym_tui.keymap import bindings
 from agentgym_tui.reach import hidden
 from agentgym_tui.screens.entry import EntryInput
@@ -189,14 +189,6 @@ class Events(ReadingScreen):
         self._asked = what
         self.add_class("-asking")
         self.query_one(EntryInput).ask(placeholder)
-
-    def _copy(self, *, raw: bool) -> None:
-        copy = to_copy(self.panes.payload.text(), raw=raw)
-        if copy.text:
-            self.app.copy_to_clipboard(copy.text)
-            self._tell(described(copy, os.environ, raw=raw))
-        else:
-            self._tell(own("there is nothing to copy"), failed=True)
 
     def _refuse(self, text: str, why: str) -> None:
         """Say what is wrong with what was asked for, hostile text; ``why`` is of our own words."""

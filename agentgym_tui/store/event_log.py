@@ -13,6 +13,7 @@ from typing import Final
 from agentgym_tui.store.bounds import MAX_CAUSE, count
 from agentgym_tui.store.clocks import Clocks
 from agentgym_tui.store.event_order import by_time
+from agentgym_tui.store.message import ENTRY, MAX_HEADERS, LogEntry, Message, Remark
 from agentgym_tui.store.subjects import SubjectTree
 from runner.events.buffer import Incoming
 from runner.events.seen import Notice

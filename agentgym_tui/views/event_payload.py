@@ -73,7 +73,7 @@ def folded(text: str) -> str:
 
 def formatted(payload: bytes) -> str | None:
     """JSON with indentation; None for what is none, or too much."""
-    if is_large(payload):
+    if _is_large(payload):
         return None
     try:
         check_limits(payload)
@@ -82,8 +82,27 @@ def formatted(payload: bytes) -> str | None:
         return None
 
 
-def is_large(payload: bytes) -> bool:
-    """Whether formatting it would take too long."""
+def hostile_text(entry: LogEntry | None) -> str | None:
+    """What is behind a row where cleaning changes it."""
+    match entry:
+        case None:
+            return None
+        case Remark():
+            return hostile([entry.text])
+    if found := hostile([entry.subject, *entry.headers, *entry.headers.values()]):
+        return found
+    text = entry.payload.decode("utf-8", "replace")
+    return text if is_hostile(text) else None
+
+
+def size_of(message: Message, view: str) -> Cell:
+    """How large a payload is, how much of it is here, and whether that is why it is not formatted."""
+    kept = f", the first {len(message.payload):,} here" if message.n_bytes > len(message.payload) else ""
+    large = " · too large to be formatted" if view == "formatted" and _is_large(message.payload) else ""
+    return Cell(own(f"{message.n_bytes:,} B{kept}{large}"), "dim")
+
+
+def _is_large(payload: bytes) -> bool:
     return payload.count(b",") + payload.count(b"[") + payload.count(b"{") > MAX_FORMATTED
 
 

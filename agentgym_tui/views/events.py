@@ -14,7 +14,7 @@ from agentgym_tui.store.message import LogEntry, Message, Remark
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.views.cells import Cell, Column, Line, Tone
 from agentgym_tui.views.event_facts import FactBook, trouble_of
-from agentgym_tui.views.event_payload import is_large
+from agentgym_tui.views.event_payload import size_of
 from agentgym_tui.views.numbers import UNKNOWN, counted, quantity
 from agentgym_tui.views.segments import flagged, joined, told
 from agentgym_tui.views.status import LINKS
@@ -84,19 +84,6 @@ class EventRows:
 def _short(subject: Safe) -> Safe:
     """As long as its column; live subjects end in the node, which has a column of its own."""
     return (cut if _LIVE in subject else cut_middle)(subject, SUBJECT)
-
-
-def hostile_text(entry: LogEntry | None) -> str | None:
-    """What is behind a row where cleaning changes it."""
-    match entry:
-        case None:
-            return None
-        case Remark():
-            return hostile([entry.text])
-    if found := hostile([entry.subject, *entry.headers, *entry.headers.values()]):
-        return found
-    text = entry.payload.decode("utf-8", "replace")
-    return text if is_hostile(text) else None
 
 
 def clock(at: datetime) -> Safe:
@@ -180,8 +167,7 @@ def about(entry: LogEntry | None, view: str) -> Line:
     if not isinstance(entry, Message):
         return []
     trouble = trouble_of(entry)
-    large = " · too large to be formatted" if view == "formatted" and is_large(entry.payload) else ""
-    size = Cell(own(f"{entry.n_bytes:,} B{large}"), "dim")
+    size = size_of(entry, view)
     if not trouble:
         return [size]
     return [size, Cell(own(" ")), Cell(join([own("✗ malformed: "), line(trouble, 120)]), "bad")]

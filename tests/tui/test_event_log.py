@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgym_tui.store.clocks import MAX_SENDERS, Clocks
-from agentgym_tui.store.event_log import MAX_HEADERS, MAX_PAYLOAD, EventLog, LogEntry, Message, Remark
+from agentgym_tui.store.event_log import MAX_PAYLOAD, EventLog
 from agentgym_tui.store.event_order import by_time
 from agentgym_tui.store.event_view import EVERYTHING, patterns_of, since_of, start_of
+from agentgym_tui.store.message import MAX_HEADERS, LogEntry, Message, Remark
 from agentgym_tui.store.subjects import MANY, MAX_CUT, MAX_SUBJECT, MAX_SUBJECTS, By, SubjectTree
 from runner.events.buffer import Incoming
 from runner.events.codec import encode

@@ -13,10 +13,12 @@ from agentgym_tui.app import Console
 from agentgym_tui.kept import Kept
 from agentgym_tui.keymap import COMMANDS, Place
 from agentgym_tui.screens.leaving import Whole
+from agentgym_tui.sessions.log_file import LogFile
 from agentgym_tui.widgets.choices import CheckList, OneOf
 from agentgym_tui.widgets.lines import LineView
 from runner.events.buffer import Incoming
 from tests.tui.fake_session import FakeSession, busy_session, files_session, talking_session
+from tests.tui.log_consoles import events
 from tests.tui.piloted import app_of
 from tests.tui.samples import HOSTILE, batch_state, live, node_list, row, started
 from tests.tui.screens import screen_text, shown, until
@@ -126,6 +128,29 @@ def changing_files() -> FakeSession:
         return rows()
 
     session.files.rows = more  # type: ignore[method-assign,assignment]
+    return session
+
+
+class OpenedLog(LogFile):
+    """Counts how often it was opened again."""
+
+    n_openings = 0
+
+    def reopen(self) -> None:
+        self.n_openings += 1
+        super().reopen()
+
+
+def openings(app: Console) -> int:
+    return sum(log.n_openings for log in app.session.logs if isinstance(log, OpenedLog))
+
+
+def logs() -> FakeSession:
+    """Two of them, in the folder where the test is."""
+    session = files_session()
+    for name in ("one", "two"):
+        Path(f"{name}.jsonl").write_bytes(events(50))
+    session.logs = [OpenedLog(Path(f"{name}.jsonl").resolve()) for name in ("one", "two")]
     return session
 
 
@@ -280,6 +305,28 @@ WALKS = {
         changing_files, "61 episodes", [Step("episodes.reload", "ctrl+r", says("62 episodes"), True)], size=(80, 24)
     ),
     "bytes": Walk(hostile, "⚠", [Step("text.hex", "X", screen, "Hex")], ("3",)),
+    "log": Walk(
+        logs,
+        '"number": 0',
+        [
+            Step("log.view", "v", says("● Raw"), True),
+            Step("log.copy", "y", clipboard),
+            Step("", "j", cursor("#lines"), 1),
+            Step("log.copy_raw", "Y", clipboard),
+            Step("log.go_to", "J", focus, "entry"),
+            Step("entry.leave", "escape", focus, "lines"),
+            Step("log.filter", "slash", focus, "filter"),
+            Step("", "7", says("· 10 match"), True),
+            Step("filter.leave", "enter", focus, "lines"),
+            Step("log.clear", "escape", says("· 10 match"), False),
+            Step("log.next", "n", says("two.jsonl"), True),
+            Step("log.previous", "p", says("one.jsonl"), True),
+            Step("log.reload", "ctrl+r", openings, 1),
+            Step("app.episodes", "2", screen, "Episodes"),
+            Step("app.logs", "4", screen, "LogScreen"),
+        ],
+        ("4",),
+    ),
     "events of an episode": Walk(
         playing,
         "task 4",
@@ -340,6 +387,8 @@ async def test_what_is_pressed_is_done(name: str, tmp_path: Path, monkeypatch: p
                 await until(pilot, lambda: step.look(app) != before, f"{step}, not {before!r}")  # noqa: B023
             else:
                 await until(pilot, lambda: step.look(app) == step.wanted, str(step))  # noqa: B023
+    for log in app.session.logs:
+        log.close()
 
 
 def test_no_key_of_a_command_is_missing() -> None:
@@ -348,7 +397,7 @@ def test_no_key_of_a_command_is_missing() -> None:
     assert there_are - pressed == set()
 
 
-@pytest.mark.parametrize("place", ["live", "episodes", "episode", "events"])
+@pytest.mark.parametrize("place", ["live", "episodes", "episode", "events", "log"])
 def test_no_key_has_two_meanings_on_a_screen(place: Place) -> None:
     here = [command for command in COMMANDS if command.place in (place, "everywhere", "list", "table")]
     keys = [key for command in here for key in command.keys.split(",")]
