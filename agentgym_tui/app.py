@@ -93,7 +93,8 @@ class Console(App[None], inherit_bindings=False):
         self.session.store.on_change = self._changed
         self.call_after_refresh(self._follow)
         first = "episodes" if self.session.control is None else self.kept.screen
-        if self.DEFAULT_MODE == "live" and first == "episodes":
+        there = {"episodes"} | ({"events"} if self.session.events is not None else set())
+        if self.DEFAULT_MODE == "live" and first in there:
             self.switch_mode(first)
         if complaints := self.settings.complaints:
             tell(self, complaint_text(complaints), failed=True)
@@ -238,7 +239,7 @@ class Console(App[None], inherit_bindings=False):
     def _events(self) -> Screen[None]:
         from agentgym_tui.screens.events import Events
 
-        return Events(self.session, now=self._now)
+        return Events(self.session, self.kept, now=self._now)
 
     def _logs(self) -> Screen[None]:
         from agentgym_tui.screens.log import LogScreen

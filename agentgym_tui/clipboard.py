@@ -36,12 +36,12 @@ def to_copy(text: str, *, raw: bool) -> Copy:
     return Copy(kept, size, size if is_whole else max(n_total, size))
 
 
-def described(copy: Copy, environ: Mapping[str, str], *, raw: bool = False) -> Safe:
-    """How much was sent, for a person: whether the terminal took it nobody says."""
+def described(copy: Copy, environ: Mapping[str, str], *, raw: bool = False, whole: str = "") -> Safe:
+    """How much was sent, for a person: whether the terminal took it nobody says; ``whole``: where all of it is."""
     is_whole = copy.n_bytes == copy.n_total
     what = _size(copy.n_bytes) if is_whole else f"the first {_size(copy.n_bytes)} of {_size(copy.n_total)}"
     how = " as it came" if raw else ""
-    more = "" if is_whole else "; export has all of it"
+    more = f"; {whole}" if whole and not is_whole else ""
     hint = "\ntmux passes it on with: set -g set-clipboard on" if environ.get("TMUX") else ""
     return own(f"sent {what}{how} to the terminal's clipboard (OSC 52){more}{hint}")
 

@@ -18,8 +18,11 @@ from agentgym_tui.views.sorting import Sorting
 MAX_NAMES: Final = 40
 """Filters, lists and panes that are remembered, each."""
 
+MAX_WORDS: Final = 200
+"""Characters of a filter that is remembered."""
+
 _Name = Annotated[str, msgspec.Meta(max_length=40)]
-_Words = Annotated[str, msgspec.Meta(max_length=200)]
+_Words = Annotated[str, msgspec.Meta(max_length=MAX_WORDS)]
 _Share = Annotated[int, msgspec.Meta(ge=1, le=99)]
 
 
@@ -28,7 +31,7 @@ class Kept(msgspec.Struct):
 
     Attributes:
         screen: the mode that was shown last.
-        filters: what was looked for, by list.
+        filters: what was looked for, by list; those that show all are not there.
         sorting: the order, by list; those in their usual order are not there.
         sizes: what panes take of the place they share, in per cent.
     """
@@ -37,6 +40,12 @@ class Kept(msgspec.Struct):
     filters: dict[_Name, _Words] = {}
     sorting: dict[_Name, Sorting] = {}
     sizes: dict[_Name, _Share] = {}
+
+    def look_for(self, view: str, words: str) -> None:
+        """Remember what is looked for in a list; nothing, and what is too long, is not kept."""
+        self.filters.pop(view, None)
+        if 0 < len(words) <= MAX_WORDS:
+            self.filters[view] = words
 
     def sort(self, view: str, sorting: Sorting | None) -> None:
         """Remember the order of a list; None for its usual one."""
@@ -59,7 +68,7 @@ def read_kept(path: Path) -> Kept:
     taken = Kept(
         **{field.name: _taken(field, fields) for field in msgspec.structs.fields(Kept) if field.name in fields}
     )
-    taken.filters = {name: line(words) for name, words in taken.filters.items()}
+    taken.filters = {name: line(words, MAX_WORDS) for name, words in taken.filters.items()}
     return taken
 
 

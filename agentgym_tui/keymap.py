@@ -49,6 +49,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("live.next", "right_square_bracket", "Next run", "next_running", "live", "watch another one", False),
     Command("live.previous", "left_square_bracket", "Previous run", "previous_running", "live", "and back", False),
     Command("live.open", "enter", "Open", "open", "live", "open the watched episode", False),
+    Command("live.events", "a", "Events", "events", "live", "all that the bus keeps of the watched episode", False),
     Command("live.view", "v", "View", "next_view", "live", "transcript, trace, rewards", False),
     Command("episodes.open", "enter", "Open", "open", "episodes", "open the selected episode"),
     Command("episodes.filter", "slash", "Filter", "filter", "episodes", "show only rows that hold all given words"),
@@ -69,7 +70,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("events.pause", "space", "Pause", "pause", "events", "read nothing until pressed again; all of it waits"),
     Command("events.filter", "slash", "Filter", "filter", "events", "show only messages that hold all given words"),
     Command("events.subject", "s", "Subject", "subject", "events", "only some subjects, with * and >"),
-    Command("events.go_to", "o", "Go to", "go_to", "events", "a sequence or a time of the streams' history"),
+    Command("events.go_to", "J", "Jump", "go_to", "events", "to a sequence or a time of the streams' history"),
     Command("events.episode", "a", "Episode", "episode", "events", "all messages about the episode of this one"),
     Command("events.clear", "escape", "All", "clear", "events", "without filter; then all subjects, live"),
     Command("events.tree", "t", "Subjects", "tree", "events", "the tree of subjects, and back", False),
@@ -78,7 +79,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("events.copy", "y", "Copy", "copy", "events", "copy the shown payload, made safe", False),
     Command("events.copy_raw", "Y", "Copy raw", "copy_raw", "events", "copy it with every byte it has", False),
     Command("log.filter", "slash", "Filter", "filter", "log", "show only lines that hold all given words"),
-    Command("log.go_to", "o", "Go to", "go_to", "log", "a line or a time of the log"),
+    Command("log.go_to", "J", "Jump", "go_to", "log", "to a line or a time of the log"),
     Command("log.clear", "escape", "All", "clear", "log", "all lines again; ends a search that goes on"),
     Command("log.view", "v", "View", "next_view", "log", "formatted, raw, hex"),
     Command("log.next", "n", "Next", "next_log", "log", "the next of the opened logs"),
@@ -130,7 +131,7 @@ COMMANDS: tuple[Command, ...] = (
 
 ORDERS: Final = frozenset(command.id for command in COMMANDS if command.id.startswith(("run.", "node.")))
 """What takes a node that does as it is told."""
-OF_BUS: Final = frozenset({"app.events", "episode.events"})
+OF_BUS: Final = frozenset({"app.events", "episode.events", "live.events"})
 """What takes a bus."""
 OF_LOGS: Final = frozenset({"app.logs"})
 """What takes logs that were opened."""

@@ -25,10 +25,10 @@ _SHARED: Final[frozenset[Place]] = frozenset({"everywhere", "list", "table"})
 """Their keys work on each screen."""
 
 _ALONE: Final[frozenset[Place]] = frozenset(
-    {"filter", "dialog", "form", "checks", "choice", "quit", "cancel", "palette"}
+    {"filter", "entry", "dialog", "form", "checks", "choice", "quit", "cancel", "palette"}
 )
 _DIALOGS: Final[tuple[frozenset[Place], ...]] = (frozenset({"dialog", "list"}), frozenset({"form", "checks", "choice"}))
-_TYPED: Final[frozenset[Place]] = frozenset({"filter", "form", "palette"})
+_TYPED: Final[frozenset[Place]] = frozenset({"filter", "entry", "form", "palette"})
 """Where characters are typed into a field."""
 
 

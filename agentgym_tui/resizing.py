@@ -32,7 +32,7 @@ class Panes:
 
         Args:
             levers: of the arrangement there is; None where a pane is shown alone.
-            usual: rows of parts that have a size of their own where none was set.
+            usual: rows or columns of parts that have a size of their own where none was set.
         """
         here = shares(levers or {})
         sizes = {share.part: (share, self._kept.sizes.get(share.key)) for share in here}

@@ -87,6 +87,24 @@ EPISODE_NARROW: Final[Levers] = {
     **{(view, "height"): Lever(_FEW_STEPS, -1) for view in _VIEWS},
 }
 
+_TREE: Final = Share("events.wide.tree", "subjects", "width", 15, 60)
+_SMALL_TREE: Final = Share("events.narrow.tree", "subjects", "width", 20, 60)
+_MESSAGES: Final = Share("events.wide.messages", "messages", "height", 20, 80)
+_FEW_MESSAGES: Final = Share("events.narrow.messages", "messages", "height", 25, 75)
+
+
+def _events(tree: Share, messages: Share) -> Levers:
+    return {
+        ("subjects", "width"): Lever(tree),
+        **{(part, "width"): Lever(tree, -1) for part in ("messages", "payload")},
+        ("messages", "height"): Lever(messages),
+        ("payload", "height"): Lever(messages, -1),
+    }
+
+
+EVENTS_WIDE: Final[Levers] = _events(_TREE, _MESSAGES)
+EVENTS_NARROW: Final[Levers] = _events(_SMALL_TREE, _FEW_MESSAGES)
+
 
 def shares(levers: Levers) -> list[Share]:
     """What can be set in an arrangement."""

@@ -14,11 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import psutil
 from textual.pilot import Pilot
 from ulid import ULID
 
 from agentgym_tui.app import Console
-from agentgym_tui.sessions.launch import Wanted
+from agentgym_tui.sessions.launch import Wanted, read_node_file
 from agentgym_tui.sessions.session import Control
 from agentgym_tui.sessions.sources import NodeSession
 from runner.events.control import StartArgs
@@ -55,8 +56,15 @@ async def pictures() -> dict[str, str]:
             await _until(pilot, lambda: bool(session.store.agents and session.store.envs))
             await _until(pilot, lambda: all(env.status for env in session.store.envs.values()))
             await _take_all(pilot, session, taken)
-            await _control(session).shutdown(drain=False)
+        await asyncio.to_thread(_end_node, Path(folder, "data"))
         return {name: svg.replace(folder, f"{SHOWN_FOLDER:.{len(folder)}}") for name, svg in taken.items()}
+
+
+def _end_node(data_dir: Path) -> None:
+    if (known := read_node_file(data_dir)) is not None:
+        node = psutil.Process(known.pid)
+        node.terminate()
+        node.wait(WAIT_S)
 
 
 def _control(session: NodeSession) -> Control:
@@ -80,6 +88,7 @@ async def _take_all(pilot: Pilot[None], session: NodeSession, taken: dict[str, s
     await take("episodes", "escape", "x", "2")
     await take("episode", "j", "enter")
     await take("trace", "w")
+    await take("events", "3", "k", "k")
 
 
 async def _play(pilot: Pilot[None], session: NodeSession) -> None:

@@ -217,4 +217,5 @@ def environ(**more: str) -> dict[str, str]:
     """What a shell in a usual terminal would pass on."""
     known = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "LANG": "C.UTF-8", "TERM": "xterm-256color"}
     nowhere = {"XDG_CONFIG_HOME": os.devnull, "XDG_STATE_HOME": os.devnull}  # nobody's settings, and none are left
-    return {**known, **nowhere, "COLORTERM": "truecolor", "TEXTUAL_ANIMATIONS": "none", **more}
+    code = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}  # the one under test
+    return {**known, **code, **nowhere, "COLORTERM": "truecolor", "TEXTUAL_ANIMATIONS": "none", **more}

@@ -302,7 +302,7 @@ class EpisodeScreen(Leaving[str]):
         copy = to_copy(self._views.text(raw=raw), raw=raw)
         if copy.text:
             self.app.copy_to_clipboard(copy.text)
-            self._tell(described(copy, os.environ, raw=raw))
+            self._tell(described(copy, os.environ, raw=raw, whole="export has all of it"))
         else:
             self._tell("there is nothing to copy", failed=True)
 

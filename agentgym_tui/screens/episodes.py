@@ -143,7 +143,7 @@ class Episodes(Whole[None]):
     @on(Input.Changed, "#filter")
     def _searched(self, event: Input.Changed) -> None:
         if self._is_there:
-            self._kept.filters[LIST] = event.value
+            self._kept.look_for(LIST, event.value)
             self._list.search(event.value)
             self._show()
             self._table.move_to(0)

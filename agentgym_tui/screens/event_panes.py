@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from textual import on
 from textual.app import ComposeResult
 from textual.containers import Container
 
+from agentgym_tui.kept import Kept
+from agentgym_tui.resizing import Panes
 from agentgym_tui.screens.payload import PayloadView
+from agentgym_tui.sizes import EVENTS_NARROW, EVENTS_WIDE, Levers
 from agentgym_tui.store.event_log import EventLog
 from agentgym_tui.store.message import LogEntry, Message
 from agentgym_tui.store.subjects import Branch
 from agentgym_tui.views.event_payload import VIEWS, hostile_text
 from agentgym_tui.views.events import EVENT_COLUMNS, EventRows, about
-from agentgym_tui.views.subject_rows import SUBJECT_COLUMNS, SubjectRows
+from agentgym_tui.views.subject_rows import SUBJECT_COLUMNS, USUAL, SubjectRows
+from agentgym_tui.widgets.sides import Sides
+from agentgym_tui.widgets.sortable import Sortable
 from agentgym_tui.widgets.table import Table
 
+SUBJECTS: Final = "subjects"
+"""The tree, also where its order is kept."""
 
-class EventPanes(Container):
+_TREE: Final = 32
+"""Columns of the tree beside the others; on a wide screen it has more."""
+
+
+class EventPanes(Sides):
     """Subjects, messages, payload.
 
     Args:
         log: what is shown.
+        kept: the order of the subjects, and the sizes of the parts, as they were left.
 
     Attributes:
         messages: the list of them.
@@ -27,14 +42,15 @@ class EventPanes(Container):
         payload: all of the selected message.
     """
 
-    def __init__(self, log: EventLog, *, id: str) -> None:
+    def __init__(self, log: EventLog, kept: Kept, *, id: str) -> None:
         super().__init__(id=id)
-        self._log = log
+        self._log, self._kept = log, kept
+        self._sizes = Panes(self, kept, EVENTS_WIDE, EVENTS_NARROW)
         self._rows = EventRows(log)
         self._subjects = SubjectRows()
         self.n_subjects = 0
         self.messages = Table(EVENT_COLUMNS, self._rows, id="messages")
-        self.subjects = Table(SUBJECT_COLUMNS, id="subjects")
+        self.subjects = Sortable(SUBJECT_COLUMNS, sorting=kept.sorting.get(SUBJECTS), usual=USUAL, id=SUBJECTS)
         self.payload = PayloadView(VIEWS, about, id="message")
 
     def compose(self) -> ComposeResult:
@@ -79,8 +95,46 @@ class EventPanes(Container):
     def draw_subjects(self) -> None:
         """The tree, or its numbers, changed."""
         self.n_subjects = len(self._log.subjects)
-        self._subjects = SubjectRows.of(self._log.subjects)
+        self._subjects = SubjectRows.of(self._log.subjects, self.subjects.sorting)
         self.subjects.show(self._subjects)
+
+    def resize(self, how: str) -> bool:
+        """Change the size of the focused part; False where that cannot be."""
+        focused = self.screen.focused
+        done = not self._alone and self._sizes.resize(self._levers, focused.id if focused is not None else None, how)
+        self.fit()
+        return done
+
+    def fit(self) -> None:
+        """The parts take their share of another size, or all of it."""
+        if self._alone:
+            self._sizes.apply(None)
+        elif self._levers is EVENTS_WIDE:
+            self._sizes.apply(EVENTS_WIDE, {SUBJECTS: max(_TREE, self.size.width // 5)})
+        else:
+            self._sizes.apply(EVENTS_NARROW)
+
+    def on_resize(self) -> None:
+        """Of another size, too."""
+        self.fit()
+
+    @on(Sides.Dragged)
+    def _dragged(self, event: Sides.Dragged) -> None:
+        self._sizes.drag(self._levers, event.share)
+        self.fit()
+
+    @on(Sortable.Sorted)
+    def _sorted(self, event: Sortable.Sorted) -> None:
+        self._kept.sort(SUBJECTS, event.sorting)
+        self.draw_subjects()
+
+    @property
+    def _alone(self) -> bool:
+        return self.screen.has_class("-alone")
+
+    @property
+    def _levers(self) -> Levers:
+        return EVENTS_WIDE if self.screen.has_class("-wide") else EVENTS_NARROW
 
     def part(self) -> str:
         """The one that has the focus."""

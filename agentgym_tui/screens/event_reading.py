@@ -11,12 +11,14 @@ from typing import Final
 from textual import on
 from textual.timer import Timer
 
+from agentgym_tui.kept import Kept
+from agentgym_tui.keymap import keys_of
 from agentgym_tui.screens.event_panes import EventPanes
 from agentgym_tui.screens.leaving import Whole
 from agentgym_tui.sessions.event_reader import EventReader
 from agentgym_tui.sessions.session import Session
 from agentgym_tui.store.event_log import EventLog
-from agentgym_tui.store.event_view import EVERYTHING, EventView
+from agentgym_tui.store.event_view import EVERYTHING, EventView, patterns_of
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.views.cells import Line
 from agentgym_tui.views.events import heading, no_events
@@ -32,12 +34,17 @@ RECENT: Final = timedelta(minutes=1)
 
 CHOSEN: Final = timedelta(minutes=10)
 
+WORDS: Final = "events"
+SUBJECT: Final = "events.subjects"
+"""Where the words and the chosen subjects are kept."""
+
 
 class ReadingScreen(Whole[None]):
     """Reads a session's bus while it is looked at.
 
     Args:
         session: what is looked at; it has a bus.
+        kept: words, subjects, order and sizes as they were left.
         now: a monotonic clock, seconds.
 
     Attributes:
@@ -47,19 +54,22 @@ class ReadingScreen(Whole[None]):
         panes: the parts that show it.
     """
 
-    def __init__(self, session: Session, *, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, session: Session, kept: Kept | None = None, *, now: Callable[[], float] = time.monotonic
+    ) -> None:
         super().__init__()
         if session.events is None:
             raise ValueError("a session without a bus")
-        self.session = session
+        self.session, self.kept = session, kept or Kept()
         self.event_log = EventLog()
+        self.event_log.search(self.kept.filters.get(WORDS, ""))
         self.reader = EventReader(session.events, self.event_log, self._news)
-        self.panes = EventPanes(self.event_log, id="events")
+        self.panes = EventPanes(self.event_log, self.kept, id="events")
         self._now = now
         self._next: Timer | None = None
         self._ticker: Timer | None = None
         self._rated: tuple[int, float] = (0, 0.0)
-        self._wanted = usual()
+        self._wanted = usual(patterns_of(self.kept.filters.get(SUBJECT, "")) or EVERYTHING)
         self._landed = True
 
     @property
@@ -92,6 +102,7 @@ class ReadingScreen(Whole[None]):
     def look_at(self, view: EventView) -> None:
         """Read other messages; what was read is forgotten."""
         self._wanted = view
+        self.kept.look_for(SUBJECT, "" if view.patterns == EVERYTHING else " ".join(view.patterns))
         if self._ticker is None or not self.is_there:
             return
         self.reader.look_at(view)
@@ -161,11 +172,13 @@ class ReadingScreen(Whole[None]):
 
     def heading_lines(self, width: int) -> list[Line]:
         """What is said above the parts."""
-        return heading(self.reader, self.event_log, self.session.store, width)
+        return heading(self.reader, self.event_log, self.session.store, keys_of(self.app).key, width)
 
     def nothing_lines(self, width: int) -> list[Line]:
         """What is said where there are no messages."""
-        return [] if self.event_log.shown else no_events(self.reader, self.event_log, self.session.store, width)
+        if self.event_log.shown:
+            return []
+        return no_events(self.reader, self.event_log, self.session.store, keys_of(self.app).key, width)
 
 
 def usual(patterns: tuple[str, ...] = EVERYTHING) -> EventView:

@@ -11,12 +11,12 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widgets import Input
 
-from agentgym_tui.clean import Safe, line, own
+from agentgym_tui.clean import Safe, join, line, own
 from agentgym_tui.copying import copy
 from agentgym_tui.keymap import bindings
 from agentgym_tui.reach import hidden
 from agentgym_tui.screens.entry import EntryInput
-from agentgym_tui.screens.event_reading import ReadingScreen, usual
+from agentgym_tui.screens.event_reading import WORDS, ReadingScreen, usual
 from agentgym_tui.screens.filter import FilterInput
 from agentgym_tui.store.event_view import EventView, patterns_of, start_of, usable
 from agentgym_tui.store.ulids import time_of
@@ -27,7 +27,7 @@ from agentgym_tui.widgets.words import MAX_WORDS
 
 BREAKPOINTS: Final = [(0, "-narrow"), (110, "-wide")]
 MARGIN: Final = timedelta(seconds=5)
-SUBJECT: Final = "subjects, such as: agentgym.live.> orders.*.new"
+ASK_SUBJECT: Final = "subjects, such as: agentgym.live.> orders.*.new"
 GO_TO: Final = "a sequence, 14:30, 10m, 2026-05-01 14:30, all"
 
 
@@ -36,6 +36,7 @@ class Events(ReadingScreen):
 
     Args:
         session: what is looked at; it has a bus.
+        kept: words, subjects, order and sizes as they were left.
         now: a monotonic clock, seconds.
     """
 
@@ -46,8 +47,11 @@ class Events(ReadingScreen):
 
     def compose(self) -> ComposeResult:
         """Heading, what one types, the parts, keys."""
+        self.add_class(next(name for least, name in reversed(BREAKPOINTS) if self.app.size.width >= least))
         yield News(self.heading_lines, id="summary")
-        yield FilterInput(placeholder="words that a message must hold", id="filter", max_length=MAX_WORDS)
+        words = self.kept.filters.get(WORDS, "")
+        self.set_class(bool(words), "-filtering")
+        yield FilterInput(words, placeholder="words that a message must hold", id="filter", max_length=MAX_WORDS)
         yield EntryInput(id="entry", max_length=MAX_WORDS)
         yield self.panes
         yield News(self.nothing_lines, id="nothing")
@@ -67,6 +71,11 @@ class Events(ReadingScreen):
             self.remove_class("-alone", "-subjects", "-messages", "-message")
         else:
             self.add_class("-alone", self.panes.part())
+        self.panes.fit()
+
+    def resize(self, how: str) -> bool:
+        """Change the size of the focused part; False where that cannot be."""
+        return self.panes.resize(how)
 
     def hostile_text(self) -> str | None:
         """What is behind the selected message where cleaning changes it."""
@@ -89,7 +98,7 @@ class Events(ReadingScreen):
 
     def action_subject(self) -> None:
         """Ask for subjects."""
-        self._ask("subject", SUBJECT)
+        self._ask("subject", ASK_SUBJECT)
 
     def action_go_to(self) -> None:
         """Ask for a place in the history."""
@@ -145,6 +154,7 @@ class Events(ReadingScreen):
 
     @on(Input.Changed, "#filter")
     def _searched(self, event: Input.Changed) -> None:
+        self.kept.look_for(WORDS, event.value)
         self.event_log.search(event.value)
         self.show_all()
 
@@ -162,14 +172,14 @@ class Events(ReadingScreen):
         if self._asked == "subject":
             self._look_at_subjects(patterns_of(event.text), event.text)
         elif (start := start_of(event.text, datetime.now(UTC))) is None:
-            self._tell(line(f"{event.text!r} is no sequence and no time; such as: {GO_TO}", 300), failed=True)
+            self._refuse(event.text, f"is no sequence and no time; such as: {GO_TO}")
         else:
             self.look_at(replace(self.reader.view, start=start, is_history=start != "now"))
 
     def _look_at_subjects(self, patterns: tuple[str, ...] | None, text: str) -> None:
         view = self.reader.view
         if patterns is None:
-            self._tell(line(f"{text[:100]!r} cannot be asked for; such as: {SUBJECT}", 300), failed=True)
+            self._refuse(text, f"cannot be asked for; such as: {ASK_SUBJECT}")
         elif view.is_history or view.episode:
             self.look_at(replace(view, patterns=patterns))
         else:
@@ -179,6 +189,10 @@ class Events(ReadingScreen):
         self._asked = what
         self.add_class("-asking")
         self.query_one(EntryInput).ask(placeholder)
+
+    def _refuse(self, text: str, why: str) -> None:
+        """Say what is wrong with what was asked for, hostile text; ``why`` is of our own words."""
+        self._tell(join([own('"'), line(text, 60), own(f'" {why}')]), failed=True)
 
     def _tell(self, text: Safe, *, failed: bool = False) -> None:
         tell(self.app, text, failed=failed)

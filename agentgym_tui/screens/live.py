@@ -121,6 +121,15 @@ class LiveScreen(RunScreen):
         else:
             self.app.push_screen(EpisodeScreen(self.session, self._episode.episode_id, kept=self._kept))
 
+    def action_events(self) -> None:
+        """What was said of the watched episode on the bus."""
+        from agentgym_tui.screens.episode import EpisodeScreen
+
+        if self._episode is None:
+            self.tell(own("there is no episode to look for"))
+        else:
+            self.post_message(EpisodeScreen.EventsWanted(self._episode.episode_id))
+
     def action_next_running(self) -> None:
         """Watch the next episode that runs."""
         self._watch_beside(1)

@@ -21,10 +21,10 @@ class PayloadView(Vertical):
 
     Args:
         views: the ways of looking at it, of those that there are.
-        about: what is said beside their names.
+        about: what is said of it in one of them, beside their names.
     """
 
-    def __init__(self, views: Sequence[str], about: Callable[[LogEntry | None], Line], *, id: str) -> None:
+    def __init__(self, views: Sequence[str], about: Callable[[LogEntry | None, str], Line], *, id: str) -> None:
         super().__init__(id=id)
         self._about = about
         self._entry: LogEntry | None = None
@@ -64,4 +64,4 @@ class PayloadView(Vertical):
         view = self.query_one(TextView)
         view.show(rows_of(self._entry, self._view))
         view.move_to(0)
-        self.query_one(TabLine).note(self._about(self._entry))
+        self.query_one(TabLine).note(self._about(self._entry, self._view))

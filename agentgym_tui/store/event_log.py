@@ -12,6 +12,7 @@ from typing import Final
 
 from agentgym_tui.store.bounds import MAX_CAUSE, count
 from agentgym_tui.store.clocks import Clocks
+from agentgym_tui.store.event_order import by_time
 from agentgym_tui.store.message import ENTRY, MAX_HEADERS, LogEntry, Message, Remark
 from agentgym_tui.store.subjects import SubjectTree
 from runner.events.buffer import Incoming
@@ -86,8 +87,8 @@ class EventLog:
         self._only = only.encode("utf-8", "replace")
 
     def take(self, came: Sequence[Incoming | Notice], at: datetime) -> None:
-        """Take what came, in its order, at a time."""
-        for each in came:
+        """Take what came, at a time."""
+        for each in by_time(came):
             if isinstance(each, Notice):
                 self._notice(each, at)
             else:

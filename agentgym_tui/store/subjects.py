@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 
-MAX_SUBJECTS: Final = 2_000
+By: TypeAlias = Literal["subject", "count", "rate"]
+"""What branches are put in order by."""
+
+MAX_SUBJECTS: Final = 6_000
+MAX_CUT: Final = 200
+"""First words under which further subjects are counted, not told apart."""
+
 MAX_SUBJECT: Final = 256
 """Characters of a subject that tell it from others."""
 
@@ -27,6 +33,7 @@ class _Node:
     n: int = 0
     rate: float = 0.0
     is_subject: bool = False
+    is_cut: bool = False
     below: dict[str, _Node] = field(default_factory=dict)
 
 
@@ -38,6 +45,7 @@ class Branch(NamedTuple):
         n: messages; ``rate`` of them per second.
         n_below: rows right below it, shown or not.
         is_subject: something is said on ``path`` itself.
+        is_cut: there is more below than is told apart.
     """
 
     path: str
@@ -48,11 +56,12 @@ class Branch(NamedTuple):
     n_below: int
     is_open: bool
     is_subject: bool
+    is_cut: bool = False
 
     @property
     def patterns(self) -> tuple[str, ...]:
         """What to subscribe to for all of it; the words are hostile text."""
-        below = (f"{self.path}.>",) if self.n_below else ()
+        below = (f"{self.path}.>",) if self.n_below or self.is_cut else ()
         return (self.path, *below) if self.is_subject or not below else below
 
 
@@ -68,6 +77,7 @@ class SubjectTree:
         self.rate = 0.0
         self._leaves: dict[str, _Leaf] = {}
         self._known: dict[str, str] = {}
+        self._cut: dict[str, _Leaf] = {}
         self._others = _Leaf()
         self._toggled: set[str] = set()
         self._ticked_at: float | None = None
@@ -78,7 +88,7 @@ class SubjectTree:
 
     @property
     def n_others(self) -> int:
-        """Messages on further subjects, when there are too many."""
+        """Messages on further subjects, when there are too many even by their first words."""
         return self._others.n
 
     def add(self, subject: str) -> str:
@@ -90,7 +100,7 @@ class SubjectTree:
 
     def restart(self) -> None:
         """Count from 0; the subjects stay known."""
-        for leaf in (*self._leaves.values(), self._others):
+        for leaf in self._all():
             leaf.n = leaf.n_before = 0
             leaf.rate = 0.0
         self.rate, self._ticked_at = 0.0, None
@@ -100,28 +110,40 @@ class SubjectTree:
         passed = None if self._ticked_at is None else now - self._ticked_at
         if passed is not None and passed <= 0:
             return
-        for leaf in (*self._leaves.values(), self._others):
+        for leaf in self._all():
             leaf.rate = (leaf.n - leaf.n_before) / passed if passed else 0.0
             leaf.n_before = leaf.n
         self._ticked_at = now
-        self.rate = sum(leaf.rate for leaf in self._leaves.values()) + self._others.rate
+        self.rate = sum(leaf.rate for leaf in self._all())
 
     def toggle(self, path: str) -> None:
         """Open what is closed, or close it."""
         self._toggled ^= {path}
 
-    def rows(self) -> list[Branch]:
-        """The tree, in the order of its words; closed branches without what is below them."""
-        return list(self._rows(self._tree(), "", 0))
+    def rows(self, by: By = "subject", *, descending: bool = False) -> list[Branch]:
+        """The tree, the branches of each in an order; closed ones without what is below them."""
+        return list(_rows(self._tree(), _ranked(by, descending), self._toggled))
 
     def _new(self, subject: str) -> tuple[str, _Leaf]:
         subject = subject[:MAX_SUBJECT]
         if (leaf := self._leaves.get(subject)) is not None:
             return subject, leaf
         if len(self._leaves) >= MAX_SUBJECTS:
-            return subject, self._others
+            return subject, self._further(subject)
         self._known[subject] = subject
         return subject, self._leaves.setdefault(subject, _Leaf())
+
+    def _further(self, subject: str) -> _Leaf:
+        """Where a subject is counted that there is no room for."""
+        first = subject.partition(".")[0]
+        if first not in self._cut and len(self._cut) >= MAX_CUT:
+            return self._others
+        return self._cut.setdefault(first, _Leaf())
+
+    def _all(self) -> Iterator[_Leaf]:
+        yield from self._leaves.values()
+        yield from self._cut.values()
+        yield self._others
 
     def _tree(self) -> _Node:
         root = _Node()
@@ -132,12 +154,33 @@ class SubjectTree:
                 node.n += leaf.n
                 node.rate += leaf.rate
             node.is_subject = True
+        for first, leaf in self._cut.items():
+            node = root.below.setdefault(first, _Node(is_subject=True))
+            node.is_cut = True
+            node.n += leaf.n
+            node.rate += leaf.rate
         return root
 
-    def _rows(self, node: _Node, above: str, depth: int) -> Iterator[Branch]:
-        for word in sorted(node.below):
-            found, path = node.below[word], f"{above}.{word}" if depth else word
-            is_open = (len(found.below) <= MANY) != (path in self._toggled)
-            yield Branch(path, word, depth, found.n, found.rate, len(found.below), is_open, found.is_subject)
-            if is_open:
-                yield from self._rows(found, path, depth + 1)
+
+_Ranked: TypeAlias = Callable[[_Node], list[str]]
+
+
+def _ranked(by: By, descending: bool) -> _Ranked:
+    """The words below a node in an order; equal ones stay in that of the alphabet."""
+
+    def ranked(node: _Node) -> list[str]:
+        if by == "subject":
+            return sorted(node.below, reverse=descending)
+        sizes = {word: found.n if by == "count" else found.rate for word, found in node.below.items()}
+        return sorted(sorted(sizes), key=sizes.__getitem__, reverse=descending)
+
+    return ranked
+
+
+def _rows(node: _Node, ranked: _Ranked, toggled: Set[str], above: str = "", depth: int = 0) -> Iterator[Branch]:
+    for word in ranked(node):
+        found, path = node.below[word], f"{above}.{word}" if depth else word
+        is_open = (len(found.below) <= MANY) != (path in toggled)
+        yield Branch(path, word, depth, found.n, found.rate, len(found.below), is_open, found.is_subject, found.is_cut)
+        if is_open:
+            yield from _rows(found, ranked, toggled, path, depth + 1)

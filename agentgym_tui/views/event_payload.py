@@ -73,7 +73,7 @@ def folded(text: str) -> str:
 
 def formatted(payload: bytes) -> str | None:
     """JSON with indentation; None for what is none, or too much."""
-    if payload.count(b",") + payload.count(b"[") + payload.count(b"{") > MAX_FORMATTED:
+    if _is_large(payload):
         return None
     try:
         check_limits(payload)
@@ -95,10 +95,15 @@ def hostile_text(entry: LogEntry | None) -> str | None:
     return text if is_hostile(text) else None
 
 
-def size_of(message: Message) -> Cell:
-    """How large a payload is, and how much of it is here."""
+def size_of(message: Message, view: str) -> Cell:
+    """How large a payload is, how much of it is here, and whether that is why it is not formatted."""
     kept = f", the first {len(message.payload):,} here" if message.n_bytes > len(message.payload) else ""
-    return Cell(own(f"{message.n_bytes:,} B{kept}"), "dim")
+    large = " · too large to be formatted" if view == "formatted" and _is_large(message.payload) else ""
+    return Cell(own(f"{message.n_bytes:,} B{kept}{large}"), "dim")
+
+
+def _is_large(payload: bytes) -> bool:
+    return payload.count(b",") + payload.count(b"[") + payload.count(b"{") > MAX_FORMATTED
 
 
 def _headers(message: Message) -> str:

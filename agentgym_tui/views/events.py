@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeAlias
 
 from agentgym_tui.clean import Safe, join, line, own
 from agentgym_tui.sessions.event_reader import EventReader
@@ -19,9 +19,10 @@ from agentgym_tui.views.numbers import UNKNOWN, counted, quantity
 from agentgym_tui.views.segments import flagged, joined, told
 from agentgym_tui.views.status import LINKS
 from agentgym_tui.views.subject_rows import per_second
-from agentgym_tui.views.widths import cut_middle, wrapped
+from agentgym_tui.views.widths import cut, cut_middle, wrapped
+from runner.events.subjects import LIVE_SUBJECTS
 
-SUBJECT: Final = 28
+SUBJECT: Final = 30
 EVENT_COLUMNS: Final = (
     Column("time", 12),
     Column("seq", 8, right=True, rank=2),
@@ -29,6 +30,10 @@ EVENT_COLUMNS: Final = (
     Column("node", 12, rank=1),
     Column("says", None, least=20),
 )
+_LIVE: Final = LIVE_SUBJECTS.removesuffix(">")
+Key: TypeAlias = Callable[[str], str]
+"""What is pressed for a command, by its id."""
+
 _SKEW: Final = 1.0
 """Seconds that a clock may differ before it is a warning."""
 
@@ -70,13 +75,15 @@ class EventRows:
         return [
             at,
             Cell(own("") if entry.sequence is None else own(str(entry.sequence)), "dim"),
-            Cell(
-                cut_middle(flagged(line(entry.subject, 256), entry.subject if facts.changed else None), SUBJECT),
-                "accent",
-            ),
+            Cell(_short(flagged(line(entry.subject, 256), entry.subject if facts.changed else None)), "accent"),
             Cell(line(facts.node, 64) or UNKNOWN, "dim"),
             facts.summary,
         ]
+
+
+def _short(subject: Safe) -> Safe:
+    """As long as its column; live subjects end in the node, which has a column of its own."""
+    return (cut if _LIVE in subject else cut_middle)(subject, SUBJECT)
 
 
 def clock(at: datetime) -> Safe:
@@ -88,12 +95,12 @@ def clock(at: datetime) -> Safe:
     return own(f"{local:%H:%M:%S}.{local.microsecond // 1000:03}")
 
 
-def heading(reader: EventReader, log: EventLog, store: RunStore, width: int) -> list[Line]:
+def heading(reader: EventReader, log: EventLog, store: RunStore, key: Key, width: int) -> list[Line]:
     """Two lines: what is read and whether it goes on, and what came of it."""
     link, tone = LINKS[store.link.status]
     above = [
         [Cell(own("Events"), "head")],
-        [reading(reader)],
+        [reading(reader, key)],
         *_view(reader.view),
         [Cell(join([own("holds "), line(" ".join(log.words), 60)]), "accent")] if log.words else [],
         [Cell(link, tone)],
@@ -102,7 +109,7 @@ def heading(reader: EventReader, log: EventLog, store: RunStore, width: int) -> 
     return [joined(above, width), joined(list(_numbers(log, store)), width)]
 
 
-def reading(reader: EventReader) -> Cell:
+def reading(reader: EventReader, key: Key) -> Cell:
     """Whether what comes is shown, and how much of it waits."""
     waits = "" if reader.behind is None else f", {quantity(reader.behind)} wait"
     if reader.paused:
@@ -110,7 +117,7 @@ def reading(reader: EventReader) -> Cell:
     if reader.view.is_history:
         return Cell(own(f"◂ history{waits}"), "accent")
     if not reader.reads:
-        return Cell(own(f"‖ full{waits}; G goes on"), "warn")
+        return Cell(join([own(f"‖ full{waits}; "), line(key("list.bottom"), 20), own(" goes on")]), "warn")
     return Cell(own("● live"), "good")
 
 
@@ -155,24 +162,24 @@ def _clocks(log: EventLog) -> Iterator[Line]:
         yield [Cell(join([own("clock "), sender, own(f" {seconds:+.1f} s{late}")]), "warn" if is_off else "dim")]
 
 
-def about(entry: LogEntry | None) -> Line:
-    """What one entry is, beside its text."""
+def about(entry: LogEntry | None, view: str) -> Line:
+    """What one entry is, beside its text in a view."""
     if not isinstance(entry, Message):
         return []
     trouble = trouble_of(entry)
-    size = size_of(entry)
+    size = size_of(entry, view)
     if not trouble:
         return [size]
     return [size, Cell(own(" ")), Cell(join([own("✗ malformed: "), line(trouble, 120)]), "bad")]
 
 
-def no_events(reader: EventReader, log: EventLog, store: RunStore, width: int) -> list[Line]:
+def no_events(reader: EventReader, log: EventLog, store: RunStore, key: Key, width: int) -> list[Line]:
     """What to say in the place of an empty list."""
     if log.words:
         what = f"None of {counted(len(log), 'message')} holds "
         return [
             [Cell(own(what), "head"), Cell(line(" ".join(log.words), 60), "accent")],
-            _key("esc", "shows all again"),
+            _press(key("events.clear"), "shows all again"),
         ]
     if store.link.status != "connected":
         cause = [[Cell(own("  ")), Cell(row, "dim")] for row in wrapped(told(store.link.cause, 400), width - 2, 4)]
@@ -180,10 +187,10 @@ def no_events(reader: EventReader, log: EventLog, store: RunStore, width: int) -
     subjects = line(" ".join(reader.view.patterns), 60)
     return [
         [Cell(own("Nothing was said so far on "), "head"), Cell(subjects, "accent")],
-        _key("o", "goes back in the history of the streams: a sequence, a time, 10m, all"),
-        _key("s", "other subjects, with * and >"),
+        _press(key("events.go_to"), "goes back in the history of the streams: a sequence, a time, 10m, all"),
+        _press(key("events.subject"), "other subjects, with * and >"),
     ]
 
 
-def _key(key: str, what: str) -> Line:
-    return [Cell(own(f"  {key:<4}"), "accent"), Cell(own(what))]
+def _press(key: str, what: str) -> Line:
+    return [Cell(own(f"  {line(key, 20):<4} "), "accent"), Cell(own(what))]

@@ -134,9 +134,9 @@ def message_of(log: LogFile, number: int) -> Message:
     return Message(number, at, "", {}, found.head, found.n_bytes)
 
 
-def about(entry: LogEntry | None) -> Line:
-    """What is said beside the views of the selected line."""
-    return [size_of(entry)] if isinstance(entry, Message) else []
+def about(entry: LogEntry | None, view: str) -> Line:
+    """What is said beside the views of the selected line, of which this one is shown."""
+    return [size_of(entry, view)] if isinstance(entry, Message) else []
 
 
 def heading(state: LogState, width: int) -> list[Line]:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, get_args
 
 from agentgym_tui.clean import Safe, join, line, own
-from agentgym_tui.store.subjects import MAX_SUBJECTS, Branch, SubjectTree
+from agentgym_tui.store.subjects import MAX_SUBJECTS, Branch, By, SubjectTree
 from agentgym_tui.views.cells import Cell, Column, Line, Tone
 from agentgym_tui.views.numbers import quantity
+from agentgym_tui.views.sorting import Sorting
 
 SUBJECT_COLUMNS: Final = (
     Column("subject", None, least=10),
-    Column("count", 5, right=True),
-    Column("rate", 6, right=True),
+    Column("count", 5, right=True, rank=1),
+    Column("rate", 6, right=True, rank=2),
 )
-_INDENT: Final = "  "
+USUAL: Final = Sorting("subject")
+_BY: Final[tuple[By, ...]] = get_args(By)
+_INDENT: Final = 2
+"""Columns by which a branch is further right than the one above it, as long as there is room for its word."""
 
 
 class SubjectRows:
@@ -27,9 +31,11 @@ class SubjectRows:
         self._n_others = n_others
 
     @classmethod
-    def of(cls, tree: SubjectTree) -> SubjectRows:
-        """Of a tree."""
-        return cls(tree.rows(), tree.n_others)
+    def of(cls, tree: SubjectTree, sorting: Sorting | None = None) -> SubjectRows:
+        """Of a tree, in an order; by subject where that is of no column."""
+        column, descending = sorting or USUAL
+        by = next((by for by in _BY if by == column), None)
+        return cls(tree.rows(by or "subject", descending=descending and by is not None), tree.n_others)
 
     def __len__(self) -> int:
         """How many rows."""
@@ -43,7 +49,9 @@ class SubjectRows:
         branch = self.branches[index]
         sign = own("" if not branch.n_below else "▾ " if branch.is_open else "▹ ")
         closed = own("" if branch.is_open or not branch.n_below else f" ({quantity(branch.n_below)})")
-        name = join([own(_INDENT * branch.depth), sign, line(branch.word, 100), closed])
+        more = own(" …" if branch.is_cut else "")
+        indent = own(" " * min(_INDENT * branch.depth, width // 4))
+        name = join([indent, sign, line(branch.word, 100), closed, more])
         tone: Tone = "plain" if branch.n else "dim"
         return [Cell(name, tone), Cell(quantity(branch.n), tone), Cell(per_second(branch.rate), "dim")]
 

@@ -67,6 +67,7 @@ class Follow:
         self._readers: dict[str, tuple[StreamReader, asyncio.Task[None]]] = {}
         self._positions: dict[str, Position] = {}
         self._forbidden: set[str] = set()
+        self._missing: set[str] = set()
         self._silences = 0
         self._told: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -163,6 +164,7 @@ class Follow:
                 raise
             return "this bus does not say what it keeps; only what comes from now on is shown"
         self._silences = 0
+        self._tell_removed(self._missing - {info.config.name for info in found})
         for info in found:
             name = info.config.name or ""
             if name in self._readers or name in self._forbidden:
@@ -192,7 +194,15 @@ class Follow:
             except BusError as exc:
                 self._forbidden.add(name)
                 self._tell(Notice(kind="permission", text=f"stream {name} cannot be read: {exc}"))
+            else:
+                self._missing.add(name)
         return bool(ended)
+
+    def _tell_removed(self, names: set[str]) -> None:
+        """Say which streams that were read are gone; a server that starts again has them back in a moment."""
+        self._missing.clear()
+        for name in sorted(names):
+            self._buffer.notify(Notice(kind="removed", text=f"stream {name} is there no more"))
 
     def _tell(self, notice: Notice) -> None:
         """Say a thing once."""

@@ -15,6 +15,9 @@ from runner.events.patterns import covered_by_any, covers
 from runner.events.stream_reader import BUS_ERRORS
 
 FLUSH_S: Final = 2
+_DELIVERED: Final = "$JS.ACK."
+"""Begins the reply subject of what a stream hands to somebody else, which passed before, when it was said."""
+
 _INTERNAL: Final = ("$", "_INBOX.")
 
 
@@ -63,6 +66,8 @@ class Listener:
 
         async def take(message: Msg) -> None:
             subject = message.subject
+            if message.reply.startswith(_DELIVERED) and not internal:
+                return
             if (subject.startswith(_INTERNAL) and not internal) or covered_by_any(self._held, subject):
                 return
             if len(self.patterns) > 1 and next((p for p in self.patterns if covers(p, subject)), pattern) != pattern:

@@ -16,7 +16,7 @@ A stream that has not come so far has none.
 """
 
 NoticeKind: TypeAlias = Literal[
-    "no_history", "gap", "recreated", "disconnected", "reconnected", "skipped", "permission", "lost_server"
+    "no_history", "gap", "removed", "recreated", "disconnected", "reconnected", "skipped", "permission", "lost_server"
 ]
 
 
@@ -56,9 +56,9 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: ``no_history`` and ``permission``: what comes from now on is all, or there is nothing at all;
-            ``gap``: messages left their stream unread; ``recreated``: the stream is another one, it is read from its
-            beginning; ``disconnected``, ``lost_server`` (connected, but no answer), ``reconnected``; ``skipped``: the
-            follower was too slow for messages that no stream keeps.
+            ``gap``: messages left their stream unread; ``removed``: a stream is there no more; ``recreated``: it is
+            another one, which is read from its beginning; ``disconnected``, ``lost_server`` (connected, but no answer),
+            ``reconnected``; ``skipped``: the follower was too slow for messages that no stream keeps.
         text: for people; may quote subjects.
     """
 

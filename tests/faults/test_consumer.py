@@ -459,6 +459,32 @@ async def test_without_the_right_to_read_streams_it_follows_live(tmp_path: Path,
                 assert PASSWORD not in str(watcher.notices)
 
 
+async def test_what_streams_hand_to_others_is_not_said_again(tmp_path: Path) -> None:
+    with NatsServer(tmp_path / "nats", config=_users(publish={"deny": ["$JS.>"]})) as server:
+        everybody = BusAddress(server.url, user="all", password=PASSWORD)
+        few = BusAddress(server.url, user="few", password=PASSWORD)
+        async with await Connection.open(everybody, name="publisher") as connection:
+            await add_stream(connection.client)
+            async with watching(server, address=few, patterns=[">"]) as listener:
+                await listener.until_notice("no_history")
+                await publish(connection.client, 1)
+                async with watching(server, address=everybody) as reader:
+                    await reader.until_count(1)
+                await connection.client.publish("last", b"")
+                await listener.until(lambda: any(message.subject == "last" for message in listener.messages))
+                assert [message.subject for message in listener.messages] == [SUBJECT, "last"]
+
+
+async def test_a_stream_that_is_taken_away_is_told(server: NatsServer, client: Client) -> None:
+    await add_stream(client)
+    await publish(client, 1)
+    async with watching(server) as watcher:
+        await watcher.until_count(1)
+        await client.jetstream().delete_stream("S")
+        assert (await watcher.until_notice("removed")).text == "stream S is there no more"
+        await watcher.until_notice("no_history")
+
+
 async def test_without_the_right_to_listen_that_is_said(tmp_path: Path) -> None:
     with NatsServer(tmp_path / "nats", jetstream=False, config=_users(subscribe={"deny": ["secret.>"]})) as server:
         few = BusAddress(server.url, user="few", password=PASSWORD)

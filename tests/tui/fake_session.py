@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 
 from agentgym_tui.sessions.bus_events import Came, EventFeed, EventSource
@@ -14,10 +15,23 @@ from agentgym_tui.sessions.session import Control, ControlFailed, Library, Order
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Episode, Link
 from runner.errors import StoreError
+from runner.events.buffer import Incoming
 from runner.events.control import BatchState, NodeList, StartArgs
 from runner.events.seen import Since
 from runner.store.database import EpisodeRow
-from tests.tui.samples import FakeClock, busy_store, empty_store, episode, episode_id, error_store, node_list, row
+from runner.types import Outcome
+from tests.tui.samples import (
+    HOSTILE,
+    START,
+    FakeClock,
+    busy_store,
+    empty_store,
+    episode,
+    episode_id,
+    error_store,
+    node_list,
+    row,
+)
 
 
 class FakeControl:
@@ -163,12 +177,34 @@ def empty_session() -> FakeSession:
     return FakeSession(empty_store())
 
 
+def listed_session() -> FakeSession:
+    """Stored episodes that differ in what they can be sorted by."""
+    session = empty_session()
+    session.files.stored = [
+        row(1, env="Maze", reward=0.5, outcome=Outcome.FAILURE, node=HOSTILE[:20]),
+        row(2, env="Wordle", reward=-1.0),
+        row(3, env="BabyAI", reward=0.5),
+        row(4, env="maze", reward=float("nan")),
+    ]
+    return session
+
+
 def busy_session(clock: FakeClock | None = None) -> FakeSession:
     return FakeSession(busy_store(clock))
 
 
 def error_session() -> FakeSession:
     return FakeSession(error_store(), read_only="")
+
+
+def talking_session(*subjects: str) -> FakeSession:
+    """One that plays, and a bus on which something was said on some subjects, in their order."""
+    session = busy_session()
+    session.bus.said = [
+        Incoming(subject, {}, b'{"n": %d}' % n, "S", n, START + timedelta(seconds=n))
+        for n, subject in enumerate(subjects)
+    ]
+    return session
 
 
 def files_session(n: int = 3) -> FakeSession:

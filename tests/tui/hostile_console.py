@@ -1,11 +1,12 @@
 """The console on a session in which every text that comes from outside is hostile; run by the safety tests.
 
-python -m tests.tui.hostile_console huge|FIRST [read-only]
+python -m tests.tui.hostile_console huge|FIRST [read-only] [settings]
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -15,9 +16,11 @@ from typing import Any, Final
 import msgspec
 
 from agentgym_tui.app import Console
+from agentgym_tui.kept import read_kept, state_path
 from agentgym_tui.sessions.bus_events import Came, EventFeed, EventSource
 from agentgym_tui.sessions.log_file import LogFile
 from agentgym_tui.sessions.session import Control, ControlFailed, Library, Order, Unusable
+from agentgym_tui.settings import config_path, read_settings
 from agentgym_tui.store.state import Episode
 from agentgym_tui.terminal import run
 from runner.errors import StoreError
@@ -166,4 +169,5 @@ def text_of(words: Sequence[str]) -> str:
 
 if __name__ == "__main__":
     session = HostileSession(text_of(sys.argv[1:]), read_only="read-only" in sys.argv)
-    sys.exit(run(Console(session), session))
+    own = (read_settings(config_path(os.environ)), read_kept(state_path(os.environ)))
+    sys.exit(run(Console(session, *own) if "settings" in sys.argv else Console(session), session))

@@ -8,9 +8,22 @@ from contextlib import asynccontextmanager
 from textual.pilot import Pilot
 
 from agentgym_tui.app import Console
+from agentgym_tui.kept import Kept
+from agentgym_tui.settings import Settings
 from agentgym_tui.widgets.drawn_lines import DrawnLines
+from agentgym_tui.widgets.lines import LineView
 from tests.tui import screens
 from tests.tui.fake_session import FakeSession
+from tests.tui.samples import FakeClock
+
+SIZE, SMALL = (120, 40), (80, 24)
+
+
+def app_of(session: FakeSession, settings: Settings | None = None, kept: Kept | None = None) -> Console:
+    """The console at a time that stands still."""
+    app = Console(session, settings, kept, now=FakeClock())
+    app.animation_level = "none"
+    return app
 
 
 @asynccontextmanager
@@ -43,3 +56,9 @@ def shown(pilot: Pilot[None], selector: str) -> str:
 def toasts(pilot: Pilot[None]) -> str:
     """What was said in passing."""
     return "\n".join(str(toast.render()) for toast in pilot.app.screen.query("Toast"))
+
+
+def keys_in(app: Console, selector: str) -> list[str]:
+    """The keys of a list's rows in the order they are shown."""
+    rows = app.screen.query_one(selector, LineView).source
+    return [rows.key(index) for index in range(len(rows))]

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.terminal import AT_FIRST, ENTER, Terminal, environ
+from tests.terminal import AT_FIRST, ENTER, ESCAPE, Terminal, environ
 from tests.tui.consoles import CONSOLE, NODE, node_of, node_pid, pick, running, stop_node, stored
 
 pytestmark = pytest.mark.timeout(180)
 
 
-def test_two_episodes_by_keyboard_opened_exported_and_the_terminal_as_it_was(tmp_path: Path) -> None:
+def test_two_episodes_by_keyboard_opened_exported_told_and_the_terminal_as_it_was(tmp_path: Path) -> None:
     data_dir, folder = tmp_path / "data", tmp_path / "folder"
     folder.mkdir()
     command = ["sh", "-c", 'echo "a prompt"; exec "$@"', "sh", CONSOLE, "launch"]
@@ -49,6 +49,15 @@ def test_two_episodes_by_keyboard_opened_exported_and_the_terminal_as_it_was(tmp
         terminal.wait_for("exported to")
         assert exported.read_bytes() == next(data_dir.glob(f"runs/*/{exported.name}")).read_bytes()
         assert exported.stat().st_mode & 0o777 == 0o600
+        terminal.send("a")  # what the node said of it on its own bus
+        terminal.wait_for("Events · ● live")
+        terminal.wait_for(f"episode {newest['episode_id']}")
+        terminal.wait_for("agentgym.episode.completed.v1")
+        terminal.wait_for("BabyAI success")
+        terminal.send(ESCAPE)
+        terminal.wait_gone(f"episode {newest['episode_id']}")
+        terminal.wait_for("▾ agentgym")
+        terminal.wait_for("0 malformed")
         terminal.send("q")
         assert terminal.wait_exit() == 0
         assert terminal.modes == AT_FIRST

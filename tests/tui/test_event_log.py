@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from agentgym_tui.store.clocks import MAX_SENDERS, Clocks
 from agentgym_tui.store.event_log import MAX_PAYLOAD, EventLog
+from agentgym_tui.store.event_order import by_time
 from agentgym_tui.store.event_view import EVERYTHING, patterns_of, since_of, start_of
 from agentgym_tui.store.message import MAX_HEADERS, LogEntry, Message, Remark
-from agentgym_tui.store.subjects import MANY, MAX_SUBJECT, MAX_SUBJECTS, SubjectTree
+from agentgym_tui.store.subjects import MANY, MAX_CUT, MAX_SUBJECT, MAX_SUBJECTS, By, SubjectTree
 from runner.events.buffer import Incoming
 from runner.events.codec import encode
 from runner.events.seen import Notice
@@ -140,6 +141,27 @@ def content(entry: LogEntry) -> tuple[object, ...]:
     return (entry.number, entry.text) if isinstance(entry, Remark) else (entry.number, entry.subject, entry.payload)
 
 
+# The order of several streams.
+
+
+def of_stream(stream: str, *numbers: int) -> list[Incoming]:
+    return [Incoming(f"{stream}.{n}", {}, b"", stream, n, START + timedelta(seconds=n)) for n in numbers]
+
+
+def test_streams_are_merged_by_time_each_in_its_own_order() -> None:
+    notice, unkept = Notice(kind="gap", text=""), Incoming("core", {}, b"")
+    came: list[Incoming | Notice] = [
+        unkept,
+        *of_stream("a", 1, 4, 2),
+        *of_stream("b", 3, 5),
+        notice,
+        *of_stream("b", 6),
+        *of_stream("a", 3),
+    ]
+    said = [each.subject if isinstance(each, Incoming) else each.kind for each in by_time(came)]
+    assert said == ["a.1", "b.3", "a.4", "a.2", "b.5", "core", "gap", "a.3", "b.6"]
+
+
 # The tree of subjects.
 
 
@@ -156,6 +178,26 @@ def test_a_tree_sums_what_is_said_below() -> None:
         ("b", 0, 1, 0, True),
     ]
     assert [row.patterns for row in tree.rows()][:3] == [("a.>",), ("a.x", "a.x.>"), ("a.x.1",)]
+
+
+@pytest.mark.parametrize(
+    ("by", "descending", "paths"),
+    [
+        ("subject", False, ["a", "a.x", "a.y", "b", "c"]),
+        ("subject", True, ["c", "b", "a", "a.y", "a.x"]),
+        ("count", True, ["a", "a.y", "a.x", "b", "c"]),
+        ("count", False, ["b", "c", "a", "a.x", "a.y"]),
+        ("rate", True, ["c", "a", "a.x", "a.y", "b"]),
+    ],
+)
+def test_a_tree_is_ordered_branch_by_branch(by: By, descending: bool, paths: list[str]) -> None:
+    tree = SubjectTree()
+    for subject in ("a.x", "a.y", "a.y", "b"):
+        tree.add(subject)
+    tree.tick(1.0)
+    tree.add("c")
+    tree.tick(2.0)
+    assert [row.path for row in tree.rows(by, descending=descending)] == paths
 
 
 def test_large_branches_are_closed_until_they_are_opened() -> None:
@@ -191,7 +233,20 @@ def test_subjects_without_end_are_counted_together() -> None:
         tree.add(f"inbox.{n}")
     deep = ".".join("x" * 3_000)
     assert len(tree.add(deep)) == MAX_SUBJECT
-    assert len(tree) == MAX_SUBJECTS and tree.n_others == 11
+    assert len(tree) == MAX_SUBJECTS and tree.n_others == 0
+    assert [(row.word, row.n, row.is_cut, row.patterns) for row in tree.rows()] == [
+        ("inbox", MAX_SUBJECTS + 10, True, ("inbox.>",)),
+        ("x", 1, True, ("x", "x.>")),
+    ]
+    for n in range(MAX_CUT + 10):
+        tree.add(f"{n}.a")
+    assert tree.n_others == 12 and len(tree.rows()) == MAX_CUT
+    tree.tick(1.0)
+    tree.add("inbox.new")
+    tree.tick(2.0)
+    assert tree.rate == 1.0 and next(row for row in tree.rows() if row.word == "inbox").rate == 1.0
+    tree.restart()
+    assert tree.n_others == 0 and {row.n for row in tree.rows()} == {0}
 
 
 # Clocks.

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from agentgym_tui.keymap import Keys
 from agentgym_tui.sessions.event_reader import EventReader
 from agentgym_tui.store.event_log import EventLog
 from agentgym_tui.store.event_view import EventView
@@ -107,7 +108,7 @@ def test_a_foreign_payload_may_name_an_episode() -> None:
 def test_what_should_decode_and_does_not_is_malformed(subject: str, payload: bytes) -> None:
     facts = facts_of(message(subject, payload))
     assert facts.summary.text.startswith("✗ malformed: ") and facts.summary.tone == "bad"
-    assert "malformed" in text(about(message(subject, payload)))
+    assert "malformed" in text(about(message(subject, payload), "raw"))
 
 
 def test_an_item_that_does_not_decode_is_told_of_where_all_is_shown() -> None:
@@ -150,9 +151,22 @@ def test_a_row_and_a_remark() -> None:
     rows = EventRows(log)
     time, sequence, subject, node, said = rows.line(0, 120)
     assert time.text.endswith(":07.000") and sequence.text == "12" and node.text == NODE
-    assert subject.text == "agentgym.epis…e.completed.v1" and said.text.startswith("Wordle success")
+    assert subject.text == EPISODE_COMPLETED and said.text.startswith("Wordle success")
     assert "3 messages left" in text(rows.line(1, 120)) and len(rows.line(1, 120)) == 3
     assert rows.episode_id(0) == episode_id(1) and rows.episode_id(1) == rows.episode_id(2) == ""
+
+
+@pytest.mark.parametrize(
+    ("subject", "shown"),
+    [
+        ("agentgym.live.timestep.v1.field-runner", "agentgym.live.timestep.v1.fie…"),
+        ("factory.hall.line.7.robot.arm.temperature", "factory.hall.l…arm.temperature"),
+    ],
+)
+def test_a_long_subject_keeps_what_tells_it_from_others(subject: str, shown: str) -> None:
+    log = EventLog()
+    log.take([Incoming(subject, {}, b"")], START)
+    assert EventRows(log).line(0, 120)[2].text == shown
 
 
 def test_the_heading_has_all_that_goes_wrong() -> None:
@@ -165,7 +179,7 @@ def test_the_heading_has_all_that_goes_wrong() -> None:
     reader = reader_of(log)
     log.take([Incoming("a", late, b"", "S", 1, START, 2_000), Notice(kind="gap", text="g", count=3)], START)
     log.take([Notice(kind="skipped", text="s", count=5)], START)
-    first, second = (text(line) for line in heading(reader, log, store, 200))
+    first, second = (text(line) for line in heading(reader, log, store, Keys().key, 200))
     assert first == "Events · ● live · ● connected · nats://x:1"
     assert "1 message · lag 2.0k · 3 in gaps · 5 skipped · 4 malformed · clock n7 -4.0 s or late" in second
 
@@ -185,7 +199,7 @@ def test_what_is_read_is_told(state: dict[str, Any], said: str) -> None:
     reader = reader_of(log)
     for name, value in state.items():
         setattr(reader, name, value)
-    assert said in text(heading(reader, log, RunStore(), 200)[0])
+    assert said in text(heading(reader, log, RunStore(), Keys().key, 200)[0])
 
 
 def test_a_full_log_that_is_not_followed_says_how_to_go_on() -> None:
@@ -193,17 +207,17 @@ def test_a_full_log_that_is_not_followed_says_how_to_go_on() -> None:
     reader = reader_of(log)
     log.take([Incoming("a", {}, b"")], START)
     reader.following = False
-    assert "‖ full; G goes on" in text(heading(reader, log, RunStore(), 200)[0])
+    assert "‖ full; G goes on" in text(heading(reader, log, RunStore(), Keys().key, 200)[0])
 
 
 def test_an_empty_list_says_why() -> None:
     log, store = EventLog(), RunStore()
     reader = reader_of(log)
-    assert "No way to the bus" in text(no_events(reader, log, store, 80)[0])
+    assert "No way to the bus" in text(no_events(reader, log, store, Keys().key, 80)[0])
     store.set_link(Link("connected"))
-    assert "Nothing was said so far on >" in text(no_events(reader, log, store, 80)[0])
+    assert "Nothing was said so far on >" in text(no_events(reader, log, store, Keys().key, 80)[0])
     log.search("orders")
-    assert "None of 0 messages holds orders" in text(no_events(reader, log, store, 80)[0])
+    assert "None of 0 messages holds orders" in text(no_events(reader, log, store, Keys().key, 80)[0])
 
 
 def test_the_tree_as_rows() -> None:
@@ -218,6 +232,22 @@ def test_the_tree_as_rows() -> None:
     assert "beyond" in text(SubjectRows((), 3).line(0, 40)) and len(SubjectRows((), 3)) == 1
 
 
+def test_a_word_can_be_read_however_deep_it_is() -> None:
+    tree = SubjectTree()
+    tree.add(".".join(f"level{n}" for n in range(40)))
+    rows = SubjectRows.of(tree)
+    for n in range(len(rows)):
+        name = rows.line(n, 30)[0].text
+        assert f"level{n}" in name and len(name) <= 7 + len("▾ ") + len(rows.branches[n].word)
+
+
+def test_what_is_too_large_to_be_formatted_says_so() -> None:
+    large = message("x", b"[" + b"1," * 30_000 + b"1]")
+    assert "too large to be formatted" in text(about(large, "formatted"))
+    assert text(about(large, "raw")) == text(about(large, "hex")) == "60,003 B"
+    assert text(about(message("x", b"[1]"), "formatted")) == "3 B"
+
+
 @pytest.mark.parametrize("width", [20, 80, 200])
 def test_nothing_hostile_leaves_the_views(width: int) -> None:
     log, store = EventLog(), RunStore()
@@ -229,10 +259,14 @@ def test_nothing_hostile_leaves_the_views(width: int) -> None:
     entries = [rows.entry(n) for n in range(len(rows))]
     sources = [rows_of(entry, view) for entry in entries for view in ("formatted", "raw", "hex", "headers")]
     lines += [source.line(n, width) for source in sources for n in range(len(source))]
-    lines += [*map(about, entries), *heading(reader, log, store, width), *no_events(reader, EventLog(), store, width)]
+    lines += [
+        *(about(entry, "formatted") for entry in entries),
+        *heading(reader, log, store, Keys().key, width),
+        *no_events(reader, EventLog(), store, Keys().key, width),
+    ]
     tree = SubjectRows.of(log.subjects)
     lines += [tree.line(n, width) for n in range(len(tree))]
     for line in lines:
         assert foreign(text(line).encode()) == [], line
-    assert all(line_width(line) <= width for line in heading(reader, log, store, width))
+    assert all(line_width(line) <= width for line in heading(reader, log, store, Keys().key, width))
     assert hostile_text(entries[0]) and all(map(hostile_text, entries[1:2])) and hostile_text(None) is None

@@ -19,7 +19,8 @@ from runner.events.buffer import Incoming
 from runner.events.codec import encode
 from runner.events.seen import Notice
 from runner.events.subjects import EPISODE_COMPLETED
-from tests.tui.fake_session import FakeSession, busy_session, files_session
+from tests.tui import screens
+from tests.tui.fake_session import FakeSession, busy_session, empty_session, files_session
 from tests.tui.piloted import console, shown, toasts, until, until_shown
 from tests.tui.samples import HOSTILE, START, completed, episode_id
 
@@ -142,7 +143,7 @@ async def test_a_place_in_the_history_is_shown_first_and_read_on_as_one_goes() -
     session = saying(*(order(n) for n in range(1, 1_501)))
     async with events(session) as pilot:
         await until_shown(pilot, "#summary", "1,500 messages")
-        await pilot.press("o")
+        await pilot.press("J")
         await typed(pilot, "12", "enter")
         await until_shown(pilot, "#summary", "◂ history", "500 messages")
         assert session.bus.opened[-1][1] == 12
@@ -160,12 +161,12 @@ async def test_a_place_in_the_history_is_shown_first_and_read_on_as_one_goes() -
 async def test_a_time_is_a_place_too_and_nonsense_is_none() -> None:
     session = saying(order(1))
     async with events(session) as pilot:
-        await pilot.press("o")
+        await pilot.press("J")
         await typed(pilot, "10m", "enter")
         await until_shown(pilot, "#summary", "◂ history")
         since = session.bus.opened[-1][1]
         assert isinstance(since, timedelta) and timedelta(minutes=10) <= since < timedelta(minutes=11)
-        await pilot.press("o")
+        await pilot.press("J")
         await typed(pilot, "never", "enter")
         await until(pilot, lambda: "no sequence and no time" in toasts(pilot))
         assert len(session.bus.opened) == 2
@@ -201,6 +202,24 @@ async def test_all_of_an_episode_from_its_screen() -> None:
         await until_shown(pilot, "#summary", f"episode {episode_id(1)}")
         await until_shown(pilot, "#payload", episode_id(1))
         assert "order" not in shown(pilot, "#messages")
+
+
+async def test_all_of_the_watched_episode_from_the_live_screen() -> None:
+    session = busy_session()
+    session.bus.said = [order(1), Incoming("x", {}, b'{"episode_id":"%s"}' % episode_id(3).encode(), "S", 1, START)]
+    async with console(session) as pilot:
+        await screens.shown(pilot, "task 3")
+        await pilot.press("a")
+        await until_shown(pilot, "#summary", f"episode {episode_id(3)}")
+        await until_shown(pilot, "#payload", episode_id(3))
+        assert "order" not in shown(pilot, "#messages")
+
+
+async def test_without_an_episode_there_is_none_to_look_for() -> None:
+    async with console(empty_session()) as pilot:
+        await screens.shown(pilot, "Nothing runs yet")
+        await pilot.press("a")
+        await until(pilot, lambda: "no episode to look for" in toasts(pilot))
 
 
 async def test_the_views_of_a_message_and_copies() -> None:
@@ -285,7 +304,7 @@ async def test_what_is_typed_or_said_is_never_markup() -> None:
     session = saying(Incoming(HOSTILE.replace("\ud800", ""), {}, HOSTILE.encode("utf-8", "replace")))
     async with events(session) as pilot:
         await until_shown(pilot, "#messages", "⚠")
-        await pilot.press("o")
+        await pilot.press("J")
         await typed(pilot, "[/]", "enter")
         await until(pilot, lambda: "no sequence" in toasts(pilot))
         assert isinstance(pilot.app, Console)

@@ -82,7 +82,7 @@ async def test_what_is_none_of_ours_live_paused_and_from_its_history(server: Nat
             await typed(pilot, "orders.us")
             await until_shown(pilot, "#messages", '{"order": 1}', '{"order": 3}')
             assert '{"order": 2}' not in shown(pilot, "#messages")
-            await pilot.press("escape", "o")
+            await pilot.press("escape", "J")
             await typed(pilot, "12")
             await until_shown(pilot, "#summary", "◂ history", "from #12")
             await until_shown(pilot, "#payload", '"order": 12')

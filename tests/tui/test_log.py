@@ -100,7 +100,7 @@ async def test_words_that_no_line_holds_are_told(log: Path) -> None:
 async def test_a_place_is_gone_to_by_line_or_time(log: Path, text: str, number: int) -> None:
     async with log_console(log) as pilot:
         await until_read(pilot, 500)
-        await pilot.press("j", "o")
+        await pilot.press("j", "J")
         await typed(pilot, text, "enter")
         await until_shown(pilot, "#payload", f'"number": {number}')
         await until(pilot, lambda: screen(pilot).table.cursor == number and screen(pilot).table.has_focus)
@@ -110,16 +110,16 @@ async def test_the_end_is_a_place_and_what_is_none_is_told(log: Path, tmp_path: 
     (tmp_path / "plain.log").write_bytes(b"a\nb\n")
     async with log_console(log, tmp_path / "plain.log") as pilot:
         await until_read(pilot, 500)
-        await pilot.press("o")
+        await pilot.press("J")
         await typed(pilot, "now", "enter")
         await until_shown(pilot, "#summary", "● follows its end")
-        await pilot.press("o")
+        await pilot.press("J")
         await typed(pilot, "900", "enter")
         await until(pilot, lambda: "there are 500 lines" in toasts(pilot))
-        await pilot.press("o")
+        await pilot.press("J")
         await typed(pilot, "x.y", "enter")
         await until(pilot, lambda: "no line and no time" in toasts(pilot))
-        await pilot.press("o", "x", "escape", "n", "o")
+        await pilot.press("J", "x", "escape", "n", "J")
         await typed(pilot, "14:30", "enter")
         await until(pilot, lambda: "do not say when" in toasts(pilot))
 
@@ -129,7 +129,7 @@ async def test_a_place_among_found_lines_is_the_next_of_them(log: Path) -> None:
         await pilot.press("slash")
         await typed(pilot, "99", "enter")
         await until_shown(pilot, "#summary", "5 match")
-        await pilot.press("o")
+        await pilot.press("J")
         await typed(pilot, "150", "enter")
         await until_shown(pilot, "#payload", '"number": 199')
 

@@ -45,7 +45,7 @@ def test_no_byte_of_a_log_or_its_name_reaches_the_terminal(tmp_path: Path) -> No
         terminal.wait_for("words that a line")
         walk(terminal, "zw", ENTER)
         terminal.wait_for("holds zw")
-        walk(terminal, ESCAPE, "o", "\x1b[200~\u202e\x9b\x1b[201~", ENTER)
+        walk(terminal, ESCAPE, "J", "\x1b[200~\u202e\x9b\x1b[201~", ENTER)
         terminal.wait_for("no line and no time")
         walk(terminal, "n", "p", "2", "4", "?", "j", ESCAPE)
         leave(terminal)

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 from nats.aio.client import Client
 
+from agentgym_tui.clean import is_hostile
 from runner.events import subjects
 from runner.events.live_items import LiveItem
 from runner.events.streams import ensure_streams
@@ -55,6 +56,7 @@ NOTHING = "nothing that is selected"
 """What is said where there are no bytes to look at."""
 
 OPENING = ("?", "b", "R", CTRL_P)
+CTRL_S = "\x13"
 LIVE = ["1", TAB, "j", TAB, "j", "k", "X", TAB, "j", "X", "z", "z", TAB, "z", "z", "N"]
 ORDERS = ["r", "x", " ", "s", ".", "]", "[", "?", "j", ESCAPE, "b", ENTER, CTRL_P, "run", ESCAPE, "N"]
 REFUSED = ["r", "x", " ", "s", ".", "Rb", "?", "j", ESCAPE, CTRL_P, "run", ESCAPE, "N"]
@@ -72,11 +74,11 @@ LAST, SECOND = "G", "gj"
 """Lines of the list: no episode, and one that can be read."""
 
 
-def console(text: str, cwd: Path, *size: int) -> Terminal:
-    """The console on a hostile session; ``text`` says which strings it is made of."""
+def console(text: str, cwd: Path, *size: int, **more: str) -> Terminal:
+    """The console on a hostile session; ``text`` says which strings it is made of, ``more`` is of its environment."""
     columns, rows = size
     command = [sys.executable, "-m", "tests.tui.hostile_console", *text.split()]
-    return Terminal(*command, columns=columns, rows=rows, cwd=cwd, env=environ(PYTHONPATH=str(REPOSITORY)))
+    return Terminal(*command, columns=columns, rows=rows, cwd=cwd, env=environ(PYTHONPATH=str(REPOSITORY), **more))
 
 
 def pasted(text: str) -> str:
@@ -197,6 +199,46 @@ def test_a_copy_is_the_only_thing_on_the_clipboard_and_safe_unless_raw(tmp_path:
     assert foreign(safe.replace(b"\t", b"")) == []
     assert foreign(raw) != []
     assert max(len(safe), len(raw)) <= 100 * 1024
+
+
+HOSTILE_YAML = r"""
+theme: "\e[31m\x9b2J"
+keymap: {"\e]0;x\a": q, run.selected: "\u202e", run.cancel: "\e[2J", run.step: ["\0", "\x9b"]}
+notify: {"\e]52;c;cHdu\a": 1}
+"\u200b[@click=app.quit]x[/]": 5
+"""
+
+
+def test_hostile_settings_and_what_was_kept_and_a_picture_of_it_all(tmp_path: Path) -> None:
+    home = tmp_path / "agentgym-console"
+    home.mkdir()
+    (home / "console.yaml").write_text(HOSTILE_YAML)
+    text = HOSTILE.encode("utf-8", "replace").decode()[:150]
+    kept = {
+        "screen": "events",
+        "filters": {"episodes": text, "events": "\x1b", "events.subjects": text.replace(" ", "")},
+        "sorting": {"subjects": ["\x1b[2J", True], "episodes": ["\u202e", False]},
+        "sizes": {"\x1b]0;x\x07": 40, "events.wide.tree": 50},
+    }
+    (home / "console.json").write_text(json.dumps(kept))
+    own = {"XDG_CONFIG_HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
+    with console("0 settings", tmp_path, 120, 40, **own) as terminal:
+        terminal.wait_for("console.yaml, otherwise as usual", 60)
+        terminal.wait_for("holds")
+        terminal.send(SYNCHRONISED)
+        walk(terminal, ESCAPE, ESCAPE)
+        terminal.wait_for("foreign")
+        walk(terminal, "t", "o", "o", "O", "<", ">", "-", "+", "t", "-", "=", "J", pasted(HOSTILE))
+        walk(terminal, ENTER)
+        terminal.wait_for("is no sequence and no time")
+        walk(terminal, "s", pasted(f"a..b {HOSTILE}"), ENTER)
+        terminal.wait_for("cannot be asked for")
+        walk(terminal, CTRL_S)
+        terminal.wait_for("picture written to")
+        leave(terminal, bells=True)
+    [picture] = tmp_path.glob("*.svg")
+    assert picture.name.isascii() and "␛" in picture.read_text()
+    assert not is_hostile(picture.read_text().replace("\xa0", " "))
 
 
 async def test_hostile_messages_of_a_bus(tmp_path: Path) -> None:

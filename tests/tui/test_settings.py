@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,8 @@ def test_what_says_nothing_changes_nothing(text: str) -> None:
         ("keymap: {run.selected: [a,c,d,e,f,u,i,m,A]}", "more than 8 keys"),
         ("keymap: {palette.close: Q}", "keymap: palette.close: Q is typed into the field"),
         ("keymap: {filter.leave: space}", "keymap: filter.leave: space is typed into the field"),
+        ("keymap: {entry.take: x}", "keymap: entry.take: x is typed into the field"),
+        ("keymap: {events.go_to: o}", "keymap: events.go_to: o is the key of table.sort already"),
         ("keymap: {run.cancel: s}", "keymap: run.cancel: s is the key of run.step already"),
         ("keymap: {app.zoom: j}", "keymap: app.zoom: j is the key of list.down already"),
         ("keymap: {dialog.close: j}", "keymap: dialog.close: j is the key of list.down already"),
@@ -132,6 +135,12 @@ def test_no_file_is_too_strange(data: bytes) -> None:
     assert not any(is_hostile(complaint) or "\n" in complaint for complaint in found.complaints)
 
 
+def test_a_document_that_grows_without_end_does_not() -> None:
+    grows = [f"{name}: &{name} [{','.join([f'*{before}'] * 9)}]" for before, name in pairwise("abcdefghij")]
+    [complaint] = said("\n".join(["a: &a [x, x]", *grows, "keymap: *j"]))
+    assert "more than 20000 values" in complaint
+
+
 # The file.
 
 
@@ -150,6 +159,12 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     path.unlink()
     path.write_bytes(b"#" * 70_000)
     assert "cannot be read" in read_settings(path).complaints[0]
+    path.unlink()
+    path.mkdir()
+    assert "cannot be read: Is a directory" in read_settings(path).complaints[0]
+    path.rmdir()
+    path.symlink_to(path)
+    assert "cannot be read: Too many levels" in read_settings(path).complaints[0]
     path.unlink()
     (tmp_path / "mine.yaml").write_text("theme: nord")
     path.symlink_to("mine.yaml")

@@ -125,5 +125,17 @@ def test_bytes_of_hostile_messages(snap_compare: Compare, size: tuple[int, int])
 
 @SIZES
 def test_a_silent_bus(snap_compare: Compare, size: tuple[int, int]) -> None:
-    before = after("#nothing", "Nothing was said so far", keys=("o",))
+    before = after("#nothing", "Nothing was said so far", keys=("J",))
     assert snap_compare(app_of(empty()), terminal_size=size, run_before=before)
+
+
+def test_a_busy_bus_on_the_largest_terminal(snap_compare: Compare) -> None:
+    before = after("#payload", '"n_episodes": 10')
+    assert snap_compare(app_of(busy()), terminal_size=(300, 100), run_before=before)
+
+
+@SIZES
+def test_a_sorted_tree_after_parts_were_resized(snap_compare: Compare, size: tuple[int, int]) -> None:
+    keys = ("plus", "t", "o", "greater_than_sign", "greater_than_sign")
+    before = after("#payload", '"n_episodes": 10', keys=keys)
+    assert snap_compare(app_of(busy()), terminal_size=size, run_before=before)

@@ -59,7 +59,7 @@ def test_the_end_of_a_log(snap_compare: Compare, size: tuple[int, int]) -> None:
 @SIZES
 def test_found_lines_of_a_log(snap_compare: Compare, size: tuple[int, int]) -> None:
     Path("events.jsonl").write_bytes(lines())
-    found = after("402 lines", keys=("slash", *"timestep", "enter"), then="67 match", more=("j", "v", "o"))
+    found = after("402 lines", keys=("slash", *"timestep", "enter"), then="67 match", more=("j", "v", "J"))
     assert snap_compare(console_on(Path("events.jsonl")), terminal_size=size, run_before=found)
 
 
