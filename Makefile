@@ -8,14 +8,14 @@ AGENT ?= react
 REPEAT ?= 1
 WORKERS ?= 2
 
-.PHONY: help launch test install check run run-lightweight results faults bench clean
+.PHONY: help launch test install check run run-lightweight results faults bench bench-full clean
 .DEFAULT_GOAL := help
 
 help:
 	@printf '%s\n' 'make launch            open the console' 'make test              run the tests' \
 	  'make run ENV=BabyAI AGENT=oracle REPEAT=3' 'make run-lightweight   every lightweight environment once' \
 	  'make results           what has run so far' 'make check             lint, types, import directions' \
-	  'make faults            every fault in its long form' 'make bench             measured ratios' 'make install           set up .venv and stop' 'make clean             remove .venv'
+	  'make faults            every fault in its long form' 'make bench             measured ratios' 'make bench-full        the console under load and with big files' 'make install           set up .venv and stop' 'make clean             remove .venv'
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo 'Python 3.11 or newer is needed and none was found; install one, or run: make PYTHON=/path/to/python3' >&2; exit 1; }
@@ -52,6 +52,9 @@ faults: $(STAMP)
 
 bench: $(STAMP)
 	@$(BIN)/python -m tests.benchmarks
+
+bench-full: $(STAMP)
+	@$(BIN)/python -m tests.benchmarks --full
 
 clean:
 	rm -rf $(VENV)

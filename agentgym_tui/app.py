@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 DRAW_S: Final = 0.1
 """Seconds between two drawings, at least."""
 
+MOST_DRAW_S: Final = 0.25
+SHARE: Final = 5
+"""A drawing comes after so many times what the console had to do since the last one, at the latest after the former."""
+
 TICK_S: Final = 1.0
 
 STYLES: Final[list[str | PurePath]] = ["styles/widgets.tcss", "styles/app.tcss"]
@@ -77,6 +81,7 @@ class Console(App[None], inherit_bindings=False):
         self._now = now
         self._following: asyncio.Task[None] | None = None
         self._drawn_at = now() - DRAW_S
+        self._worked_s = time.process_time()
         self._next_drawing: Timer | None = None
         self._next_tick: Timer | None = None
         self._makes = {"live": self._live, "episodes": self._episodes, "events": self._events, "logs": self._logs}
@@ -262,11 +267,12 @@ class Console(App[None], inherit_bindings=False):
     def _changed(self) -> None:
         """Draw soon; what changes until then is drawn at once."""
         if self._next_drawing is None:
-            wait = self._drawn_at + DRAW_S - self._now()
+            apart = min(max(DRAW_S, SHARE * (time.process_time() - self._worked_s)), MOST_DRAW_S)
+            wait = self._drawn_at + apart - self._now()
             self._next_drawing = self.set_timer(max(wait, 0.001), self._draw)
 
     def _draw(self) -> None:
-        self._next_drawing, self._drawn_at = None, self._now()
+        self._next_drawing, self._drawn_at, self._worked_s = None, self._now(), time.process_time()
         for screen in reversed(self.screen_stack):
             if isinstance(screen, Drawing):
                 screen.draw(self.session.store)

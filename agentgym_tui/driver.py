@@ -1,7 +1,8 @@
-"""The framework's terminal driver, for terminals that go away or send what is no text."""
+"""The framework's terminal driver, for terminals that go away, come back, or send what is no text."""
 
 from __future__ import annotations
 
+import signal
 from typing import Any, TextIO, cast
 
 from textual.drivers.linux_driver import LinuxDriver
@@ -13,6 +14,30 @@ class TerminalDriver(LinuxDriver):
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - the framework's own arguments
         super().__init__(*args, **kwargs)
         self._file = cast(Any, _Outlasting(cast(TextIO, self._file)))
+        self._here = self._away = False
+        signal.signal(signal.SIGCONT, self._go_on)
+
+    def start_application_mode(self) -> None:
+        """Take the terminal."""
+        self._here, self._away = True, False
+        super().start_application_mode()  # type: ignore[no-untyped-call]
+
+    def suspend_application_mode(self) -> None:
+        """Give it back for a while."""
+        self._away = True
+        super().suspend_application_mode()
+
+    def close(self) -> None:
+        """Give it back."""
+        self._here = False
+        super().close()
+
+    def _go_on(self, *_: object) -> None:
+        """Take it anew: somebody may have used it. Without giving it back it would be read twice, and stay as it is."""
+        if self._here:
+            self.suspend_application_mode()
+        if self._away:
+            self.resume_application_mode()
 
     def run_input_thread(self) -> None:
         """Read until the end; bytes that are no UTF-8 are lost, together with what was read along with them."""

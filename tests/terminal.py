@@ -126,6 +126,17 @@ class Terminal:
             return bytes(self._raw)
 
     @property
+    def n_raw(self) -> int:
+        """How many bytes that are."""
+        with self._news:
+            return len(self._raw)
+
+    def raw_from(self, start: int) -> bytes:
+        """What was written after the first ``start`` bytes."""
+        with self._news:
+            return bytes(self._raw[start:])
+
+    @property
     def lines(self) -> list[str]:
         """The rows of the screen, without the spaces at their ends."""
         with self._news:

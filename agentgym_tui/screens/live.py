@@ -171,6 +171,8 @@ class LiveScreen(RunScreen):
 
     def _progress_lines(self, width: int) -> Sequence[Line]:
         store = self.session.store
+        if (loss := store.fresh_loss) is not None:
+            return [notice_line(loss, width)]
         batch = store.active_batch()
         line = progress_line(batch, width, lost=store.all_lost, spent=store.spent(batch) if batch else None)
         return [line or notice_line(store.notices[-1] if store.notices else None, width)]

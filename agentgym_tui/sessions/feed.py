@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.sessions.launch import Place
+from agentgym_tui.store.portions import portions
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Link, LinkStatus
 from agentgym_tui.store.ulids import time_of
@@ -20,6 +23,15 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = 500
 """Messages that are taken in before the screen gets its turn."""
+
+TURN_S: Final = 0.005
+"""Seconds for which messages are decoded before the screen gets its turn, which is as long."""
+
+WAITING: Final = 8 << 20
+"""Bytes that wait here; of what streams keep more waits there."""
+
+GARBAGE: Final = (10_000, 10, 10)
+"""How rarely it is looked for: each look goes through all that was taken in, and nothing of that refers to itself."""
 
 _LINKS: Final[dict[str, LinkStatus]] = {
     "connecting": "connecting",
@@ -35,10 +47,17 @@ async def follow(
     """Take in what is said on some subjects, until cancelled."""
     from runner.events.consumer import Follow
 
-    async with Follow(connection, patterns=patterns, since=since, names=names) as seen:
+    gc.freeze()
+    gc.set_threshold(*GARBAGE)
+    following = Follow(connection, patterns=patterns, since=since, names=names, max_bytes=WAITING)
+    async with following as seen:
         while True:
-            store.take(await seen.some(AT_ONCE))
-            await asyncio.sleep(0)  # a long history must not keep the keys waiting
+            for part in portions(await seen.some(AT_ONCE, seconds=TURN_S)):
+                started = time.perf_counter()
+                store.take(part)
+                await asyncio.sleep(
+                    (time.perf_counter() - started) / 2
+                )  # a long history must not keep the keys waiting
 
 
 def link_of(state: BusState, address: str) -> Link | None:

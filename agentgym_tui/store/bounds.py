@@ -46,16 +46,16 @@ def size(value: object) -> int:
     """Bytes that a value of JSON takes, about."""
     total, waiting = 0, [value]
     while waiting:
-        match waiting.pop():
-            case str() as text:
-                total += len(text) + _CONTAINER
-            case dict() as mapping:
-                total += _CONTAINER
-                waiting += mapping.keys()
-                waiting += mapping.values()
-            case list() as items:
-                total += _CONTAINER
-                waiting += items
-            case _:
-                total += _CONTAINER // 2
+        each = waiting.pop()
+        if isinstance(each, str):
+            total += len(each) + _CONTAINER
+        elif isinstance(each, dict):
+            total += _CONTAINER
+            waiting += each
+            waiting += each.values()
+        elif isinstance(each, list):
+            total += _CONTAINER
+            waiting += each
+        else:
+            total += _CONTAINER // 2
     return total

@@ -40,22 +40,31 @@ class EpisodeBook:
         self._tracks: dict[str, Track] = {}
         self._forgotten: dict[str, None] = {}
         self._max_episodes, self._max_bytes = max_episodes, max_bytes
-        self._bytes = 0
+        self._bytes = self._n_missed = 0
         self._in_order = True
+
+    @property
+    def n_missing(self) -> int:
+        """Live items that did not come, also of episodes that had to make room."""
+        return self._n_missed + sum(track.n_missing for track in self._tracks.values())
 
     def take(self, item: EpisodeItem, node: str, boot: str) -> bool:
         """Take a live item; False when it cannot be one."""
-        if not 0 < len(item.episode_id) <= MAX_ID:
-            return False
-        if item.episode_id in self._forgotten:
-            return True
-        episode = self.episodes.get(item.episode_id) or self._open(item.episode_id, item.at)
-        track = self._tracks[episode.episode_id]
-        track.boot, episode.node = boot, name(node)
+        if (episode := self.episodes.get(item.episode_id)) is None:
+            if not 0 < len(item.episode_id) <= MAX_ID:
+                return False
+            if item.episode_id in self._forgotten:
+                return True
+            episode = self._open(item.episode_id, item.at)
+        track = self._tracks[item.episode_id]
+        if episode.node is not node or track.boot is not boot:
+            track.boot, episode.node = boot, name(node)
         before, started_at, outcome = track.size, episode.started_at, episode.outcome
         apply(episode, track, item)
-        self._bytes += track.size - before
-        self._in_order = self._in_order and episode.started_at == started_at
+        if track.size != before:
+            self._bytes += track.size - before
+        if episode.started_at is not started_at:
+            self._in_order = self._in_order and episode.started_at == started_at
         if episode.outcome != outcome:
             self._closed(episode)
         return True
@@ -189,7 +198,9 @@ class EpisodeBook:
         known = episode.episode_id
         self.episodes.pop(known)
         self.running.pop(known, None)
-        self._bytes -= self._tracks.pop(known).size
+        track = self._tracks.pop(known)
+        self._bytes -= track.size
+        self._n_missed += track.n_missing
         self._forgotten[known] = None
         if len(self._forgotten) > MAX_FORGOTTEN:
             del self._forgotten[next(iter(self._forgotten))]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Final, Protocol, assert_never
+from typing import Any, Final, Protocol
 
 from agentgym_tui.store.bounds import MAX_COUNT, MAX_ERROR, count, finite, name, optional, size
 from agentgym_tui.store.state import Episode
@@ -21,7 +22,6 @@ from runner.events.live_items import (
     Timestep,
     TokenText,
 )
-from runner.types import Span
 
 BASE_SIZE: Final = 1_000
 """Bytes an episode without steps takes, about."""
@@ -88,18 +88,17 @@ class Track:
 
 def apply(episode: Episode, track: Track, item: EpisodeItem) -> None:
     """Change an episode by an item, once; what is missing so far is counted."""
-    if isinstance(item, EpisodeStarted) and not track.headed:
-        track.headed = True
-        episode.started_at = item.at
-        for header_field in HEADER:
-            set_field(episode, header_field, getattr(item, header_field))
-    is_late = item.seq < track.next_seq
-    if not track.number(item.seq):
+    if not track.headed and isinstance(item, EpisodeStarted):
+        _head(episode, track, item)
+    expected = track.next_seq
+    if item.seq == expected:
+        track.next_seq += 1
+    elif not track.number(item.seq):
         return
-    if not track.filled:
+    if not track.filled and (track.awaited or track.n_lost or episode.n_missing):
         episode.n_missing = track.n_missing
-    if not (is_late and isinstance(item, EpisodePaused | EpisodeResumed)):
-        _change(episode, track, item)
+    if (change := _CHANGES.get(type(item))) is not None and (item.seq >= expected or change is not _pause):
+        change(episode, track, item)
 
 
 def set_field(episode: Episode, field_name: str, value: object) -> None:
@@ -120,25 +119,22 @@ def close(episode: Episode, outcome: str) -> None:
     episode.outcome, episode.streaming, episode.paused, episode.node_lost = outcome, None, False, False
 
 
-def _change(episode: Episode, track: Track, item: EpisodeItem) -> None:
-    match item:
-        case Timestep():
-            _step(episode, track, item)
-        case TokenText():
-            _stream(episode, item)
-        case SpanClosed():
-            _span(episode, track, item.span)
-        case EpisodePaused() | EpisodeResumed():
-            episode.paused = episode.running and isinstance(item, EpisodePaused)
-        case EpisodeEnded():
-            if item.error is not None:
-                episode.error_type = optional(item.error.get("type"))
-                episode.error_message = optional(item.error.get("message"), MAX_ERROR)
-            end(episode, item)
-        case EpisodeStarted():
-            pass
-        case _:
-            assert_never(item)
+def _head(episode: Episode, track: Track, item: EpisodeStarted) -> None:
+    track.headed = True
+    episode.started_at = item.at
+    for header_field in HEADER:
+        set_field(episode, header_field, getattr(item, header_field))
+
+
+def _pause(episode: Episode, track: Track, item: EpisodePaused | EpisodeResumed) -> None:
+    episode.paused = episode.running and isinstance(item, EpisodePaused)
+
+
+def _over(episode: Episode, track: Track, item: EpisodeEnded) -> None:
+    if item.error is not None:
+        episode.error_type = optional(item.error.get("type"))
+        episode.error_message = optional(item.error.get("message"), MAX_ERROR)
+    end(episode, item)
 
 
 def _step(episode: Episode, track: Track, item: Timestep) -> None:
@@ -148,7 +144,9 @@ def _step(episode: Episode, track: Track, item: Timestep) -> None:
     if item.reset_observation is not None and not episode.reset_observation:
         episode.reset_observation = item.reset_observation
         track.size += size(item.reset_observation)
-    place = bisect_left(episode.steps, step.index, key=attrgetter("index"))
+    newest = episode.steps[-1].index if episode.steps else -1
+    after_all = step.index > newest
+    place = len(episode.steps) if after_all else bisect_left(episode.steps, step.index, key=attrgetter("index"))
     if place < len(episode.steps) and episode.steps[place].index == step.index:
         return
     episode.steps.insert(place, step)
@@ -159,15 +157,25 @@ def _step(episode: Episode, track: Track, item: Timestep) -> None:
         add_up(episode, step)
 
 
-def _stream(episode: Episode, item: TokenText) -> None:
+def _stream(episode: Episode, track: Track, item: TokenText) -> None:
     """Add to the answer for the step that is not over."""
-    played = episode.steps[-1].index if episode.steps else -1
-    if episode.running and item.step > played:
+    if episode.outcome is None and not (episode.steps and item.step <= episode.steps[-1].index):
         episode.streaming = streamed(episode.streaming, item)
 
 
-def _span(episode: Episode, track: Track, span: Span) -> None:
+def _span(episode: Episode, track: Track, item: SpanClosed) -> None:
     """A file that was read at the end has all spans already."""
-    if episode.running or not track.filled:
-        episode.spans.append(span)
-        track.size += span_size(span)
+    if not track.filled or episode.outcome is None:
+        episode.spans.append(item.span)
+        track.size += span_size(item.span)
+
+
+_CHANGES: Final[dict[type[EpisodeItem], Callable[[Episode, Track, Any], None]]] = {
+    TokenText: _stream,
+    SpanClosed: _span,
+    Timestep: _step,
+    EpisodePaused: _pause,
+    EpisodeResumed: _pause,
+    EpisodeEnded: _over,
+}
+"""What each kind of item changes, looked up: there may be tens of thousands of them in a second."""

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from agentgym_tui.store.bounds import MAX_CAUSE, count
 
 MAX_NOTES: Final = 200
+FRESH_S: Final = 15.0
 
 
 class Note(NamedTuple):
@@ -26,6 +27,12 @@ class Notes:
         """Start empty."""
         self.notes: deque[Note] = deque(maxlen=MAX_NOTES)
         self._now = now
+
+    @property
+    def fresh_loss(self) -> Note | None:
+        """The newest that tells of messages that did not come, while it is new."""
+        since = self._now() - FRESH_S
+        return next((note for note in reversed(self.notes) if note.n and note.at >= since), None)
 
     def add(self, text: str, n: int) -> None:
         """Add one."""

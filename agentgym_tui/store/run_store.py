@@ -18,6 +18,7 @@ from agentgym_tui.store.nodes import NodeBook, set_load
 from agentgym_tui.store.notes import Note, Notes
 from agentgym_tui.store.rewards import RewardPoint
 from agentgym_tui.store.state import BatchRun, Endpoint, Environment, Episode, Link, NodeInfo, Progress
+from agentgym_tui.store.streaming import only_more
 from agentgym_tui.store.ulids import head_of, time_of
 from runner.events.live_items import (
     BatchProgress,
@@ -30,6 +31,7 @@ from runner.events.live_items import (
     LiveBatch,
     LiveItem,
     ModelHealth,
+    SpanClosed,
     Timestep,
     TokenText,
 )
@@ -45,9 +47,13 @@ if TYPE_CHECKING:
 __all__ = ["LOST_AFTER_S", "Note", "RewardPoint", "RunStore"]
 
 MAX_EPISODES: Final = 400
-MAX_BYTES: Final = 64 << 20
+MAX_BYTES: Final = 48 << 20
 LOST_AFTER_S: Final = 5.0
 """Seconds without a sign of a node after which it counts as lost."""
+
+_OF_MODELS: Final = (TokenText, Timestep)
+_PLAYED: Final = (TokenText, SpanClosed, Timestep)
+"""Nearly all items there are."""
 
 _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -65,6 +71,7 @@ class RunStore:
     Attributes:
         agents: those that can be started.
         model_names: those of the profile.
+        n_items: live items that were taken.
         n_ended: raised whenever an episode ended or was stored, so that lists are read again.
         n_malformed: messages and items that did not decode.
         reading: how far files were read, None where none are being read.
@@ -79,6 +86,7 @@ class RunStore:
         self._notes = Notes(now)
         self.agents: list[str] = []
         self.model_names: list[str] = []
+        self.n_items = 0
         self.n_ended = 0
         self.n_malformed = 0
         self.n_stored: int | None = None
@@ -114,6 +122,11 @@ class RunStore:
         return self._endpoints.n_falls
 
     @property
+    def fresh_loss(self) -> Note | None:
+        """What was told in the last seconds of messages that did not come."""
+        return self._notes.fresh_loss
+
+    @property
     def nodes(self) -> dict[str, NodeInfo]:
         """By name."""
         return self._nodes.nodes
@@ -137,6 +150,11 @@ class RunStore:
     def rewards(self) -> dict[str, deque[RewardPoint]]:
         """The newest points per environment, the oldest first."""
         return self._envs.rewards.by_env
+
+    @property
+    def n_missing(self) -> int:
+        """Live items that are known to have been sent and did not come, of all episodes."""
+        return self._episodes.n_missing
 
     @property
     def ticking(self) -> bool:
@@ -244,10 +262,16 @@ class RunStore:
         return True
 
     def _live(self, batch: LiveBatch) -> bool:
+        self.n_items += len(batch.items)
         node, changed = self._nodes.heard(batch.node, batch.dropped)
         changed = self._booted(node.name, batch.boot, sure=False) or changed
+        take, boot = self._episodes.take, node.boot if node.boot == batch.boot else batch.boot
         for item in batch.items:
-            self._item(item, node.name, batch.boot)
+            if isinstance(item, _PLAYED):
+                self.n_malformed += not take(item, node.name, boot)
+                self._inferred(item)
+            else:
+                self._item(item, node.name, boot)
         return changed or not all(isinstance(item, Heartbeat) for item in batch.items)
 
     def _item(self, item: LiveItem, node: str, boot: str) -> None:
@@ -260,7 +284,6 @@ class RunStore:
                 pass
             case _:
                 self.n_malformed += not self._episodes.take(item, node, boot)
-                self._inferred(item)
                 if isinstance(item, EpisodeStarted):
                     self._batches.started(item)
                 elif isinstance(item, EpisodePaused | EpisodeResumed) and item.episode_id in self.episodes:
@@ -269,10 +292,12 @@ class RunStore:
 
     def _inferred(self, item: LiveItem) -> None:
         """Which endpoint is asked, and which answers."""
-        if not isinstance(item, TokenText | Timestep) or (episode := self.episodes.get(item.episode_id)) is None:
+        if not isinstance(item, _OF_MODELS) or (episode := self.episodes.get(item.episode_id)) is None:
             return
         if isinstance(item, TokenText):
-            self._endpoints.take_token(item, episode)
+            answer = episode.streaming
+            if answer is None or answer.n == answer.n_first or not only_more(item):  # else nobody else answers
+                self._endpoints.take_token(item, episode)
         elif episode.steps and episode.steps[-1].index == item.index:
             self._endpoints.take_step(episode.steps[-1], episode, item.at)
 

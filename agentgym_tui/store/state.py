@@ -55,7 +55,7 @@ class StreamedCall(msgspec.Struct, frozen=True):
     arguments: str = ""
 
 
-class Streaming(msgspec.Struct, frozen=True, kw_only=True):
+class Streaming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The answer for the step that is not over, as far as it came.
 
     Attributes:

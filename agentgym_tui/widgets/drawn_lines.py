@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar, Final, get_args
+from typing import ClassVar, Final, Self, get_args
 
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
-from textual.geometry import Region
+from textual.color import Color
+from textual.geometry import Region, Size
+from textual.reactive import Reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
@@ -22,6 +24,9 @@ SIDEWAYS = 8
 _TONES: Final = get_args(Tone)
 _PARTS: Final = {tone: f"line-view--{tone}" for tone in _TONES}
 """The component classes of the tones."""
+
+MANY: Final = 200
+"""Rows that are known, so that those that move are not made again."""
 
 EDGES: Final = 2
 """Columns left of a line, where the cursor's mark is, and right of it, before the scroll bar."""
@@ -51,6 +56,7 @@ class DrawnLines(ScrollView, inherit_bindings=False):
     DEFAULT_CSS = """
     DrawnLines { overflow-x: hidden; scrollbar-gutter: stable; scrollbar-size-vertical: 1; }
     """
+    virtual_size = Reactive(Size(0, 0), layout=False, repaint=False)
     N_HEADER: ClassVar[int] = 0
     """Lines above the list that do not scroll."""
 
@@ -59,6 +65,11 @@ class DrawnLines(ScrollView, inherit_bindings=False):
         self.source: Source = NoLines() if source is None else source
         self._left = self._top = 0
         self._width = EDGES
+        self._room: tuple[int, ...] = ()
+        self._on_screen: dict[int, Strip] = {}
+        self._drawn: dict[tuple[object, ...], Strip] = {}
+        self._behind: Color | None = None
+        self._colours: dict[tuple[Tone, bool], Style] = {}
 
     def is_marked(self, index: int) -> bool:
         """Whether a line is drawn as the one of the cursor."""
@@ -76,20 +87,93 @@ class DrawnLines(ScrollView, inherit_bindings=False):
         """The texts above the list, when ``N_HEADER`` says that there is such a line."""
         return ()
 
+    def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
+        """Draw again some rows, or all of it, also in other colours."""
+        if repaint and regions:
+            for region in regions:
+                for row in region.line_range:
+                    self._on_screen.pop(row, None)
+        elif repaint:
+            self._forget_drawn()
+        return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
+
+    def notify_style_update(self) -> None:
+        """The colours may be others."""
+        self._forget_drawn()
+        super().notify_style_update()
+
+    def grow_to(self, height: int) -> None:
+        """So many lines there are now, the header among them; only a scroll bar that comes or goes moves other things.
+
+        That is known here alone: for the framework each line that is added would be a reason to arrange all anew.
+        """
+        before, room = self.virtual_size.height, self.scrollable_content_region.height
+        if height == before:
+            return
+        self.virtual_size = Size(1, height)
+        if (before <= room) != (height <= room):
+            super().refresh(layout=True)
+        elif self.show_vertical_scrollbar:
+            self.vertical_scrollbar.window_virtual_size = height
+        if self.scroll_offset.y > self.max_scroll_y:
+            self._scroll(self.max_scroll_y)
+
+    def refresh_changed(self) -> None:
+        """Draw again only the rows that say something else than those that are on the screen."""
+        if not self._on_screen or self._look_at_room():
+            self.refresh(self.size.region)
+            return
+        changed = [row for row, strip in self._on_screen.items() if self.render_line(row) is not strip]
+        if changed:
+            self.refresh(*(Region(0, row, self.size.width, 1) for row in changed))
+
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Look up once what all lines of a drawing need."""
-        self._width, self._top = max(self.scrollable_content_region.width, EDGES), self.scroll_offset.y
-        return super().render_lines(crop)
+        """The visible lines; where nothing is around them, those that are as before are not made again."""
+        self._look_at_room()
+        if self.styles.gutter:
+            return super().render_lines(crop)
+        filters, background = self.get_line_filters(), self._background()
+        strips = [self._on_screen.get(row) or self._draw_row(row) for row in crop.line_range]
+        for line_filter in filters:
+            strips = [strip.apply_filter(line_filter, background) for strip in strips]
+        start, stop = crop.column_span
+        return strips if (start, stop) == (0, self._room[3]) else [strip.crop(start, stop) for strip in strips]
 
     def render_line(self, y: int) -> Strip:
-        """One row of the widget."""
-        width = self._width - EDGES
+        """One row of the widget; what says the same is the same object."""
+        width, index = self._width - EDGES, self._top + y - self.N_HEADER
+        if y >= self.N_HEADER and index >= len(self.source):
+            return self._blank()
         if y < self.N_HEADER:
-            return self._strip(self.header(width), " ", False)
-        index = self._top + y - self.N_HEADER
-        if index >= len(self.source):
-            return Strip.blank(self._width, self.get_component_rich_style(_PARTS["plain"]))
-        return self._strip(self.pieces(index, width), self.mark(index), self.is_marked(index))
+            pieces, mark, marked = tuple(self.header(width)), " ", False
+        else:
+            pieces, mark, marked = tuple(self.pieces(index, width)), self.mark(index), self.is_marked(index)
+        if (made := self._drawn.get((pieces, mark, marked))) is None:
+            if len(self._drawn) >= MANY:
+                self._drawn.clear()
+            made = self._drawn[(pieces, mark, marked)] = self._strip(pieces, mark, marked)
+        return made
+
+    def _draw_row(self, row: int) -> Strip:
+        strip = self._on_screen[row] = self.render_line(row)
+        return strip
+
+    def _look_at_room(self) -> bool:
+        """Look up once what all rows of a drawing need; whether it is something else than the last time."""
+        self._width, self._top = max(self.scrollable_content_region.width, EDGES), self.scroll_offset.y
+        size, before = self.size, self._room
+        self._room = (self._width, self._top, self._left, size.width, size.height)
+        if changed := self._room != before:
+            self._on_screen.clear()
+            if before[:1] != (self._width,) or before[2:] != self._room[2:]:
+                self._drawn.clear()
+        return changed
+
+    def _forget_drawn(self) -> None:
+        self._on_screen.clear()
+        self._drawn.clear()
+        self._colours.clear()
+        self._behind = None
 
     def _strip(self, pieces: Iterable[tuple[str, Tone]], mark: str, marked: bool) -> Strip:
         segments = [Segment(text, self._style(tone, marked)) for text, tone in pieces if text]
@@ -99,11 +183,30 @@ class DrawnLines(ScrollView, inherit_bindings=False):
             segments = [*Strip(segments, used).crop_extend(self._left, self._left + room, blank)]
             used = room
         rest = Segment(" " * (room - used + 1), blank)
-        return Strip([Segment(mark, self._style("accent", marked)), *segments, rest], self._width)
+        return self._whole(Strip([Segment(mark, self._style("accent", marked)), *segments, rest], self._width))
+
+    def _whole(self, strip: Strip) -> Strip:
+        """With what is under the scroll bar."""
+        return strip.adjust_cell_length(self._room[3], Style.from_color(None, self._background().rich_color))
+
+    def _blank(self) -> Strip:
+        key = ((), "", False)
+        if (blank := self._drawn.get(key)) is None:
+            blank = self._drawn[key] = self._whole(Strip.blank(self._width, self._style("plain", False)))
+        return blank
+
+    def _background(self) -> Color:
+        if self._behind is None:
+            self._behind = self.background_colors[1]
+        return self._behind
 
     def _style(self, tone: Tone, marked: bool) -> Style:
-        style = self.get_component_rich_style(_PARTS[tone])
-        return style + self.get_component_rich_style("line-view--cursor", partial=True) if marked else style
+        if (style := self._colours.get((tone, marked))) is None:
+            style = self.get_component_rich_style(_PARTS[tone])
+            if marked:
+                style += self.get_component_rich_style("line-view--cursor", partial=True)
+            self._colours[tone, marked] = style
+        return style
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         """With shift, the wheel goes sideways."""

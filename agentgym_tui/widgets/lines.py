@@ -6,7 +6,6 @@ from typing import ClassVar, Literal, TypeAlias
 
 from textual import events
 from textual.binding import BindingType
-from textual.geometry import Size
 from textual.message import Message
 
 from agentgym_tui.keymap import bindings
@@ -140,14 +139,12 @@ class LineView(DrawnLines, can_focus=True, inherit_bindings=False):
         """Take in what the source is now."""
         before, self._n_lines = self._cursor, len(self.source)
         self._cursor = self._place()
-        height = self._n_lines + self.N_HEADER
-        if self.virtual_size.height != height:
-            self.virtual_size = Size(1, height)
+        self.grow_to(self._n_lines + self.N_HEADER)
         if self._follow:
             self._scroll(self.max_scroll_y)
         elif top := self.scroll_offset.y:
             self._scroll(top + self._cursor - before)
-        self.refresh()
+        self.refresh_changed()
         self._tell()
 
     def _place(self) -> int:

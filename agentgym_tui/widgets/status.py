@@ -13,7 +13,6 @@ from agentgym_tui.clean import own
 from agentgym_tui.keymap import COMMANDS, Command, Keys, Place, keys_of
 from agentgym_tui.views.cells import Cell, Line
 from agentgym_tui.views.widths import cells
-from agentgym_tui.widgets.drawn_lines import EDGES
 from agentgym_tui.widgets.heading import Heading, Lines, MadeLines
 from agentgym_tui.widgets.lines import LineView
 
@@ -30,10 +29,8 @@ class News(Heading):
 
     def show(self, make: Lines) -> None:
         """Show other lines."""
-        before, self.source = self.source, MadeLines(make)
-        width = max(self.size.width - EDGES, 0)
-        if any(before.line(row, width) != self.source.line(row, width) for row in range(self.size.height)):
-            self.refresh()
+        self.source = MadeLines(make)
+        self.refresh_changed()
 
 
 class PaneTitle(News):
@@ -55,6 +52,7 @@ class Pane(Vertical):
     DEFAULT_CSS = """
     Pane > LineView { height: 1fr; }
     """
+    BLANK = True  # all of it is covered, and the framework draws also what is behind
 
     def __init__(self, view: LineView, *, id: str) -> None:
         super().__init__(id=id)

@@ -7,6 +7,8 @@ as they pass and a notice says so. A follower changes nothing on the bus.
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
@@ -28,6 +30,9 @@ LOOK_AGAIN_S: Final = 2.0
 
 IDLE_S: Final = 0.4
 """How often the connection is looked at: rarely enough for a follower to cost nothing while nothing happens."""
+
+REST_S: Final = 1.0
+"""The same where streams keep all that is wanted: their readers look for themselves."""
 
 PATIENCE: Final = 2
 """How often they are asked for in vain before a follower makes do without."""
@@ -96,10 +101,16 @@ class Follow:
             return seen
         raise self._ended()
 
-    async def some(self, limit: int = 500) -> list[Seen]:
-        """What is there already, at least one; waits for it. Raises ``StopAsyncIteration`` as ``__anext__`` does."""
+    async def some(self, limit: int = 500, *, seconds: float = math.inf) -> list[Seen]:
+        """What is there already, at least one; waits for it. Raises ``StopAsyncIteration`` as ``__anext__`` does.
+
+        Args:
+            limit: how many at most.
+            seconds: after so long no further one is decoded.
+        """
         seen = [await anext(self)]
-        while len(seen) < limit and (more := self._buffer.ready()) is not None:
+        until = time.monotonic() + seconds
+        while len(seen) < limit and time.monotonic() < until and (more := self._buffer.ready()) is not None:
             seen.append(more)
         return seen
 
@@ -178,7 +189,7 @@ class Follow:
         """Wait until a reader ended, or until streams are to be looked for again."""
         look_again = asyncio.get_running_loop().time() + LOOK_AGAIN_S
         while self._connection.generation == generation:
-            await _first_of([task for _, task in self._readers.values()], IDLE_S)
+            await _first_of([task for _, task in self._readers.values()], IDLE_S if self._listener.patterns else REST_S)
             if self._ended_reader() or not self._connection.connected:
                 return
             if self._listener.patterns and asyncio.get_running_loop().time() > look_again:

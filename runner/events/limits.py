@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Final, NoReturn
 
 MAX_BYTES: Final = 1 << 20
@@ -33,8 +34,10 @@ def check_fields(payload: bytes) -> None:
 
 def _deeper_than(payload: bytes, limit: int) -> bool:
     """Whether arrays and objects nest deeper, by taking the innermost ones away level by level."""
-    outside = payload.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2]
-    brackets = b"".join(outside).translate(_AS_SQUARE, _NO_BRACKETS)
+    plain = _ESCAPED.sub(b"", payload) if b"\\" in payload else payload
+    marks = plain.translate(None, _NO_MARKS)
+    marks = marks.replace(b'""', b"")  # texts without brackets, and where two texts meet: what is in one stays in one
+    brackets = b"".join(marks.split(b'"')[::2]).translate(_AS_SQUARE)
     for _ in range(limit):
         if not brackets:
             return False
@@ -51,6 +54,7 @@ def _not_finite(name: str) -> NoReturn:
     raise Unusable(f"{name} is not a number of JSON")
 
 
-_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_ESCAPED = re.compile(rb'\\["\\]')
+_NO_MARKS = bytes(set(range(256)) - set(b'[]{}"'))
 _AS_SQUARE = bytes.maketrans(b"{}", b"[]")
 _UNIQUE_FIELDS = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_not_finite)

@@ -38,7 +38,7 @@ MAX_ITEM = 256 * 1024
 """Bytes of JSON that the messages of one timestep have at most."""
 
 
-class _Item(msgspec.Struct, kw_only=True, tag_field="kind"):
+class _Item(msgspec.Struct, kw_only=True, tag_field="kind", gc=False):
     at: At
 
 
@@ -83,7 +83,7 @@ class EpisodeEnded(_EpisodeItem, kw_only=True, tag="episode.ended"):
     error: Annotated[dict[str, str] | None, Meta(description="`type` and `message` of what ended it early")] = None
 
 
-class LiveAction(Action, frozen=True, omit_defaults=True):
+class LiveAction(Action, frozen=True, omit_defaults=True, gc=False):
     """What the agent did."""
 
     full_length: Annotated[
@@ -227,7 +227,7 @@ EpisodeItem: TypeAlias = (
 LiveItem: TypeAlias = EpisodeItem | BatchProgress | EnvHealth | ModelHealth | Host | Heartbeat
 
 
-class LiveBatch(msgspec.Struct, kw_only=True):
+class LiveBatch(msgspec.Struct, kw_only=True, gc=False):
     """One message of a live subject."""
 
     node: NodeName

@@ -98,7 +98,7 @@ class Puller:
         await self._client.publish(self.subjects[0], self._request(), reply=self._reply)
         while not self._over.is_set():
             try:
-                async with asyncio.timeout(SILENCE_S / 4):  # wait_for may swallow a cancellation
+                async with asyncio.timeout(SILENCE_S / 2):  # wait_for may swallow a cancellation
                     await self._over.wait()
             except TimeoutError:
                 if not self._client.is_connected or self._clock() - self._heard > SILENCE_S:

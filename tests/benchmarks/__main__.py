@@ -1,4 +1,7 @@
-"""Runs the benchmarks beside this file and prints one table; exit status 1 when a bound is missed."""
+"""Runs the benchmarks beside this file and prints one table; exit status 1 when a bound is missed.
+
+python -m tests.benchmarks [--full] [NAME…]; with ``--full`` those that load or fill the console, which take minutes.
+"""
 
 from __future__ import annotations
 
@@ -11,28 +14,30 @@ from rich.console import Console
 
 from tests.benchmarks.measure import Row, table
 
-PREFIX = "bench_"
+PREFIX, FULL = "bench_", "full_"
 progress = Console(stderr=True, highlight=False)
 
 
-def available() -> list[str]:
-    return sorted(path.stem.removeprefix(PREFIX) for path in Path(__file__).parent.glob(f"{PREFIX}*.py"))
+def available(prefix: str) -> list[str]:
+    return sorted(path.stem.removeprefix(prefix) for path in Path(__file__).parent.glob(f"{prefix}*.py"))
 
 
-def run_all(names: Iterable[str]) -> list[Row]:
+def run_all(prefix: str, names: Iterable[str]) -> list[Row]:
     rows: list[Row] = []
     for name in names:
         progress.print(f"{name} ...")
-        rows += importlib.import_module(f"tests.benchmarks.{PREFIX}{name}").run()
+        rows += importlib.import_module(f"tests.benchmarks.{prefix}{name}").run()
     return rows
 
 
 def main(arguments: Sequence[str]) -> int:
-    names = [argument.removeprefix(PREFIX) for argument in arguments] or available()
-    if unknown := set(names) - set(available()):
-        progress.print(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(available())}")
+    prefix = FULL if "--full" in arguments else PREFIX
+    known = available(prefix)
+    names = [argument.removeprefix(prefix) for argument in arguments if argument != "--full"] or known
+    if unknown := set(names) - set(known):
+        progress.print(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(known)}")
         return 2
-    rows = run_all(names)
+    rows = run_all(prefix, names)
     Console().print(table(rows))
     return 1 if any(row.ok is False for row in rows) else 0
 

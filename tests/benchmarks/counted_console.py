@@ -1,0 +1,35 @@
+"""The console as ``agentgym-tui watch --nats URL``, which at its end writes down what it has counted.
+
+python -m tests.benchmarks.counted_console URL FILE
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from agentgym_tui.app import Console
+from agentgym_tui.sessions.launch import Wanted
+from agentgym_tui.sessions.sources import BusSession
+from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.terminal import run
+
+
+class Counted(msgspec.Struct):
+    """What a console has seen: live items, and messages of which it said that they were gone before they came."""
+
+    n_items: int
+    n_gone: int
+
+
+def counted(store: RunStore) -> Counted:
+    return Counted(store.n_items, sum(note.n for note in store.notices))
+
+
+if __name__ == "__main__":
+    session = BusSession(Wanted(None, None, None), url=sys.argv[1])
+    code = run(Console(session), session)
+    Path(sys.argv[2]).write_bytes(msgspec.json.encode(counted(session.store)))
+    sys.exit(code)

@@ -1,0 +1,130 @@
+"""What episodes tell while they are played, made up: as many as one likes, side by side, without end."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import cache
+from typing import Final
+
+from ulid import ULID
+
+from runner.types import (
+    Action,
+    EpisodeEnded,
+    EpisodeHeader,
+    EpisodeStarted,
+    Item,
+    Outcome,
+    Piece,
+    Span,
+    SpansClosed,
+    TimeStep,
+    TimestepPlayed,
+    Tokens,
+    TokensStreamed,
+    ToolCall,
+    Trajectory,
+)
+
+ENVS: Final = ("Maze", "BabyAI", "TextCraft", "Wordle", "ALFWorld", "SQLGym", "WebShop", "Academia")
+N_PLAYED: Final = 32
+"""Episodes at a time."""
+
+N_ROUNDS, N_SPANS, N_TOKENS = 100, 5, 14
+"""Rounds of an episode; spans and pieces of text of a round, which are 20 items with its step."""
+
+_SAID: Final = [f"so the {piece}th wall is behind me and " for piece in range(N_TOKENS - 1)]
+_PIECES: Final = [Piece(endpoint="local", model="load-7b"), *(Piece(text=said, n=9, ttft_s=0.05) for said in _SAID)]
+_STEP: Final = ("timestep", "agent.act", "get_tool_schemas", "parse", "env.step")
+_GOAL: Final = "The goal is at position 8, 6. Your current position is at position 1, {}. There are walls "
+_SIDES: Final = ("to your left, above you, below you.", "above you, below you.", "to your left.", "around you.")
+
+
+def played(batch_id: str, node: str) -> Iterator[Item]:
+    """The items of episodes that take turns; where one ends the next begins."""
+    numbers = itertools.count()
+    episodes = [_episode(next(numbers), batch_id, node) for _ in range(N_PLAYED)]
+    while True:
+        for place, episode in enumerate(episodes):
+            if (item := next(episode, None)) is not None:
+                yield item
+            else:
+                episodes[place] = _episode(next(numbers), batch_id, node)
+
+
+def n_items(item: Item) -> int:
+    """As how many it goes out."""
+    return len(item.spans) if isinstance(item, SpansClosed) else 1
+
+
+def _episode(number: int, batch_id: str, node: str) -> Iterator[Item]:
+    header = EpisodeHeader(
+        episode_id=str(ULID()),
+        batch_id=batch_id,
+        node=node,
+        profile="load",
+        env=ENVS[number % len(ENVS)],
+        data_label="synthetic",
+        task_index=number,
+        agent="react",
+        model="load-7b",
+        started_at=_now(),
+    )
+    known, seq = header.episode_id, itertools.count(1)
+    yield EpisodeStarted(at=_now(), episode_id=known, seq=0, header=header)
+    steps: list[TimeStep] = []
+    for index in range(N_ROUNDS):
+        for piece in _PIECES:
+            yield TokensStreamed(at=_now(), episode_id=known, seq=next(seq), step=index, piece=piece)
+        first, *_ = [next(seq) for _ in range(N_SPANS)]
+        yield SpansClosed(at=_now(), episode_id=known, seq=first, spans=_spans(index))
+        steps.append(_step(index))
+        yield TimestepPlayed(at=_now(), episode_id=known, seq=next(seq), step=steps[-1])
+    trajectory = Trajectory(episode_id=known, timesteps=steps, outcome=Outcome.SUCCESS, success=True, duration_s=0.3)
+    yield EpisodeEnded(at=_now(), episode_id=known, seq=next(seq), trajectory=trajectory)
+
+
+@cache
+def _step(index: int) -> TimeStep:
+    said = _GOAL.format(index) + _SIDES[index % 4]
+    text = "".join(_SAID)
+    return TimeStep(
+        index=index,
+        chats=[[{"role": "user", "content": said}, {"role": "assistant", "content": text}]],
+        action=Action(text, [ToolCall("call_0", "move", '{"direction": "right"}')]),
+        observation=[{"role": "user", "content": said}],
+        reward=0.0 if index < N_ROUNDS - 1 else 1.0,
+        done=index == N_ROUNDS - 1,
+        available_tool_schemas=[],
+        model_s=0.8,
+        env_s=0.002,
+        endpoint="local",
+        model="load-7b",
+        ttft_s=0.05,
+        tokens_per_s=60.0,
+        tokens=Tokens(200, 40),
+    )
+
+
+@cache
+def _spans(index: int) -> list[Span]:
+    started, first = index * 1_000_000_000, index * N_SPANS + 1
+    return [
+        Span(
+            id=first + number,
+            parent=first if number else None,
+            name=name,
+            category="agent" if number == 1 else "environment",
+            track="slot 0",
+            start_ns=started + number * 1_000_000,
+            end_ns=started + 900_000_000 - number * 1_000_000,
+            attributes={"semantic": "environment"},
+        )
+        for number, name in enumerate(_STEP)
+    ]
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

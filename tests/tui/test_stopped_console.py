@@ -1,0 +1,58 @@
+"""A console that is stopped in its tracks while a node plays: the node goes on, and the console says what it lacks."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+from nats.aio.client import Client
+from nats.js.api import DiscardPolicy, StorageType, StreamConfig
+
+from runner.events.codec import encode
+from runner.events.live_items import LiveBatch, LiveItem
+from runner.events.subjects import LIVE_STREAM, LIVE_SUBJECTS, channel_of, live_subject
+from tests.nats_server import NatsServer
+from tests.publishing import client_of
+from tests.terminal import Terminal
+from tests.tui.bus_samples import BOOT, NODE, started, timestep, token
+from tests.tui.consoles import CONSOLE
+
+KEPT = StreamConfig(
+    name=LIVE_STREAM,
+    subjects=[LIVE_SUBJECTS],
+    storage=StorageType.MEMORY,
+    discard=DiscardPolicy.OLD,
+    max_bytes=256 * 1024,
+)
+MORE_THAN_PIPES_AND_STREAM_HOLD = 3_000
+TEXT = "thinking " * 300
+
+
+async def test_it_says_what_it_lacks_and_goes_on(tmp_path: Path) -> None:
+    with NatsServer(tmp_path) as server:
+        async with client_of(server) as node:
+            await node.jetstream().add_stream(KEPT)
+            command = (CONSOLE, "watch", "--nats", server.url)
+            with Terminal(*command, columns=200, rows=50, cwd=tmp_path) as terminal:
+                await asyncio.to_thread(terminal.wait_for, "connected")
+                await _say(node, started())
+                await asyncio.to_thread(terminal.wait_for, "Wordle task 0")
+                terminal.process.send_signal(signal.SIGSTOP)
+                for seq in range(1, MORE_THAN_PIPES_AND_STREAM_HOLD):
+                    await _say(node, token(seq=seq, text=TEXT))
+                await _say(node, timestep(seq=MORE_THAN_PIPES_AND_STREAM_HOLD))
+                assert node.stats["reconnects"] == 0
+                terminal.process.send_signal(signal.SIGCONT)
+                await asyncio.to_thread(terminal.wait_for, "left stream AGENTGYM_LIVE before they were read")
+                await asyncio.to_thread(terminal.wait_for, "items missing")
+                await asyncio.to_thread(terminal.wait_for, "round 1")
+                terminal.send("q")
+                assert await asyncio.to_thread(terminal.wait_exit) == 0
+                assert terminal.attributes_after == terminal.attributes_before
+
+
+async def _say(node: Client, *items: LiveItem) -> None:
+    """In order: each is kept before the next one goes."""
+    subject = live_subject(channel_of(str(type(items[0]).__struct_config__.tag)), NODE)
+    await node.jetstream().publish(subject, encode(LiveBatch(node=NODE, boot=BOOT, dropped=0, items=[*items])))
