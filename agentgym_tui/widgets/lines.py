@@ -66,7 +66,7 @@ class LineView(DrawnLines, can_focus=True, inherit_bindings=False):
     ) -> None:
         super().__init__(source, name=name, id=id, classes=classes)
         self.cursor_type = cursor_type
-        self._n_lines = self._cursor = 0
+        self._n_lines = self._cursor = self._n_shown = 0
         self._key = ""
         self._tails = self._follow = False
 
@@ -181,6 +181,14 @@ class LineView(DrawnLines, can_focus=True, inherit_bindings=False):
         if not top <= index < top + page:
             self._scroll(index if index < top else index - page + 1)
 
+    def _fit(self) -> None:
+        """Keep the cursor in view; lines that only a lack of room had pushed out above it come back with the room."""
+        before, self._n_shown = self._n_shown, self._page()
+        if self._n_shown > before and self._cursor == self.scroll_offset.y + before - 1:
+            self._scroll(max(self._cursor - self._n_shown + 1, 0))
+        else:
+            self._reveal(self._cursor)
+
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Going up by wheel or scroll bar leaves the end; the cursor of prose stays in view."""
         super().watch_scroll_y(old_value, new_value)
@@ -199,7 +207,7 @@ class LineView(DrawnLines, can_focus=True, inherit_bindings=False):
         if self._follow:
             self._scroll(self.max_scroll_y)
         elif self.cursor_type == "line":
-            self._reveal(self._cursor)
+            self._fit()
 
     def on_click(self, event: events.Click) -> None:
         """A click moves the cursor, a second one chooses."""

@@ -5,6 +5,7 @@ from textual import events
 
 from agentgym_tui.widgets.lines import LineView
 from tests.tui.line_views import SIZE, Names, numbered, rows, shown, top
+from tests.tui.screens import until
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,19 @@ async def test_keys_move_the_cursor_and_keep_it_in_view(keys: list[str], cursor:
         assert view.key == f"line {cursor}" == app.moved[-1]
         assert top(view) <= cursor < top(view) + SIZE[1]
         assert rows(view)[cursor - top(view)].startswith(f"line {cursor}second")
+
+
+async def test_what_a_lack_of_room_pushed_out_comes_back_with_the_room() -> None:
+    view = LineView(numbered(100))
+    async with shown(view) as (_, pilot):
+        before = rows(view)
+        await pilot.resize_terminal(SIZE[0], 1)
+        await until(pilot, lambda: view.size.height == 1, "a single line")
+        await pilot.press("j", "j")
+        await until(pilot, lambda: top(view) == 2, "the third line alone")
+        await pilot.resize_terminal(*SIZE)
+        await until(pilot, lambda: top(view) == 0, "the first line")
+        assert (view.cursor, rows(view)[3:]) == (2, before[3:])
 
 
 async def test_enter_and_a_double_click_choose() -> None:
