@@ -26,6 +26,7 @@ from runner.events.stream_reader import BUS_ERRORS, POLL_S, Position, StreamRead
 __all__ = ["DurableNames", "Follow", "Incoming", "Notice", "Received", "Seen", "Since"]
 
 LOOK_AGAIN_S: Final = 2.0
+LOOK_SOON_S: Final = 0.8
 """How often streams are looked for while a subject has none."""
 
 IDLE_S: Final = 0.4
@@ -75,6 +76,8 @@ class Follow:
         self._missing: set[str] = set()
         self._silences = 0
         self._told: set[str] = set()
+        self._uncovered: set[str] = set()
+        self._is_new = False
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -156,7 +159,10 @@ class Follow:
         uncovered = [pattern for pattern in self._patterns if not covered_by_any(held, pattern)]
         await self._listener.listen(uncovered, held)
         for pattern in uncovered:
-            self._tell(Notice(kind="no_history", text=f"{pattern}: {reason or _why(pattern, held)}"))
+            if reason or pattern in self._uncovered:
+                self._tell(Notice(kind="no_history", text=f"{pattern}: {reason or _why(pattern, held)}"))
+        self._is_new = not self._uncovered.issuperset(uncovered)
+        self._uncovered = set(uncovered)
         for pattern in self._patterns:
             if (error := self._connection.permission_error(pattern)) is not None:
                 self._tell(Notice(kind="permission", text=str(error)))
@@ -187,7 +193,7 @@ class Follow:
 
     async def _until_changed(self, generation: int) -> None:
         """Wait until a reader ended, or until streams are to be looked for again."""
-        look_again = asyncio.get_running_loop().time() + LOOK_AGAIN_S
+        look_again = asyncio.get_running_loop().time() + (LOOK_SOON_S if self._is_new else LOOK_AGAIN_S)
         while self._connection.generation == generation:
             await _first_of([task for _, task in self._readers.values()], IDLE_S if self._listener.patterns else REST_S)
             if self._ended_reader() or not self._connection.connected:

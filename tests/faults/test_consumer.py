@@ -10,7 +10,7 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType
 
-from runner.events import subjects
+from runner.events import consumer, subjects
 from runner.events.codec import ForeignRow, RawRow
 from runner.events.connect import BusAddress, Connection
 from runner.events.consumer import Follow
@@ -275,6 +275,23 @@ async def test_clocks_that_are_off_change_no_order_and_are_seen(server: NatsServ
         assert watcher.numbers == [0, 1, 2, 3]
         ahead = [message.ahead_s for message in watcher.messages]
         assert [round((seconds or 0) / 3600) for seconds in ahead] == [0, 1, -1, 0]
+
+
+async def test_a_stream_made_at_once_is_not_called_missing(
+    server: NatsServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer, "LOOK_SOON_S", 3.0)
+    made = await client.subscribe("$JS.EVENT.ADVISORY.CONSUMER.CREATED.>")
+    async with watching(server) as watcher:
+        while not watcher.numbers:
+            await client.publish(SUBJECT, status(1), headers=headers(1))
+            await asyncio.sleep(0.02)
+        await add_stream(client)
+        while 2 not in watcher.numbers:
+            await publish(client, 2)
+            await asyncio.sleep(0.02)
+        await made.next_msg(timeout=10)
+        assert watcher.notices == []
 
 
 async def test_without_streams_there_is_no_history(server: NatsServer, tmp_path: Path) -> None:
