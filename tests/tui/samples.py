@@ -280,7 +280,7 @@ def hostile_store(text: str = HOSTILE) -> RunStore:
     store.take_profile([(text, text, text)])
     store.fill(hostile_episode(text=text))
     items: list[LiveItem] = [
-        *(started(91, env=text, agent=text, model=text), token(91, 1, text, failure=f"{text}: {text}")),
+        *(started(91, env=text, agent=text, model=text), token(91, 1, text, failure=f"{text}x: {text}")),
         *(token(91, 2, "", endpoint=text, model=text), token(91, 3, text), token(91, 4, text, part="reasoning")),
         token(91, 5, text, part="call", tool=text),
     ]
