@@ -93,7 +93,7 @@ class EndpointBook:
 
     def _note(self, fall: Fall) -> None:
         known = fall.failed, fall.endpoint
-        if known in self._told and abs(fall.at - self._told[known]) < SAME_AGAIN:
+        if known in self._told and fall.at - self._told[known] < SAME_AGAIN:  # what is told late is no news either
             return
         if len(self._told) >= MAX_FALLS:
             self._told.clear()

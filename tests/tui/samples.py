@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -246,9 +246,8 @@ def streaming_store(now: FakeClock | None = None, *, fallback: bool = False) -> 
     told += [{"part": "reasoning", "text": "Neither r nor n is in the word, so ", "n": 8, "ttft_s": 0.4}]
     told += [{"part": "reasoning", "text": "another vowel may help.", "n": 5}, {"text": "I try one ", "n": 3}]
     told += [{"text": "with an i.", "n": 4}, {"part": "call", "tool": "guess", "text": '{"word": "pi', "n": 6}]
-    at = datetime.now(UTC)  # it is no history
     for seq, fields in enumerate(told, 3):
-        item = token(3, seq, "", step=2, at=at + timedelta(seconds=0.25 * seq))
+        item = token(3, seq, "", step=2, at=START + timedelta(seconds=0.25 * seq))
         store.take([live(replace(item, **fields))])
     return store
 
@@ -281,7 +280,7 @@ def hostile_store(text: str = HOSTILE) -> RunStore:
     store.take_profile([(text, text, text)])
     store.fill(hostile_episode(text=text))
     items: list[LiveItem] = [
-        *(started(91, env=text, agent=text, model=text), token(91, 1, text, failure=f"{text}: {text}")),
+        *(started(91, env=text, agent=text, model=text), token(91, 1, text, failure=f"{text}x: {text}")),
         *(token(91, 2, "", endpoint=text, model=text), token(91, 3, text), token(91, 4, text, part="reasoning")),
         token(91, 5, text, part="call", tool=text),
     ]

@@ -188,7 +188,9 @@ def test_a_copy_is_the_only_thing_on_the_clipboard_and_safe_unless_raw(tmp_path:
         terminal.wait_for("Live", 60)
         walk(terminal, "2")
         terminal.wait_for("✗ no episo")
-        walk(terminal, SECOND, ENTER, "y")
+        walk(terminal, SECOND, ENTER)
+        terminal.wait_for("■ chat 1 of 2")
+        walk(terminal, "y")
         terminal.wait_for(lambda: CLIPBOARD.search(terminal.raw) is not None)
         walk(terminal, "Y")
         terminal.wait_for(lambda: len(CLIPBOARD.findall(terminal.raw)) == 2)
@@ -304,13 +306,14 @@ async def publish(url: str, text: str) -> None:
     await client.connect(url)
     await ensure_streams(client.jetstream(), subjects.DURABLE)
     error = {"type": text, "message": text}
+    warned = [f"{text}x: {text}"]
     odd, now = hostile_episode(text=text).steps[0], datetime.now(UTC)  # what is told of endpoints is no history
     items: list[LiveItem] = [
         started(1, env=text, agent=text, model=text, batch_id=text, transport=text, data_label=text, profile=text),
-        timestep(1, chats=odd.chats, observation=odd.observation, endpoint=text, model=text, warnings=[text]),
+        timestep(1, chats=odd.chats, observation=odd.observation, endpoint=text, model=text, warnings=warned),
         ended(1, 2, error=error, outcome="error", success=False),
         started(2, env=text, agent=text, model=text),
-        token(2, 1, "", failure=f"{text}: {text}", at=now),
+        token(2, 1, "", failure=f"{text}x: {text}", at=now),
         token(2, 2, "", endpoint=text, model=text, at=now),
         *(token(2, 3, text), token(2, 4, text, part="reasoning"), token(2, 5, text, part="call", tool=text)),
         progress(),

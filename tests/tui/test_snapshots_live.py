@@ -100,7 +100,7 @@ def test_live_busy(snap_compare: Compare, size: tuple[int, int]) -> None:
 @SIZES
 @pytest.mark.parametrize("fallback", [False, True], ids=["streaming", "fallback"])
 def test_live_while_a_model_answers(snap_compare: Compare, size: tuple[int, int], fallback: bool) -> None:
-    see = ("↷ ollama", "gateway did not answer") if fallback else ("gateway · ≈ 18 tokens/s", "guess")
+    see = ("↷ ollama · ≈ 18 tokens/s", "guess") if fallback else ("gateway · ≈ 18 tokens/s", "guess")
     before = after("tab", see=see)
     assert snap_compare(app_of(FakeSession(streaming_store(fallback=fallback))), terminal_size=size, run_before=before)
 
