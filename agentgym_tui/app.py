@@ -24,6 +24,7 @@ from agentgym_tui.ends import Ends
 from agentgym_tui.kept import Kept
 from agentgym_tui.keymap import bindings
 from agentgym_tui.orders import refusal_text
+from agentgym_tui.pace import Pace
 from agentgym_tui.reach import Reachable, hidden, reachable
 from agentgym_tui.screens.leaving import Whole
 from agentgym_tui.sessions.session import ControlFailed, Session
@@ -32,13 +33,6 @@ from agentgym_tui.telling import tell
 
 if TYPE_CHECKING:
     from agentgym_tui.screens.episode import EpisodeScreen
-
-DRAW_S: Final = 0.1
-"""Seconds between two drawings, at least."""
-
-MOST_DRAW_S: Final = 0.25
-SHARE: Final = 5
-"""A drawing comes after so many times what the console had to do since the last one, at the latest after the former."""
 
 TICK_S: Final = 1.0
 
@@ -80,8 +74,7 @@ class Console(App[None], inherit_bindings=False):
         self._ends, self._falls = Ends(), Falls()
         self._now = now
         self._following: asyncio.Task[None] | None = None
-        self._drawn_at = now() - DRAW_S
-        self._worked_s = time.process_time()
+        self._pace = Pace(now)
         self._next_drawing: Timer | None = None
         self._next_tick: Timer | None = None
         self._makes = {"live": self._live, "episodes": self._episodes, "events": self._events, "logs": self._logs}
@@ -267,12 +260,11 @@ class Console(App[None], inherit_bindings=False):
     def _changed(self) -> None:
         """Draw soon; what changes until then is drawn at once."""
         if self._next_drawing is None:
-            apart = min(max(DRAW_S, SHARE * (time.process_time() - self._worked_s)), MOST_DRAW_S)
-            wait = self._drawn_at + apart - self._now()
-            self._next_drawing = self.set_timer(max(wait, 0.001), self._draw)
+            self._next_drawing = self.set_timer(max(self._pace.wait_s, 0.001), self._draw)
 
     def _draw(self) -> None:
-        self._next_drawing, self._drawn_at, self._worked_s = None, self._now(), time.process_time()
+        self._next_drawing = None
+        self._pace.drawn()
         for screen in reversed(self.screen_stack):
             if isinstance(screen, Drawing):
                 screen.draw(self.session.store)

@@ -13,6 +13,7 @@ from textual.timer import Timer
 
 from agentgym_tui.kept import Kept
 from agentgym_tui.keymap import keys_of
+from agentgym_tui.pace import DRAW_S, Pace
 from agentgym_tui.screens.event_panes import EventPanes
 from agentgym_tui.screens.leaving import Whole
 from agentgym_tui.sessions.event_reader import EventReader
@@ -26,7 +27,6 @@ from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.status import News
 from agentgym_tui.working import begin
 
-DRAW_S: Final = 0.1
 RATE_S: Final = 1.0
 PARTS: Final = "#summary, #nothing, #filter, #entry, #messages, #subjects, #payload, #tabs"
 RECENT: Final = timedelta(minutes=1)
@@ -66,6 +66,7 @@ class ReadingScreen(Whole[None]):
         self.reader = EventReader(session.events, self.event_log, self._news)
         self.panes = EventPanes(self.event_log, self.kept, id="events")
         self._now = now
+        self._pace = Pace(now)
         self._next: Timer | None = None
         self._ticker: Timer | None = None
         self._rated: tuple[int, float] = (0, 0.0)
@@ -140,11 +141,12 @@ class ReadingScreen(Whole[None]):
     def _news(self) -> None:
         """Draw soon; what comes until then is drawn at once."""
         if self._next is None:
-            self._next = self.set_timer(DRAW_S, self.show_all)
+            self._next = self.set_timer(max(self._pace.wait_s, DRAW_S), self.show_all)
 
     def show_all(self) -> None:
         """Draw what came."""
         self._next = None
+        self._pace.drawn()
         if not self.is_there or self.reader.suspended:
             return
         self.set_class(not self.event_log.shown, "-empty")

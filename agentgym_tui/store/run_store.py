@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["LOST_AFTER_S", "Note", "RewardPoint", "RunStore"]
 
 MAX_EPISODES: Final = 400
-MAX_BYTES: Final = 48 << 20
+MAX_BYTES: Final = 36 << 20
 LOST_AFTER_S: Final = 5.0
 """Seconds without a sign of a node after which it counts as lost."""
 

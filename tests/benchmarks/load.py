@@ -8,6 +8,7 @@ Begins when a line comes in, and prints what it got done as JSON.
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import sys
 import time
@@ -135,6 +136,7 @@ async def _running(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
 
 
 def main(kind: str, url: str, rate: str, seconds: str) -> None:
+    gc.disable()  # it does not last long, and what it makes does not refer to itself
     sent = asyncio.run({"live": live, "foreign": foreign}[kind](url, float(rate), float(seconds)))
     sys.stdout.write(msgspec.json.encode(sent).decode() + "\n")
 
