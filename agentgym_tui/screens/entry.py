@@ -26,7 +26,7 @@ class EntryInput(WordsInput):
     def ask(self, placeholder: str) -> None:
         """Ask for something; ``placeholder`` is of our own words."""
         self.value, self.placeholder = "", placeholder
-        self.focus()
+        self.screen.set_focus(self)
 
     def action_take(self) -> None:
         """That is it."""

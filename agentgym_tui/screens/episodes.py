@@ -117,7 +117,7 @@ class Episodes(Whole[None]):
     def action_filter(self) -> None:
         """Ask what to look for."""
         self.add_class("-filtering")
-        self.query_one(FilterInput).focus()
+        self.set_focus(self.query_one(FilterInput))
 
     def action_clear_filter(self) -> None:
         """Show all again."""

@@ -94,7 +94,7 @@ class Events(ReadingScreen):
     def action_filter(self) -> None:
         """Ask for words."""
         self.add_class("-filtering")
-        self.query_one(FilterInput).focus()
+        self.set_focus(self.query_one(FilterInput))
 
     def action_subject(self) -> None:
         """Ask for subjects."""
@@ -179,7 +179,7 @@ class Events(ReadingScreen):
     def _look_at_subjects(self, patterns: tuple[str, ...] | None, text: str) -> None:
         view = self.reader.view
         if patterns is None:
-            self._refuse(text, f"cannot be asked for; such as: {ASK_SUBJECT}")
+            self._refuse(text, f"cannot be asked for; {ASK_SUBJECT}")
         elif view.is_history or view.episode:
             self.look_at(replace(view, patterns=patterns))
         else:

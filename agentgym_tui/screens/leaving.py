@@ -20,8 +20,13 @@ class Whole(Screen[ScreenResultType]):
         return self.is_mounted and self.is_current and self.is_attached
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Whether a key may do something here."""
-        return self.whole
+        """Whether a key may do something here; into a field all of them are typed."""
+        typing = self.focused is not None and self.focused.check_consume_key("a", "a")
+        return self.whole and not (typing and action == "at_once")
+
+    async def action_at_once(self, action: str) -> None:
+        """Do it before the next key is looked at."""
+        await self.run_action(action)
 
 
 class Leaving(Whole[ScreenResultType]):

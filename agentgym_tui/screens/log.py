@@ -87,7 +87,7 @@ class LogScreen(LogReading):
     def action_filter(self) -> None:
         """Ask for words."""
         self.add_class("-filtering")
-        self._words.focus()
+        self.set_focus(self._words)
 
     def action_go_to(self) -> None:
         """Ask for a place."""

@@ -116,6 +116,8 @@ def reading(reader: EventReader, key: Key) -> Cell:
         return Cell(own(f"‖ paused{waits}"), "warn")
     if reader.view.is_history:
         return Cell(own(f"◂ history{waits}"), "accent")
+    if reader.suspended:
+        return Cell(own("‖ waits for this screen"), "warn")
     if not reader.reads:
         return Cell(join([own(f"‖ full{waits}; "), line(key("list.bottom"), 20), own(" goes on")]), "warn")
     return Cell(own("● live"), "good")

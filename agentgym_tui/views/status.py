@@ -93,7 +93,7 @@ def running_line(store: RunStore, episode: Episode | None, width: int) -> Line:
             [Cell(line(_player(episode.agent, episode.model), 80))],
             [Cell(own(f"{quantity(episode.n_missing)} items missing"), "warn")] if episode.n_missing else [],
             [_several(store)] if len(store.running()) > 1 else [],
-            [Cell(_played(episode), "dim")],
+            [Cell(_played(episode), "dim")] if episode.steps or episode.duration_s is not None else [],
             [Cell(own(f"cost {cost(episode.cost)}"))] if episode.cost is not None else [],
             [Cell(own("compat rules"), "warn")] if episode.mode == "compat" else [],
             [Cell(line(episode.data_label, 40), "dim")] if episode.data_label else [],

@@ -27,6 +27,9 @@ LOOKING_KEYS: Final = (
 )
 """The same where nothing can be played."""
 
+BUS_KEYS: Final = (LOOKING_KEYS[0], ("app.events", "all that is said on the bus"), LOOKING_KEYS[1])
+"""The same where nothing can be played, but heard."""
+
 MAX_ENVS: Final = 12
 MAX_MODELS: Final = 4
 MAX_ROWS: Final = 12
@@ -52,8 +55,7 @@ def welcome_lines(store: RunStore, width: int, key: Callable[[str], str], read_o
         read_only: why nothing can be played from here, or "".
     """
     keys: Sequence[Line] = [
-        [Cell(own(f"  {line(key(id), 20)}  "), "accent"), Cell(own(what))]
-        for id, what in (LOOKING_KEYS if read_only else KEYS)
+        [Cell(own(f"  {line(key(id), 20)}  "), "accent"), Cell(own(what))] for id, what in _keys(store, read_only)
     ]
     begin: list[Line] = [[Cell(_head(store, key, read_only), "head")], *keys]
     if read_only:
@@ -64,6 +66,12 @@ def welcome_lines(store: RunStore, width: int, key: Callable[[str], str], read_o
     if store.link.status == "failed":
         return [missing, *broken, *lacking, (), *begin]
     return [*begin, *([(), missing, *broken, *lacking] if broken or lacking else [])]
+
+
+def _keys(store: RunStore, read_only: str) -> Sequence[tuple[str, str]]:
+    if read_only:
+        return LOOKING_KEYS if store.link.status == "none" else BUS_KEYS
+    return KEYS
 
 
 def _head(store: RunStore, key: Callable[[str], str], read_only: str) -> Safe:

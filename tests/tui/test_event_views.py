@@ -210,6 +210,14 @@ def test_a_full_log_that_is_not_followed_says_how_to_go_on() -> None:
     assert "‖ full; G goes on" in text(heading(reader, log, RunStore(), Keys().key, 200)[0])
 
 
+def test_under_another_screen_messages_wait_and_nothing_is_called_full() -> None:
+    reader = reader_of(log := EventLog())
+    reader.suspended = True
+    said = text(heading(reader, log, RunStore(), Keys().key, 200)[0])
+    assert "‖ waits for this screen" in said
+    assert "full" not in said and "live" not in said
+
+
 def test_an_empty_list_says_why() -> None:
     log, store = EventLog(), RunStore()
     reader = reader_of(log)

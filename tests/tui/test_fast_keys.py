@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 from textual import events
@@ -12,7 +13,9 @@ from textual.widgets import Input
 from agentgym_tui.app import Console
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.form import RunForm
+from agentgym_tui.settings import parsed
 from tests.tui.fake_session import FakeSession, busy_session
+from tests.tui.log_consoles import console_on
 from tests.tui.samples import episode_id
 from tests.tui.screens import shown, until
 
@@ -67,3 +70,36 @@ async def test_what_is_typed_right_after_tab_goes_where_the_focus_goes() -> None
         assert isinstance(form, RunForm)
         type_at_once(pilot, ["tab", "tab", "tab", "2", "0", "0"])
         await until(pilot, lambda: form.query_one("#repeat", Input).value == "200", "what was typed")
+
+
+@pytest.mark.parametrize(
+    ("there", "key", "field"),
+    [("2", "slash", "filter"), ("3", "slash", "filter"), ("3", "s", "entry"), ("3", "J", "entry")],
+)
+async def test_words_may_come_with_the_key_that_asks_for_them(there: str, key: str, field: str) -> None:
+    async with Console(busy_session()).run_test(size=(80, 24)) as pilot:
+        await pilot.press(there)
+        await until(pilot, lambda: bool(pilot.app.screen.query(f"#{field}")), "a field")
+        await pilot.pause()
+        type_at_once(pilot, [key, *"nexJ"])
+        await until(pilot, lambda: pilot.app.screen.query_one(f"#{field}", Input).value == "nexJ", "the words")
+
+
+@pytest.mark.parametrize(("key", "field"), [("slash", "filter"), ("J", "entry")])
+async def test_words_may_come_with_the_key_that_asks_for_them_in_a_log(key: str, field: str, tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_bytes(b"one\nnexJ\n")
+    async with console_on(tmp_path / "a.log").run_test(size=(80, 24)) as pilot:
+        await shown(pilot, "nexJ")
+        await until(pilot, lambda: bool(pilot.app.screen.query(f"#{field}")), "a field")
+        await pilot.pause()
+        type_at_once(pilot, [key, *"nexJ"])
+        await until(pilot, lambda: pilot.app.screen.query_one(f"#{field}", Input).value == "nexJ", "the words")
+
+
+async def test_a_key_of_ones_own_asks_for_words_at_once() -> None:
+    app = Console(busy_session(), parsed(b"keymap: {episodes.filter: f}"))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("2")
+        await shown(pilot, "f Filter")
+        type_at_once(pilot, [*"fnext", "slash"])
+        await until(pilot, lambda: app.screen.query_one("#filter", Input).value.startswith("next"), "the words")

@@ -232,6 +232,11 @@ def test_the_line_above_the_steps_says_what_is_watched() -> None:
     assert text(running_line(store, None, 120)) == "nothing runs"
 
 
+def test_an_episode_before_its_first_step_has_not_taken_no_time() -> None:
+    said = text(running_line(RunStore(), episode(0, n_steps=0, outcome=None, duration_s=None), 200))
+    assert "running" in said and "ms" not in said
+
+
 def test_rewards_are_columns_with_a_success_rate_below() -> None:
     points = [RewardPoint(str(n), n / 4, n == 4, True) for n in range(5)]
     shown = texts(reward_lines(points, 20, 4))
@@ -297,6 +302,14 @@ def test_a_console_that_only_looks_offers_nothing_that_would_be_refused() -> Non
     assert "watching only" in shown
     assert not any(what in each for each in shown for _, what in KEYS)
     assert not any("→ N" in each or "agentgym-tui launch" in each for each in shown)
+
+
+def test_a_console_that_only_looks_at_a_bus_names_the_events_and_one_of_files_does_not() -> None:
+    store = RunStore()
+    store.set_link(Link(status="connected"))
+    assert "  3  all that is said on the bus" in texts(welcome_lines(store, 80, Keys().key, "watching only"))
+    store.set_link(Link(status="none"))
+    assert not any("bus" in each for each in texts(welcome_lines(store, 80, Keys().key, "files only")))
 
 
 def test_a_node_that_starts_needs_no_command() -> None:
