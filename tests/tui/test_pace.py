@@ -6,7 +6,7 @@ from agentgym_tui.pace import DRAW_S, MOST_DRAW_S, Pace
 from tests.tui.bus_samples import FakeClock
 
 
-@pytest.mark.parametrize(("worked_s", "apart_s"), [(0.0, DRAW_S), (0.01, DRAW_S), (0.04, 0.2), (3.0, MOST_DRAW_S)])
+@pytest.mark.parametrize(("worked_s", "apart_s"), [(0.0, DRAW_S), (0.01, DRAW_S), (0.03, 0.15), (3.0, MOST_DRAW_S)])
 def test_the_more_there_is_to_do_the_less_often_it_draws(worked_s: float, apart_s: float) -> None:
     clock, worked = FakeClock(), FakeClock(0.0)
     pace = Pace(clock, worked)
