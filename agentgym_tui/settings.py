@@ -53,7 +53,7 @@ def read_settings(path: Path) -> Settings:
     """Read the configuration; where there is none everything is as usual, and nothing is imported for it."""
     try:
         data = read_small(path, links=True)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return Settings()
     except OSError as exc:
         return Settings(complaints=(own(f"it cannot be read: {os.strerror(exc.errno or 0)}"),))
