@@ -91,7 +91,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("entry.leave", "escape", "Leave", "leave", "entry", "change nothing"),
     Command("node.start", "N", "Start node", "start_node", "everywhere", "start the node again when it is gone", False),
     Command("text.hex", "X", "Hex", "hex", "everywhere", "the bytes behind a text marked as hostile", False),
-    Command("app.screenshot", "ctrl+s", "Screenshot", "picture", "everywhere", "the screen as an SVG file", False),
+    Command("app.screenshot", "ctrl+s", "Screenshot", "picture", "everywhere", "a picture of the screen, SVG", False),
     Command("pane.narrower", "less_than_sign", "Narrower", "resize('narrower')", "everywhere", "this pane", False),
     Command("pane.wider", "greater_than_sign", "Wider", "resize('wider')", "everywhere", "this pane", False),
     Command("pane.lower", "minus", "Lower", "resize('lower')", "everywhere", "this pane", False),

@@ -29,5 +29,5 @@ class FilterInput(WordsInput):
         self.post_message(self.Left(True))
 
     def action_leave(self) -> None:
-        """To the list, still filtered."""
-        self.post_message(self.Left(False))
+        """To the list, still filtered; without words as if it had never been asked."""
+        self.post_message(self.Left(not self.value.strip()))

@@ -35,3 +35,8 @@ def test_every_picture_is_there_and_small(path: str) -> None:
 
 def size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
+
+
+def test_the_palette_finds_a_picture_by_either_of_its_words() -> None:
+    command = next(command for command in COMMANDS if command.id == "app.screenshot")
+    assert "picture" in command.help and "Screenshot" in command.title

@@ -103,3 +103,16 @@ async def test_a_key_of_ones_own_asks_for_words_at_once() -> None:
         await shown(pilot, "f Filter")
         type_at_once(pilot, [*"fnext", "slash"])
         await until(pilot, lambda: app.screen.query_one("#filter", Input).value.startswith("next"), "the words")
+
+
+@pytest.mark.parametrize("there", ["2", "3"])
+async def test_no_words_leave_no_empty_line_above_a_list(there: str) -> None:
+    async with Console(busy_session()).run_test(size=(80, 24)) as pilot:
+        await pilot.press(there)
+        await until(pilot, lambda: bool(pilot.app.screen.query("#filter")), "a field")
+        await pilot.pause()
+        field = pilot.app.screen.query_one("#filter", Input)
+        await pilot.press("slash")
+        await until(pilot, lambda: field.has_focus and field.display, "the field")
+        await pilot.press("space", "enter")
+        await until(pilot, lambda: not field.display and not field.has_focus, "the field is gone")
