@@ -40,7 +40,7 @@ def reachable(app: App[None], *, without: Collection[str] = ()) -> list[Reachabl
 
 
 def _commands(node: DOMNode) -> Iterator[Command]:
-    for binding in type(node).BINDINGS:
-        command = _BY_ID.get(binding.id or "") if isinstance(binding, Binding) else None
+    ids = dict.fromkeys(binding.id or "" for binding in type(node).BINDINGS if isinstance(binding, Binding))
+    for command in map(_BY_ID.get, ids):
         if command is not None and node.check_action(command.action, ()) is not False:
             yield command

@@ -59,7 +59,7 @@ async def test_the_fallback_goes_on_with_the_episode(
     kind: str, stream: bool, main: ModelServer, fallback: ModelServer
 ) -> None:
     main.inject()
-    manager = manager_of(main, fallback, stream=stream, timeout_sec=0.3 if kind in ("hang", "drip") else 20.0)
+    manager = manager_of(main, fallback, stream=stream, timeout_sec=1.0 if kind in ("hang", "drip") else 20.0)
     session = manager.session(header())
     assert (await infer(session)).usage.endpoint == "main"
     main.inject(Fault(kind, times=1))
