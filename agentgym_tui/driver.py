@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from functools import partial
 from typing import Any, TextIO, cast
 
 from textual.drivers.linux_driver import LinuxDriver
@@ -38,6 +39,7 @@ class TerminalDriver(LinuxDriver):
             self.suspend_application_mode()
         if self._away:
             self.resume_application_mode()
+            self._app.call_later(partial(self._app.refresh, layout=True))  # the terminal is empty now
 
     def run_input_thread(self) -> None:
         """Read until the end; bytes that are no UTF-8 are lost, together with what was read along with them."""

@@ -29,7 +29,7 @@ from tests.terminal import Terminal
 COLUMNS, ROWS = 200, 50
 WAIT_S: Final = 60.0
 CALM_S: Final = 120.0
-LOOK_S, CALM = 0.5, 0.1
+LOOK_S, CALM, N_CALM = 0.5, 0.1, 8
 """It is calm when in so many seconds it took not more than this share of a processor."""
 
 PRESS_S: Final = (0.05, 0.1)
@@ -130,11 +130,12 @@ class Watching:
 
     def until_calm(self) -> None:
         """Until it has nothing to do any more."""
-        deadline = time.perf_counter() + CALM_S
+        deadline, n_calm = time.perf_counter() + CALM_S, 0
         while time.perf_counter() < deadline:
             before = self.cpu_s
             time.sleep(LOOK_S)
-            if self.cpu_s - before < CALM * LOOK_S:
+            n_calm = n_calm + 1 if self.cpu_s - before < CALM * LOOK_S else 0
+            if n_calm == N_CALM:
                 return
         raise AssertionError(f"still at work after {CALM_S:.0f} s")
 

@@ -52,6 +52,19 @@ async def test_it_says_what_it_lacks_and_goes_on(tmp_path: Path) -> None:
                 assert terminal.attributes_after == terminal.attributes_before
 
 
+def test_its_screen_is_whole_again(tmp_path: Path) -> None:
+    with Terminal(CONSOLE, "open", str(tmp_path), cwd=tmp_path) as terminal:
+        terminal.wait_for("Quit")
+        terminal.wait_quiet(0.5)
+        before, n_raw = terminal.text, terminal.n_raw
+        terminal.process.send_signal(signal.SIGSTOP)
+        terminal.process.send_signal(signal.SIGCONT)
+        terminal.wait_for(lambda: b"\x1b[?1049h" in terminal.raw_from(n_raw))
+        terminal.wait_for(lambda: terminal.text == before)
+        terminal.send("q")
+        assert terminal.wait_exit() == 0
+
+
 async def _say(node: Client, *items: LiveItem) -> None:
     """In order: each is kept before the next one goes."""
     subject = live_subject(channel_of(str(type(items[0]).__struct_config__.tag)), NODE)
