@@ -134,6 +134,7 @@ class Watching:
         while time.perf_counter() < deadline:
             before = self.cpu_s
             time.sleep(LOOK_S)
+            _ = self._terminal.text  # a console whose terminal takes nothing waits for it
             n_calm = n_calm + 1 if self.cpu_s - before < CALM * LOOK_S else 0
             if n_calm == N_CALM:
                 return
