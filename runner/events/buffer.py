@@ -15,6 +15,9 @@ from runner.events.seen import Notice, Received, Seen
 N_REMEMBERED = 100_000
 """Ids that are known to have been seen; a broker forgets them after minutes."""
 
+N_HEARD = 1_000
+"""Messages that passed while no stream was known to keep them, of which a stream found later may hand out again."""
+
 
 class Incoming(msgspec.Struct, gc=False):
     """A message as it came; ``pending``: how many its stream had behind it when it was sent here."""
@@ -53,6 +56,8 @@ class SeenBuffer:
         self._emptied = asyncio.Event()
         self._emptied.set()
         self._ids: OrderedDict[int, None] = OrderedDict()
+        self._heard: OrderedDict[int, int] = OrderedDict()
+        self._heard_until: dict[str, int] = {}
 
     @property
     def n_unkept(self) -> int:
@@ -64,8 +69,14 @@ class SeenBuffer:
         self._tell_skipped()
         self._append(notice)
 
+    def found(self, stream: str, last: int) -> None:
+        """Messages of a stream may have been heard before it was found, up to this sequence."""
+        self._heard_until[stream] = last
+
     def put(self, message: Incoming) -> None:
-        """Add a message, also beyond the bounds."""
+        """Add a message, also beyond the bounds, unless it was heard before its stream was found."""
+        if message.stream is not None and self._was_heard(message):
+            return
         self._tell_skipped()
         self._bytes += message.size
         self._append(message)
@@ -75,6 +86,7 @@ class SeenBuffer:
         if self._full(1.0):
             self._skipped += 1
         else:
+            self._hear(_content(message))
             self.put(message)
 
     async def room(self) -> None:
@@ -130,6 +142,22 @@ class SeenBuffer:
     def _full(self, share: float) -> bool:
         return len(self._waiting) >= self._capacity * share or self._bytes >= self._max_bytes * share
 
+    def _was_heard(self, message: Incoming) -> bool:
+        if not self._heard or (message.sequence or 0) > self._heard_until.get(message.stream or "", 0):
+            return False
+        content = _content(message)
+        n_times = self._heard.get(content, 0)
+        if n_times > 1:
+            self._heard[content] = n_times - 1
+        elif n_times:
+            del self._heard[content]
+        return n_times > 0
+
+    def _hear(self, content: int) -> None:
+        self._heard[content] = self._heard.get(content, 0) + 1
+        if len(self._heard) > N_HEARD:
+            self._heard.popitem(last=False)
+
     def _tell_skipped(self) -> None:
         """Where messages are missing, before what comes after them."""
         if self._skipped:
@@ -172,6 +200,10 @@ class SeenBuffer:
         self._ids[_key(source, event_id)] = None
         if len(self._ids) > N_REMEMBERED:
             self._ids.popitem(last=False)
+
+
+def _content(message: Incoming) -> int:
+    return hash((message.subject, message.payload))
 
 
 def _key(source: str, event_id: str) -> int:

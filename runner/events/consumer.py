@@ -186,6 +186,7 @@ class Follow:
             name = info.config.name or ""
             if name in self._readers or name in self._forbidden:
                 continue
+            self._buffer.found(name, info.state.last_seq)
             position = self._positions.setdefault(name, Position.at(self._since, info))
             reader = StreamReader(self._connection, info, self._patterns, position, self._buffer)
             self._readers[name] = (reader, asyncio.create_task(reader.run()))

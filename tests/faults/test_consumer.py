@@ -294,6 +294,26 @@ async def test_a_stream_made_at_once_is_not_called_missing(
         assert watcher.notices == []
 
 
+async def test_what_was_heard_before_its_stream_was_found_is_shown_once(server: NatsServer, client: Client) -> None:
+    made = await client.subscribe("$JS.EVENT.ADVISORY.CONSUMER.CREATED.>")
+    async with (
+        await Connection.open(BusAddress(server.url), name="watcher") as connection,
+        Follow(connection, patterns=["orders.>"], since="all") as follow,
+        asyncio.timeout(20),
+    ):
+        assert isinstance(await anext(follow), Notice)
+        await add_stream(client, subjects=["orders.>"])
+        for payload in (b"one", b"same", b"same"):
+            await client.publish("orders.new", payload)
+        heard = [await anext(follow) for _ in range(3)]
+        await made.next_msg(timeout=10)
+        for payload in (b"same", b"last"):
+            await client.publish("orders.new", payload)
+        kept = [await anext(follow) for _ in range(2)]
+    assert [each.sequence for each in heard if isinstance(each, Received)] == [None, None, None]
+    assert [each.sequence for each in kept if isinstance(each, Received)] == [4, 5]
+
+
 async def test_without_streams_there_is_no_history(server: NatsServer, tmp_path: Path) -> None:
     with NatsServer(tmp_path / "plain", jetstream=False) as plain:
         async with (
