@@ -58,6 +58,7 @@ class EpisodeScreen(Leaving[str]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("episode")]
+    PARTS = "#heading, #steps, #views"
     CSS_PATH = "../styles/episodes.tcss"
     AUTO_FOCUS = "#steps"
     HORIZONTAL_BREAKPOINTS = BREAKPOINTS
@@ -95,7 +96,7 @@ class EpisodeScreen(Leaving[str]):
 
     def on_mount(self) -> None:
         """Start with the given one."""
-        if self._is_there:
+        if self.is_there:
             self._open(self._key)
 
     def on_resize(self) -> None:
@@ -104,7 +105,7 @@ class EpisodeScreen(Leaving[str]):
 
     def draw(self, store: RunStore) -> None:
         """The store changed."""
-        if not self._is_there:
+        if not self.is_there:
             return
         if self._list.take_live(store.episodes.values()):
             self._head(self._state)  # its place in the list may be another
@@ -183,18 +184,13 @@ class EpisodeScreen(Leaving[str]):
 
     @on(LineView.Moved, "#steps")
     def _moved(self) -> None:
-        if self._is_there:
+        if self.is_there:
             self._show_step()
 
     @on(LineView.Chosen, "#steps")
     def _chosen(self) -> None:
-        if self._is_there:
+        if self.is_there:
             self.action_tab("transcript")
-
-    @property
-    def _is_there(self) -> bool:
-        """Whether all parts are there: they come after the screen, and go before it."""
-        return len(self.query("#heading, #steps, #views")) == 3
 
     @property
     def _views(self) -> EpisodeViews:
@@ -248,7 +244,7 @@ class EpisodeScreen(Leaving[str]):
             loaded = await load(self._session, self._list.get(key), key)
         except NotLoaded as exc:
             loaded = exc
-        if not self._is_there:  # left meanwhile
+        if not self.is_there:  # left meanwhile
             return
         self._circumstances = circumstances
         if isinstance(loaded, NotLoaded):
@@ -276,7 +272,7 @@ class EpisodeScreen(Leaving[str]):
     def _clear(self, failure: str = "") -> None:
         """Show nothing, or why there is nothing; hostile text."""
         self._settle()
-        if not self._is_there:
+        if not self.is_there:
             return
         self._loaded, self._failure = None, failure
         self._steps.show(NoLines(), follow=False)

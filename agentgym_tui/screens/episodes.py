@@ -62,6 +62,7 @@ class Episodes(Whole[None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("episodes")]
+    PARTS = "#summary, #nothing, #status, EpisodeTable"
     CSS_PATH = "../styles/episodes.tcss"
     AUTO_FOCUS = "#episodes"
 
@@ -94,7 +95,7 @@ class Episodes(Whole[None]):
 
     def draw(self, store: RunStore) -> None:
         """The store changed."""
-        if not self._is_there:
+        if not self.is_there:
             return
         if self._list.take_live(store.episodes.values()):
             self._show()
@@ -135,14 +136,14 @@ class Episodes(Whole[None]):
 
     @on(Sortable.Sorted)
     def _sorted(self, event: Sortable.Sorted) -> None:
-        if self._is_there:
+        if self.is_there:
             self._kept.sort(LIST, event.sorting)
             self._list.sort(event.sorting)
             self._show()
 
     @on(Input.Changed, "#filter")
     def _searched(self, event: Input.Changed) -> None:
-        if self._is_there:
+        if self.is_there:
             self._kept.look_for(LIST, event.value)
             self._list.search(event.value)
             self._show()
@@ -151,13 +152,8 @@ class Episodes(Whole[None]):
     @on(FilterInput.Left)
     def _filtered(self, event: FilterInput.Left) -> None:
         self.set_class(not event.cleared, "-filtering")
-        if self._is_there:
+        if self.is_there:
             self._table.focus()
-
-    @property
-    def _is_there(self) -> bool:
-        """Whether all parts are there: they come after the screen, and go before it."""
-        return len(self.query("#summary, #nothing, #status")) == 3 and bool(self.query(EpisodeTable))
 
     @property
     def _table(self) -> EpisodeTable:
@@ -192,7 +188,7 @@ class Episodes(Whole[None]):
             self._failure = own("")
             self._list.take_stored(rows, library.unusable)
         is_first, self._was_read = not self._was_read, True
-        if not self._is_there:
+        if not self.is_there:
             return
         self._show()
         if is_first:  # nobody has chosen yet what is above the rows that came

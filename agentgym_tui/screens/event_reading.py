@@ -28,7 +28,6 @@ from agentgym_tui.widgets.status import News
 from agentgym_tui.working import begin
 
 RATE_S: Final = 1.0
-PARTS: Final = "#summary, #nothing, #filter, #entry, #messages, #subjects, #payload, #tabs"
 RECENT: Final = timedelta(minutes=1)
 """So much history is there at first; of chosen subjects more."""
 
@@ -54,6 +53,8 @@ class ReadingScreen(Whole[None]):
         panes: the parts that show it.
     """
 
+    PARTS = "#summary, #nothing, #filter, #entry, #messages, #subjects, #payload, #tabs"
+
     def __init__(
         self, session: Session, kept: Kept | None = None, *, now: Callable[[], float] = time.monotonic
     ) -> None:
@@ -72,16 +73,6 @@ class ReadingScreen(Whole[None]):
         self._rated: tuple[int, float] = (0, 0.0)
         self._wanted = usual(patterns_of(self.kept.filters.get(SUBJECT, "")) or EVERYTHING)
         self._landed = True
-
-    @property
-    def is_there(self) -> bool:
-        """Whether all parts are there: they come after the screen, and go before it."""
-        return len(self.query(PARTS)) == PARTS.count("#")
-
-    @property
-    def whole(self) -> bool:
-        """Whether keys may do something."""
-        return super().whole and self.is_there
 
     def on_mount(self) -> None:
         """Begin to listen."""

@@ -14,10 +14,18 @@ WIDTHS: Final = [(0, "-narrow"), (110, "-wide")]
 class Whole(Screen[ScreenResultType]):
     """A screen whose parts come after it and go before it: keys that are faster find nothing to act on."""
 
+    PARTS: ClassVar[str] = ""
+    """Selectors of all that has to be there, with commas."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether all parts are there."""
+        return not self.PARTS or len(self.query(self.PARTS)) == self.PARTS.count(",") + 1
+
     @property
     def whole(self) -> bool:
-        """Whether all its parts are there."""
-        return self.is_mounted and self.is_current and self.is_attached
+        """Whether keys may do something."""
+        return self.is_mounted and self.is_current and self.is_attached and self.is_there
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Whether a key may do something here; into a field all of them are typed."""

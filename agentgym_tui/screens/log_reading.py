@@ -34,8 +34,6 @@ DRAW_READING_S: Final = 0.25
 POLL_S: Final = 0.5
 """Seconds between two looks at a file that was read."""
 
-PARTS: Final = "#summary, #nothing, #filter, #entry, #lines, #payload, #tabs"
-
 
 class LogTable(Table):
     """A table that may follow its end, though it begins at its top."""
@@ -90,6 +88,8 @@ class LogReading(Whole[None]):
         payload: all of the selected one; comes after the first paint.
     """
 
+    PARTS = "#summary, #nothing, #filter, #entry, #lines, #payload, #tabs"
+
     payload: PayloadView
 
     def __init__(self, session: Session, *, now: Callable[[], float] = time.monotonic) -> None:
@@ -107,16 +107,6 @@ class LogReading(Whole[None]):
         self._suspended = False
         self._next: Timer | None = None
         self._seen: tuple[object, ...] = ()
-
-    @property
-    def is_there(self) -> bool:
-        """Whether all parts are there: they come after the screen, and go before it."""
-        return len(self.query(PARTS)) == PARTS.count("#")
-
-    @property
-    def whole(self) -> bool:
-        """Whether keys may do something."""
-        return super().whole and self.is_there
 
     def on_mount(self) -> None:
         """Read on after the first paint."""

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -20,16 +18,8 @@ from runner.events.seen import Notice
 from tests.tui.samples import HOSTILE, START, heartbeat
 from tests.tui.samples import live as live_row
 
+pytestmark = pytest.mark.usefixtures("utc")
 NOW = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
-
-
-@pytest.fixture(autouse=True)
-def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 def kept(n: int, subject: str = "a.b", payload: bytes = b"x", **headers: str) -> Incoming:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from tests.tui.fake_session import FakeSession, busy_session, empty_session, err
 from tests.tui.piloted import until_shown
 from tests.tui.samples import HOSTILE, FakeClock, episode, episode_id, row, span, step, user
 
+pytestmark = pytest.mark.usefixtures("utc")
 Compare = Callable[..., bool]
 Before = Callable[[Pilot[None]], Awaitable[None]]
 
@@ -34,15 +34,6 @@ ENDS = (
     (Outcome.SUCCESS, None),
 )
 RULES = "You play Wordle. Guess the hidden word; after each guess you are told which letters are right."
-
-
-@pytest.fixture(autouse=True)
-def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 def app_of(session: FakeSession) -> Console:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
@@ -29,19 +28,11 @@ from tests.tui.samples import (
     token,
 )
 
+pytestmark = pytest.mark.usefixtures("utc")
 Compare = Callable[..., bool]
 Before = Callable[[Pilot[None]], Awaitable[None]]
 
 SIZES = pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=lambda size: f"{size[0]}x{size[1]}")
-
-
-@pytest.fixture(autouse=True)
-def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 def said(second: float, subject: str, payload: bytes, **headers: str) -> Incoming:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from tests.tui.log_consoles import console_on, event
 from tests.tui.piloted import until, until_shown
 from tests.tui.samples import HOSTILE
 
+pytestmark = pytest.mark.usefixtures("utc")
 Compare = Callable[..., bool]
 Before = Callable[[Pilot[None]], Awaitable[None]]
 
@@ -19,14 +19,9 @@ SIZES = pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=la
 
 
 @pytest.fixture(autouse=True)
-def _utc_and_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Names of files are those of one folder, wherever it is."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 def lines() -> bytes:
