@@ -67,6 +67,8 @@ class Panes:
 
 
 def _set(widget: Widget, axis: Axis, size: str | int | None) -> None:
+    if size is None and not widget.styles.inline.has_rule(axis):
+        return  # else the framework would arrange all anew
     if axis == "width":
         widget.styles.width = size
     else:

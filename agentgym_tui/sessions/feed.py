@@ -30,7 +30,7 @@ TURN_S: Final = 0.005
 WAITING: Final = 8 << 20
 """Bytes that wait here; of what streams keep more waits there."""
 
-GARBAGE: Final = (10_000, 10, 10)
+GARBAGE: Final = (50_000, 20, 20)
 """How rarely it is looked for: each look goes through all that was taken in, and nothing of that refers to itself."""
 
 _LINKS: Final[dict[str, LinkStatus]] = {

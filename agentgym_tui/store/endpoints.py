@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from agentgym_tui.store.bounds import MAX_CAUSE, name, optional
-from agentgym_tui.store.state import Endpoint, Episode, Step
+from agentgym_tui.store.state import Endpoint, Episode, Step, Streaming
 from agentgym_tui.store.steps import aware
+from agentgym_tui.store.streaming import MAX_FAILURES
 from runner.events.live_items import ModelHealth, TokenText
 from runner.types import passed_over
 
@@ -57,19 +58,28 @@ class EndpointBook:
             if item.rest_s is None:
                 endpoint.failure = None
 
-    def take_token(self, item: TokenText, episode: Episode) -> None:
-        """Who is asked in an episode, who failed, and who answers."""
-        if item.failure is not None:
-            who, _, why = item.failure.partition(": ")
-            if (endpoint := self._get(who)) is not None:
-                endpoint.failure = why[:MAX_CAUSE]
+    def take_answer(self, items: Sequence[TokenText], before: Streaming | None, episode: Episode) -> None:
+        """Who is asked in an episode, who failed, and who answers; ``before``: its answer before these items."""
+        if (before is not None and before.failures) or any([item.failure is not None for item in items]):
+            self._take_failures(items, before, episode)
         answer = episode.streaming
-        if answer is None or answer.step != item.step:
+        if answer is None or answer is before or answer.endpoint is None or answer.first_at is None:
             return
-        if item.endpoint is not None and answer.failures:
-            self._fell(episode.env, answer.failures, item.endpoint, item.at)
-        if item.text and answer.endpoint is not None:
+        if before is None or answer.first_at is not before.first_at or answer.endpoint != before.endpoint:
             self._answered(answer.endpoint)
+
+    def _take_failures(self, items: Sequence[TokenText], before: Streaming | None, episode: Episode) -> None:
+        step, failures = (-1, ()) if before is None else (before.step, before.failures)
+        for item in items:
+            if item.step != step:
+                step, failures = item.step, ()
+            if item.failure is not None:
+                failures = (*failures, item.failure[:MAX_CAUSE])[-MAX_FAILURES:]
+                who, _, why = item.failure.partition(": ")
+                if (endpoint := self._get(who)) is not None:
+                    endpoint.failure = why[:MAX_CAUSE]
+            if item.endpoint is not None and failures and episode.streaming is not None:
+                self._fell(episode.env, failures, item.endpoint, item.at)
 
     def take_step(self, step: Step, episode: Episode, at: datetime) -> None:
         """Who has answered."""

@@ -11,6 +11,7 @@ from agentgym_tui.store.state import Episode
 from agentgym_tui.store.steps import aware, episode_size, n_missing_steps, step_size, sum_up, without_messages
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from runner.events.live_items import EpisodeItem
@@ -48,8 +49,9 @@ class EpisodeBook:
         """Live items that did not come, also of episodes that had to make room."""
         return self._n_missed + sum(track.n_missing for track in self._tracks.values())
 
-    def take(self, item: EpisodeItem, node: str, boot: str) -> bool:
-        """Take a live item; False when it cannot be one."""
+    def take(self, run: Sequence[EpisodeItem], node: str, boot: str) -> bool:
+        """Take a run of live items of an episode; False when they cannot be any."""
+        item = run[0]
         if (episode := self.episodes.get(item.episode_id)) is None:
             if not 0 < len(item.episode_id) <= MAX_ID:
                 return False
@@ -60,7 +62,7 @@ class EpisodeBook:
         if episode.node is not node or track.boot is not boot:
             track.boot, episode.node = boot, name(node)
         before, started_at, outcome = track.size, episode.started_at, episode.outcome
-        apply(episode, track, item)
+        apply(episode, track, run)
         if track.size != before:
             self._bytes += track.size - before
         if episode.started_at is not started_at:

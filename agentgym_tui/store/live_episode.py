@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
-from typing import Any, Final, Protocol
+from itertools import islice
+from operator import attrgetter, lt
+from typing import Final, Protocol
 
 from agentgym_tui.store.bounds import MAX_COUNT, MAX_ERROR, count, finite, name, optional, size
 from agentgym_tui.store.state import Episode
@@ -22,6 +23,7 @@ from runner.events.live_items import (
     Timestep,
     TokenText,
 )
+from runner.types import Span
 
 BASE_SIZE: Final = 1_000
 """Bytes an episode without steps takes, about."""
@@ -68,7 +70,22 @@ class Track:
     awaited: set[int] = field(default_factory=set)
     n_lost: int = 0
 
-    def number(self, seq: int) -> bool:
+    def fresh(self, items: Sequence[EpisodeItem]) -> Sequence[EpisodeItem]:
+        """Those of some items that were not there before, of which is taken note."""
+        seqs = [item.seq for item in items]
+        first, end = seqs[0], seqs[-1] + 1
+        if first >= self.next_seq and end - self.next_seq <= MAX_GAPS - len(self.awaited) and _rises(seqs):
+            if end - self.next_seq > len(seqs):
+                self.awaited.update(range(self.next_seq, end))
+                self.awaited.difference_update(seqs)
+            self.next_seq = end
+            return items
+        if end <= self.next_seq and _rises(seqs) and self.awaited.issuperset(seqs):
+            self.awaited.difference_update(seqs)
+            return items
+        return [item for item in items if self._number(item.seq)]
+
+    def _number(self, seq: int) -> bool:
         """Take note of an item's number; False when it was there before."""
         if seq < self.next_seq:
             known = seq not in self.awaited
@@ -86,19 +103,26 @@ class Track:
         return min(len(self.awaited) + self.n_lost, MAX_COUNT)
 
 
-def apply(episode: Episode, track: Track, item: EpisodeItem) -> None:
-    """Change an episode by an item, once; what is missing so far is counted."""
-    if not track.headed and isinstance(item, EpisodeStarted):
-        _head(episode, track, item)
+def apply(episode: Episode, track: Track, run: Sequence[EpisodeItem]) -> None:
+    """Change an episode by a run of items, by each once; what is missing so far is counted."""
+    if not track.headed and isinstance(run[0], EpisodeStarted):
+        _head(episode, track, run[0])
     expected = track.next_seq
-    if item.seq == expected:
-        track.next_seq += 1
-    elif not track.number(item.seq):
+    if not (fresh := track.fresh(run)):
         return
     if not track.filled and (track.awaited or track.n_lost or episode.n_missing):
         episode.n_missing = track.n_missing
-    if (change := _CHANGES.get(type(item))) is not None and (item.seq >= expected or change is not _pause):
-        change(episode, track, item)
+    match fresh[0]:
+        case TokenText():
+            _stream(episode, [item for item in fresh if isinstance(item, TokenText)])
+        case SpanClosed():
+            _add_spans(episode, track, [item.span for item in fresh if isinstance(item, SpanClosed)])
+        case Timestep() as item:
+            _step(episode, track, item)
+        case EpisodePaused() | EpisodeResumed() as item if item.seq >= expected:
+            _pause(episode, item)
+        case EpisodeEnded() as item:
+            _over(episode, item)
 
 
 def set_field(episode: Episode, field_name: str, value: object) -> None:
@@ -126,11 +150,11 @@ def _head(episode: Episode, track: Track, item: EpisodeStarted) -> None:
         set_field(episode, header_field, getattr(item, header_field))
 
 
-def _pause(episode: Episode, track: Track, item: EpisodePaused | EpisodeResumed) -> None:
+def _pause(episode: Episode, item: EpisodePaused | EpisodeResumed) -> None:
     episode.paused = episode.running and isinstance(item, EpisodePaused)
 
 
-def _over(episode: Episode, track: Track, item: EpisodeEnded) -> None:
+def _over(episode: Episode, item: EpisodeEnded) -> None:
     if item.error is not None:
         episode.error_type = optional(item.error.get("type"))
         episode.error_message = optional(item.error.get("message"), MAX_ERROR)
@@ -157,25 +181,19 @@ def _step(episode: Episode, track: Track, item: Timestep) -> None:
         add_up(episode, step)
 
 
-def _stream(episode: Episode, track: Track, item: TokenText) -> None:
+def _stream(episode: Episode, told: Sequence[TokenText]) -> None:
     """Add to the answer for the step that is not over."""
-    if episode.outcome is None and not (episode.steps and item.step <= episode.steps[-1].index):
-        episode.streaming = streamed(episode.streaming, item)
+    newest = episode.steps[-1].index if episode.steps else -1
+    if episode.outcome is None and (coming := [item for item in told if item.step > newest]):
+        episode.streaming = streamed(episode.streaming, coming)
 
 
-def _span(episode: Episode, track: Track, item: SpanClosed) -> None:
+def _add_spans(episode: Episode, track: Track, spans: Sequence[Span]) -> None:
     """A file that was read at the end has all spans already."""
     if not track.filled or episode.outcome is None:
-        episode.spans.append(item.span)
-        track.size += span_size(item.span)
+        episode.spans += spans
+        track.size += sum(map(span_size, spans))
 
 
-_CHANGES: Final[dict[type[EpisodeItem], Callable[[Episode, Track, Any], None]]] = {
-    TokenText: _stream,
-    SpanClosed: _span,
-    Timestep: _step,
-    EpisodePaused: _pause,
-    EpisodeResumed: _pause,
-    EpisodeEnded: _over,
-}
-"""What each kind of item changes, looked up: there may be tens of thousands of them in a second."""
+def _rises(numbers: Sequence[int]) -> bool:
+    return all(map(lt, numbers, islice(numbers, 1, None)))

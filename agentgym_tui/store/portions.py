@@ -10,7 +10,7 @@ import msgspec
 from runner.events.rows import LiveRow
 from runner.events.seen import Received, Seen
 
-ITEMS: Final = 500
+ITEMS: Final = 2_000
 """Live items of a portion at most; a message may hold thousands."""
 
 

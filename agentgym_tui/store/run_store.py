@@ -17,21 +17,20 @@ from agentgym_tui.store.episode_book import EpisodeBook
 from agentgym_tui.store.nodes import NodeBook, set_load
 from agentgym_tui.store.notes import Note, Notes
 from agentgym_tui.store.rewards import RewardPoint
+from agentgym_tui.store.runs import PLAYED, runs
 from agentgym_tui.store.state import BatchRun, Endpoint, Environment, Episode, Link, NodeInfo, Progress
-from agentgym_tui.store.streaming import only_more
 from agentgym_tui.store.ulids import head_of, time_of
 from runner.events.live_items import (
     BatchProgress,
     EnvHealth,
+    EpisodeItem,
     EpisodePaused,
     EpisodeResumed,
     EpisodeStarted,
     Heartbeat,
     Host,
     LiveBatch,
-    LiveItem,
     ModelHealth,
-    SpanClosed,
     Timestep,
     TokenText,
 )
@@ -50,10 +49,6 @@ MAX_EPISODES: Final = 400
 MAX_BYTES: Final = 36 << 20
 LOST_AFTER_S: Final = 5.0
 """Seconds without a sign of a node after which it counts as lost."""
-
-_OF_MODELS: Final = (TokenText, Timestep)
-_PLAYED: Final = (TokenText, SpanClosed, Timestep)
-"""Nearly all items there are."""
 
 _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -265,41 +260,43 @@ class RunStore:
         self.n_items += len(batch.items)
         node, changed = self._nodes.heard(batch.node, batch.dropped)
         changed = self._booted(node.name, batch.boot, sure=False) or changed
-        take, boot = self._episodes.take, node.boot if node.boot == batch.boot else batch.boot
-        for item in batch.items:
-            if isinstance(item, _PLAYED):
-                self.n_malformed += not take(item, node.name, boot)
-                self._inferred(item)
-            else:
+        boot = node.boot if node.boot == batch.boot else batch.boot
+        played = [item for item in batch.items if isinstance(item, PLAYED)]
+        for item in batch.items if len(played) < len(batch.items) else ():
+            if not isinstance(item, PLAYED):
                 self._item(item, node.name, boot)
+        for run in runs(played):
+            self._run(run, node.name, boot)
         return changed or not all(isinstance(item, Heartbeat) for item in batch.items)
 
-    def _item(self, item: LiveItem, node: str, boot: str) -> None:
+    def _item(self, item: BatchProgress | EnvHealth | ModelHealth | Host | Heartbeat, node: str, boot: str) -> None:
         match item:
             case BatchProgress():
                 self._batches.progressed(item, boot)
-            case EnvHealth() | ModelHealth() | Host():
-                self._health(item, node)
             case Heartbeat():
                 pass
             case _:
-                self.n_malformed += not self._episodes.take(item, node, boot)
-                if isinstance(item, EpisodeStarted):
-                    self._batches.started(item)
-                elif isinstance(item, EpisodePaused | EpisodeResumed) and item.episode_id in self.episodes:
-                    batch_id = self.episodes[item.episode_id].batch_id
-                    self._batches.paused(batch_id, self._episodes.running.values())
+                self._health(item, node)
 
-    def _inferred(self, item: LiveItem) -> None:
-        """Which endpoint is asked, and which answers."""
-        if not isinstance(item, _OF_MODELS) or (episode := self.episodes.get(item.episode_id)) is None:
+    def _run(self, run: Sequence[EpisodeItem], node: str, boot: str) -> None:
+        item = run[0]
+        known = self.episodes.get(item.episode_id)
+        answer = known.streaming if known is not None else None
+        if not self._episodes.take(run, node, boot):
+            self.n_malformed += len(run)
+        if isinstance(item, EpisodeStarted):
+            self._batches.started(item)
+        if (episode := known or self.episodes.get(item.episode_id)) is None:
             return
-        if isinstance(item, TokenText):
-            answer = episode.streaming
-            if answer is None or answer.n == answer.n_first or not only_more(item):  # else nobody else answers
-                self._endpoints.take_token(item, episode)
-        elif episode.steps and episode.steps[-1].index == item.index:
-            self._endpoints.take_step(episode.steps[-1], episode, item.at)
+        match item:
+            case TokenText():
+                told = [each for each in run if isinstance(each, TokenText)]
+                self._endpoints.take_answer(told, answer, episode)
+            case Timestep():
+                if episode.steps and episode.steps[-1].index == item.index:
+                    self._endpoints.take_step(episode.steps[-1], episode, item.at)
+            case EpisodePaused() | EpisodeResumed():
+                self._batches.paused(episode.batch_id, self._episodes.running.values())
 
     def _health(self, item: EnvHealth | ModelHealth | Host, node: str) -> None:
         match item:

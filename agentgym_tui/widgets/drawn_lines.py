@@ -103,17 +103,17 @@ class DrawnLines(ScrollView, inherit_bindings=False):
         super().notify_style_update()
 
     def grow_to(self, height: int) -> None:
-        """So many lines there are now, the header among them; only a scroll bar that comes or goes moves other things.
+        """So many lines there are now, the header among them; only a scroll bar that comes moves other things.
 
-        That is known here alone: for the framework each line that is added would be a reason to arrange all anew.
+        That is known here alone: for the framework each line that is added would be a reason to arrange all anew. So
+        would be a scroll bar that goes: it stays, and shows nothing where there is nothing to scroll.
         """
-        before, room = self.virtual_size.height, self.scrollable_content_region.height
-        if height == before:
+        if height == self.virtual_size.height:
             return
         self.virtual_size = Size(1, height)
-        if (before <= room) != (height <= room):
-            super().refresh(layout=True)
-        elif self.show_vertical_scrollbar:
+        if self.styles.overflow_y == "auto" and height > self.scrollable_content_region.height:
+            self.styles.overflow_y = "scroll"
+        if self.styles.overflow_y == "scroll":
             self.vertical_scrollbar.window_virtual_size = height
         if self.scroll_offset.y > self.max_scroll_y:
             self._scroll(self.max_scroll_y)
