@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from textual import events
 from textual.app import App
 from textual.binding import BindingType
 from textual.screen import Screen
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 TICK_S: Final = 1.0
 
 STYLES: Final[list[str | PurePath]] = ["styles/widgets.tcss", "styles/app.tcss"]
+_DONE: Final = (events.Key, events.Paste, events.MouseDown, events.MouseScrollDown, events.MouseScrollUp)
+"""What a person wants an answer to; where the mouse is on its way to is none of these."""
+
 NO_LOGS: Final = own("no log was opened: `agentgym-tui open FILE.jsonl`")
 NO_BUS: Final = own("files have no bus: use `agentgym-tui launch` or `agentgym-tui watch`")
 
@@ -106,6 +110,16 @@ class Console(App[None], inherit_bindings=False):
             self._following.cancel()
             await asyncio.wait([self._following])
         await self.session.close()
+
+    async def on_event(self, event: events.Event) -> None:
+        """What a person does comes before what a bus says."""
+        if isinstance(event, _DONE) and not event.is_forwarded:
+            self.session.turns.asked()
+        await super().on_event(event)
+
+    def post_display_hook(self) -> None:
+        """Something new is on the screen."""
+        self.session.turns.answered()
 
     def action_show_live(self) -> None:
         """What runs now."""

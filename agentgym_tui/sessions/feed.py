@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.sessions.launch import Place
+from agentgym_tui.sessions.turns import Turns
 from agentgym_tui.store.portions import portions
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Link, LinkStatus
@@ -33,6 +35,9 @@ WAITING: Final = 8 << 20
 GARBAGE: Final = (50_000, 20, 20)
 """How rarely it is looked for: each look goes through all that was taken in, and nothing of that refers to itself."""
 
+SWITCH_S: Final = 0.0005
+"""Seconds after which another thread gets its turn: those of keyboard and screen have little to do, but at once."""
+
 _LINKS: Final[dict[str, LinkStatus]] = {
     "connecting": "connecting",
     "connected": "connected",
@@ -41,23 +46,31 @@ _LINKS: Final[dict[str, LinkStatus]] = {
 }
 
 
-async def follow(
-    store: RunStore, connection: Connection, patterns: Sequence[str], since: Since, names: DurableNames
-) -> None:
-    """Take in what is said on some subjects, until cancelled."""
-    from runner.events.consumer import Follow
+class Feed:
+    """Takes what is said into a store; ``turns`` says when."""
 
-    gc.freeze()
-    gc.set_threshold(*GARBAGE)
-    following = Follow(connection, patterns=patterns, since=since, names=names, max_bytes=WAITING)
-    async with following as seen:
-        while True:
-            for part in portions(await seen.some(AT_ONCE, seconds=TURN_S)):
-                started = time.perf_counter()
-                store.take(part)
-                await asyncio.sleep(
-                    (time.perf_counter() - started) / 2
-                )  # a long history must not keep the keys waiting
+    def __init__(self, store: RunStore, turns: Turns) -> None:
+        """Nothing is taken before ``follow``."""
+        self._store = store
+        self._turns = turns
+
+    async def follow(self, connection: Connection, patterns: Sequence[str], since: Since, names: DurableNames) -> None:
+        """Take in what is said on some subjects, until cancelled."""
+        from runner.events.consumer import Follow
+
+        sys.setswitchinterval(SWITCH_S)
+        gc.freeze()
+        gc.set_threshold(*GARBAGE)
+        following = Follow(connection, patterns=patterns, since=since, names=names, max_bytes=WAITING)
+        async with following as seen:
+            while True:
+                await self._turns.mine()
+                for part in portions(await seen.some(AT_ONCE, seconds=TURN_S)):
+                    await self._turns.mine()
+                    started = time.perf_counter()
+                    self._store.take(part)
+                    # a long history must not keep the keys waiting
+                    await asyncio.sleep((time.perf_counter() - started) / 2)
 
 
 def link_of(state: BusState, address: str) -> Link | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from agentgym_tui.sessions.files import FilesLibrary, is_log
 from agentgym_tui.sessions.log_file import LogFile
 from agentgym_tui.sessions.session import Control, ControlFailed, Library
+from agentgym_tui.sessions.turns import Turns
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Link
 
@@ -26,7 +27,7 @@ class FilesSession:
         """Nothing is read before ``run``."""
         self.title = ", ".join(map(str, paths))
         self.read_only = FILES
-        self.store = RunStore()
+        self.store, self.turns = RunStore(), Turns()
         logs = dict.fromkeys(path for path in paths if is_log(path))
         self.logs: Sequence[LogFile] = [LogFile(path) for path in logs]
         self._files = FilesLibrary([path for path in paths if path not in logs])

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.sessions.bus_events import BusEvents, EventSource
 from agentgym_tui.sessions.control_client import NodeControl
-from agentgym_tui.sessions.feed import batch_age, follow, link_of, subjects_of
+from agentgym_tui.sessions.feed import Feed, batch_age, link_of, subjects_of
 from agentgym_tui.sessions.launch import Place, PlaceFinder, Wanted, ensure_node, read_node_file
 from agentgym_tui.sessions.library import StateLibrary
 from agentgym_tui.sessions.session import Control, ControlFailed, Library
+from agentgym_tui.sessions.turns import Turns
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Link
 from runner.errors import RunnerError
@@ -51,7 +52,8 @@ class NodeSession:
         """Nothing is touched before ``run``."""
         self.title = "node"
         self.read_only = ""
-        self.store = RunStore()
+        self.store, self.turns = RunStore(), Turns()
+        self._feed = Feed(self.store, self.turns)
         self.data_dir: Path | None = None
         self._start_key = start_key
         self._finder = PlaceFinder(wanted)
@@ -143,11 +145,11 @@ class NodeSession:
             self._show(self._connection.state)  # what was told while it opened lacked the address
             names, live = subjects_of(place)
             tasks.create_task(self._keep_asking(place))
-            tasks.create_task(follow(self.store, self._connection, names.all(), "now", names))
+            tasks.create_task(self._feed.follow(self._connection, names.all(), "now", names))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_LIST_S):
                     await self._listed.wait()
-            tasks.create_task(follow(self.store, self._connection, [live], self._since, names))
+            tasks.create_task(self._feed.follow(self._connection, [live], self._since, names))
             tasks.create_task(self._keep_filling())
 
     def _reader(self, data_dir: Path) -> Callable[[], BusAddress | None]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
+from agentgym_tui.sessions.turns import Turns
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Episode
 from runner.events.control import BatchState, NodeList, StartArgs
@@ -83,6 +84,7 @@ class Session(Protocol):
         title: says what is looked at, hostile text.
         read_only: nothing can be started or commanded, for this reason; "" when it can.
         store: what is known; changed only in the event loop.
+        turns: says when it may be changed by what a bus says.
         library: stored episodes on this machine, None for a foreign bus.
         control: None where nobody can be asked.
         events: all that is said on its bus, None where there is no bus.
@@ -93,6 +95,7 @@ class Session(Protocol):
     title: str
     read_only: str
     store: RunStore
+    turns: Turns
     library: Library | None
     control: Control | None
     events: EventSource | None

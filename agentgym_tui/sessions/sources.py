@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from agentgym_tui.sessions.bus_events import BusEvents, EventSource
 from agentgym_tui.sessions.control_client import NodeControl
-from agentgym_tui.sessions.feed import follow, link_of, subjects_of
+from agentgym_tui.sessions.feed import Feed, link_of, subjects_of
 from agentgym_tui.sessions.files_session import FilesSession
 from agentgym_tui.sessions.launch import Place, PlaceFinder, Wanted
 from agentgym_tui.sessions.log_file import LogFile
 from agentgym_tui.sessions.node_session import NodeSession
 from agentgym_tui.sessions.session import Control, ControlFailed, Library
+from agentgym_tui.sessions.turns import Turns
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Link
 from runner.errors import ConfigError, RunnerError
@@ -49,7 +50,8 @@ class BusSession:
         """Nothing is touched before ``run``."""
         self.title = "watch"
         self.read_only = WATCHING
-        self.store = RunStore()
+        self.store, self.turns = RunStore(), Turns()
+        self._feed = Feed(self.store, self.turns)
         self.library: Library | None = None
         self.data_dir: Path | None = None
         self.control: Control | None = NodeControl(lambda: self._connection, self._node_of, refusal=WATCHING)
@@ -104,8 +106,8 @@ class BusSession:
             self._connection = connection
             self._bus.offer(connection)
             names, live = subjects_of(place)
-            tasks.create_task(follow(self.store, connection, names.all(), self._since, names))
-            tasks.create_task(follow(self.store, connection, [live], LIVE_HISTORY, names))
+            tasks.create_task(self._feed.follow(connection, names.all(), self._since, names))
+            tasks.create_task(self._feed.follow(connection, [live], LIVE_HISTORY, names))
 
     def _node_of(self, episode_id: str) -> str:
         """Who played an episode."""

@@ -60,7 +60,7 @@ class EndpointBook:
 
     def take_answer(self, items: Sequence[TokenText], before: Streaming | None, episode: Episode) -> None:
         """Who is asked in an episode, who failed, and who answers; ``before``: its answer before these items."""
-        if (before is not None and before.failures) or any([item.failure is not None for item in items]):
+        if (before is not None and before.failures) or any(item.failure is not None for item in items):
             self._take_failures(items, before, episode)
         answer = episode.streaming
         if answer is None or answer is before or answer.endpoint is None or answer.first_at is None:
@@ -81,15 +81,16 @@ class EndpointBook:
             if item.endpoint is not None and failures and episode.streaming is not None:
                 self._fell(episode.env, failures, item.endpoint, item.at)
 
-    def take_step(self, step: Step, episode: Episode, at: datetime) -> None:
-        """Who has answered."""
-        if step.endpoint is None:
-            return
-        self._answered(step.endpoint)
-        if step.passed_over:
-            self._fell(episode.env, step.warnings, step.endpoint, at)
-        elif self.falls and self.falls[-1].failed:
-            self._note(Fall(episode.env, (), "", step.endpoint, aware(at)))
+    def take_steps(self, steps: Sequence[Step], episode: Episode, at: datetime) -> None:
+        """Who has answered in the newest steps."""
+        for step in steps:
+            if step.endpoint is None or not (step.warnings or step is steps[-1]):
+                continue  # the newest says the same
+            self._answered(step.endpoint)
+            if step.passed_over:
+                self._fell(episode.env, step.warnings, step.endpoint, at)
+            elif self.falls and self.falls[-1].failed:
+                self._note(Fall(episode.env, (), "", step.endpoint, aware(at)))
 
     def _answered(self, endpoint: str) -> None:
         if (known := self._get(endpoint)) is not None:

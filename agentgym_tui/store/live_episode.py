@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from agentgym_tui.store.bounds import MAX_COUNT, MAX_ERROR, count, finite, name, optional, size
 from agentgym_tui.store.state import Episode
-from agentgym_tui.store.steps import add_up, n_missing_steps, span_size, step_of, step_size
+from agentgym_tui.store.steps import add_up, n_missing_steps, spans_size, step_of, step_size
 from agentgym_tui.store.streaming import streamed
 from runner.events.live_items import (
     EpisodeEnded,
@@ -117,8 +117,10 @@ def apply(episode: Episode, track: Track, run: Sequence[EpisodeItem]) -> None:
             _stream(episode, [item for item in fresh if isinstance(item, TokenText)])
         case SpanClosed():
             _add_spans(episode, track, [item.span for item in fresh if isinstance(item, SpanClosed)])
-        case Timestep() as item:
-            _step(episode, track, item)
+        case Timestep():
+            for step in fresh:
+                if isinstance(step, Timestep):
+                    _step(episode, track, step)
         case EpisodePaused() | EpisodeResumed() as item if item.seq >= expected:
             _pause(episode, item)
         case EpisodeEnded() as item:
@@ -168,8 +170,7 @@ def _step(episode: Episode, track: Track, item: Timestep) -> None:
     if item.reset_observation is not None and not episode.reset_observation:
         episode.reset_observation = item.reset_observation
         track.size += size(item.reset_observation)
-    newest = episode.steps[-1].index if episode.steps else -1
-    after_all = step.index > newest
+    after_all = step.index > episode.newest
     place = len(episode.steps) if after_all else bisect_left(episode.steps, step.index, key=attrgetter("index"))
     if place < len(episode.steps) and episode.steps[place].index == step.index:
         return
@@ -183,7 +184,7 @@ def _step(episode: Episode, track: Track, item: Timestep) -> None:
 
 def _stream(episode: Episode, told: Sequence[TokenText]) -> None:
     """Add to the answer for the step that is not over."""
-    newest = episode.steps[-1].index if episode.steps else -1
+    newest = episode.newest
     if episode.outcome is None and (coming := [item for item in told if item.step > newest]):
         episode.streaming = streamed(episode.streaming, coming)
 
@@ -192,7 +193,7 @@ def _add_spans(episode: Episode, track: Track, spans: Sequence[Span]) -> None:
     """A file that was read at the end has all spans already."""
     if not track.filled or episode.outcome is None:
         episode.spans += spans
-        track.size += sum(map(span_size, spans))
+        track.size += spans_size(spans)
 
 
 def _rises(numbers: Sequence[int]) -> bool:

@@ -281,7 +281,7 @@ class RunStore:
     def _run(self, run: Sequence[EpisodeItem], node: str, boot: str) -> None:
         item = run[0]
         known = self.episodes.get(item.episode_id)
-        answer = known.streaming if known is not None else None
+        answer, newest = (known.streaming, known.newest) if known is not None else (None, -1)
         if not self._episodes.take(run, node, boot):
             self.n_malformed += len(run)
         if isinstance(item, EpisodeStarted):
@@ -293,8 +293,7 @@ class RunStore:
                 told = [each for each in run if isinstance(each, TokenText)]
                 self._endpoints.take_answer(told, answer, episode)
             case Timestep():
-                if episode.steps and episode.steps[-1].index == item.index:
-                    self._endpoints.take_step(episode.steps[-1], episode, item.at)
+                self._endpoints.take_steps(episode.steps_after(newest), episode, run[-1].at)
             case EpisodePaused() | EpisodeResumed():
                 self._batches.paused(episode.batch_id, self._episodes.running.values())
 

@@ -21,11 +21,13 @@ from runner.events.live_items import (
 PLAYED: Final = (TokenText, SpanClosed, Timestep, EpisodeStarted, EpisodePaused, EpisodeResumed, EpisodeEnded)
 """What is said of episodes, the most frequent first."""
 
+_MANY: Final = frozenset((TokenText, SpanClosed, Timestep))
+
 
 def runs(items: Iterable[EpisodeItem]) -> Iterator[Sequence[EpisodeItem]]:
-    """All items, those of each episode in their order: what an episode's answers, or its spans, are, and others alone."""
+    """All items, those of each episode in their order; a run is of one kind and episode."""
     for kind, alike in groupby(items, type):
-        if kind is TokenText or kind is SpanClosed:
+        if kind in _MANY:
             yield from _by_episode(alike)
         else:
             for item in alike:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import takewhile
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -164,6 +165,15 @@ class Episode:
     def running(self) -> bool:
         """Whether it is being played, or paused."""
         return self.outcome is None
+
+    @property
+    def newest(self) -> int:
+        """The number of its newest step, -1 where there is none."""
+        return self.steps[-1].index if self.steps else -1
+
+    def steps_after(self, index: int) -> list[Step]:
+        """The steps of larger numbers."""
+        return list(takewhile(lambda step: step.index > index, reversed(self.steps)))[::-1]
 
     @property
     def fallback(self) -> str | None:

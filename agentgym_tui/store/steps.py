@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -44,31 +44,32 @@ def step_of(item: Timestep) -> Step:
 def step_size(step: Step) -> int:
     """Bytes a step takes, about."""
     told = sum(map(_messages_size, step.chats)) + _messages_size(step.observation) + len(step.action.text or "")
-    calls = sum(_PART + len(call.id) + len(call.name) + len(call.arguments) for call in step.action.tool_calls)
+    calls = sum([_PART + len(call.id) + len(call.name) + len(call.arguments) for call in step.action.tool_calls])
     return _STEP + told + calls + (size(list(step.warnings)) if step.warnings else 0)
 
 
-def span_size(span: Span) -> int:
-    """Bytes a span takes, about."""
-    named = len(span.name) + len(span.category) + len(span.track)
-    return _SPAN + named + (_values_size(span.attributes) if span.attributes else 0)
+def spans_size(spans: Sequence[Span]) -> int:
+    """Bytes that spans take, about."""
+    named = sum([len(span.name) + len(span.category) + len(span.track) for span in spans])
+    return _SPAN * len(spans) + named + _values_size([span.attributes for span in spans])
 
 
 def _messages_size(messages: Iterable[object]) -> int:
-    return sum(_values_size(each) if isinstance(each, dict) else size(each) for each in messages)
+    return _values_size([each if isinstance(each, dict) else {"": each} for each in messages])
 
 
-def _values_size(fields: Mapping[str, object]) -> int:
+def _values_size(objects: Iterable[Mapping[str, object]]) -> int:
     """As ``size``, but quick: nearly all there is to measure is small objects of texts."""
     total = 0
-    for name, value in fields.items():
-        total += _PART + len(name) + (len(value) if isinstance(value, str) else size(value))
+    for fields in objects:
+        for name, value in fields.items():
+            total += _PART + len(name) + (len(value) if value.__class__ is str else size(value))
     return total
 
 
 def episode_size(episode: Episode) -> int:
     """Bytes that the steps and spans of an episode take, about."""
-    told = sum(map(step_size, episode.steps)) + sum(map(span_size, episode.spans))
+    told = sum(map(step_size, episode.steps)) + spans_size(episode.spans)
     return told + size(episode.reset_observation)
 
 

@@ -15,8 +15,8 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from runner.events import subjects
-from runner.events.limits import MAX_BYTES, MAX_DEPTH, Unusable, check_fields, check_limits
-from runner.events.live_items import LiveBatch, LiveItem
+from runner.events.limits import MAX_BYTES, MAX_DEPTH, Unusable, check_bytes, check_depth, check_fields
+from runner.events.live_items import LiveBatch, LiveItem, Timestep
 from runner.events.rows import Decoded, DurableRow, ForeignRow, LiveRow, RawRow, raw_row
 from runner.events.schema import DURABLE_TYPES, BatchCompleted, DurableEvent, EpisodeCompleted, ForeignEpisode
 from runner.text import one_line
@@ -116,7 +116,7 @@ def message_id(headers: Headers | None) -> str:
 def decode(subject: str, headers: Headers | None, payload: bytes, names: DurableNames) -> Decoded:
     """What a message says, whatever its bytes are; a type in the headers counts more than the subject."""
     try:
-        check_limits(payload)
+        check_bytes(payload)
         kind = _kind(subject, _header(headers, "ce-type"), names)
         return _live(payload) if kind == "live" else _durable(kind, headers, payload)
     except (ValueError, RecursionError) as exc:  # msgspec's and json's errors are ValueErrors
@@ -147,6 +147,7 @@ def _kind(subject: str, event_type: str, names: DurableNames) -> str:
 
 
 def _durable(event_type: str, headers: Headers | None, payload: bytes) -> Decoded:
+    check_depth(payload)
     check_fields(payload)
     try:
         event = _DECODERS[event_type].decode(payload)
@@ -176,9 +177,13 @@ def _without_id(payload: bytes) -> bool:
 
 def _live(payload: bytes) -> LiveRow:
     try:
-        return LiveRow(batch=_LIVE.decode(payload))
+        batch = _LIVE.decode(payload)
     except msgspec.ValidationError:
+        check_depth(payload)
         return _live_in_parts(payload)
+    if Timestep in set(map(type, batch.items)):  # nothing else has room for anything that is nested
+        check_depth(payload)
+    return LiveRow(batch=batch)
 
 
 def _live_in_parts(payload: bytes) -> LiveRow:

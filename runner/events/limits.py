@@ -19,12 +19,22 @@ class Unusable(ValueError):
 
 def check_limits(payload: bytes) -> None:
     """Raise a ``ValueError`` for a payload beyond the limits or not in UTF-8."""
+    check_bytes(payload)
+    check_depth(payload)
+
+
+def check_bytes(payload: bytes) -> None:
+    """Raise a ``ValueError`` for a payload that is too large or not in UTF-8."""
     if len(payload) > MAX_BYTES:
         raise Unusable(f"larger than {MAX_BYTES} bytes")
-    if payload.count(b"[") + payload.count(b"{") > MAX_DEPTH and _deeper_than(payload, MAX_DEPTH):
-        raise Unusable(f"nested deeper than {MAX_DEPTH}")
     if not payload.isascii():
         str(payload, "utf-8")
+
+
+def check_depth(payload: bytes) -> None:
+    """Raise a ``ValueError`` for a payload of UTF-8 in which arrays and objects nest too deep."""
+    if payload.count(b"[") + payload.count(b"{") > MAX_DEPTH and _deeper_than(payload, MAX_DEPTH):
+        raise Unusable(f"nested deeper than {MAX_DEPTH}")
 
 
 def check_fields(payload: bytes) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from agentgym_tui.sessions.bus_events import Came, EventFeed, EventSource
 from agentgym_tui.sessions.log_file import LogFile
 from agentgym_tui.sessions.session import Control, ControlFailed, Library, Order, Unusable
+from agentgym_tui.sessions.turns import Turns
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Episode, Link
 from runner.errors import StoreError
@@ -145,6 +146,7 @@ class FakeSession:
         self.title = "node pmoves-4090"
         self.read_only = read_only
         self.store = empty_store() if store is None else store
+        self.turns = Turns()
         self.orders = FakeControl()
         self.control: Control | None = self.orders
         self.files = FakeLibrary()

@@ -20,6 +20,7 @@ from agentgym_tui.kept import read_kept, state_path
 from agentgym_tui.sessions.bus_events import Came, EventFeed, EventSource
 from agentgym_tui.sessions.log_file import LogFile
 from agentgym_tui.sessions.session import Control, ControlFailed, Library, Order, Unusable
+from agentgym_tui.sessions.turns import Turns
 from agentgym_tui.settings import config_path, read_settings
 from agentgym_tui.store.state import Episode
 from agentgym_tui.terminal import run
@@ -141,6 +142,7 @@ class HostileSession:
         self.title = text
         self.read_only = text if read_only else ""
         self.store = hostile_store(text)
+        self.turns = Turns()
         self.store.agents += ["oracle", text]
         self.store.model_names += [text]
         self.library: Library | None = HostileLibrary(text)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from ulid import ULID
 
-from agentgym_tui.sessions.feed import batch_age, follow, link_of
+from agentgym_tui.sessions.feed import Feed, batch_age, link_of
+from agentgym_tui.sessions.turns import Turns
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Link
 from runner.events.codec import DurableNames, encode
@@ -38,7 +39,7 @@ async def fed(connection: Connection, store: RunStore) -> AsyncIterator[asyncio.
     store.on_change = changed.set
     names = DurableNames()
     patterns = [*names.all(), LIVE_SUBJECTS]
-    task = asyncio.create_task(follow(store, connection, patterns, timedelta(hours=1), names))
+    task = asyncio.create_task(Feed(store, Turns()).follow(connection, patterns, timedelta(hours=1), names))
     try:
         yield changed
     finally:

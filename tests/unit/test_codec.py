@@ -180,13 +180,25 @@ def test_bad_utf8_is_refused_also_in_ignored_fields() -> None:
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":', '[{"\\"[":'])
-@pytest.mark.parametrize("subject", [subjects.EPISODE_COMPLETED, HEALTH, "other"])
+@pytest.mark.parametrize("subject", [subjects.EPISODE_COMPLETED, HEALTH])
 def test_deep_nesting_is_refused(opening: str, subject: str) -> None:
     closing = "".join({"[": "]", "{": "}"}[c] for c in reversed(opening.replace('"\\"["', "")) if c in "[{")
     levels = len(closing)
     deep = opening * (MAX_DEPTH // levels + 1) + "1" + closing * (MAX_DEPTH // levels + 1)
     assert reason(deep.encode(), subject) == f"nested deeper than {MAX_DEPTH}"
     assert reason(opening.encode() * 100_000, subject) == f"nested deeper than {MAX_DEPTH}"
+
+
+def test_what_is_nested_too_deep_in_a_step_is_refused() -> None:
+    step = {
+        **{"kind": "timestep", "at": AT.isoformat(), "episode_id": "e", "seq": 0, "index": 0, "actor": "agent"},
+        **{"action": {}, "valid": True, "reward": 0, "done": False, "model_s": 0, "env_s": 0, "observation": []},
+    }
+    for n_levels, n_read in ((10, 1), (MAX_DEPTH, 0)):
+        chats = json.loads('[[{"content": ' + "[" * n_levels + "]" * n_levels + "}]]")
+        batch = {"node": "n", "boot": "b", "dropped": 0, "items": [{**step, "chats": chats}]}
+        row = read(json.dumps(batch).encode(), subjects.live_subject("timestep", "n"))
+        assert (len(row.batch.items) if isinstance(row, LiveRow) else 0) == n_read
 
 
 def test_as_deep_as_allowed_is_decoded() -> None:

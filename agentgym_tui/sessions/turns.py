@@ -1,0 +1,34 @@
+"""Whose turn it is: what a person does is answered before more of a bus is taken in."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+REST_S: Final = 0.025
+"""Seconds after which more is taken in all the same: not everything that a person does changes the screen."""
+
+
+class Turns:
+    """Between the screen and those who follow a bus, all of one event loop."""
+
+    def __init__(self) -> None:
+        """Nobody waits for an answer."""
+        self._free = asyncio.Event()
+        self._free.set()
+        self._over: asyncio.TimerHandle | None = None
+
+    def asked(self) -> None:
+        """A person has done something."""
+        if self._over is not None:
+            self._over.cancel()
+        self._free.clear()
+        self._over = asyncio.get_running_loop().call_later(REST_S, self._free.set)
+
+    def answered(self) -> None:
+        """The screen shows something new."""
+        self._free.set()
+
+    async def mine(self) -> None:
+        """Wait for the turn of those who take in what is said."""
+        await self._free.wait()

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import asyncio
+
+from agentgym_tui.app import Console
+from agentgym_tui.sessions.turns import Turns
+from tests.tui.fake_session import busy_session
+from tests.tui.screens import shown
+
+
+class Counted(Turns):
+    """Says what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def asked(self) -> None:
+        self.said.append("asked")
+        super().asked()
+
+    def answered(self) -> None:
+        self.said.append("answered")
+        super().answered()
+
+
+async def test_more_is_taken_in_once_a_person_has_an_answer() -> None:
+    turns = Turns()
+    async with asyncio.timeout(5):
+        await turns.mine()
+    turns.asked()
+    waiting = asyncio.create_task(turns.mine())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    turns.answered()
+    async with asyncio.timeout(5):
+        await waiting
+
+
+async def test_it_is_taken_in_also_when_there_is_no_answer() -> None:
+    turns = Turns()
+    turns.asked()
+    turns.asked()
+    async with asyncio.timeout(5):
+        await turns.mine()
+
+
+async def test_a_key_is_a_question_and_the_next_drawing_its_answer() -> None:
+    session = busy_session()
+    session.turns = turns = Counted()
+    async with Console(session).run_test(size=(120, 40)) as pilot:
+        await shown(pilot, "Transcript")
+        await pilot.pause()
+        turns.said.clear()
+        await pilot.press("j")
+        await pilot.pause()
+        assert turns.said[0] == "asked"
+        assert "answered" in turns.said
+        turns.said.clear()
+        await pilot.hover("#steps")
+        assert "asked" not in turns.said
