@@ -94,7 +94,7 @@ class EpisodeViews(Vertical):
         if self.tab == "transcript" or loaded is None:
             return transcript_text(self._blocks)
         if self.tab == "trace":
-            return spans_text(loaded.episode.spans, raw=raw)
+            return spans_text(loaded.episode.spans.all, raw=raw)
         if raw and loaded.data is not None:
             return loaded.data.decode("utf-8", "replace")
         return self._json or ""
@@ -137,7 +137,7 @@ class EpisodeViews(Vertical):
         """Make what is shown now."""
         loaded = self._loaded
         if self.tab == "trace":
-            self.query_one(Waterfall).show_spans(loaded.episode.spans if loaded else ())
+            self.query_one(Waterfall).show_spans(loaded.episode.spans.all if loaded else ())
         elif self.tab == "json" and self._json is None:
             begin(self, partial(self._format, loaded), group="json", exclusive=True)
 

@@ -222,7 +222,7 @@ class LivePanes(Sides):
         if self._changed("steps", (episode.episode_id, list(episode.steps), episode.streaming, episode.running)):
             self.steps.show(StepRows(episode))
         if self._changed("spans", (episode.episode_id, len(episode.spans))):
-            self._trace.show_spans(episode.spans)
+            self._trace.show_spans(episode.spans.all)
         n_spans, tail = len(episode.spans), self._trace.follow
         self._panes["trace"].title(lambda width: trace_title(n_spans, tail, width))
         self._draw_transcript()

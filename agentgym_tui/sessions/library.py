@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agentgym_tui.sessions.session import Unusable
 from agentgym_tui.store.state import Episode, Step
+from agentgym_tui.store.told import Spans, Told, messages
 from runner.types import Action
 
 if TYPE_CHECKING:
@@ -28,8 +29,9 @@ def episode_of_record(record: EpisodeRecord) -> Episode:
         error_type=error.type if error else None,
         error_message=error.message if error else None,
         error_traceback=error.traceback if error else None,
-        reset_observation=_messages(record.reset_observation),
+        reset_observation=messages(record.reset_observation),
         steps=[_step(step) for step in record.timesteps],
+        spans=Spans(record.spans),
     )
 
 
@@ -137,7 +139,7 @@ class StateLibrary:
 _SAME = (
     *("episode_id", "batch_id", "env", "started_at", "battery_id", "node", "transport", "data_label", "mode"),
     *("task_index", "seed", "attempt", "agent", "model", "profile"),
-    *("success", "reward", "rounds", "duration_s", "tokens", "cost", "spans"),
+    *("success", "reward", "rounds", "duration_s", "tokens", "cost"),
 )
 """Fields that a record and an ``Episode`` have in common."""
 
@@ -158,14 +160,8 @@ def _step(record: TimestepRecord) -> Step:
     return Step(
         **{
             **same,
-            "chats": [_messages(chat) for chat in record.chats],
-            "observation": _messages(record.observation),
+            "told": Told([messages(chat) for chat in record.chats], messages(record.observation)),
             "action": Action(record.action.text, record.action.tool_calls),
             "valid": record.action.valid,
         }
     )
-
-
-def _messages(chat: Sequence[Any]) -> list[dict[str, Any]]:
-    """What an agent says it held is stored as it was, also when it is no message."""
-    return [message if isinstance(message, dict) else {"content": message} for message in chat]

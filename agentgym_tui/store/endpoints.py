@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from agentgym_tui.store.bounds import MAX_CAUSE, name, optional
@@ -16,6 +17,7 @@ from runner.types import passed_over
 
 MAX_ENDPOINTS: Final = 50
 MAX_FALLS: Final = 50
+_FAILURE: Final = attrgetter("failure")
 SAME_AGAIN: Final = timedelta(seconds=60)
 """How long the same is not told again: each step says it anyway."""
 
@@ -60,7 +62,7 @@ class EndpointBook:
 
     def take_answer(self, items: Sequence[TokenText], before: Streaming | None, episode: Episode) -> None:
         """Who is asked in an episode, who failed, and who answers; ``before``: its answer before these items."""
-        if (before is not None and before.failures) or any(item.failure is not None for item in items):
+        if (before is not None and before.failures) or set(map(_FAILURE, items)) != {None}:
             self._take_failures(items, before, episode)
         answer = episode.streaming
         if answer is None or answer is before or answer.endpoint is None or answer.first_at is None:
@@ -78,7 +80,7 @@ class EndpointBook:
                 who, _, why = item.failure.partition(": ")
                 if (endpoint := self._get(who)) is not None:
                     endpoint.failure = why[:MAX_CAUSE]
-            if item.endpoint is not None and failures and episode.streaming is not None:
+            if item.endpoint is not None and failures and item.step > episode.newest and episode.running:
                 self._fell(episode.env, failures, item.endpoint, item.at)
 
     def take_steps(self, steps: Sequence[Step], episode: Episode, at: datetime) -> None:

@@ -9,12 +9,13 @@ from agentgym_tui.store.bounds import MAX_ERROR, MAX_ID, count, finite, name, op
 from agentgym_tui.store.live_episode import BASE_SIZE, HEADER, Ending, Track, apply, close, end, set_field
 from agentgym_tui.store.state import Episode
 from agentgym_tui.store.steps import aware, episode_size, n_missing_steps, step_size, sum_up, without_messages
+from agentgym_tui.store.told import Spans
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from runner.events.live_items import EpisodeItem
+    from runner.events.live_items import HeardEpisodeItem
     from runner.events.schema import EpisodeCompleted, ForeignEpisode
     from runner.store.database import EpisodeRow
 
@@ -49,7 +50,7 @@ class EpisodeBook:
         """Live items that did not come, also of episodes that had to make room."""
         return self._n_missed + sum(track.n_missing for track in self._tracks.values())
 
-    def take(self, run: Sequence[EpisodeItem], node: str, boot: str) -> bool:
+    def take(self, run: Sequence[HeardEpisodeItem], node: str, boot: str) -> bool:
         """Take a run of live items of an episode; False when they cannot be any."""
         item = run[0]
         if (episode := self.episodes.get(item.episode_id)) is None:
@@ -113,7 +114,7 @@ class EpisodeBook:
             set_field(known, field, getattr(episode, field) or getattr(known, field))
         known.started_at, self._in_order = aware(episode.started_at), False
         known.reset_observation = episode.reset_observation or known.reset_observation
-        known.spans = list(episode.spans) or known.spans
+        known.spans = Spans(episode.spans.all) if episode.spans else known.spans
         by_index = {step.index: step for step in (*known.steps, *episode.steps)}
         known.steps = [by_index[index] for index in sorted(by_index)]
         self._grow(track, BASE_SIZE + episode_size(known) - track.size)
@@ -193,7 +194,7 @@ class EpisodeBook:
                 return
             episode.steps[place] = smaller = without_messages(step)
             self._grow(track, step_size(smaller) - step_size(step))
-        episode.spans, episode.reset_observation = [], []
+        episode.spans, episode.reset_observation = Spans(), []
         self._grow(track, BASE_SIZE + episode_size(episode) - track.size)
 
     def _forget(self, episode: Episode) -> None:

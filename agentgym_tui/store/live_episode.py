@@ -10,20 +10,20 @@ from operator import attrgetter, lt
 from typing import Final, Protocol
 
 from agentgym_tui.store.bounds import MAX_COUNT, MAX_ERROR, count, finite, name, optional, size
+from agentgym_tui.store.runs import are_spans, are_steps, are_texts
 from agentgym_tui.store.state import Episode
-from agentgym_tui.store.steps import add_up, n_missing_steps, spans_size, step_of, step_size
+from agentgym_tui.store.steps import add_up, n_missing_steps, step_of, step_size
 from agentgym_tui.store.streaming import streamed
+from agentgym_tui.store.told import decoded
 from runner.events.live_items import (
     EpisodeEnded,
-    EpisodeItem,
     EpisodePaused,
     EpisodeResumed,
     EpisodeStarted,
-    SpanClosed,
-    Timestep,
+    HeardEpisodeItem,
+    HeardTimestep,
     TokenText,
 )
-from runner.types import Span
 
 BASE_SIZE: Final = 1_000
 """Bytes an episode without steps takes, about."""
@@ -70,7 +70,7 @@ class Track:
     awaited: set[int] = field(default_factory=set)
     n_lost: int = 0
 
-    def fresh(self, items: Sequence[EpisodeItem]) -> Sequence[EpisodeItem]:
+    def fresh(self, items: Sequence[HeardEpisodeItem]) -> Sequence[HeardEpisodeItem]:
         """Those of some items that were not there before, of which is taken note."""
         seqs = [item.seq for item in items]
         first, end = seqs[0], seqs[-1] + 1
@@ -103,7 +103,7 @@ class Track:
         return min(len(self.awaited) + self.n_lost, MAX_COUNT)
 
 
-def apply(episode: Episode, track: Track, run: Sequence[EpisodeItem]) -> None:
+def apply(episode: Episode, track: Track, run: Sequence[HeardEpisodeItem]) -> None:
     """Change an episode by a run of items, by each once; what is missing so far is counted."""
     if not track.headed and isinstance(run[0], EpisodeStarted):
         _head(episode, track, run[0])
@@ -112,18 +112,22 @@ def apply(episode: Episode, track: Track, run: Sequence[EpisodeItem]) -> None:
         return
     if not track.filled and (track.awaited or track.n_lost or episode.n_missing):
         episode.n_missing = track.n_missing
-    match fresh[0]:
-        case TokenText():
-            _stream(episode, [item for item in fresh if isinstance(item, TokenText)])
-        case SpanClosed():
-            _add_spans(episode, track, [item.span for item in fresh if isinstance(item, SpanClosed)])
-        case Timestep():
-            for step in fresh:
-                if isinstance(step, Timestep):
-                    _step(episode, track, step)
-        case EpisodePaused() | EpisodeResumed() as item if item.seq >= expected:
-            _pause(episode, item)
-        case EpisodeEnded() as item:
+    if are_texts(fresh):
+        _stream(episode, fresh)
+    elif are_spans(fresh):
+        _add_spans(episode, track, [bytes(item.span) for item in fresh])
+    elif are_steps(fresh):
+        for step in fresh:
+            _step(episode, track, step)
+    else:
+        _tell(episode, fresh[0], is_new=fresh[0].seq >= expected)
+
+
+def _tell(episode: Episode, item: HeardEpisodeItem, *, is_new: bool) -> None:
+    match item:
+        case EpisodePaused() | EpisodeResumed() if is_new:
+            episode.paused = episode.running and isinstance(item, EpisodePaused)
+        case EpisodeEnded():
             _over(episode, item)
 
 
@@ -152,10 +156,6 @@ def _head(episode: Episode, track: Track, item: EpisodeStarted) -> None:
         set_field(episode, header_field, getattr(item, header_field))
 
 
-def _pause(episode: Episode, item: EpisodePaused | EpisodeResumed) -> None:
-    episode.paused = episode.running and isinstance(item, EpisodePaused)
-
-
 def _over(episode: Episode, item: EpisodeEnded) -> None:
     if item.error is not None:
         episode.error_type = optional(item.error.get("type"))
@@ -163,13 +163,13 @@ def _over(episode: Episode, item: EpisodeEnded) -> None:
     end(episode, item)
 
 
-def _step(episode: Episode, track: Track, item: Timestep) -> None:
+def _step(episode: Episode, track: Track, item: HeardTimestep) -> None:
     step = step_of(item)
     if episode.streaming is not None and step.index >= episode.streaming.step:
         episode.streaming = None
-    if item.reset_observation is not None and not episode.reset_observation:
-        episode.reset_observation = item.reset_observation
-        track.size += size(item.reset_observation)
+    if not episode.reset_observation and (said := decoded(item.reset_observation)):
+        episode.reset_observation = said
+        track.size += size(said)
     after_all = step.index > episode.newest
     place = len(episode.steps) if after_all else bisect_left(episode.steps, step.index, key=attrgetter("index"))
     if place < len(episode.steps) and episode.steps[place].index == step.index:
@@ -189,11 +189,12 @@ def _stream(episode: Episode, told: Sequence[TokenText]) -> None:
         episode.streaming = streamed(episode.streaming, coming)
 
 
-def _add_spans(episode: Episode, track: Track, spans: Sequence[Span]) -> None:
+def _add_spans(episode: Episode, track: Track, spans: Sequence[bytes]) -> None:
     """A file that was read at the end has all spans already."""
     if not track.filled or episode.outcome is None:
-        episode.spans += spans
-        track.size += spans_size(spans)
+        track.size -= episode.spans.size
+        episode.spans.hear(spans)
+        track.size += episode.spans.size
 
 
 def _rises(numbers: Sequence[int]) -> bool:

@@ -17,22 +17,21 @@ from agentgym_tui.store.episode_book import EpisodeBook
 from agentgym_tui.store.nodes import NodeBook, set_load
 from agentgym_tui.store.notes import Note, Notes
 from agentgym_tui.store.rewards import RewardPoint
-from agentgym_tui.store.runs import PLAYED, runs
+from agentgym_tui.store.runs import are_played, are_steps, are_texts, runs
 from agentgym_tui.store.state import BatchRun, Endpoint, Environment, Episode, Link, NodeInfo, Progress
 from agentgym_tui.store.ulids import head_of, time_of
 from runner.events.live_items import (
     BatchProgress,
     EnvHealth,
-    EpisodeItem,
     EpisodePaused,
     EpisodeResumed,
     EpisodeStarted,
+    HeardBatch,
+    HeardEpisodeItem,
+    HeardItem,
     Heartbeat,
     Host,
-    LiveBatch,
     ModelHealth,
-    Timestep,
-    TokenText,
 )
 from runner.events.rows import DurableRow, ForeignRow, LiveRow
 from runner.events.schema import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus, ForeignEpisode
@@ -256,29 +255,26 @@ class RunStore:
                 self.n_malformed += 1
         return True
 
-    def _live(self, batch: LiveBatch) -> bool:
+    def _live(self, batch: HeardBatch) -> bool:
         self.n_items += len(batch.items)
         node, changed = self._nodes.heard(batch.node, batch.dropped)
         changed = self._booted(node.name, batch.boot, sure=False) or changed
         boot = node.boot if node.boot == batch.boot else batch.boot
-        played = [item for item in batch.items if isinstance(item, PLAYED)]
-        for item in batch.items if len(played) < len(batch.items) else ():
-            if not isinstance(item, PLAYED):
-                self._item(item, node.name, boot)
-        for run in runs(played):
+        for run in runs(batch.items):
             self._run(run, node.name, boot)
         return changed or not all(isinstance(item, Heartbeat) for item in batch.items)
 
-    def _item(self, item: BatchProgress | EnvHealth | ModelHealth | Host | Heartbeat, node: str, boot: str) -> None:
-        match item:
-            case BatchProgress():
+    def _run(self, run: Sequence[HeardItem], node: str, boot: str) -> None:
+        if are_played(run):
+            self._played(run, node, boot)
+            return
+        match run[0]:
+            case BatchProgress() as item:
                 self._batches.progressed(item, boot)
-            case Heartbeat():
-                pass
-            case _:
+            case EnvHealth() | ModelHealth() | Host() as item:
                 self._health(item, node)
 
-    def _run(self, run: Sequence[EpisodeItem], node: str, boot: str) -> None:
+    def _played(self, run: Sequence[HeardEpisodeItem], node: str, boot: str) -> None:
         item = run[0]
         known = self.episodes.get(item.episode_id)
         answer, newest = (known.streaming, known.newest) if known is not None else (None, -1)
@@ -288,14 +284,12 @@ class RunStore:
             self._batches.started(item)
         if (episode := known or self.episodes.get(item.episode_id)) is None:
             return
-        match item:
-            case TokenText():
-                told = [each for each in run if isinstance(each, TokenText)]
-                self._endpoints.take_answer(told, answer, episode)
-            case Timestep():
-                self._endpoints.take_steps(episode.steps_after(newest), episode, run[-1].at)
-            case EpisodePaused() | EpisodeResumed():
-                self._batches.paused(episode.batch_id, self._episodes.running.values())
+        if are_texts(run):
+            self._endpoints.take_answer(run, answer, episode)
+        elif are_steps(run):
+            self._endpoints.take_steps(episode.steps_after(newest), episode, run[-1].at)
+        elif isinstance(item, EpisodePaused | EpisodeResumed):
+            self._batches.paused(episode.batch_id, self._episodes.running.values())
 
     def _health(self, item: EnvHealth | ModelHealth | Host, node: str) -> None:
         match item:

@@ -1,31 +1,30 @@
-"""Items of episodes in runs that are taken in together: there may be tens of thousands of items in a second."""
+"""Live items in runs that are taken in together: there may be tens of thousands of items in a second."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Final
+from typing import Final, TypeGuard
 
 from runner.events.live_items import (
     EpisodeEnded,
-    EpisodeItem,
     EpisodePaused,
     EpisodeResumed,
     EpisodeStarted,
-    SpanClosed,
-    Timestep,
+    HeardEpisodeItem,
+    HeardItem,
+    HeardSpan,
+    HeardTimestep,
     TokenText,
 )
 
-PLAYED: Final = (TokenText, SpanClosed, Timestep, EpisodeStarted, EpisodePaused, EpisodeResumed, EpisodeEnded)
-"""What is said of episodes, the most frequent first."""
-
-_MANY: Final = frozenset((TokenText, SpanClosed, Timestep))
+_MANY: Final = (TokenText, HeardSpan, HeardTimestep)
+_PLAYED: Final = (*_MANY, EpisodeStarted, EpisodePaused, EpisodeResumed, EpisodeEnded)
 
 
-def runs(items: Iterable[EpisodeItem]) -> Iterator[Sequence[EpisodeItem]]:
-    """All items, those of each episode in their order; a run is of one kind and episode."""
+def runs(items: Iterable[HeardItem]) -> Iterator[Sequence[HeardItem]]:
+    """All items, those of each episode in their order; a run is of one kind, and of one episode."""
     for kind, alike in groupby(items, type):
         if kind in _MANY:
             yield from _by_episode(alike)
@@ -34,8 +33,29 @@ def runs(items: Iterable[EpisodeItem]) -> Iterator[Sequence[EpisodeItem]]:
                 yield (item,)
 
 
-def _by_episode(items: Iterable[EpisodeItem]) -> Iterable[list[EpisodeItem]]:
-    found = defaultdict[str, list[EpisodeItem]](list)
+def are_played(run: Sequence[HeardItem]) -> TypeGuard[Sequence[HeardEpisodeItem]]:
+    """Whether a run is of an episode."""
+    return isinstance(run[0], _PLAYED)
+
+
+def are_texts(run: Sequence[HeardEpisodeItem]) -> TypeGuard[Sequence[TokenText]]:
+    """Whether a run is of answers."""
+    return isinstance(run[0], TokenText)
+
+
+def are_spans(run: Sequence[HeardEpisodeItem]) -> TypeGuard[Sequence[HeardSpan]]:
+    """Whether a run is of spans."""
+    return isinstance(run[0], HeardSpan)
+
+
+def are_steps(run: Sequence[HeardEpisodeItem]) -> TypeGuard[Sequence[HeardTimestep]]:
+    """Whether a run is of rounds."""
+    return isinstance(run[0], HeardTimestep)
+
+
+def _by_episode(items: Iterable[HeardItem]) -> Iterable[list[HeardItem]]:
+    found = defaultdict[str, list[HeardItem]](list)
     for item in items:
-        found[item.episode_id].append(item)
+        if isinstance(item, _MANY):
+            found[item.episode_id].append(item)
     return found.values()

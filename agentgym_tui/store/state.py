@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import takewhile
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from runner.types import Action, Span, Tokens, fallback_of, passed_over
+from agentgym_tui.store.told import Heard, Messages, Spans, Told
+from runner.types import Action, Tokens, fallback_of, passed_over
 
 Outcome: TypeAlias = str
 """``success``, ``failure``, ``truncated``, ``timeout``, ``cancelled``, ``error`` or ``interrupted``."""
@@ -25,10 +26,9 @@ class Step:
 
     index: int
     actor: str
-    chats: list[list[dict[str, Any]]]
+    told: Told | Heard
     action: Action
     valid: bool
-    observation: list[dict[str, Any]]
     reward: float
     done: bool
     model_s: float
@@ -41,6 +41,16 @@ class Step:
     cost: float | None = None
     warnings: Sequence[str] = ()
     left_out: int = 0
+
+    @property
+    def chats(self) -> list[Messages]:
+        """What the agent held for it."""
+        return self.told.chats
+
+    @property
+    def observation(self) -> Messages:
+        """What the environment answered."""
+        return self.told.observation
 
     @property
     def passed_over(self) -> list[str]:
@@ -154,9 +164,9 @@ class Episode:
     error_type: str | None = None
     error_message: str | None = None
     error_traceback: str | None = None
-    reset_observation: list[dict[str, Any]] = field(default_factory=list)
+    reset_observation: Messages = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)
+    spans: Spans = field(default_factory=Spans)
     streaming: Streaming | None = None
     n_missing: int = 0
     node_lost: bool = False

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from agentgym_tui.store.bounds import MAX_CAUSE, count, finite, optional, size
 from agentgym_tui.store.state import Episode, Step
-from runner.events.live_items import Timestep
-from runner.types import Action, Span, Tokens
+from agentgym_tui.store.told import PART, Heard, Told
+from runner.events.live_items import HeardTimestep
+from runner.types import Action, Tokens
 
 MAX_WARNINGS = 20
 _STEP = 1_500
-_PART = 150
-_SPAN = 500
 
 
-def step_of(item: Timestep) -> Step:
+def step_of(item: HeardTimestep) -> Step:
     """What a live item says of a round."""
     return Step(
         index=count(item.index),
         actor=item.actor,
-        chats=item.chats,
+        told=Heard(bytes(item.chats), bytes(item.observation)),
         action=item.action,
         valid=item.valid,
-        observation=item.observation,
         reward=item.reward,
         done=item.done,
         model_s=item.model_s,
@@ -43,33 +40,14 @@ def step_of(item: Timestep) -> Step:
 
 def step_size(step: Step) -> int:
     """Bytes a step takes, about."""
-    told = sum(map(_messages_size, step.chats)) + _messages_size(step.observation) + len(step.action.text or "")
-    calls = sum([_PART + len(call.id) + len(call.name) + len(call.arguments) for call in step.action.tool_calls])
-    return _STEP + told + calls + (size(list(step.warnings)) if step.warnings else 0)
-
-
-def spans_size(spans: Sequence[Span]) -> int:
-    """Bytes that spans take, about."""
-    named = sum([len(span.name) + len(span.category) + len(span.track) for span in spans])
-    return _SPAN * len(spans) + named + _values_size([span.attributes for span in spans])
-
-
-def _messages_size(messages: Iterable[object]) -> int:
-    return _values_size([each if isinstance(each, dict) else {"": each} for each in messages])
-
-
-def _values_size(objects: Iterable[Mapping[str, object]]) -> int:
-    """As ``size``, but quick: nearly all there is to measure is small objects of texts."""
-    total = 0
-    for fields in objects:
-        for name, value in fields.items():
-            total += _PART + len(name) + (len(value) if value.__class__ is str else size(value))
-    return total
+    calls = sum([PART + len(call.id) + len(call.name) + len(call.arguments) for call in step.action.tool_calls])
+    told = step.told.size + len(step.action.text or "") + calls
+    return _STEP + told + (size(list(step.warnings)) if step.warnings else 0)
 
 
 def episode_size(episode: Episode) -> int:
     """Bytes that the steps and spans of an episode take, about."""
-    told = sum(map(step_size, episode.steps)) + spans_size(episode.spans)
+    told = sum(map(step_size, episode.steps)) + episode.spans.size
     return told + size(episode.reset_observation)
 
 
@@ -77,7 +55,7 @@ def without_messages(step: Step) -> Step:
     """A step of which only numbers, and the beginning of its action, are kept."""
     n_messages = sum(map(len, step.chats)) + len(step.observation)
     action = Action(optional(step.action.text))
-    return replace(step, chats=[], observation=[], action=action, left_out=count(step.left_out + n_messages))
+    return replace(step, told=Told([], []), action=action, left_out=count(step.left_out + n_messages))
 
 
 def sum_up(episode: Episode) -> None:

@@ -65,12 +65,12 @@ def _given(step: Step, before: Step | None, episode: Episode, full: bool) -> Ite
     """What the agent saw; of agents without chats, what the environment said before."""
     if step.left_out:
         yield note(f"… {step.left_out} messages were not sent here; the episode file has them")
-    if not step.chats:
+    if not (chats := step.chats):
         yield from _as_given(before.observation if before else [] if step.index else episode.reset_observation)
-    for number, chat in enumerate(step.chats, 1):
-        if len(step.chats) > 1:
-            yield note(f"chat {number} of {len(step.chats)}")
-        is_answer = bool(chat) and number == len(step.chats) and _role(chat[-1]) == "assistant"
+    for number, chat in enumerate(chats, 1):
+        if len(chats) > 1:
+            yield note(f"chat {number} of {len(chats)}")
+        is_answer = bool(chat) and number == len(chats) and _role(chat[-1]) == "assistant"
         yield from _chat(chat[:-1] if is_answer else chat, full)
 
 
@@ -87,7 +87,7 @@ def _chat(messages: Sequence[object], full: bool) -> Iterator[Block]:
 
 def _done(step: Step) -> Iterator[Block]:
     """Thought, text and tool calls of the agent."""
-    answer = step.chats[-1][-1] if step.chats and step.chats[-1] else None
+    answer = chats[-1][-1] if (chats := step.chats) and chats[-1] else None
     if _role(answer) != "assistant":
         answer = None
     yield from reasoning_blocks(answer or {})

@@ -39,8 +39,13 @@ def json_lines(message: Received) -> Iterator[str]:
         "headers": message.headers,
         **_document(message),
     }
-    text = json.dumps(_masked(msgspec.to_builtins(document), masker()), ensure_ascii=True)
+    text = json.dumps(_masked(_plain(document), masker()), ensure_ascii=True)
     yield text.replace("\x7f", "\\u007f")
+
+
+def _plain(value: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
+    """Of what JSON has alone, also where an item holds JSON as it came."""
+    return msgspec.json.decode(msgspec.json.encode(value))
 
 
 def _masked(value: Any, mask_text: Callable[[str], str]) -> Any:  # noqa: ANN401 - whatever JSON can hold
@@ -79,7 +84,7 @@ def _contents(message: Received) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield message.subject, msgspec.to_builtins(row.event)
         case LiveRow() as row:
             for item in row.batch.items:
-                fields = msgspec.to_builtins(item)
+                fields = _plain(item)
                 yield f"{row.batch.node} {fields.pop('kind')}", fields
             for raw in row.raw:
                 yield f"{row.batch.node} ?", _raw(raw)

@@ -16,7 +16,7 @@ import msgspec
 
 from runner.events import subjects
 from runner.events.limits import MAX_BYTES, MAX_DEPTH, Unusable, check_bytes, check_depth, check_fields
-from runner.events.live_items import LiveBatch, LiveItem, Timestep
+from runner.events.live_items import HeardBatch, HeardItem, HeardTimestep, LiveBatch
 from runner.events.rows import Decoded, DurableRow, ForeignRow, LiveRow, RawRow, raw_row
 from runner.events.schema import DURABLE_TYPES, BatchCompleted, DurableEvent, EpisodeCompleted, ForeignEpisode
 from runner.text import one_line
@@ -181,22 +181,29 @@ def _live(payload: bytes) -> LiveRow:
     except msgspec.ValidationError:
         check_depth(payload)
         return _live_in_parts(payload)
-    if Timestep in set(map(type, batch.items)):  # nothing else has room for anything that is nested
-        check_depth(payload)
+    if HeardTimestep in set(map(type, batch.items)):  # nothing else has room for anything that is nested
+        _check_steps(batch)
     return LiveRow(batch=batch)
+
+
+def _check_steps(batch: HeardBatch) -> None:
+    for item in batch.items:
+        if isinstance(item, HeardTimestep):
+            for said in (item.chats, item.observation, item.reset_observation):
+                check_depth(bytes(said))
 
 
 def _live_in_parts(payload: bytes) -> LiveRow:
     """The items that do decode, and the others raw."""
     envelope = _ENVELOPE.decode(payload)
-    items: list[LiveItem] = []
+    items: list[HeardItem] = []
     raw: list[RawRow] = []
     for part in envelope.items:
         try:
             items.append(_ITEM.decode(part))
         except msgspec.ValidationError as exc:
             raw.append(raw_row(_reason(exc), bytes(part)))
-    batch = LiveBatch(node=envelope.node, boot=envelope.boot, dropped=envelope.dropped, items=items)
+    batch = HeardBatch(node=envelope.node, boot=envelope.boot, dropped=envelope.dropped, items=items)
     return LiveRow(batch=batch, raw=tuple(raw))
 
 
@@ -216,6 +223,6 @@ _VERSION = re.compile(r"\.v\d+(?=\.|\Z)")
 _ENCODER = msgspec.json.Encoder()
 _DECODERS = {name: msgspec.json.Decoder(event) for name, event in DURABLE_TYPES.items()}
 _FOREIGN = msgspec.json.Decoder(ForeignEpisode, strict=False)  # others write 3.0 rounds, and successes as numbers
-_LIVE = msgspec.json.Decoder(LiveBatch)
+_LIVE = msgspec.json.Decoder(HeardBatch)
 _ENVELOPE = msgspec.json.Decoder(_Envelope)
-_ITEM: msgspec.json.Decoder[LiveItem] = msgspec.json.Decoder(LiveItem)
+_ITEM: msgspec.json.Decoder[HeardItem] = msgspec.json.Decoder(HeardItem)

@@ -92,21 +92,11 @@ class LiveAction(Action, frozen=True, omit_defaults=True, gc=False):
     ] = msgspec.field(default_factory=dict)
 
 
-class Timestep(_EpisodeItem, kw_only=True, tag="timestep"):
-    """A round of an episode, without tool schemas.
-
-    No text is longer than 16 KiB of UTF-8: a JSON object of which texts were cut carries ``full_length``, an object
-    with the characters each of them had. All messages together have at most 256 KiB, the oldest are left out first.
-    """
-
+class _Round(_EpisodeItem, kw_only=True):
     index: Annotated[int, Meta(description="number of the round, from 0")]
     actor: Annotated[Literal["agent", "human"], Meta(description="who acted")]
-    chats: Annotated[
-        list[list[dict[str, Any]]], Meta(description="the chats the agent held for this round, OpenAI messages")
-    ]
     action: LiveAction
     valid: Annotated[bool, Meta(description="whether the environment knows the action")]
-    observation: Annotated[list[dict[str, Any]], Meta(description="the environment's reply")]
     reward: Annotated[float, Meta(description="this round's reward")]
     done: Annotated[bool, Meta(description="whether the environment ended the episode")]
     model_s: Annotated[float, Meta(description="seconds in the agent")]
@@ -120,10 +110,31 @@ class Timestep(_EpisodeItem, kw_only=True, tag="timestep"):
     warnings: Annotated[
         list[str], Meta(description="what went otherwise than configured, such as a fallback that answered")
     ] = msgspec.field(default_factory=list)
+    left_out: Annotated[int, Meta(description="messages that had no room here; the episode file has them")] = 0
+
+
+class Timestep(_Round, kw_only=True, tag="timestep"):
+    """A round of an episode, without tool schemas.
+
+    No text is longer than 16 KiB of UTF-8: a JSON object of which texts were cut carries ``full_length``, an object
+    with the characters each of them had. All messages together have at most 256 KiB, the oldest are left out first.
+    """
+
+    chats: Annotated[
+        list[list[dict[str, Any]]], Meta(description="the chats the agent held for this round, OpenAI messages")
+    ]
+    observation: Annotated[list[dict[str, Any]], Meta(description="the environment's reply")]
     reset_observation: Annotated[
         list[dict[str, Any]] | None, Meta(description="what the reset gave; with the first timestep only")
     ] = None
-    left_out: Annotated[int, Meta(description="messages that had no room here; the episode file has them")] = 0
+
+
+class HeardTimestep(_Round, kw_only=True, tag="timestep"):
+    """A ``Timestep`` as it came: what was said is JSON, as few of them are ever looked at; none is ``null``."""
+
+    chats: msgspec.Raw
+    observation: msgspec.Raw
+    reset_observation: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class TokenText(_EpisodeItem, kw_only=True, omit_defaults=True, tag="token"):
@@ -158,6 +169,12 @@ class SpanClosed(_EpisodeItem, kw_only=True, tag="span"):
     """A span of an episode's trace is over."""
 
     span: Span
+
+
+class HeardSpan(_EpisodeItem, kw_only=True, tag="span"):
+    """A ``SpanClosed`` as it came."""
+
+    span: msgspec.Raw
 
 
 class BatchProgress(_Item, kw_only=True, tag="batch.progress"):
@@ -221,16 +238,27 @@ class Heartbeat(_Item, kw_only=True, tag="heartbeat"):
     """A node lives; sent every 2 s, missed for 5 s it counts as lost."""
 
 
-EpisodeItem: TypeAlias = (
-    EpisodeStarted | EpisodePaused | EpisodeResumed | EpisodeEnded | Timestep | TokenText | SpanClosed
-)
-LiveItem: TypeAlias = EpisodeItem | BatchProgress | EnvHealth | ModelHealth | Host | Heartbeat
+_News: TypeAlias = EpisodeStarted | EpisodePaused | EpisodeResumed | EpisodeEnded | TokenText
+_State: TypeAlias = BatchProgress | EnvHealth | ModelHealth | Host | Heartbeat
+EpisodeItem: TypeAlias = _News | Timestep | SpanClosed
+LiveItem: TypeAlias = EpisodeItem | _State
+HeardEpisodeItem: TypeAlias = _News | HeardTimestep | HeardSpan
+HeardItem: TypeAlias = HeardEpisodeItem | _State
 
 
-class LiveBatch(msgspec.Struct, kw_only=True, gc=False):
-    """One message of a live subject."""
-
+class _Batch(msgspec.Struct, kw_only=True, gc=False):
     node: NodeName
     boot: Boot
     dropped: Annotated[int, Meta(description="items of this boot that were never sent, all in all")]
+
+
+class LiveBatch(_Batch, kw_only=True, gc=False):
+    """One message of a live subject."""
+
     items: list[LiveItem]
+
+
+class HeardBatch(_Batch, kw_only=True, gc=False):
+    """A ``LiveBatch`` as it came."""
+
+    items: list[HeardItem]

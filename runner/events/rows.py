@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from runner.events.live_items import LiveBatch
+from runner.events.live_items import HeardBatch
 from runner.events.schema import DurableEvent, ForeignEpisode
 
 RAW_KEPT: Final = 64 * 1024
@@ -38,7 +38,7 @@ class RawRow(msgspec.Struct, frozen=True, kw_only=True):
 class LiveRow(msgspec.Struct, frozen=True, kw_only=True):
     """A message of a live subject; items that do not decode, such as those of a newer version, are in ``raw``."""
 
-    batch: LiveBatch
+    batch: HeardBatch
     raw: tuple[RawRow, ...] = ()
 
 

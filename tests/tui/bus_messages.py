@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from datetime import UTC, datetime
 from typing import Any, get_args
 
+import msgspec
 from hypothesis import strategies as st
 from msgspec import inspect
 
 from runner.events.control import NodeHealth, NodeList
-from runner.events.live_items import LiveBatch, LiveItem
+from runner.events.live_items import HeardBatch, HeardItem, LiveItem
 from runner.events.rows import DurableRow, ForeignRow, LiveRow, RawRow
 from runner.events.schema import DurableEvent, ForeignEpisode
 from runner.events.seen import Notice, Received, Seen
+from tests.tui.bus_samples import heard
 from tests.tui.samples import ESCAPES, HOSTILE, batch_id, episode_id
 
 TEXTS = st.sampled_from([*ESCAPES, HOSTILE, "", "Wordle", "n", "A" * 70_000])
@@ -67,15 +70,15 @@ _PLAIN: dict[type, st.SearchStrategy[Any]] = {
     inspect.NoneType: st.none(),
     inspect.DateTimeType: TIMES,
     inspect.AnyType: JSON,
+    inspect.RawType: JSON.map(lambda value: msgspec.Raw(json.dumps(value).encode())),
 }
 
+HEARD = st.one_of(values(LiveItem).map(heard), values(HeardItem))
 RAW = st.builds(RawRow, reason=TEXTS, payload=st.binary(max_size=9), size=INTEGERS)
 ROWS = st.one_of(
     st.builds(
         LiveRow,
-        batch=st.builds(
-            LiveBatch, node=TEXTS, boot=IDS, dropped=INTEGERS, items=st.lists(values(LiveItem), max_size=4)
-        ),
+        batch=st.builds(HeardBatch, node=TEXTS, boot=IDS, dropped=INTEGERS, items=st.lists(HEARD, max_size=4)),
         raw=st.tuples(RAW),
     ),
     st.builds(DurableRow, event=st.one_of(*map(values, get_args(DurableEvent))), id=TEXTS, type=TEXTS),

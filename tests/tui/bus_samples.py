@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+import msgspec
+
 from runner.events.control import BatchState, NodeHealth, NodeList
+from runner.events.live_items import HeardBatch, HeardItem, HeardSpan, HeardTimestep
 from runner.events.rows import DurableRow, ForeignRow, LiveRow
 from runner.events.schema import (
     BatchCompleted,
@@ -21,7 +25,6 @@ from runner.events.schema import (
     Heartbeat,
     Host,
     LiveAction,
-    LiveBatch,
     LiveItem,
     ModelHealth,
     SpanClosed,
@@ -86,8 +89,18 @@ def user(text: str) -> dict[str, Any]:
 
 
 def live(*items: LiveItem, node: str = NODE, boot: str = BOOT, dropped: int = 0) -> Received:
-    batch = LiveBatch(node=node, boot=boot, dropped=dropped, items=list(items))
+    batch = HeardBatch(node=node, boot=boot, dropped=dropped, items=[*map(heard, items)])
     return Received(subject="agentgym.live.x", headers={}, decoded=LiveRow(batch=batch))
+
+
+def heard(item: LiveItem) -> HeardItem:
+    """As it is decoded; with texts also that no JSON of the bus can hold."""
+    if not isinstance(item, Timestep | SpanClosed):
+        return item
+    fields = msgspec.structs.asdict(item)
+    for name in {"chats", "observation", "reset_observation", "span"} & fields.keys():
+        fields[name] = msgspec.Raw(json.dumps(msgspec.to_builtins(fields[name])).encode())
+    return (HeardTimestep if isinstance(item, Timestep) else HeardSpan)(**fields)
 
 
 def durable(event: DurableEvent, event_id: str = "") -> Received:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Episode, Link, Step
+from agentgym_tui.store.told import Spans, Told
 from runner.events.live_items import LiveItem
 from runner.events.seen import Notice
 from runner.store.database import EpisodeRow
@@ -127,7 +128,8 @@ def step(index: int = 0, **fields: Any) -> Step:  # noqa: ANN401
         "env_s": 0.004,
         "tokens": Tokens(120, 30),
     }
-    return Step(**{"index": index, **known, **fields})
+    known |= fields
+    return Step(index=index, told=Told(known.pop("chats"), known.pop("observation")), **known)
 
 
 def episode(n: int = 0, n_steps: int = 3, **fields: Any) -> Episode:  # noqa: ANN401
@@ -153,7 +155,9 @@ def episode(n: int = 0, n_steps: int = 3, **fields: Any) -> Episode:  # noqa: AN
         "steps": [step(index) for index in range(n_steps)],
         "spans": [span(1, end=4_000_000, name="episode"), span(2, parent=1, start=1_000_000, end=3_000_000)],
     }
-    return Episode(**{"episode_id": episode_id(n), **known, **fields})
+    known |= fields
+    spans = known.pop("spans")
+    return Episode(**{"episode_id": episode_id(n), "spans": Spans(spans), **known})
 
 
 def hostile_episode(n: int = 90, text: str = HOSTILE, **fields: Any) -> Episode:  # noqa: ANN401

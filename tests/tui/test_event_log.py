@@ -14,9 +14,9 @@ from agentgym_tui.store.message import MAX_HEADERS, LogEntry, Message, Remark
 from agentgym_tui.store.subjects import MANY, MAX_CUT, MAX_SUBJECT, MAX_SUBJECTS, By, SubjectTree
 from runner.events.buffer import Incoming
 from runner.events.codec import encode
+from runner.events.live_items import LiveBatch
 from runner.events.seen import Notice
 from tests.tui.samples import HOSTILE, START, heartbeat
-from tests.tui.samples import live as live_row
 
 pytestmark = pytest.mark.usefixtures("utc")
 NOW = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
@@ -256,9 +256,8 @@ def test_of_a_sender_the_fastest_message_counts_and_the_largest_skew_comes_first
 
 
 def test_live_items_tell_the_time_too() -> None:
-    clocks, row = Clocks(), live_row(heartbeat()).decoded
-    assert not isinstance(row, bytes)
-    payload = encode(row.batch)  # type: ignore[union-attr]
+    clocks, batch = Clocks(), LiveBatch(node="pmoves-4090", boot="b", dropped=0, items=[heartbeat()])
+    payload = encode(batch)
     clocks.sample([Incoming("agentgym.live.health.v1.n", {}, payload, "L", 1, START - timedelta(seconds=2))])
     assert [tuple(skew) for skew in clocks.skews] == [("pmoves-4090", 2.0)]
 

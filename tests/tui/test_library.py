@@ -49,7 +49,7 @@ def test_an_episode_is_shown_as_it_was_recorded(tmp_path: Path) -> None:
     assert episode.steps[0].action.text == "move up" and episode.steps[0].valid
     assert episode.steps[1].chats == record.timesteps[1].chats
     assert episode.reset_observation == record.reset_observation
-    assert episode.spans == record.spans and episode.tokens == record.tokens and episode.cost == 1.0
+    assert episode.spans.all == record.spans and episode.tokens == record.tokens and episode.cost == 1.0
 
 
 def test_what_is_no_message_becomes_one(tmp_path: Path) -> None:

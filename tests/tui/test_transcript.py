@@ -144,7 +144,7 @@ async def test_hostile_episodes_are_drawn_within_the_widget(width: int) -> None:
     for view in (transcript, waterfall):
         async with shown(view, (width, 12)) as (_, pilot):
             transcript.show_blocks(blocks(played, 0, full=True))
-            waterfall.show_spans(played.spans)
+            waterfall.show_spans(played.spans.all)
             for keys in (["j"] * 3, ["G"], ["l", "h"]):
                 await pilot.press(*keys)
                 drawn = view.render_lines(view.size.region)

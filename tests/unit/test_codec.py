@@ -232,7 +232,9 @@ def test_live_batches_come_back_as_they_were() -> None:
     batch = LiveBatch(node="n", boot="b", dropped=2, items=[Heartbeat(at=AT), Host(at=AT, cpu=1.0, ram=2.0, gpu=None)])
     payload = encode(batch)
     validate(HEALTH, payload)
-    assert read(payload, HEALTH) == LiveRow(batch=batch)
+    row = read(payload, HEALTH)
+    assert isinstance(row, LiveRow)
+    assert (row.batch.node, row.batch.boot, row.batch.dropped, row.batch.items) == ("n", "b", 2, batch.items)
 
 
 def test_items_that_do_not_decode_leave_the_others() -> None:

@@ -55,7 +55,8 @@ def sent(item: Item, channel: subjects.LiveChannel) -> LiveItem:
     row = decode(subject, None, payload, DurableNames())
     assert isinstance(row, LiveRow)
     assert row.raw == ()
-    return row.batch.items[-1]
+    again: LiveItem = msgspec.json.decode(msgspec.json.encode(row.batch.items[-1]), type=LiveItem)
+    return again
 
 
 def timestep(**changes: Any) -> Timestep:  # noqa: ANN401
