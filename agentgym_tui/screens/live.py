@@ -45,6 +45,7 @@ class LiveScreen(RunScreen):
 
     CSS_PATH = "../styles/live.tcss"
     AUTO_FOCUS = "#environments"
+    BLANK = True  # as of panes
     HORIZONTAL_BREAKPOINTS = WIDTHS
     VERTICAL_BREAKPOINTS = HEIGHTS
 

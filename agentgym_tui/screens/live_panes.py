@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
+from operator import attrgetter
 from typing import Final
 
 from textual import on
@@ -16,7 +16,7 @@ from agentgym_tui.keymap import keys_of
 from agentgym_tui.resizing import Panes
 from agentgym_tui.sizes import LIVE_NARROW, LIVE_NARROW_TRACE, LIVE_WIDE, Levers
 from agentgym_tui.store.run_store import RunStore
-from agentgym_tui.store.state import Episode
+from agentgym_tui.store.state import Environment, Episode
 from agentgym_tui.views.cells import Cell, Line
 from agentgym_tui.views.episode import blocks
 from agentgym_tui.views.live import (
@@ -50,6 +50,7 @@ from agentgym_tui.widgets.waterfall import Waterfall
 ENVIRONMENTS: Final = "environments"
 """The table, also where its order is kept."""
 
+_ALL_OF: Final = attrgetter(*Environment.__slots__)
 VIEWS: Final = ("transcript", "trace", "rewards")
 """The panes that share one place where there is little room."""
 
@@ -207,7 +208,7 @@ class LivePanes(Sides):
 
     def _draw_environments(self) -> None:
         store, selected, sorting = self._store, self._selected, self.environments.sorting
-        if self._changed("environments", (sorting, [astuple(env) for env in store.envs.values()])):
+        if self._changed("environments", (sorting, [*map(_ALL_OF, store.envs.values())])):
             self.environments.show(EnvRows(store, sorting))
             self._fit()
         self._panes["environments"].title(lambda width: environments_title(store, selected, width))

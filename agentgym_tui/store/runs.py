@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Final, TypeGuard
+from typing import Final, TypeAlias, TypeGuard, cast
 
 from runner.events.live_items import (
     EpisodeEnded,
@@ -19,6 +19,7 @@ from runner.events.live_items import (
     TokenText,
 )
 
+_Many: TypeAlias = TokenText | HeardSpan | HeardTimestep
 _MANY: Final = (TokenText, HeardSpan, HeardTimestep)
 _PLAYED: Final = (*_MANY, EpisodeStarted, EpisodePaused, EpisodeResumed, EpisodeEnded)
 
@@ -27,7 +28,7 @@ def runs(items: Iterable[HeardItem]) -> Iterator[Sequence[HeardItem]]:
     """All items, those of each episode in their order; a run is of one kind, and of one episode."""
     for kind, alike in groupby(items, type):
         if kind in _MANY:
-            yield from _by_episode(alike)
+            yield from _by_episode(cast("Iterable[_Many]", alike))
         else:
             for item in alike:
                 yield (item,)
@@ -53,9 +54,8 @@ def are_steps(run: Sequence[HeardEpisodeItem]) -> TypeGuard[Sequence[HeardTimest
     return isinstance(run[0], HeardTimestep)
 
 
-def _by_episode(items: Iterable[HeardItem]) -> Iterable[list[HeardItem]]:
-    found = defaultdict[str, list[HeardItem]](list)
+def _by_episode(items: Iterable[_Many]) -> Iterable[list[_Many]]:
+    found = defaultdict[str, list[_Many]](list)
     for item in items:
-        if isinstance(item, _MANY):
-            found[item.episode_id].append(item)
+        found[item.episode_id].append(item)
     return found.values()

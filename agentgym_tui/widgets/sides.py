@@ -13,6 +13,7 @@ class Sides(Container):
     """Its second child has a border at its left; dragging that says where it should be."""
 
     ALLOW_SELECT: ClassVar[bool] = False
+    BLANK = True  # all of it is covered, and the framework draws also what is behind
 
     class Dragged(Message):
         """What the first one should take, in per cent."""
