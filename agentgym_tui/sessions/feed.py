@@ -6,7 +6,7 @@ import asyncio
 import gc
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +29,9 @@ AT_ONCE: Final = 500
 TURN_S: Final = 0.005
 """Seconds for which messages are decoded before the screen gets its turn, which is as long."""
 
+MOST_REST_S: Final = 0.05
+"""Seconds for which nothing is taken in after something was."""
+
 WAITING: Final = 8 << 20
 """Bytes that wait here; of what streams keep more waits there."""
 
@@ -47,12 +50,20 @@ _LINKS: Final[dict[str, LinkStatus]] = {
 
 
 class Feed:
-    """Takes what is said into a store; ``turns`` says when."""
+    """Takes what is said into a store.
 
-    def __init__(self, store: RunStore, turns: Turns) -> None:
+    Args:
+        store: where to.
+        turns: says when.
+        worked: what this thread has used of a processor, seconds. By another clock a console that was stopped while
+            it took something in would rest for half as long as it was stopped.
+    """
+
+    def __init__(self, store: RunStore, turns: Turns, worked: Callable[[], float] = time.thread_time) -> None:
         """Nothing is taken before ``follow``."""
         self._store = store
         self._turns = turns
+        self._worked = worked
 
     async def follow(self, connection: Connection, patterns: Sequence[str], since: Since, names: DurableNames) -> None:
         """Take in what is said on some subjects, until cancelled."""
@@ -67,10 +78,10 @@ class Feed:
                 await self._turns.mine()
                 for part in portions(await seen.some(AT_ONCE, seconds=TURN_S)):
                     await self._turns.mine()
-                    started = time.perf_counter()
+                    before = self._worked()
                     self._store.take(part)
                     # a long history must not keep the keys waiting
-                    await asyncio.sleep((time.perf_counter() - started) / 2)
+                    await asyncio.sleep(min((self._worked() - before) / 2, MOST_REST_S))
 
 
 def link_of(state: BusState, address: str) -> Link | None:

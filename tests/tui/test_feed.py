@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -33,13 +35,15 @@ def server(tmp_path: Path) -> Iterator[NatsServer]:
 
 
 @asynccontextmanager
-async def fed(connection: Connection, store: RunStore) -> AsyncIterator[asyncio.Event]:
+async def fed(
+    connection: Connection, store: RunStore, worked: Callable[[], float] = time.thread_time
+) -> AsyncIterator[asyncio.Event]:
     """The event is set at each change of the store."""
     changed = asyncio.Event()
     store.on_change = changed.set
     names = DurableNames()
     patterns = [*names.all(), LIVE_SUBJECTS]
-    task = asyncio.create_task(Feed(store, Turns()).follow(connection, patterns, timedelta(hours=1), names))
+    task = asyncio.create_task(Feed(store, Turns(), worked).follow(connection, patterns, timedelta(hours=1), names))
     try:
         yield changed
     finally:
@@ -93,6 +97,20 @@ async def test_what_is_said_reaches_the_store_once(server: NatsServer) -> None:
     assert list(store.episodes) == [early, late]
     assert store.n_malformed == 1 and list(store.nodes) == ["n1"]
     assert store.notices
+
+
+async def test_a_clock_that_jumps_while_something_is_taken_in_keeps_nothing_waiting(server: NatsServer) -> None:
+    store, ids, hours = RunStore(), [new_id() for _ in range(3)], itertools.count(step=3600.0)
+    async with await Connection.open(BusAddress(server.url), name="test") as connection:
+        js = connection.client.jetstream()
+        await ensure_streams(js, DurableNames().all())
+        async with fed(connection, store, lambda: next(hours)) as changed, asyncio.timeout(20):
+            for known in ids:
+                await js.publish(live_subject("episode", "n1"), encode(started(known)))
+                while known not in store.episodes:
+                    changed.clear()
+                    await changed.wait()
+    assert list(store.episodes) == ids
 
 
 @pytest.mark.parametrize("status", ["connecting", "connected", "stalled", "disconnected"])
