@@ -33,7 +33,8 @@ class Incoming(msgspec.Struct, gc=False):
     @property
     def size(self) -> int:
         """Bytes it takes, about."""
-        return len(self.payload) + sum(len(name) + len(value) for name, value in self.headers.items()) + 200
+        headers = sum(len(name) + len(value) for name, value in self.headers.items()) if self.headers else 0
+        return len(self.payload) + headers + 200
 
 
 class SeenBuffer:
