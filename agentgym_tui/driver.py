@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from functools import partial
 from typing import Any, TextIO, cast
@@ -34,12 +35,23 @@ class TerminalDriver(LinuxDriver):
         super().close()
 
     def _go_on(self, *_: object) -> None:
-        """Take it anew: somebody may have used it. Without giving it back it would be read twice, and stay as it is."""
+        """Take it anew: somebody may have used it. Without giving it back it would be read twice, and stay as it is.
+
+        In the background it is somebody else's: to touch it would stop the process in the midst of this.
+        """
+        if not self._in_front():
+            return
         if self._here:
             self.suspend_application_mode()
         if self._away:
             self.resume_application_mode()
             self._app.call_later(partial(self._app.refresh, layout=True))  # the terminal is empty now
+
+    def _in_front(self) -> bool:
+        try:
+            return os.tcgetpgrp(self.fileno) == os.getpgrp()
+        except OSError:  # there are no jobs in this terminal
+            return True
 
     def run_input_thread(self) -> None:
         """Read until the end; bytes that are no UTF-8 are lost, together with what was read along with them."""

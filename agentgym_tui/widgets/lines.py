@@ -122,6 +122,7 @@ class LineView(DrawnLines, can_focus=True, inherit_bindings=False):
 
     def select(self, key: str) -> bool:
         """Put the cursor on the line of a key; False when there is none."""
+        self._sync()  # the source may have changed since it was drawn
         found = self._find(key)
         if found is not None:
             self.move_to(found)
