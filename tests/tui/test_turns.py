@@ -45,6 +45,21 @@ async def test_it_is_taken_in_also_when_there_is_no_answer() -> None:
         await turns.mine()
 
 
+async def test_a_wheel_that_turns_on_keeps_nothing_out() -> None:
+    turns = Turns()
+
+    async def turn() -> None:
+        while True:
+            turns.asked()
+            await asyncio.sleep(0)
+
+    turning = asyncio.create_task(turn())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await turns.mine()
+    turning.cancel()
+
+
 async def test_a_key_is_a_question_and_the_next_drawing_its_answer() -> None:
     session = busy_session()
     session.turns = turns = Counted()
