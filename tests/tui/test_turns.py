@@ -5,7 +5,7 @@ import asyncio
 from agentgym_tui.app import Console
 from agentgym_tui.sessions.turns import Turns
 from tests.tui.fake_session import busy_session
-from tests.tui.screens import shown
+from tests.tui.screens import shown, until
 
 
 class Counted(Turns):
@@ -68,9 +68,9 @@ async def test_a_key_is_a_question_and_the_next_drawing_its_answer() -> None:
         await pilot.pause()
         turns.said.clear()
         await pilot.press("j")
-        await pilot.pause()
-        assert turns.said[0] == "asked"
-        assert "answered" in turns.said
+        await until(pilot, lambda: "asked" in turns.said, "the question")
+        asked = turns.said.index("asked")
+        await until(pilot, lambda: "answered" in turns.said[asked:], "the answer")
         turns.said.clear()
         await pilot.hover("#steps")
         assert "asked" not in turns.said
