@@ -18,6 +18,9 @@ PART: Final = 150
 
 _SPAN: Final = 500
 _RAW: Final = 100
+_HEARD: Final = 250
+_FIELDS: Final = 10
+"""Colons of a span with few attributes; each more may be of one that takes far more room once it is read."""
 
 
 class Told(NamedTuple):
@@ -70,7 +73,9 @@ class Spans:
     def hear(self, spans: Sequence[bytes]) -> None:
         """Add some as they came."""
         self._heard += spans
-        self.size += _RAW * len(spans) + sum(map(len, spans))
+        together = b"".join(spans)
+        n_more = max(together.count(b":") - _FIELDS * len(spans), 0)
+        self.size += _HEARD * len(spans) + len(together) + PART * n_more
 
     @property
     def all(self) -> list[Span]:

@@ -13,6 +13,7 @@ from agentgym_tui.clean import Safe, is_hostile, join, line, own
 from agentgym_tui.store.message import Message
 from agentgym_tui.views.cells import Cell, Tone
 from agentgym_tui.views.numbers import counted, percent, quantity, reward
+from runner.events import codec
 from runner.events.codec import DurableNames, decode
 from runner.events.limits import check_limits
 from runner.events.rows import DurableRow, ForeignRow, LiveRow, RawRow
@@ -96,8 +97,9 @@ def trouble_of(message: Message) -> str:
     match decode(message.subject, message.headers, message.payload, NAMES):
         case RawRow() as row:
             return row.reason
-        case LiveRow(raw=raw) if raw:
-            return f"{len(raw)} of its items: {raw[0].reason}"
+        case LiveRow() as row:
+            raw = [*row.raw, *(read for item in row.batch.items if isinstance(read := codec.read(item), RawRow))]
+            return f"{len(raw)} of its items: {raw[0].reason}" if raw else ""
     return ""
 
 

@@ -111,7 +111,8 @@ class DrawnLines(ScrollView, inherit_bindings=False):
         if height == self.virtual_size.height:
             return
         self.virtual_size = Size(1, height)
-        if self.styles.overflow_y == "auto" and height > self.scrollable_content_region.height:
+        needed = 0 < self.scrollable_content_region.height < height  # without room yet nobody knows
+        if self.styles.overflow_y == "auto" and (needed or self.show_vertical_scrollbar):
             self.styles.overflow_y = "scroll"
         if self.styles.overflow_y == "scroll":
             self.vertical_scrollbar.window_virtual_size = height

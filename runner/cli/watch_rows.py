@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from runner.events import codec
+from runner.events.live_items import LiveBatch, LiveItem
 from runner.events.rows import DurableRow, ForeignRow, LiveRow, RawRow
 from runner.events.seen import Received
 from runner.text import mask, masker, one_line
@@ -39,13 +41,8 @@ def json_lines(message: Received) -> Iterator[str]:
         "headers": message.headers,
         **_document(message),
     }
-    text = json.dumps(_masked(_plain(document), masker()), ensure_ascii=True)
+    text = json.dumps(_masked(msgspec.to_builtins(document), masker()), ensure_ascii=True)
     yield text.replace("\x7f", "\\u007f")
-
-
-def _plain(value: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
-    """Of what JSON has alone, also where an item holds JSON as it came."""
-    return msgspec.json.decode(msgspec.json.encode(value))
 
 
 def _masked(value: Any, mask_text: Callable[[str], str]) -> Any:  # noqa: ANN401 - whatever JSON can hold
@@ -67,9 +64,18 @@ def _document(message: Received) -> dict[str, Any]:
         case ForeignRow() as row:
             return {"row": "foreign", "data": row.event}
         case LiveRow() as row:
-            return {"row": "live", "data": row.batch, "raw": [_raw(raw) for raw in row.raw]}
+            items, unusable = _read(row)
+            batch = LiveBatch(node=row.batch.node, boot=row.batch.boot, dropped=row.batch.dropped, items=items)
+            return {"row": "live", "data": batch, "raw": [_raw(raw) for raw in unusable]}
         case RawRow() as row:
             return {"row": "raw", **_raw(row)}
+
+
+def _read(row: LiveRow) -> tuple[list[LiveItem], list[RawRow]]:
+    """What its items say, and those that do not say what they should."""
+    read = [codec.read(item) for item in row.batch.items]
+    unusable = [item for item in read if isinstance(item, RawRow)]
+    return [item for item in read if not isinstance(item, RawRow)], [*row.raw, *unusable]
 
 
 def _raw(row: RawRow) -> dict[str, Any]:
@@ -83,10 +89,11 @@ def _contents(message: Received) -> Iterator[tuple[str, Mapping[str, Any]]]:
         case ForeignRow() as row:
             yield message.subject, msgspec.to_builtins(row.event)
         case LiveRow() as row:
-            for item in row.batch.items:
-                fields = _plain(item)
+            items, unusable = _read(row)
+            for item in items:
+                fields = msgspec.to_builtins(item)
                 yield f"{row.batch.node} {fields.pop('kind')}", fields
-            for raw in row.raw:
+            for raw in unusable:
                 yield f"{row.batch.node} ?", _raw(raw)
         case RawRow() as row:
             yield message.subject, _raw(row)

@@ -16,7 +16,7 @@ import msgspec
 
 from runner.events import subjects
 from runner.events.limits import MAX_BYTES, MAX_DEPTH, Unusable, check_bytes, check_depth, check_fields
-from runner.events.live_items import HeardBatch, HeardItem, HeardTimestep, LiveBatch
+from runner.events.live_items import HeardBatch, HeardItem, HeardSpan, HeardTimestep, LiveBatch, LiveItem
 from runner.events.rows import Decoded, DurableRow, ForeignRow, LiveRow, RawRow, raw_row
 from runner.events.schema import DURABLE_TYPES, BatchCompleted, DurableEvent, EpisodeCompleted, ForeignEpisode
 from runner.text import one_line
@@ -35,6 +35,7 @@ __all__ = [
     "encode",
     "headers_for",
     "message_id",
+    "read",
 ]
 
 MAX_ID: Final = 256
@@ -120,6 +121,17 @@ def decode(subject: str, headers: Headers | None, payload: bytes, names: Durable
         kind = _kind(subject, _header(headers, "ce-type"), names)
         return _live(payload) if kind == "live" else _durable(kind, headers, payload)
     except (ValueError, RecursionError) as exc:  # msgspec's and json's errors are ValueErrors
+        return raw_row(_reason(exc), payload)
+
+
+def read(item: HeardItem) -> LiveItem | RawRow:
+    """What a live item says, also where it holds JSON as it came; that may be something else than it should."""
+    if not isinstance(item, HeardTimestep | HeardSpan):
+        return item
+    payload = _ENCODER.encode(item)
+    try:
+        return _WHOLE.decode(payload)
+    except (msgspec.MsgspecError, RecursionError) as exc:
         return raw_row(_reason(exc), payload)
 
 
@@ -226,3 +238,4 @@ _FOREIGN = msgspec.json.Decoder(ForeignEpisode, strict=False)  # others write 3.
 _LIVE = msgspec.json.Decoder(HeardBatch)
 _ENVELOPE = msgspec.json.Decoder(_Envelope)
 _ITEM: msgspec.json.Decoder[HeardItem] = msgspec.json.Decoder(HeardItem)
+_WHOLE: msgspec.json.Decoder[LiveItem] = msgspec.json.Decoder(LiveItem)

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from runner.cli.nats_info import main_nats_info
@@ -186,6 +187,24 @@ async def test_every_live_item_has_a_line() -> None:
     (document,) = json_lines(message)
     assert len(json.loads(document)["data"]["items"]) == 2
     assert "new" in json.loads(document)["raw"][0]["payload"]
+
+
+@pytest.mark.parametrize("value", ["1e999", "9" * 5_000, "[" * 900 + "]" * 900, "null"])
+async def test_spans_and_rounds_that_say_something_else_are_shown_as_they_came(value: str) -> None:
+    span = f'{{"kind":"span","at":"2026-01-02T03:04:05Z","episode_id":"e","seq":0,"span":{value}}}'
+    payload = f'{{"node":"n","boot":"b","dropped":0,"items":[{span}]}}'.encode()
+    message = await row(subjects.live_subject("span", "n"), payload)
+    (line,) = plain_lines(message)
+    assert "n ? reason=" in line
+    (document,) = json_lines(message)
+    assert json.loads(document)["data"]["items"] == []
+    assert value in json.loads(document)["raw"][0]["payload"]
+
+
+async def test_headers_that_are_no_text_are_shown() -> None:
+    message = await row(SUBJECT, status(1))
+    (document,) = json_lines(msgspec.structs.replace(message, headers={"a": "\udcff"}))
+    assert json.loads(document)["headers"] == {"a": "\udcff"}
 
 
 @pytest.mark.parametrize(("hours", "said"), [(1.0, "clock=3600s"), (-1.0, "late=3600s"), (0.0, "")])

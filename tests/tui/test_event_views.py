@@ -114,6 +114,9 @@ def test_what_should_decode_and_does_not_is_malformed(subject: str, payload: byt
 def test_an_item_that_does_not_decode_is_told_of_where_all_is_shown() -> None:
     batch = b'{"node": "n", "boot": "b", "dropped": 0, "items": [{"kind": "token"}]}'
     assert trouble_of(message(LIVE, batch)).startswith("1 of its items: ")
+    span = b'{"kind":"span","at":"2026-01-02T03:04:05Z","episode_id":"e","seq":0,"span":null}'
+    batch = b'{"node":"n","boot":"b","dropped":0,"items":[%b]}' % span
+    assert trouble_of(message(LIVE, batch)).startswith("1 of its items: ")
 
 
 def test_a_payload_in_each_view() -> None:

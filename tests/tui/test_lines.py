@@ -46,6 +46,27 @@ async def test_what_a_lack_of_room_pushed_out_comes_back_with_the_room() -> None
         assert (view.cursor, rows(view)[3:]) == (2, before[3:])
 
 
+async def test_where_nothing_ever_scrolled_a_click_at_the_right_edge_is_one_on_a_line() -> None:
+    view = LineView(numbered(5))
+    async with shown(view) as (app, pilot):
+        await pilot.click(view, offset=(SIZE[0] - 1, 3))
+        await until(pilot, lambda: view.cursor == 3, "the cursor on the line")
+        assert not view.show_vertical_scrollbar
+        await pilot.click(view, offset=(SIZE[0] - 1, 2), times=2)
+        await until(pilot, lambda: app.chosen == [(2, "line 2")], "the choice")
+
+
+async def test_a_scroll_bar_that_came_with_the_room_knows_how_much_there_is() -> None:
+    view = LineView(numbered(100))
+    async with shown(view) as (_, pilot):
+        await until(pilot, lambda: view.show_vertical_scrollbar, "the scroll bar")
+        for number in (50, 5, 30):
+            view.show(numbered(number))
+            await pilot.pause()
+            assert view.vertical_scrollbar.window_virtual_size == number
+            assert view.vertical_scrollbar.window_size == SIZE[1]
+
+
 async def test_enter_and_a_double_click_choose() -> None:
     view = LineView(numbered(5))
     async with shown(view) as (app, pilot):

@@ -33,3 +33,11 @@ def test_items_are_counted_once_in_whatever_order_and_messages_they_come(
     assert store.n_missing == episode.n_missing == 0
     assert episode.streaming is not None
     assert sorted(episode.streaming.text.split()) == sorted(map(str, range(12)))
+
+
+def test_who_answered_last_does_not_fail_by_what_failed_before() -> None:
+    """Both were told in one message, of two episodes."""
+    store = RunStore(now=FakeClock())
+    failed = token(1, 1, "", endpoint="second", failure="main: down")
+    store.take([live(token(0, 0, "", endpoint="main"), failed, token(0, 1, "text"))])
+    assert store.models["main"].failure is None

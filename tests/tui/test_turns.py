@@ -5,7 +5,7 @@ import asyncio
 from agentgym_tui.app import Console
 from agentgym_tui.sessions.turns import Turns
 from tests.tui.fake_session import busy_session
-from tests.tui.screens import shown
+from tests.tui.screens import shown, until
 
 
 class Counted(Turns):
@@ -45,6 +45,21 @@ async def test_it_is_taken_in_also_when_there_is_no_answer() -> None:
         await turns.mine()
 
 
+async def test_a_wheel_that_turns_on_keeps_nothing_out() -> None:
+    turns = Turns()
+
+    async def turn() -> None:
+        while True:
+            turns.asked()
+            await asyncio.sleep(0)
+
+    turning = asyncio.create_task(turn())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await turns.mine()
+    turning.cancel()
+
+
 async def test_a_key_is_a_question_and_the_next_drawing_its_answer() -> None:
     session = busy_session()
     session.turns = turns = Counted()
@@ -53,9 +68,9 @@ async def test_a_key_is_a_question_and_the_next_drawing_its_answer() -> None:
         await pilot.pause()
         turns.said.clear()
         await pilot.press("j")
-        await pilot.pause()
-        assert turns.said[0] == "asked"
-        assert "answered" in turns.said
+        await until(pilot, lambda: "asked" in turns.said, "the question")
+        asked = turns.said.index("asked")
+        await until(pilot, lambda: "answered" in turns.said[asked:], "the answer")
         turns.said.clear()
         await pilot.hover("#steps")
         assert "asked" not in turns.said
