@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from functools import partial
@@ -17,7 +18,8 @@ class TerminalDriver(LinuxDriver):
         super().__init__(*args, **kwargs)
         self._file = cast(Any, _Outlasting(cast(TextIO, self._file)))
         self._here = self._away = False
-        signal.signal(signal.SIGCONT, self._go_on)
+        # by the loop, which it wakes: a handler of the process may be called only when something else happens
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, self._go_on)
 
     def start_application_mode(self) -> None:
         """Take the terminal."""
@@ -34,13 +36,15 @@ class TerminalDriver(LinuxDriver):
         self._here = False
         super().close()
 
-    def _go_on(self, *_: object) -> None:
+    def _go_on(self) -> None:
         """Take it anew: somebody may have used it. Without giving it back it would be read twice, and stay as it is.
 
-        In the background it is somebody else's: to touch it would stop the process in the midst of this.
+        In the background it is somebody else's, and to touch it would stop the process in the midst of this: it stops
+        here, until it goes on in front.
         """
         if not self._in_front():
-            return
+            os.kill(os.getpid(), signal.SIGSTOP)
+            return  # it is called again
         if self._here:
             self.suspend_application_mode()
         if self._away:

@@ -118,6 +118,17 @@ async def test_a_source_that_shrinks_before_it_is_drawn_breaks_nothing() -> None
         assert rows(view)[2:4] == ["line 2second 2", ""]
 
 
+async def test_a_line_is_looked_for_among_those_that_are_there_now() -> None:
+    names = numbered(100)
+    view = LineView(names)
+    async with shown(view) as (_, pilot):
+        await pilot.press("G")
+        del names.names[3:]
+        assert not view.select("line 50")
+        assert view.select("line 1")
+        await until(pilot, lambda: view.cursor == 1 and view.key == "line 1", "the cursor on the line")
+
+
 async def test_following_stays_at_the_end_until_one_goes_up() -> None:
     source = numbered(30)
     view = LineView()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 from pathlib import Path
 
+import psutil
+import pytest
 from nats.aio.client import Client
 from nats.js.api import DiscardPolicy, StorageType, StreamConfig
 
@@ -69,3 +72,25 @@ async def _say(node: Client, *items: LiveItem) -> None:
     """In order: each is kept before the next one goes."""
     subject = live_subject(channel_of(str(type(items[0]).__struct_config__.tag)), NODE)
     await node.jetstream().publish(subject, encode(LiveBatch(node=NODE, boot=BOOT, dropped=0, items=[*items])))
+
+
+@pytest.mark.skipif(shutil.which("setsid") is None, reason="a shell with jobs of its own takes setsid")
+def test_it_comes_back_to_the_front_after_it_went_on_behind(tmp_path: Path) -> None:
+    shell = ("setsid", "--ctty", "--wait", "bash", "--norc", "--noprofile", "-i")
+    with Terminal(*shell, cwd=tmp_path) as terminal:
+        terminal.send(f"{CONSOLE} open {tmp_path}\n")
+        terminal.wait_for("Quit")
+        terminal.wait_quiet(0.5)
+        started_by = psutil.Process(terminal.process.pid).children(recursive=True)
+        console = next(child for child in started_by if "open" in child.cmdline())
+        console.send_signal(signal.SIGSTOP)
+        terminal.wait_for("Stopped")  # the shell has the terminal
+        console.send_signal(signal.SIGCONT)
+        terminal.wait_for(lambda: console.status() == psutil.STATUS_STOPPED)
+        n_raw = terminal.n_raw
+        terminal.send("fg\n")
+        terminal.wait_for(lambda: b"\x1b[?1049h" in terminal.raw_from(n_raw) and "Quit" in terminal.text)
+        terminal.send("q")
+        terminal.wait_for(lambda: not console.is_running())
+        terminal.send("exit\n")
+        terminal.wait_exit()
