@@ -23,6 +23,9 @@ INTERRUPTED = 130
 STUCK_AFTER_S = 1.0
 """Seconds that threads have to end by themselves once everything is done."""
 
+SAID_AFTER_S = 1.0
+"""Seconds that a terminal has to take what is said; one that takes nothing keeps no run from ending."""
+
 
 class Interrupts:
     """Ctrl-C and SIGTERM during a run: the first ends it after the running steps, the second at once.
@@ -35,6 +38,7 @@ class Interrupts:
         self._n_received = 0
         self._batch: Batch | None = None
         self._played = False
+        self._saying: threading.Thread | None = None
 
     @property
     def any(self) -> bool:
@@ -43,9 +47,13 @@ class Interrupts:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Receive the signals while the block runs."""
-        with _handler(signal.SIGINT, self._receive), _handler(signal.SIGTERM, self._receive):
-            yield
+        """Receive the signals while the block runs; what is to be said of them is said by its end."""
+        try:
+            with _handler(signal.SIGINT, self._receive), _handler(signal.SIGTERM, self._receive):
+                yield
+        finally:
+            if self._saying is not None:
+                self._saying.join(SAID_AFTER_S)
 
     @contextmanager
     def ending(self, batch: Batch) -> Iterator[None]:
@@ -68,7 +76,8 @@ class Interrupts:
         if not again:
             # On a thread of its own: the one that was interrupted may be about to print and hold the stream.
             text = "Stopping after the running steps; Ctrl-C again gives them up."
-            threading.Thread(target=err, args=(text,), daemon=True).start()
+            self._saying = threading.Thread(target=err, args=(text,), name="saying", daemon=True)
+            self._saying.start()
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from runner.batch import Batch
-from runner.cli import command, main
+from runner.cli import command, ending, main
 from runner.cli.ending import Interrupts
 from runner.spec import BatchSpec
 from runner.workspace import Workspace
@@ -55,6 +56,7 @@ def test_during_a_batch_an_interrupt_cancels_it(workspace: Workspace, capsys: py
         result = running.run()
     assert (result.status, result.n_episodes, interrupts.any) == ("cancelled", 0, True)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert "Ctrl-C again gives them up" in capsys.readouterr().err
 
 
 def test_between_batches_an_interrupt_keeps_the_next_one_from_playing(workspace: Workspace) -> None:
@@ -68,6 +70,33 @@ def test_between_batches_an_interrupt_keeps_the_next_one_from_playing(workspace:
             assert following.run().status == "cancelled"
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+def test_what_is_said_of_an_interrupt_is_said_before_the_run_ends(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupts, ended, said = Interrupts(), threading.Event(), []
+
+    def slowly(text: str) -> None:
+        said.append((text, ended.wait(0.3)))
+
+    monkeypatch.setattr(ending, "err", slowly)
+    with interrupts.caught(), interrupts.ending(batch(workspace)):
+        signal.raise_signal(signal.SIGINT)
+    ended.set()
+    assert said == [("Stopping after the running steps; Ctrl-C again gives them up.", False)]
+
+
+def test_a_terminal_that_takes_nothing_keeps_no_run_from_ending(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupts, read = Interrupts(), threading.Event()
+    monkeypatch.setattr(ending, "err", lambda text: read.wait(30))
+    monkeypatch.setattr(ending, "SAID_AFTER_S", 0.05)
+    with interrupts.caught(), interrupts.ending(batch(workspace)):
+        signal.raise_signal(signal.SIGINT)
+    assert interrupts.any and not read.is_set()
+    read.set()
 
 
 def test_an_interrupt_anywhere_else_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:
