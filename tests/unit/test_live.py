@@ -153,7 +153,8 @@ async def test_what_is_told_as_soon_as_the_own_broker_is_back_is_kept_there(tmp_
                 (kept,) = await stored(server, LIVE_STREAM)
                 assert msgspec.json.decode(kept.data, type=LiveBatch).items == [token(seq)]
                 server.restart()
-                await _until(uplink.down.is_set)
+                async with asyncio.timeout(WAIT_S):
+                    await uplink.down.wait()  # an event, as it may be up again at once
 
 
 def _put_all(publisher: LivePublisher, n: int) -> None:
