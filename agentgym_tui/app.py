@@ -31,6 +31,7 @@ from agentgym_tui.screens.leaving import Whole
 from agentgym_tui.sessions.session import ControlFailed, Session
 from agentgym_tui.settings import Settings, complaint_text
 from agentgym_tui.telling import tell
+from agentgym_tui.widgets.tones import TONES
 
 if TYPE_CHECKING:
     from agentgym_tui.screens.episode import EpisodeScreen
@@ -57,6 +58,7 @@ class Console(App[None], inherit_bindings=False):
 
     TITLE = "AgentGym"
     CSS_PATH: ClassVar[CSSPathType | None] = [*STYLES, "styles/live.tcss"]
+    COMPONENT_CLASSES: ClassVar[set[str]] = TONES
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("everywhere")]
     ENABLE_COMMAND_PALETTE = False
     DEFAULT_MODE = "live"

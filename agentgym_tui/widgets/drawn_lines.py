@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar, Final, Self, get_args
+from typing import ClassVar, Final, Self
 
 from rich.segment import Segment
 from rich.style import Style
@@ -17,13 +17,10 @@ from textual.strip import Strip
 from agentgym_tui.clean import own
 from agentgym_tui.views.cells import Cell, Line, Source, Tone
 from agentgym_tui.views.widths import cells
+from agentgym_tui.widgets.tones import cursor_style, tone_style
 
 SIDEWAYS = 8
 """Columns that one key press moves a wide line."""
-
-_TONES: Final = get_args(Tone)
-_PARTS: Final = {tone: f"line-view--{tone}" for tone in _TONES}
-"""The component classes of the tones."""
 
 MANY: Final = 200
 """Rows that are known, so that those that move are not made again."""
@@ -52,7 +49,6 @@ class DrawnLines(ScrollView, inherit_bindings=False):
     """The visible lines of a ``Source``."""
 
     ALLOW_SELECT = False
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"line-view--cursor", *_PARTS.values()}
     DEFAULT_CSS = """
     DrawnLines { overflow-x: hidden; scrollbar-gutter: stable; scrollbar-size-vertical: 1; }
     """
@@ -203,9 +199,9 @@ class DrawnLines(ScrollView, inherit_bindings=False):
 
     def _style(self, tone: Tone, marked: bool) -> Style:
         if (style := self._colours.get((tone, marked))) is None:
-            style = self.get_component_rich_style(_PARTS[tone])
+            style = tone_style(self, tone, self._background())
             if marked:
-                style += self.get_component_rich_style("line-view--cursor", partial=True)
+                style += cursor_style(self)
             self._colours[tone, marked] = style
         return style
 

@@ -24,6 +24,7 @@ from agentgym_tui.views.cells import Cell, Column, Line
 from agentgym_tui.views.trace import SpanRows
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.table import Table
+from agentgym_tui.widgets.tones import TONES
 from agentgym_tui.widgets.waterfall import Waterfall
 from runner.types import Span
 from tests.benchmarks.measure import PAIRS, Ratio, Row, ratio_of
@@ -73,6 +74,7 @@ class Bare(ScrollView):
 class Bench(App[None]):
     """Widgets of which one is shown, in the whole of the screen."""
 
+    COMPONENT_CLASSES = TONES
     ENABLE_COMMAND_PALETTE = False
 
     def __init__(self, widgets: Sequence[ScrollView], driver_class: type[Driver]) -> None:

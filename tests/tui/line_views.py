@@ -13,6 +13,7 @@ import agentgym_tui
 from agentgym_tui.clean import line
 from agentgym_tui.views.cells import Cell, Line
 from agentgym_tui.widgets.lines import LineView
+from agentgym_tui.widgets.tones import TONES
 
 STYLES = Path(agentgym_tui.__file__).parent / "styles" / "widgets.tcss"
 SIZE = (40, 10)
@@ -42,6 +43,7 @@ class Screenful(App[None]):
     """One list in the whole of the screen, and what it said."""
 
     CSS_PATH = STYLES
+    COMPONENT_CLASSES = TONES
 
     def __init__(self, view: LineView) -> None:
         super().__init__()
