@@ -68,10 +68,14 @@ class LogScreen(LogReading):
 
         self._words = FilterInput(placeholder="words that a line must hold", id="filter", max_length=MAX_WORDS)
         self._place = EntryInput(id="entry", max_length=MAX_WORDS)
-        await self.mount(self._words, self._place, after="#summary")
-        await self.mount(News(self.nothing_lines, id="nothing"), after="#log")
         self.payload = PayloadView(("formatted", "raw", "hex"), about, id="message")
-        await self.query_one("#log").mount(self.payload)
+        mounting = (
+            self.mount(self._words, self._place, after="#summary"),
+            self.mount(News(self.nothing_lines, id="nothing"), after="#log"),
+            self.query_one("#log").mount(self.payload),
+        )
+        for each in mounting:
+            await each
 
     def zoom(self) -> None:
         """The focused part alone, or both again."""

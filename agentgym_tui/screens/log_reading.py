@@ -193,6 +193,8 @@ class LogReading(Whole[None]):
         self.show_around()
 
     async def _begin(self) -> None:
+        if not self.is_attached:  # left before it was there
+            return
         await self.complete()
         self.show_all()
         self._began = (self._now(), self.opened.log.index.size)

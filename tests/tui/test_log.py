@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from agentgym_tui.screens.hex import Hex
 from agentgym_tui.screens.log import LogScreen
 from agentgym_tui.widgets.text_view import TextView
 from tests.tui.fake_session import busy_session, files_session
-from tests.tui.log_consoles import event, events, log_console, screen, until_read
+from tests.tui.log_consoles import console_on, event, events, log_console, screen, until_read
 from tests.tui.piloted import console, shown, toasts, until, until_shown
 from tests.tui.samples import HOSTILE
 
@@ -275,3 +276,21 @@ async def test_keys_of_logs_are_offered_where_there_are_logs() -> None:
         async with console(session) as pilot:
             await pilot.press("4")
             await until(pilot, lambda: "no log was opened" in toasts(pilot))
+
+
+async def test_a_console_that_ends_with_its_first_paint_ends_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(events(3))
+    app = console_on(path)
+    as_usual = LogScreen.on_mount
+
+    def leave(screen: LogScreen) -> None:
+        screen.call_after_refresh(app.exit)
+        as_usual(screen)
+
+    monkeypatch.setattr(LogScreen, "on_mount", leave)
+    async with asyncio.timeout(20):
+        await app.run_async(headless=True)
+    assert app.return_code == 0
