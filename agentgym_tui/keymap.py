@@ -6,9 +6,9 @@ Ids are stable, a user's own keys refer to them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
+import msgspec
 from textual.binding import Binding
 from textual.keys import key_to_character
 
@@ -146,15 +146,14 @@ _RENAMED: Final = {"slash": "/", "backslash": "\\", "at": "@", "minus": "-", "pl
 """Characters whose keys are not named as in Unicode."""
 
 
-@dataclass(frozen=True)
-class Keys:
+class Keys(msgspec.Struct, frozen=True):
     """Which keys give a command.
 
     Attributes:
         changed: by the command's id, where they are the user's own.
     """
 
-    changed: Mapping[str, str] = field(default_factory=dict)
+    changed: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def of(self, command: Command) -> str:
         """All of them, with commas."""

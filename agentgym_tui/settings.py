@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import msgspec
 
 from agentgym_tui.clean import Safe, join, line, own
 from agentgym_tui.keymap import Keys
@@ -30,17 +31,16 @@ class Notify(NamedTuple):
     desktop: bool = False
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """What the configuration says.
 
     Attributes:
         complaints: a line for each thing in it that cannot be used.
     """
 
-    keys: Keys = field(default_factory=Keys)
+    keys: Keys = msgspec.field(default_factory=Keys)
     theme: str = DEFAULT_THEME
-    notify: Notify = field(default_factory=Notify)
+    notify: Notify = msgspec.field(default_factory=Notify)
     complaints: tuple[Safe, ...] = ()
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from msgspec.structs import replace
 from textual import on
 from textual.timer import Timer
 

@@ -50,7 +50,7 @@ from agentgym_tui.widgets.waterfall import Waterfall
 ENVIRONMENTS: Final = "environments"
 """The table, also where its order is kept."""
 
-_ALL_OF: Final = attrgetter(*Environment.__slots__)
+_ALL_OF: Final = attrgetter(*Environment.__struct_fields__)
 VIEWS: Final = ("transcript", "trace", "rewards")
 """The panes that share one place where there is little room."""
 

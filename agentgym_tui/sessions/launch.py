@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -29,8 +28,7 @@ LAST_BYTES: Final = 4_096
 MAX_NODE_FILE: Final = 64 * 1024
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """What the command line says about the place; None where the profile decides."""
 
     config: str | None = None
@@ -38,8 +36,7 @@ class Wanted:
     node: str | None = None
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """A state directory, absolute, the name of a node that is started there, and the profile it plays."""
 
     data_dir: Path

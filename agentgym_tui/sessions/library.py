@@ -155,7 +155,7 @@ def _unfinished(journal: Any) -> Episode:  # noqa: ANN401
 
 
 def _step(record: TimestepRecord) -> Step:
-    names = Step.__slots__
+    names = Step.__struct_fields__
     same = {name: getattr(record, name) for name in names if hasattr(record, name)}
     return Step(
         **{

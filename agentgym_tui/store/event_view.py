@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+import msgspec
 
 from runner.events.patterns import PATTERN
 
@@ -26,8 +27,7 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _LONGEST: Final = timedelta(days=36_500)
 
 
-@dataclass(frozen=True, slots=True)
-class EventView:
+class EventView(msgspec.Struct, frozen=True):
     """What is looked at.
 
     Attributes:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter, lt
 from typing import Final, Protocol
+
+import msgspec
 
 from agentgym_tui.store.bounds import MAX_COUNT, MAX_ERROR, count, finite, name, optional, size
 from agentgym_tui.store.runs import are_spans, are_steps, are_texts
@@ -51,8 +52,7 @@ class Ending(Protocol):
     def duration_s(self) -> float | None: ...  # noqa: D102
 
 
-@dataclass(slots=True)
-class Track:
+class Track(msgspec.Struct):
     """What is known of the telling of an episode: by which process, how far, and how much of it is kept.
 
     Attributes:
@@ -67,7 +67,7 @@ class Track:
     size: int = BASE_SIZE
     headed: bool = False
     filled: bool = False
-    awaited: set[int] = field(default_factory=set)
+    awaited: set[int] = msgspec.field(default_factory=set)
     n_lost: int = 0
 
     def fresh(self, items: Sequence[HeardEpisodeItem]) -> Sequence[HeardEpisodeItem]:

@@ -6,7 +6,6 @@ Texts are kept as they came, hostile ones included; ``views`` makes them safe wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import takewhile
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -20,8 +19,7 @@ Outcome: TypeAlias = str
 """``success``, ``failure``, ``truncated``, ``timeout``, ``cancelled``, ``error`` or ``interrupted``."""
 
 
-@dataclass(slots=True)
-class Step:
+class Step(msgspec.Struct):
     """One round; ``warnings`` say what went otherwise than configured, ``left_out`` messages were not sent here."""
 
     index: int
@@ -106,8 +104,7 @@ class Streaming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return (self.n - self.n_first) / passed_s if passed_s > 0 and self.n > self.n_first else None
 
 
-@dataclass(slots=True)
-class Endpoint:
+class Endpoint(msgspec.Struct):
     """A model endpoint; those of a node come in the order they are asked.
 
     Attributes:
@@ -128,8 +125,7 @@ class Endpoint:
         return self.status in ("up", "slow", "embedded") and self.failure is None and self.rest_s is None
 
 
-@dataclass(slots=True)
-class Episode:
+class Episode(msgspec.Struct):
     """An episode that runs or ran; ``outcome`` None while it runs.
 
     Attributes:
@@ -159,14 +155,14 @@ class Episode:
     reward: float = 0.0
     rounds: int = 0
     duration_s: float | None = None
-    tokens: Tokens = field(default_factory=Tokens)
+    tokens: Tokens = msgspec.field(default_factory=Tokens)
     cost: float | None = None
     error_type: str | None = None
     error_message: str | None = None
     error_traceback: str | None = None
-    reset_observation: Messages = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
-    spans: Spans = field(default_factory=Spans)
+    reset_observation: Messages = msgspec.field(default_factory=list)
+    steps: list[Step] = msgspec.field(default_factory=list)
+    spans: Spans = msgspec.field(default_factory=Spans)
     streaming: Streaming | None = None
     n_missing: int = 0
     node_lost: bool = False
@@ -191,8 +187,7 @@ class Episode:
         return fallback_of((step.endpoint, step.warnings) for step in self.steps)
 
 
-@dataclass(slots=True)
-class Environment:
+class Environment(msgspec.Struct):
     """An environment of a node's profile; ``status`` None until a health item arrived."""
 
     name: str
@@ -211,8 +206,7 @@ class Environment:
     """The rated episodes are of agents without a model, as no model has played it."""
 
 
-@dataclass(slots=True)
-class BatchRun:
+class BatchRun(msgspec.Struct):
     """A batch that is queued, running, paused, or over; ``ended_at`` where its end was told by a stream."""
 
     batch_id: str
@@ -231,8 +225,7 @@ class BatchRun:
     ended_at: datetime | None = None
 
 
-@dataclass(slots=True)
-class NodeInfo:
+class NodeInfo(msgspec.Struct):
     """A node that was heard of; times in seconds of the console's monotonic clock."""
 
     name: str
@@ -244,15 +237,14 @@ class NodeInfo:
     lost: bool = False
     cpu: float | None = None
     ram: float | None = None
-    gpus: list[str] = field(default_factory=list)
+    gpus: list[str] = msgspec.field(default_factory=list)
     dropped: int = 0
 
 
 LinkStatus: TypeAlias = Literal["none", "starting", "connecting", "connected", "stalled", "disconnected", "failed"]
 
 
-@dataclass(slots=True)
-class Link:
+class Link(msgspec.Struct):
     """The way to the bus; ``cause`` says why it is not there and what to do."""
 
     status: LinkStatus = "none"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
+
+from msgspec.structs import replace
 
 from agentgym_tui.store.bounds import MAX_CAUSE, count, finite, optional, size
 from agentgym_tui.store.state import Episode, Step

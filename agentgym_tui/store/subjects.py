@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Set
-from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeAlias
+
+import msgspec
 
 By: TypeAlias = Literal["subject", "count", "rate"]
 """What branches are put in order by."""
@@ -21,20 +22,18 @@ MANY: Final = 16
 """Branches of one with more than so many are closed at first."""
 
 
-@dataclass(slots=True)
-class _Leaf:
+class _Leaf(msgspec.Struct):
     n: int = 0
     n_before: int = 0
     rate: float = 0.0
 
 
-@dataclass(slots=True)
-class _Node:
+class _Node(msgspec.Struct):
     n: int = 0
     rate: float = 0.0
     is_subject: bool = False
     is_cut: bool = False
-    below: dict[str, _Node] = field(default_factory=dict)
+    below: dict[str, _Node] = msgspec.field(default_factory=dict)
 
 
 class Branch(NamedTuple):
