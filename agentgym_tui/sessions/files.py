@@ -89,40 +89,39 @@ class FilesLibrary:
         """Read the files, the newest first by their names; gives what was read, part by part."""
         from agentgym_tui.sessions.brief import BriefReader
 
-        paths = sorted(set(islice(self._candidates(), MAX_FILES)), key=lambda path: path.name, reverse=True)
+        paths = sorted(set(islice(self._candidates(), MAX_FILES)), key=os.path.basename, reverse=True)
         reader, first, n = BriefReader(), 0, AT_ONCE
         while first < len(paths):
             some = paths[first : first + n]
             first, n = first + len(some), MORE_AT_ONCE
-            rows = [row for path in some if (row := self._read(path, reader)) is not None]
+            rows = [row for path in some if (row := self._read(Path(path), reader)) is not None]
             self.progress = Progress(first, len(paths))
             yield rows
 
-    def _candidates(self) -> Iterator[Path]:
+    def _candidates(self) -> Iterator[str]:
         for path in self._given:
             place = Path(os.path.realpath(path))
             if _is_folder(place):
-                yield from self._below(place / "runs" if _is_folder(place / "runs") else place, DEPTH)
+                yield from self._below(str(place / "runs" if _is_folder(place / "runs") else place), DEPTH)
             else:
-                yield place
+                yield str(place)
 
-    def _below(self, folder: Path, depth: int) -> Iterator[Path]:
-        """Files of a folder that may be episodes; links are not followed."""
+    def _below(self, folder: str, depth: int) -> Iterator[str]:
+        """Files of a folder that may be episodes, as texts, which takes a fifth; links are not followed."""
         try:
             with os.scandir(folder) as entries:
-                listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+                listed = [(entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries]
         except OSError as exc:
-            self._refuse(folder, exc.strerror or str(exc))
+            self._refuse(Path(folder), exc.strerror or str(exc))
             return
-        for name, is_folder in listed:
-            path = folder / name
+        for path, is_folder in listed:
             if is_folder and depth > 1:
                 yield from self._below(path, depth - 1)
-            elif not is_folder and name.endswith(".json"):
+            elif not is_folder and path.endswith(".json"):
                 yield path
-            elif name.endswith(".journal.jsonl"):
+            elif path.endswith(".journal.jsonl"):
                 self._refuse(
-                    path, "it is being played, or its node died; that node makes an episode of it when it starts"
+                    Path(path), "it is being played, or its node died; that node makes an episode of it when it starts"
                 )
 
     def _read(self, path: Path, reader: BriefReader) -> EpisodeRow | None:
