@@ -27,7 +27,7 @@ class Watch:
         shown = store.episodes.get(self.episode_id)
         if (wanted := self._found(store)) is not None:
             shown, self._wanted = wanted, ""
-        elif shown is None or (following and not _plays(shown)):
+        elif shown is None or (following and not shown.played):
             shown = _next(store, shown)
         self.episode_id = shown.episode_id if shown else ""
         return shown
@@ -49,13 +49,9 @@ class Watch:
         return next((e for e in reversed(store.episodes.values()) if self._wanted in (e.batch_id, e.battery_id)), None)
 
 
-def _plays(episode: Episode) -> bool:
-    return episode.running and not episode.node_lost
-
-
 def _next(store: RunStore, shown: Episode | None) -> Episode | None:
     """The newest that is played, of the same batch if there is one; else the last of that batch, or of all."""
-    playing = [episode for episode in store.running() if _plays(episode)]
+    playing = [episode for episode in store.running() if episode.played]
     same = [episode for episode in playing if shown is not None and episode.batch_id == shown.batch_id]
     for choice in (same, playing):
         if choice:

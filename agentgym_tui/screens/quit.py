@@ -60,7 +60,7 @@ def _question(store: RunStore) -> list[Line]:
     batches = _played(store)
     if not batches:
         return [[Cell(own("Nothing is played any more."))]]
-    n_running = sum(not episode.node_lost for episode in store.running())
+    n_running = sum(episode.played for episode in store.running())
     n_left = sum(max(batch.n_planned - batch.n_done, 0) for batch in batches)
     running = "1 episode is" if n_running == 1 else f"{n_running or 'no'} episodes are"
     lines: list[Line] = [[Cell(own(f"Just now {running} being played, {n_left} in all are still to be done:"))]]

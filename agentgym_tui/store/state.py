@@ -169,8 +169,13 @@ class Episode(msgspec.Struct):
 
     @property
     def running(self) -> bool:
-        """Whether it is being played, or paused."""
+        """Whether it is being played, or paused, or was when its node was last heard of."""
         return self.outcome is None
+
+    @property
+    def played(self) -> bool:
+        """Whether it is being played, or paused, by a node that is heard of."""
+        return self.outcome is None and not self.node_lost
 
     @property
     def newest(self) -> int:

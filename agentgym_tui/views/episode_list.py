@@ -74,7 +74,7 @@ class EpisodeList:
     @property
     def n_running(self) -> int:
         """Those that are played."""
-        return sum(episode.running for known, episode in self._live.items() if known not in self._stored)
+        return sum(episode.played for known, episode in self._live.items() if known not in self._stored)
 
     @property
     def n_unusable(self) -> int:

@@ -20,7 +20,8 @@ _LABEL_WIDTH: Final = 8
 
 def reward_lines(points: Sequence[RewardPoint], width: int, height: int) -> list[Line]:
     """Rewards of the newest episodes as columns, below them the success rate of the last ``RECENT``, and how many."""
-    shown = recent(points, max(width - _LABEL_WIDTH, 0))
+    rated = recent(points, len(points))
+    shown = rated[-max(width - _LABEL_WIDTH, 1) :]
     if not shown or height < 1 or width <= _LABEL_WIDTH:
         return [joined([[Cell(own("no rated episode yet"), "dim")]], width)][:height]
     rewards = [point.reward for point in shown]
@@ -31,19 +32,16 @@ def reward_lines(points: Sequence[RewardPoint], width: int, height: int) -> list
     shares = plot.moving_share([point.success for point in shown], RECENT)
     spark = plot.columns(shares, width - _LABEL_WIDTH, 1, 0.0, 1.0)
     lines.append(_labelled(percent(100 * shares[-1]), spark[0], "good"))
-    return [*lines, _legend(shown, width)][:height]
+    return [*lines, _legend(shown, len(rated), width)][:height]
 
 
 def _labelled(label: Safe, columns: str, tone: Tone = "accent") -> list[Cell]:
     return [Cell(own(f"{label[: _LABEL_WIDTH - 1]:>{_LABEL_WIDTH - 1}} "), "dim"), Cell(own(columns), tone)]
 
 
-def _legend(shown: Sequence[RewardPoint], width: int) -> Line:
-    n = len(shown)
-    noun = "baseline episode" if shown[-1].baseline else "episode"
+def _legend(shown: Sequence[RewardPoint], n_rated: int, width: int) -> Line:
+    n, baseline = len(shown), "baseline " if shown[-1].baseline else ""
+    several = counted(n, f"{baseline}episode") if n == n_rated else own(f"newest {n} {baseline}".rstrip())
     successes = sum(point.success for point in shown[-RECENT:])
     rate = share(successes, min(n, RECENT))
-    return joined(
-        [[Cell(counted(n, noun), "dim")], [Cell(own(f"success {rate} of last {min(n, RECENT)}"))]],
-        width,
-    )
+    return joined([[Cell(several, "dim")], [Cell(own(f"success {rate} of last {min(n, RECENT)}"))]], width)

@@ -92,7 +92,7 @@ def running_line(store: RunStore, episode: Episode | None, width: int) -> Line:
             [Cell(own(f"reward {reward(episode.reward)}"))],
             [Cell(line(_player(episode.agent, episode.model), 80))],
             [Cell(own(f"{quantity(episode.n_missing)} items missing"), "warn")] if episode.n_missing else [],
-            [_several(store)] if len(store.running()) > 1 else [],
+            _several(store),
             [Cell(_played(episode), "dim")] if episode.steps or episode.duration_s is not None else [],
             [Cell(own(f"cost {cost(episode.cost)}"))] if episode.cost is not None else [],
             [Cell(own("compat rules"), "warn")] if episode.mode == "compat" else [],
@@ -226,8 +226,9 @@ def outcome_cell(episode: Episode | EpisodeRow) -> Cell:
     return Cell(own("‖ paused"), "warn") if paused else Cell(own("▶ running"), "accent")
 
 
-def _several(store: RunStore) -> Cell:
-    return Cell(own(f"{len(store.running())} running"), "dim")
+def _several(store: RunStore) -> Line:
+    n_played = sum(episode.played for episode in store.running())
+    return [Cell(own(f"{n_played} running"), "dim")] if n_played > 1 else []
 
 
 def _player(agent: str, model: str | None) -> str:

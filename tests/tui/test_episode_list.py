@@ -54,6 +54,8 @@ def test_what_is_stored_counts_more_than_what_was_sent_live() -> None:
     episodes.take_live([episode(0, outcome=None)])
     assert episodes.get(episode_id(0)) == row(0)
     assert episodes.n_running == 0
+    assert episodes.take_live([episode(6, outcome=None), episode(7, outcome=None, node_lost=True)])
+    assert episodes.n_running == 1
 
 
 def test_live_episodes_change_the_list_only_when_one_begins_or_ends() -> None:

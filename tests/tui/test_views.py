@@ -241,6 +241,8 @@ def test_rewards_are_columns_with_a_success_rate_below() -> None:
     points = [RewardPoint(str(n), n / 4, n == 4, True) for n in range(5)]
     shown = texts(reward_lines(points, 20, 4))
     assert shown == ["      1    ▄█", "      0 ▁▄███", "    20% ▁▁▁▁▂", "5 episodes"]
+    assert texts(reward_lines(points, 11, 4))[-1] == "newest 3"
+    assert texts(reward_lines(points * 9, 40, 4))[-1].startswith("newest 32 · success ")
     assert len(reward_lines(points, 20, 2)) == 2
     assert reward_lines(points, 20, 0) == []
     assert "no rated episode yet" in texts(reward_lines([], 40, 4))
