@@ -23,7 +23,7 @@ from agentgym_tui.loading import Loaded, NotLoaded, load
 from agentgym_tui.reach import hidden
 from agentgym_tui.resizing import Panes
 from agentgym_tui.screens.episode_views import EpisodeViews
-from agentgym_tui.screens.leaving import Leaving
+from agentgym_tui.screens.leaving import WIDTHS, Leaving
 from agentgym_tui.sessions.session import Session, Unusable
 from agentgym_tui.sizes import EPISODE_NARROW, EPISODE_WIDE, Levers
 from agentgym_tui.store.run_store import RunStore
@@ -43,7 +43,6 @@ from agentgym_tui.working import begin
 STALE_S: Final = 0.2
 """Seconds after which an episode is taken away while the next one is still on its way."""
 
-BREAKPOINTS: Final = [(0, "-narrow"), (110, "-wide")]
 """Columns from which on the steps are beside the views instead of above them."""
 
 
@@ -61,7 +60,7 @@ class EpisodeScreen(Leaving[str]):
     PARTS = "#heading, #steps, #views"
     CSS_PATH = "../styles/episodes.tcss"
     AUTO_FOCUS = "#steps"
-    HORIZONTAL_BREAKPOINTS = BREAKPOINTS
+    HORIZONTAL_BREAKPOINTS = WIDTHS
 
     class EventsWanted(Message):
         """All that the bus keeps of an episode is to be shown."""

@@ -199,7 +199,7 @@ class Episodes(Whole[None]):
         self._show_around()
 
     def _show_around(self) -> None:
-        self.set_class(not self._list.shown, "-empty")
+        self.set_class(not self._list.shown and not self._is_reading, "-empty")
         self.set_class(bool(self._failure), "-failed")
         for name, make in (("summary", self._summary), ("nothing", self._nothing), ("status", self._status)):
             self.query_one(f"#{name}", News).show(make)

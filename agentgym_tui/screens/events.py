@@ -18,6 +18,7 @@ from agentgym_tui.reach import hidden
 from agentgym_tui.screens.entry import EntryInput
 from agentgym_tui.screens.event_reading import WORDS, ReadingScreen, usual
 from agentgym_tui.screens.filter import FilterInput
+from agentgym_tui.screens.leaving import WIDTHS
 from agentgym_tui.store.event_view import EventView, patterns_of, start_of, usable
 from agentgym_tui.store.ulids import time_of
 from agentgym_tui.telling import tell
@@ -25,7 +26,6 @@ from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.status import KeyLine, News
 from agentgym_tui.widgets.words import MAX_WORDS
 
-BREAKPOINTS: Final = [(0, "-narrow"), (110, "-wide")]
 MARGIN: Final = timedelta(seconds=5)
 ASK_SUBJECT: Final = "subjects, such as: agentgym.live.> orders.*.new"
 GO_TO: Final = "a sequence, 14:30, 10m, 2026-05-01 14:30, all"
@@ -43,11 +43,10 @@ class Events(ReadingScreen):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("events")]
     CSS_PATH = "../styles/events.tcss"
     AUTO_FOCUS = "#messages"
-    HORIZONTAL_BREAKPOINTS = BREAKPOINTS
+    HORIZONTAL_BREAKPOINTS = WIDTHS
 
     def compose(self) -> ComposeResult:
         """Heading, what one types, the parts, keys."""
-        self.add_class(next(name for least, name in reversed(BREAKPOINTS) if self.app.size.width >= least))
         yield News(self.heading_lines, id="summary")
         words = self.kept.filters.get(WORDS, "")
         self.set_class(bool(words), "-filtering")

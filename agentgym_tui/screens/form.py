@@ -68,7 +68,9 @@ class RunForm(DialogScreen[StartArgs]):
     def compose(self) -> ComposeResult:
         """The environments at the left, the rest at the right."""
         with Dialog(own("Run"), keys=own("enter starts · tab next · space chooses · esc closes"), id="form"):
-            yield Heading(self._note, id="note")
+            note = Heading(self._note, id="note")
+            note.styles.height = self._n_note
+            yield note
             with Horizontal(id="columns"):
                 with Vertical(id="where"):
                     yield Heading(self._envs_title, id="envs-title")
@@ -156,7 +158,7 @@ class RunForm(DialogScreen[StartArgs]):
 
     @property
     def _n_note(self) -> int:
-        return max(3, min(6, self.size.height - 19))
+        return max(3, min(6, self.app.size.height - 19))
 
     def _note(self, width: int) -> list[Line]:
         """Why no model plays; what is wrong first where there is no room for it beside the fields."""

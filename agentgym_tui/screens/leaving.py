@@ -17,6 +17,12 @@ class Whole(Screen[ScreenResultType]):
     PARTS: ClassVar[str] = ""
     """Selectors of all that has to be there, with commas."""
 
+    def on_compose(self) -> None:
+        """Have the classes of this size before there is anything that would be drawn without, and styled anew."""
+        width, height = self.app.size
+        for size, classes in ((width, self.HORIZONTAL_BREAKPOINTS), (height, self.VERTICAL_BREAKPOINTS)):
+            self.add_class(*[name for least, name in classes or () if size >= least][-1:])
+
     @property
     def is_there(self) -> bool:
         """Whether all parts are there."""

@@ -60,17 +60,10 @@ class LiveScreen(RunScreen):
 
     def compose(self) -> ComposeResult:
         """Status, panes, progress, keys."""
-        self._arrange()
         yield self._status
         yield self._panes
         yield self._progress
         yield KeyLine("live", without=hidden(self.session))
-
-    def _arrange(self) -> None:
-        """Have the classes of this size before there is anything that would have to be styled anew."""
-        width, height = self.app.size
-        for size, classes in ((width, WIDTHS), (height, HEIGHTS)):
-            self.add_class(next(name for least, name in reversed(classes) if size >= least))
 
     def on_screen_resume(self) -> None:
         """Catch up."""

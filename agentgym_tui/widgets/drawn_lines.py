@@ -102,7 +102,7 @@ class DrawnLines(ScrollView, inherit_bindings=False):
         """So many lines there are now, the header among them; only a scroll bar that comes moves other things.
 
         That is known here alone: for the framework each line that is added would be a reason to arrange all anew. So
-        would be a scroll bar that goes: it stays, and shows nothing where there is nothing to scroll.
+        would be a scroll bar that goes: it stays until the list gets another size.
         """
         if height == self.virtual_size.height:
             return
@@ -114,6 +114,11 @@ class DrawnLines(ScrollView, inherit_bindings=False):
             self.vertical_scrollbar.window_virtual_size = height
         if self.scroll_offset.y > self.max_scroll_y:
             self._scroll(self.max_scroll_y)
+
+    def on_resize(self) -> None:
+        """Let a scroll bar go that shows nothing any more: now all is arranged anyway."""
+        if self.styles.overflow_y == "scroll" and self.virtual_size.height <= self.scrollable_content_region.height:
+            self.styles.overflow_y = "auto"
 
     def refresh_changed(self) -> None:
         """Draw again only the rows that say something else than those that are on the screen."""

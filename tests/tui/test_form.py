@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
+from textual.geometry import Size
 from textual.widgets import Input
 
 from agentgym_tui.app import Console
@@ -14,6 +15,7 @@ from agentgym_tui.screens.form import RunForm
 from agentgym_tui.sessions.session import ControlFailed
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.widgets.choices import CheckList, OneOf
+from agentgym_tui.widgets.dialog import Dialog
 from runner.events.control import NodeList, StartArgs
 from tests.tui.fake_session import FakeSession, empty_session
 from tests.tui.samples import HOSTILE, empty_store, live, model_health
@@ -144,6 +146,19 @@ async def test_enter_starts_what_the_form_says() -> None:
     assert len(args.batch_id) == 26
     assert (args.envs, args.agent, args.model) == (["TextCraft", "Maze"], "random", None)
     assert (args.repeat, args.attempts) == (1, 2)
+
+
+@pytest.mark.parametrize("size", [SMALL, (120, 40)])
+async def test_the_form_has_its_size_from_the_first_time_it_is_drawn(
+    size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[Size] = []
+    monkeypatch.setattr(Dialog, "on_resize", lambda _, event: sizes.append(event.size), raising=False)
+    async with Console(empty_session()).run_test(size=size) as pilot:
+        await shown(pilot, "Welcome")
+        await pilot.press("R")
+        await shown(pilot, "╭─ Run", "Start")
+    assert len(set(sizes)) == 1
 
 
 async def test_what_is_wrong_is_said_beside_its_field_and_nothing_is_started() -> None:

@@ -56,6 +56,18 @@ async def test_where_nothing_ever_scrolled_a_click_at_the_right_edge_is_one_on_a
         await until(pilot, lambda: app.chosen == [(2, "line 2")], "the choice")
 
 
+async def test_a_scroll_bar_goes_with_the_lack_of_room() -> None:
+    view = LineView(numbered(8))
+    async with shown(view) as (_, pilot):
+        await pilot.resize_terminal(SIZE[0], 4)
+        await until(pilot, lambda: view.show_vertical_scrollbar, "a scroll bar")
+        view.show(numbered(9))
+        await pilot.resize_terminal(*SIZE)
+        await until(pilot, lambda: not view.show_vertical_scrollbar, "no scroll bar")
+        await pilot.click(view, offset=(SIZE[0] - 1, 3))
+        await until(pilot, lambda: view.cursor == 3, "the cursor on the line")
+
+
 async def test_a_scroll_bar_that_came_with_the_room_knows_how_much_there_is() -> None:
     view = LineView(numbered(100))
     async with shown(view) as (_, pilot):
