@@ -90,14 +90,13 @@ def _config(*, write: bool) -> int:
 
 def _wrong_place(given: argparse.Namespace) -> str | None:
     """What is wrong with a profile or a name that is given; without these the first paint waits for no profile."""
+    if getattr(given, "config", None) is None and getattr(given, "node", None) is None:
+        return None
     from agentgym_tui.sessions.launch import PlaceFinder
     from runner.errors import ConfigError
 
-    wanted = _wanted(given)
-    if wanted.config is None and wanted.node is None:
-        return None
     try:
-        PlaceFinder(wanted).find()
+        PlaceFinder(_wanted(given)).find()
     except ConfigError as exc:
         from agentgym_tui.clean import message
 

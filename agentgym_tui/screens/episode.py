@@ -43,8 +43,6 @@ from agentgym_tui.working import begin
 STALE_S: Final = 0.2
 """Seconds after which an episode is taken away while the next one is still on its way."""
 
-"""Columns from which on the steps are beside the views instead of above them."""
-
 
 class EpisodeScreen(Leaving[str]):
     """Shows an episode; its result is the key of the one that was shown last.

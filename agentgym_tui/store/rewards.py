@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from itertools import islice
 from typing import Final, NamedTuple
 
 N_POINTS: Final = 500
@@ -56,16 +55,13 @@ class Rewards:
         self.by_env[env] = deque((by_id[known] for known in sorted(by_id)), maxlen=N_POINTS)
 
 
+def rated(points: Iterable[RewardPoint]) -> list[RewardPoint]:
+    """Those that say something about the agent: of models, or, while there is none, of baselines."""
+    told = [point for point in points if point.rated]
+    return [point for point in told if not point.baseline] or told
+
+
 def rates(points: Iterable[RewardPoint]) -> Rates:
     """Models are not mixed with baselines."""
-    rated = [point for point in points if point.rated]
-    of_models = [point for point in rated if not point.baseline]
-    counted = of_models or rated
-    return Rates(len(counted), sum(point.success for point in counted), bool(rated) and not of_models)
-
-
-def recent(points: Iterable[RewardPoint], limit: int) -> list[RewardPoint]:
-    """The newest ``limit`` rated points, the oldest first, models and baselines not mixed."""
-    rated = [point for point in points if point.rated]
-    counted = [point for point in rated if not point.baseline] or rated
-    return list(islice(counted, max(len(counted) - limit, 0), None))
+    counted = rated(points)
+    return Rates(len(counted), sum(point.success for point in counted), bool(counted) and counted[0].baseline)

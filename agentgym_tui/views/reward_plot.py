@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from agentgym_tui.clean import Safe, own
-from agentgym_tui.store.rewards import RewardPoint, recent
+from agentgym_tui.store.rewards import RewardPoint, rated
 from agentgym_tui.views import plot
 from agentgym_tui.views.cells import Cell, Line, Tone
 from agentgym_tui.views.numbers import counted, percent, reward, share
@@ -20,8 +20,8 @@ _LABEL_WIDTH: Final = 8
 
 def reward_lines(points: Sequence[RewardPoint], width: int, height: int) -> list[Line]:
     """Rewards of the newest episodes as columns, below them the success rate of the last ``RECENT``, and how many."""
-    rated = recent(points, len(points))
-    shown = rated[-max(width - _LABEL_WIDTH, 1) :]
+    all_rated = rated(points)
+    shown = all_rated[-max(width - _LABEL_WIDTH, 1) :]
     if not shown or height < 1 or width <= _LABEL_WIDTH:
         return [joined([[Cell(own("no rated episode yet"), "dim")]], width)][:height]
     rewards = [point.reward for point in shown]
@@ -32,7 +32,7 @@ def reward_lines(points: Sequence[RewardPoint], width: int, height: int) -> list
     shares = plot.moving_share([point.success for point in shown], RECENT)
     spark = plot.columns(shares, width - _LABEL_WIDTH, 1, 0.0, 1.0)
     lines.append(_labelled(percent(100 * shares[-1]), spark[0], "good"))
-    return [*lines, _legend(shown, len(rated), width)][:height]
+    return [*lines, _legend(shown, len(all_rated), width)][:height]
 
 
 def _labelled(label: Safe, columns: str, tone: Tone = "accent") -> list[Cell]:
