@@ -6,28 +6,32 @@ import asyncio
 import gc
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.sessions.launch import Place
 from agentgym_tui.sessions.turns import Turns
-from agentgym_tui.store.portions import portions
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Link, LinkStatus
 from agentgym_tui.store.ulids import time_of
+from runner.events.seen import Notice, Seen
 
 if TYPE_CHECKING:
+    from agentgym_tui.sessions.digests import Digester
+    from agentgym_tui.store.runs import Digest
+    from runner.events.buffer import Incoming
     from runner.events.codec import DurableNames
     from runner.events.connect import Connection
+    from runner.events.consumer import Follow
     from runner.events.failure import BusState
     from runner.events.seen import Since
 
 AT_ONCE: Final = 500
 """Messages that are taken in before the screen gets its turn."""
 
-TURN_S: Final = 0.005
-"""Seconds for which messages are decoded before the screen gets its turn, which is as long."""
+BYTES_AT_ONCE: Final = 256 * 1024
+"""The same in bytes, but for the last message."""
 
 MOST_REST_S: Final = 0.05
 """Seconds for which nothing is taken in after something was."""
@@ -67,21 +71,33 @@ class Feed:
 
     async def follow(self, connection: Connection, patterns: Sequence[str], since: Since, names: DurableNames) -> None:
         """Take in what is said on some subjects, until cancelled."""
+        from agentgym_tui.sessions.digests import Digester
         from runner.events.consumer import Follow
 
         sys.setswitchinterval(SWITCH_S)
         gc.freeze()
         gc.set_threshold(*GARBAGE)
         following = Follow(connection, patterns=patterns, since=since, names=names, max_bytes=WAITING)
-        async with following as seen:
-            while True:
-                await self._turns.mine()
-                for part in portions(await seen.some(AT_ONCE, seconds=TURN_S)):
+        with Digester(names) as digester:
+            async with following as follow:
+                while True:
+                    await self._turns.mine()
+                    seen = await _read(await follow.raw(AT_ONCE, max_bytes=BYTES_AT_ONCE), follow, digester)
                     await self._turns.mine()
                     before = self._worked()
-                    self._store.take(part)
+                    self._store.take(seen)
                     # a long history must not keep the keys waiting
                     await asyncio.sleep(min((self._worked() - before) / 2, MOST_REST_S))
+
+
+async def _read(came: Iterable[Incoming | Notice], follow: Follow, digester: Digester) -> list[Seen | Digest]:
+    seen: list[Seen | Digest] = []
+    for each in came:
+        if isinstance(each, Notice):
+            seen.append(each)
+        elif (said := await digester.digest(each) or follow.decoded(each)) is not None:
+            seen.append(said)
+    return seen
 
 
 def link_of(state: BusState, address: str) -> Link | None:

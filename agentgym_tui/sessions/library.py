@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from agentgym_tui.sessions.session import Unusable
 from agentgym_tui.store.state import Episode, Step
 from agentgym_tui.store.told import Spans, Told, messages
-from runner.types import Action
+from runner.events.live_items import LiveAction
 
 if TYPE_CHECKING:
     from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRow, EpisodeStore, TimestepRecord
@@ -161,7 +161,7 @@ def _step(record: TimestepRecord) -> Step:
         **{
             **same,
             "told": Told([messages(chat) for chat in record.chats], messages(record.observation)),
-            "action": Action(record.action.text, record.action.tool_calls),
+            "action": LiveAction(record.action.text, record.action.tool_calls),
             "valid": record.action.valid,
         }
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from operator import attrgetter
 from typing import Final, NamedTuple
 
 from agentgym_tui.store.bounds import MAX_CAUSE, name, optional
+from agentgym_tui.store.runs import TextRun
 from agentgym_tui.store.state import Endpoint, Episode, Step, Streaming
 from agentgym_tui.store.steps import aware
 from agentgym_tui.store.streaming import MAX_FAILURES
@@ -17,7 +17,6 @@ from runner.types import passed_over
 
 MAX_ENDPOINTS: Final = 50
 MAX_FALLS: Final = 50
-_FAILURE: Final = attrgetter("failure")
 SAME_AGAIN: Final = timedelta(seconds=60)
 """How long the same is not told again: each step says it anyway."""
 
@@ -60,28 +59,25 @@ class EndpointBook:
             if item.rest_s is None:
                 endpoint.failure = None
 
-    def take_answer(self, items: Sequence[TokenText], before: Streaming | None, episode: Episode) -> None:
-        """Who is asked in an episode, who failed, and who answers; ``before``: its answer before these items."""
-        if (before is not None and before.failures) or set(map(_FAILURE, items)) != {None}:
-            self._take_failures(items, before, episode)
+    def take_answer(self, told: TextRun | TokenText, before: Streaming | None, episode: Episode) -> None:
+        """Who is asked in an episode, who failed, and who answers; ``before``: its answer before that."""
+        if isinstance(told, TokenText):
+            self._take_failures(told, before, episode)
         answer = episode.streaming
         if answer is None or answer is before or answer.endpoint is None or answer.first_at is None:
             return
         if before is None or answer.first_at is not before.first_at or answer.endpoint != before.endpoint:
             self._answered(answer.endpoint)
 
-    def _take_failures(self, items: Sequence[TokenText], before: Streaming | None, episode: Episode) -> None:
-        step, failures = (-1, ()) if before is None else (before.step, before.failures)
-        for item in items:
-            if item.step != step:
-                step, failures = item.step, ()
-            if item.failure is not None:
-                failures = (*failures, item.failure[:MAX_CAUSE])[-MAX_FAILURES:]
-                who, _, why = item.failure.partition(": ")
-                if (endpoint := self._get(who)) is not None:
-                    endpoint.failure = why[:MAX_CAUSE]
-            if item.endpoint is not None and failures and item.step > episode.newest and episode.running:
-                self._fell(episode.env, failures, item.endpoint, item.at)
+    def _take_failures(self, item: TokenText, before: Streaming | None, episode: Episode) -> None:
+        failures = before.failures if before is not None and before.step == item.step else ()
+        if item.failure is not None:
+            failures = (*failures, item.failure[:MAX_CAUSE])[-MAX_FAILURES:]
+            who, _, why = item.failure.partition(": ")
+            if (endpoint := self._get(who)) is not None:
+                endpoint.failure = why[:MAX_CAUSE]
+        if item.endpoint is not None and failures and item.step > episode.newest and episode.running:
+            self._fell(episode.env, failures, item.endpoint, item.at)
 
     def take_steps(self, steps: Sequence[Step], episode: Episode, at: datetime) -> None:
         """Who has answered in the newest steps."""

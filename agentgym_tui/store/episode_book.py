@@ -12,10 +12,9 @@ from agentgym_tui.store.steps import aware, episode_size, n_missing_steps, step_
 from agentgym_tui.store.told import Spans
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from datetime import datetime
 
-    from runner.events.live_items import HeardEpisodeItem
+    from agentgym_tui.store.runs import EpisodeRun
     from runner.events.schema import EpisodeCompleted, ForeignEpisode
     from runner.store.database import EpisodeRow
 
@@ -50,16 +49,15 @@ class EpisodeBook:
         """Live items that did not come, also of episodes that had to make room."""
         return self._n_missed + sum(track.n_missing for track in self._tracks.values())
 
-    def take(self, run: Sequence[HeardEpisodeItem], node: str, boot: str) -> bool:
+    def take(self, run: EpisodeRun, node: str, boot: str) -> bool:
         """Take a run of live items of an episode; False when they cannot be any."""
-        item = run[0]
-        if (episode := self.episodes.get(item.episode_id)) is None:
-            if not 0 < len(item.episode_id) <= MAX_ID:
+        if (episode := self.episodes.get(run.episode_id)) is None:
+            if not 0 < len(run.episode_id) <= MAX_ID:
                 return False
-            if item.episode_id in self._forgotten:
+            if run.episode_id in self._forgotten:
                 return True
-            episode = self._open(item.episode_id, item.at)
-        track = self._tracks[item.episode_id]
+            episode = self._open(run.episode_id, run.at)
+        track = self._tracks[run.episode_id]
         if episode.node is not node or track.boot is not boot:
             track.boot, episode.node = boot, name(node)
         before, started_at, outcome = track.size, episode.started_at, episode.outcome

@@ -11,9 +11,9 @@ from typing import Final, Protocol
 import msgspec
 
 from agentgym_tui.store.bounds import MAX_COUNT, MAX_ERROR, count, finite, name, optional, size
-from agentgym_tui.store.runs import are_spans, are_steps, are_texts
-from agentgym_tui.store.state import Episode
-from agentgym_tui.store.steps import add_up, n_missing_steps, step_of, step_size
+from agentgym_tui.store.runs import TOGETHER, EpisodeRun, SpanRun, StepRun, TextRun
+from agentgym_tui.store.state import Episode, Step
+from agentgym_tui.store.steps import add_up, n_missing_steps, step_size
 from agentgym_tui.store.streaming import streamed
 from agentgym_tui.store.told import decoded
 from runner.events.live_items import (
@@ -21,8 +21,6 @@ from runner.events.live_items import (
     EpisodePaused,
     EpisodeResumed,
     EpisodeStarted,
-    HeardEpisodeItem,
-    HeardTimestep,
     TokenText,
 )
 
@@ -70,20 +68,19 @@ class Track(msgspec.Struct):
     awaited: set[int] = msgspec.field(default_factory=set)
     n_lost: int = 0
 
-    def fresh(self, items: Sequence[HeardEpisodeItem]) -> Sequence[HeardEpisodeItem]:
-        """Those of some items that were not there before, of which is taken note."""
-        seqs = [item.seq for item in items]
+    def fresh(self, seqs: Sequence[int]) -> Sequence[int]:
+        """The places of the items that were not there before, by their numbers, of which is taken note."""
         first, end = seqs[0], seqs[-1] + 1
         if first >= self.next_seq and end - self.next_seq <= MAX_GAPS - len(self.awaited) and _rises(seqs):
             if end - self.next_seq > len(seqs):
                 self.awaited.update(range(self.next_seq, end))
                 self.awaited.difference_update(seqs)
             self.next_seq = end
-            return items
+            return range(len(seqs))
         if end <= self.next_seq and _rises(seqs) and self.awaited.issuperset(seqs):
             self.awaited.difference_update(seqs)
-            return items
-        return [item for item in items if self._number(item.seq)]
+            return range(len(seqs))
+        return [place for place, seq in enumerate(seqs) if self._number(seq)]
 
     def _number(self, seq: int) -> bool:
         """Take note of an item's number; False when it was there before."""
@@ -103,32 +100,32 @@ class Track(msgspec.Struct):
         return min(len(self.awaited) + self.n_lost, MAX_COUNT)
 
 
-def apply(episode: Episode, track: Track, run: Sequence[HeardEpisodeItem]) -> None:
+def apply(episode: Episode, track: Track, run: EpisodeRun) -> None:
     """Change an episode by a run of items, by each once; what is missing so far is counted."""
-    if not track.headed and isinstance(run[0], EpisodeStarted):
-        _head(episode, track, run[0])
+    if isinstance(run, EpisodeStarted) and not track.headed:
+        _head(episode, track, run)
     expected = track.next_seq
-    if not (fresh := track.fresh(run)):
+    if isinstance(run, TOGETHER):
+        places = track.fresh(run.seqs)
+        if places and len(places) < len(run.seqs):
+            run = run.only(places)
+    else:
+        places = track.fresh((run.seq,))
+    if not places:
         return
     if not track.filled and (track.awaited or track.n_lost or episode.n_missing):
         episode.n_missing = track.n_missing
-    if are_texts(fresh):
-        _stream(episode, fresh)
-    elif are_spans(fresh):
-        _add_spans(episode, track, [bytes(item.span) for item in fresh])
-    elif are_steps(fresh):
-        for step in fresh:
-            _step(episode, track, step)
-    else:
-        _tell(episode, fresh[0], is_new=fresh[0].seq >= expected)
-
-
-def _tell(episode: Episode, item: HeardEpisodeItem, *, is_new: bool) -> None:
-    match item:
-        case EpisodePaused() | EpisodeResumed() if is_new:
-            episode.paused = episode.running and isinstance(item, EpisodePaused)
+    match run:
+        case TextRun() | TokenText():
+            _stream(episode, run)
+        case SpanRun():
+            _add_spans(episode, track, run)
+        case StepRun():
+            _add_steps(episode, track, run)
+        case EpisodePaused() | EpisodeResumed() if run.seq >= expected:
+            episode.paused = episode.running and isinstance(run, EpisodePaused)
         case EpisodeEnded():
-            _over(episode, item)
+            _over(episode, run)
 
 
 def set_field(episode: Episode, field_name: str, value: object) -> None:
@@ -163,13 +160,17 @@ def _over(episode: Episode, item: EpisodeEnded) -> None:
     end(episode, item)
 
 
-def _step(episode: Episode, track: Track, item: HeardTimestep) -> None:
-    step = step_of(item)
+def _add_steps(episode: Episode, track: Track, run: StepRun) -> None:
+    if run.reset_observation is not None and not episode.reset_observation:
+        episode.reset_observation = said = decoded(run.reset_observation)
+        track.size += size(said)
+    for step in run.steps:
+        _add_step(episode, track, step)
+
+
+def _add_step(episode: Episode, track: Track, step: Step) -> None:
     if episode.streaming is not None and step.index >= episode.streaming.step:
         episode.streaming = None
-    if not episode.reset_observation and (said := decoded(item.reset_observation)):
-        episode.reset_observation = said
-        track.size += size(said)
     after_all = step.index > episode.newest
     place = len(episode.steps) if after_all else bisect_left(episode.steps, step.index, key=attrgetter("index"))
     if place < len(episode.steps) and episode.steps[place].index == step.index:
@@ -182,19 +183,17 @@ def _step(episode: Episode, track: Track, item: HeardTimestep) -> None:
         add_up(episode, step)
 
 
-def _stream(episode: Episode, told: Sequence[TokenText]) -> None:
+def _stream(episode: Episode, told: TextRun | TokenText) -> None:
     """Add to the answer for the step that is not over."""
-    newest = episode.newest
-    if episode.outcome is None and (coming := [item for item in told if item.step > newest]):
-        episode.streaming = streamed(episode.streaming, coming)
+    if episode.outcome is None and told.step > episode.newest:
+        episode.streaming = streamed(episode.streaming, told)
 
 
-def _add_spans(episode: Episode, track: Track, spans: Sequence[bytes]) -> None:
+def _add_spans(episode: Episode, track: Track, run: SpanRun) -> None:
     """A file that was read at the end has all spans already."""
     if not track.filled or episode.outcome is None:
-        track.size -= episode.spans.size
-        episode.spans.hear(spans)
-        track.size += episode.spans.size
+        episode.spans.hear(run.spans, run.size)
+        track.size += run.size
 
 
 def _rises(numbers: Sequence[int]) -> bool:

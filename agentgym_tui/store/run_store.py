@@ -17,7 +17,7 @@ from agentgym_tui.store.episode_book import EpisodeBook
 from agentgym_tui.store.nodes import NodeBook, set_load
 from agentgym_tui.store.notes import Note, Notes
 from agentgym_tui.store.rewards import RewardPoint
-from agentgym_tui.store.runs import are_played, are_steps, are_texts, runs
+from agentgym_tui.store.runs import TOGETHER, Digest, EpisodeRun, Run, StepRun, TextRun, digest_of
 from agentgym_tui.store.state import BatchRun, Endpoint, Environment, Episode, Link, NodeInfo, Progress
 from agentgym_tui.store.ulids import head_of, time_of
 from runner.events.live_items import (
@@ -26,12 +26,10 @@ from runner.events.live_items import (
     EpisodePaused,
     EpisodeResumed,
     EpisodeStarted,
-    HeardBatch,
-    HeardEpisodeItem,
-    HeardItem,
     Heartbeat,
     Host,
     ModelHealth,
+    TokenText,
 )
 from runner.events.rows import DurableRow, ForeignRow, LiveRow
 from runner.events.schema import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus, ForeignEpisode
@@ -176,7 +174,7 @@ class RunStore:
         tokens = sum((each.tokens for each in counted), batch.tokens or Tokens())
         return tokens, finite(sum(costs)) if costs else None
 
-    def take(self, seen: Sequence[Seen]) -> None:
+    def take(self, seen: Sequence[Seen | Digest]) -> None:
         """Take what came from the bus, in its order."""
         changed = [self._take(each) for each in seen]
         if any(changed):
@@ -239,14 +237,15 @@ class RunStore:
         if self._nodes.tick():
             self._changed()
 
-    def _take(self, seen: Seen) -> bool:
+    def _take(self, seen: Seen | Digest) -> bool:
         if isinstance(seen, Notice):
             self._notes.add(seen.text, seen.count)
             return True
+        if isinstance(seen, Digest):
+            return self._live(seen)
         match seen.decoded:
             case LiveRow() as row:
-                self.n_malformed += len(row.raw)
-                return self._live(row.batch) or bool(row.raw)
+                return self._live(digest_of(row))
             case DurableRow() as row:
                 self._durable(row.event, seen)
             case ForeignRow() as row:
@@ -255,41 +254,43 @@ class RunStore:
                 self.n_malformed += 1
         return True
 
-    def _live(self, batch: HeardBatch) -> bool:
-        self.n_items += len(batch.items)
-        node, changed = self._nodes.heard(batch.node, batch.dropped)
-        changed = self._booted(node.name, batch.boot, sure=False) or changed
-        boot = node.boot if node.boot == batch.boot else batch.boot
-        for run in runs(batch.items):
+    def _live(self, digest: Digest) -> bool:
+        self.n_items += digest.n_items
+        self.n_malformed += digest.n_malformed
+        node, changed = self._nodes.heard(digest.node, digest.dropped)
+        changed = self._booted(node.name, digest.boot, sure=False) or changed
+        boot = node.boot if node.boot == digest.boot else digest.boot
+        for run in digest.runs:
             self._run(run, node.name, boot)
-        return changed or not all(isinstance(item, Heartbeat) for item in batch.items)
+        return changed or digest.n_malformed > 0 or not all(isinstance(run, Heartbeat) for run in digest.runs)
 
-    def _run(self, run: Sequence[HeardItem], node: str, boot: str) -> None:
-        if are_played(run):
-            self._played(run, node, boot)
-            return
-        match run[0]:
-            case BatchProgress() as item:
-                self._batches.progressed(item, boot)
-            case EnvHealth() | ModelHealth() | Host() as item:
-                self._health(item, node)
+    def _run(self, run: Run, node: str, boot: str) -> None:
+        match run:
+            case BatchProgress():
+                self._batches.progressed(run, boot)
+            case EnvHealth() | ModelHealth() | Host():
+                self._health(run, node)
+            case Heartbeat():
+                pass
+            case _:
+                self._played(run, node, boot)
 
-    def _played(self, run: Sequence[HeardEpisodeItem], node: str, boot: str) -> None:
-        item = run[0]
-        known = self.episodes.get(item.episode_id)
+    def _played(self, run: EpisodeRun, node: str, boot: str) -> None:
+        known = self.episodes.get(run.episode_id)
         answer, newest = (known.streaming, known.newest) if known is not None else (None, -1)
         if not self._episodes.take(run, node, boot):
-            self.n_malformed += len(run)
-        if isinstance(item, EpisodeStarted):
-            self._batches.started(item)
-        if (episode := known or self.episodes.get(item.episode_id)) is None:
+            self.n_malformed += len(run.seqs) if isinstance(run, TOGETHER) else 1
+        if isinstance(run, EpisodeStarted):
+            self._batches.started(run)
+        if (episode := known or self.episodes.get(run.episode_id)) is None:
             return
-        if are_texts(run):
-            self._endpoints.take_answer(run, answer, episode)
-        elif are_steps(run):
-            self._endpoints.take_steps(episode.steps_after(newest), episode, run[-1].at)
-        elif isinstance(item, EpisodePaused | EpisodeResumed):
-            self._batches.paused(episode.batch_id, self._episodes.running.values())
+        match run:
+            case TextRun() | TokenText():
+                self._endpoints.take_answer(run, answer, episode)
+            case StepRun():
+                self._endpoints.take_steps(episode.steps_after(newest), episode, run.until)
+            case EpisodePaused() | EpisodeResumed():
+                self._batches.paused(episode.batch_id, self._episodes.running.values())
 
     def _health(self, item: EnvHealth | ModelHealth | Host, node: str) -> None:
         match item:

@@ -13,7 +13,8 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from agentgym_tui.store.told import Heard, Messages, Spans, Told
-from runner.types import Action, Tokens, fallback_of, passed_over
+from runner.events.live_items import LiveAction
+from runner.types import Tokens, fallback_of, passed_over
 
 Outcome: TypeAlias = str
 """``success``, ``failure``, ``truncated``, ``timeout``, ``cancelled``, ``error`` or ``interrupted``."""
@@ -25,7 +26,7 @@ class Step(msgspec.Struct):
     index: int
     actor: str
     told: Told | Heard
-    action: Action
+    action: LiveAction
     valid: bool
     reward: float
     done: bool

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from agentgym_tui.store.bounds import MAX_CAUSE, count, finite, optional, size
 from agentgym_tui.store.state import Episode, Step
 from agentgym_tui.store.told import PART, Heard, Told
-from runner.events.live_items import HeardTimestep
-from runner.types import Action, Tokens
+from runner.events.live_items import HeardTimestep, LiveAction
+from runner.types import Tokens
 
 MAX_WARNINGS = 20
 _STEP = 1_500
@@ -55,7 +55,7 @@ def episode_size(episode: Episode) -> int:
 def without_messages(step: Step) -> Step:
     """A step of which only numbers, and the beginning of its action, are kept."""
     n_messages = sum(map(len, step.chats)) + len(step.observation)
-    action = Action(optional(step.action.text))
+    action = LiveAction(optional(step.action.text))
     return replace(step, told=Told([], []), action=action, left_out=count(step.left_out + n_messages))
 
 

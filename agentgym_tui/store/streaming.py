@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
 from agentgym_tui.store.bounds import MAX_CAUSE, MAX_COUNT, count, name, optional
+from agentgym_tui.store.runs import TextRun
 from agentgym_tui.store.state import StreamedCall, Streaming
 from agentgym_tui.store.steps import aware
 from runner.events.live_items import TokenText
@@ -24,52 +24,30 @@ _PER_TOKEN: Final = 4
 """Characters of a token, about, where nobody counts them."""
 
 
-def streamed(before: Streaming | None, items: Sequence[TokenText]) -> Streaming | None:
-    """The answer with what items tell of it; one for a later step begins anew, and no earlier one is kept."""
-    step = max([item.step for item in items])
-    if before is not None and before.step > step:
+def streamed(before: Streaming | None, told: TextRun | TokenText) -> Streaming:
+    """The answer with what is told of it; one for a later step begins anew, and no earlier one is kept."""
+    if before is not None and before.step > told.step:
         return before
-    answer = before if before is not None and before.step == step else Streaming(step=step)
-    for run in _runs([item for item in items if item.step == step]):
-        answer = _with_more(answer, run) if _only_more(run[0]) else _with_news(answer, run[0])
-    return answer
+    answer = before if before is not None and before.step == told.step else Streaming(step=told.step)
+    return _with_more(answer, told) if isinstance(told, TextRun) else _with_news(answer, told)
 
 
-def _runs(items: Sequence[TokenText]) -> Iterator[Sequence[TokenText]]:
-    """Pieces of text that come one after the other, and each item with news."""
-    first = 0
-    for place, item in enumerate(items):
-        if not _only_more(item):
-            if first < place:
-                yield items[first:place]
-            yield items[place : place + 1]
-            first = place + 1
-    if first < len(items):
-        yield items[first:]
-
-
-def _only_more(item: TokenText) -> bool:
-    """Whether there is more text, and no other news, as in nearly all items there are."""
-    told = item.restart or item.failure is not None or item.endpoint is not None
-    return item.part == "text" and bool(item.text) and not told
-
-
-def _with_more(before: Streaming, items: Sequence[TokenText]) -> Streaming:
+def _with_more(before: Streaming, run: TextRun) -> Streaming:
     """As ``replace``, which takes several times as long."""
     begins = before.first_at is None
     return Streaming(
         step=before.step,
-        text=(before.text + "".join([item.text for item in items]))[-MAX_STREAMING:],
+        text=(before.text + "".join(run.texts))[-MAX_STREAMING:],
         reasoning=before.reasoning,
         calls=before.calls,
         endpoint=before.endpoint,
         model=before.model,
         failures=before.failures,
-        n=count(before.n + _n_of(items)),
-        n_first=_n(items[0]) if begins else before.n_first,
-        ttft_s=items[0].ttft_s if begins else before.ttft_s,
-        first_at=aware(items[0].at) if begins else before.first_at,
-        newest_at=aware(items[-1].at),
+        n=count(before.n + _n_of(run)),
+        n_first=_n(run.ns[0], run.texts[0]) if begins else before.n_first,
+        ttft_s=run.ttft_s if begins else before.ttft_s,
+        first_at=aware(run.at) if begins else before.first_at,
+        newest_at=aware(run.until),
     )
 
 
@@ -84,13 +62,14 @@ def _with_news(before: Streaming, item: TokenText) -> Streaming:
     return _timed(_longer(before, item), item) if item.text or item.tool else before
 
 
-def _n_of(items: Sequence[TokenText]) -> int:
-    told = [item.n for item in items]
-    return sum(told) if min(told) > 0 and max(told) < MAX_COUNT else sum(map(_n, items))
+def _n_of(run: TextRun) -> int:
+    if min(run.ns) > 0 and max(run.ns) < MAX_COUNT:
+        return sum(run.ns)
+    return sum(map(_n, run.ns, run.texts))
 
 
-def _n(item: TokenText) -> int:
-    return count(item.n) or 1 + len(item.text) // _PER_TOKEN
+def _n(told: int, text: str) -> int:
+    return count(told) or 1 + len(text) // _PER_TOKEN
 
 
 def _longer(before: Streaming, item: TokenText) -> Streaming:
@@ -113,7 +92,7 @@ def _called(before: tuple[StreamedCall, ...], item: TokenText) -> tuple[Streamed
 
 
 def _timed(answer: Streaming, item: TokenText) -> Streaming:
-    at, n = aware(item.at), _n(item)
+    at, n = aware(item.at), _n(item.n, item.text)
     if answer.first_at is None:
         return replace(answer, n=n, n_first=n, ttft_s=item.ttft_s, first_at=at, newest_at=at)
     return replace(answer, n=count(answer.n + n), newest_at=at)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -23,7 +23,7 @@ _FIELDS: Final = 10
 """Colons of a span with few attributes; each more may be of one that takes far more room once it is read."""
 
 
-class Told(NamedTuple):
+class Told(msgspec.Struct, frozen=True, tag="told"):
     """What the agent saw and said in a round, and what the environment answered."""
 
     chats: list[Messages]
@@ -35,7 +35,7 @@ class Told(NamedTuple):
         return sum(map(_messages_size, self.chats)) + _messages_size(self.observation)
 
 
-class Heard(NamedTuple):
+class Heard(msgspec.Struct, frozen=True, tag="heard", gc=False):
     """The same as it came: JSON."""
 
     raw_chats: bytes
@@ -70,12 +70,10 @@ class Spans:
         self._heard: list[bytes] = []
         self.size = spans_size(self._read)
 
-    def hear(self, spans: Sequence[bytes]) -> None:
-        """Add some as they came."""
+    def hear(self, spans: Sequence[bytes], n_bytes: int) -> None:
+        """Add some as they came; ``n_bytes``: see ``heard_size``."""
         self._heard += spans
-        together = b"".join(spans)
-        n_more = max(together.count(b":") - _FIELDS * len(spans), 0)
-        self.size += _HEARD * len(spans) + len(together) + PART * n_more
+        self.size += n_bytes
 
     @property
     def all(self) -> list[Span]:
@@ -109,9 +107,15 @@ def messages(chat: Iterable[Any]) -> Messages:
     return [message if isinstance(message, dict) else {"content": message} for message in chat]
 
 
-def decoded(raw: msgspec.Raw) -> Messages:
-    """Messages of JSON, none of ``null``."""
-    return [] if (said := bytes(raw)) == b"null" else messages(_decoded(said))
+def decoded(raw: bytes) -> Messages:
+    """Messages of JSON."""
+    return messages(_decoded(raw))
+
+
+def heard_size(spans: Sequence[bytes]) -> int:
+    """Bytes that spans take as they came, about; more than that where they grow when they are read."""
+    together = b"".join(spans)
+    return _HEARD * len(spans) + len(together) + PART * max(together.count(b":") - _FIELDS * len(spans), 0)
 
 
 def spans_size(spans: Sequence[Span]) -> int:

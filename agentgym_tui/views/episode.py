@@ -23,7 +23,6 @@ from agentgym_tui.views.message import (
 from agentgym_tui.views.numbers import cost, duration, pace, quantity
 from agentgym_tui.views.text import TextRows, json_text
 from agentgym_tui.views.trace import SpanRows
-from runner.events.live_items import LiveAction
 from runner.text import mask
 
 __all__ = ["Block", "Kind", "SpanRows", "TextRows", "blocks", "json_text"]
@@ -92,7 +91,7 @@ def _done(step: Step) -> Iterator[Block]:
         answer = None
     yield from reasoning_blocks(answer or {})
     said, text = content_of(answer or {}), step.action.text or ""
-    cut = step.action.full_length if isinstance(step.action, LiveAction) else {}
+    cut = step.action.full_length
     if said and text and said != text and "text" not in cut:
         yield block("action", own("assistant"), said)
     thought, act = split_thought(text or said)

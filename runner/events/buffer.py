@@ -111,7 +111,7 @@ class SeenBuffer:
     def ready(self) -> Seen | None:
         """The next thing to see if it is there already."""
         while (item := self.pop()) is not None:
-            if (seen := self._decoded(item) if isinstance(item, Incoming) else item) is not None:
+            if (seen := self.decoded(item) if isinstance(item, Incoming) else item) is not None:
                 return seen
         return None
 
@@ -135,6 +135,32 @@ class SeenBuffer:
         if not self._emptied.is_set() and not self._full(0.5):
             self._emptied.set()
         return item
+
+    def decoded(self, message: Incoming) -> Received | None:
+        """What a message that was taken out says; None when it was seen before."""
+        source, event_id = message.headers.get("ce-source", ""), message_id(message.headers)
+        if source and event_id and self._known(source, event_id):  # told before the payload is looked at
+            return None
+        decoded = decode(message.subject, message.headers, message.payload, self._names)
+        match decoded:
+            case DurableRow():
+                source, event_id = source or decoded.event.node, decoded.id
+            case ForeignRow():
+                pass
+            case _:
+                event_id = ""  # what does not decode must not hide what does
+        if event_id:
+            if self._known(source, event_id):
+                return None
+            self._remember(source, event_id)
+        return Received(
+            subject=message.subject,
+            stream=message.stream,
+            sequence=message.sequence,
+            time=message.time,
+            headers=message.headers,
+            decoded=decoded,
+        )
 
     def _append(self, item: Incoming | Notice) -> None:
         self._waiting.append(item)
@@ -164,32 +190,6 @@ class SeenBuffer:
         if self._skipped:
             count, self._skipped = self._skipped, 0
             self._append(Notice(kind="skipped", text=f"too slow: {count} messages were left out", count=count))
-
-    def _decoded(self, message: Incoming) -> Received | None:
-        """The message, None when it was seen before."""
-        source, event_id = message.headers.get("ce-source", ""), message_id(message.headers)
-        if source and event_id and self._known(source, event_id):  # told before the payload is looked at
-            return None
-        decoded = decode(message.subject, message.headers, message.payload, self._names)
-        match decoded:
-            case DurableRow():
-                source, event_id = source or decoded.event.node, decoded.id
-            case ForeignRow():
-                pass
-            case _:
-                event_id = ""  # what does not decode must not hide what does
-        if event_id:
-            if self._known(source, event_id):
-                return None
-            self._remember(source, event_id)
-        return Received(
-            subject=message.subject,
-            stream=message.stream,
-            sequence=message.sequence,
-            time=message.time,
-            headers=message.headers,
-            decoded=decoded,
-        )
 
     def _known(self, source: str, event_id: str) -> bool:
         known = (key := _key(source, event_id)) in self._ids

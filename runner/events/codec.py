@@ -34,6 +34,7 @@ __all__ = [
     "decode",
     "encode",
     "headers_for",
+    "is_live",
     "message_id",
     "read",
 ]
@@ -112,6 +113,14 @@ def message_id(headers: Headers | None) -> str:
         if (found := _header(headers, name)) and len(found) <= MAX_ID:
             return found
     return ""
+
+
+def is_live(subject: str, headers: Headers | None, names: DurableNames) -> bool:
+    """Whether a message is to be read as live items."""
+    try:
+        return _kind(subject, _header(headers, "ce-type"), names) == "live"
+    except Unusable:
+        return False
 
 
 def decode(subject: str, headers: Headers | None, payload: bytes, names: DurableNames) -> Decoded:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
@@ -104,27 +103,31 @@ class Follow:
             return seen
         raise self._ended()
 
-    async def some(self, limit: int = 500, *, seconds: float = math.inf) -> list[Seen]:
-        """What is there already, at least one; waits for it. Raises ``StopAsyncIteration`` as ``__anext__`` does.
-
-        Args:
-            limit: how many at most.
-            seconds: after so long no further one is decoded.
-        """
+    async def some(self, limit: int = 500) -> list[Seen]:
+        """What is there already, at least one; waits for it. Raises ``StopAsyncIteration`` as ``__anext__`` does."""
         seen = [await anext(self)]
-        until = time.monotonic() + seconds
-        while len(seen) < limit and time.monotonic() < until and (more := self._buffer.ready()) is not None:
+        while len(seen) < limit and (more := self._buffer.ready()) is not None:
             seen.append(more)
         return seen
 
-    async def raw(self, limit: int = 500) -> list[Incoming | Notice]:
-        """As ``some``, but as it came: not decoded, and what comes twice is there twice."""
+    async def raw(self, limit: int = 500, *, max_bytes: float = math.inf) -> list[Incoming | Notice]:
+        """As ``some``, but as it came: not decoded, and what comes twice is there twice.
+
+        Args:
+            limit: how many at most.
+            max_bytes: after so many bytes none is added.
+        """
         if not await self._buffer.filled():
             raise self._ended()
         came: list[Incoming | Notice] = []
-        while len(came) < limit and (item := self._buffer.pop()) is not None:
+        while len(came) < limit and max_bytes > 0 and (item := self._buffer.pop()) is not None:
             came.append(item)
+            max_bytes -= item.size if isinstance(item, Incoming) else 0
         return came
+
+    def decoded(self, message: Incoming) -> Received | None:
+        """What a message that came as it was says; None when it was there before."""
+        return self._buffer.decoded(message)
 
     @property
     def n_unkept(self) -> int:

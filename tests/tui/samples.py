@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Episode, Link, Step
 from agentgym_tui.store.told import Spans, Told
-from runner.events.live_items import LiveItem
+from runner.events.live_items import LiveAction, LiveItem
 from runner.events.seen import Notice
 from runner.store.database import EpisodeRow
-from runner.types import Action, Outcome, Span, Tokens, ToolCall
+from runner.types import Outcome, Span, Tokens, ToolCall
 from tests.tui.bus_samples import (
     BOOT as BOOT,
 )
@@ -119,7 +119,7 @@ def step(index: int = 0, **fields: Any) -> Step:  # noqa: ANN401
     known: dict[str, Any] = {
         "actor": "agent",
         "chats": [[user(f"observation {index}"), {"role": "assistant", "content": f"guess {index}"}]],
-        "action": Action(f"guess {index}", [ToolCall("call_0", "guess", '{"word": "crane"}')]),
+        "action": LiveAction(f"guess {index}", [ToolCall("call_0", "guess", '{"word": "crane"}')]),
         "valid": True,
         "observation": [user(f"observation {index + 1}")],
         "reward": 0.25,
@@ -170,7 +170,7 @@ def hostile_episode(n: int = 90, text: str = HOSTILE, **fields: Any) -> Episode:
         {"tool_calls": [{"id": text, "function": {"name": text, "arguments": text}}]},
         {},
     ]
-    action = Action(text, [ToolCall(text, text, text)])
+    action = LiveAction(text, [ToolCall(text, text, text)])
     bad = [step(i, chats=[odd, []], action=action, observation=odd, endpoint=text, model=text) for i in range(2)]
     names = ("batch_id", "env", "node", "transport", "data_label", "agent", "model", "profile", "mode")
     errors = ("error_type", "error_message", "error_traceback")

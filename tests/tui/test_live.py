@@ -20,8 +20,8 @@ from agentgym_tui.store.state import Link
 from agentgym_tui.watching import Watch
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.status import Pane
+from runner.events.live_items import LiveAction
 from runner.events.seen import Notice
-from runner.types import Action
 from tests.tui.fake_session import FakeSession, bus_session, busy_session, empty_session, error_session, files_session
 from tests.tui.samples import (
     HOSTILE,
@@ -238,7 +238,7 @@ async def test_what_a_file_fills_in_is_shown() -> None:
     async with Console(session).run_test(size=(120, 40)) as pilot:
         await shown(pilot, "task 3")
         episode = session.store.episodes[episode_id(3)]
-        episode.steps[1] = replace(episode.steps[1], action=Action("another"))
+        episode.steps[1] = replace(episode.steps[1], action=LiveAction("another"))
         session.store.set_link(Link("connected", address="other"))
         await shown(pilot, "another")
 

@@ -10,7 +10,7 @@ from agentgym_tui.views.episode import blocks
 from agentgym_tui.views.widths import cells, fit, wrap
 from agentgym_tui.widgets.transcript import BlockRows, Transcript
 from agentgym_tui.widgets.waterfall import Waterfall
-from runner.types import Action
+from runner.events.live_items import LiveAction
 from tests.tui.line_views import rows, shown, top
 from tests.tui.samples import episode, hostile_episode, span, step, user
 
@@ -61,7 +61,7 @@ def kind(view: Transcript) -> str | None:
 
 async def test_blocks_have_headings_and_wrapped_text() -> None:
     view = Transcript()
-    played = episode(steps=[step(0, chats=[[user(WORDS)]], action=Action("bad\x1b[2J"))])
+    played = episode(steps=[step(0, chats=[[user(WORDS)]], action=LiveAction("bad\x1b[2J"))])
     async with shown(view, (24, 20)) as (_, pilot):
         view.show_blocks(blocks(played, 0), subject="0")
         await pilot.pause()
@@ -87,7 +87,7 @@ async def test_blocks_have_headings_and_wrapped_text() -> None:
 async def test_the_bytes_to_look_at_begin_near_the_first_hostile_one() -> None:
     view = Transcript()
     async with shown(view) as (_, pilot):
-        view.show_blocks(blocks(episode(steps=[step(0, action=Action("x\n" * 3_000 + "\x1b[2J"))]), 0))
+        view.show_blocks(blocks(episode(steps=[step(0, action=LiveAction("x\n" * 3_000 + "\x1b[2J"))]), 0))
         await pilot.press("G")
         found = view.hostile_text()
         assert found is not None

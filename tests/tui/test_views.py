@@ -22,7 +22,8 @@ from agentgym_tui.views.reward_plot import reward_lines
 from agentgym_tui.views.status import progress_line, running_line, status_line, status_lines
 from agentgym_tui.views.welcome import KEYS, LOOKING_KEYS, welcome_lines
 from agentgym_tui.views.widths import cut, cut_middle, cut_start, wrapped
-from runner.types import Action, ToolCall
+from runner.events.live_items import LiveAction
+from runner.types import ToolCall
 from tests.tui.samples import (
     START,
     busy_store,
@@ -79,7 +80,7 @@ def test_an_environment_nobody_looked_at_is_not_checked() -> None:
 
 
 def test_a_step_says_what_was_done_and_what_it_cost() -> None:
-    action = Action(None, [ToolCall("1", "guess", '{"word": "crane"}')])
+    action = LiveAction(None, [ToolCall("1", "guess", '{"word": "crane"}')])
     steps = [step(0, action=action), step(1, valid=False, reward=-1.0, tokens=None), step(2, done=True, reward=1)]
     rows = views.StepRows(episode(0, steps=steps))
     assert cells(rows, 0) == ["0", 'guess {"word": "crane"}', "0.25", "", "1.2 s", "4 ms", "120+30"]

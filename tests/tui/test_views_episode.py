@@ -11,7 +11,7 @@ from agentgym_tui.views.episode import Block, blocks, json_text
 from agentgym_tui.views.message import MAX_CHAT, MAX_TEXT, SHORT, split_thought
 from agentgym_tui.views.text import TextRows
 from runner.events.live_items import LiveAction
-from runner.types import Action, Tokens, ToolCall
+from runner.types import Tokens, ToolCall
 from tests.tui.samples import ESCAPES, HOSTILE, HUGE, episode, hostile_episode, step, user
 
 SYSTEM: dict[str, Any] = {"role": "system", "content": "play well"}
@@ -27,7 +27,7 @@ def summary(found: list[Block]) -> list[tuple[str, str, str]]:
 
 def test_a_step_reads_from_what_was_given_to_what_came_back() -> None:
     chat = [SYSTEM, user("a room"), said("go", reasoning_content="north is free")]
-    action = Action("go", [ToolCall("c", "move", '{"to": "north"}')])
+    action = LiveAction("go", [ToolCall("c", "move", '{"to": "north"}')])
     played = episode(steps=[step(0, chats=[chat], action=action, observation=[user("a wall")], reward=-0.5, done=True)])
     assert summary(blocks(played, 0)) == [
         ("system", "system", "play well"),
@@ -41,7 +41,7 @@ def test_a_step_reads_from_what_was_given_to_what_came_back() -> None:
 
 def test_only_what_is_new_in_the_step_is_shown_unless_all_is_wanted() -> None:
     chat = [SYSTEM, user("one"), said("first"), user("two"), {"role": "tool", "content": "3"}, said("second")]
-    played = episode(steps=[step(0), step(1, chats=[chat], action=Action("second"))])
+    played = episode(steps=[step(0), step(1, chats=[chat], action=LiveAction("second"))])
     assert summary(blocks(played, 1))[:4] == [
         ("earlier", "… 3 earlier messages", ""),
         ("observation", "observation", "two"),
@@ -83,7 +83,7 @@ def test_thoughts_are_told_from_actions(text: str, thought: str, rest: str) -> N
 
 
 def test_what_an_action_is_stands_in_its_title() -> None:
-    played = episode(steps=[step(0, actor="human", valid=False, action=Action("nonsense"))])
+    played = episode(steps=[step(0, actor="human", valid=False, action=LiveAction("nonsense"))])
     assert ("action", "action · by a human · ✗ not valid", "nonsense") in summary(blocks(played, 0))
 
 
@@ -99,7 +99,7 @@ def test_texts_that_were_cut_on_their_way_say_how_long_they_were() -> None:
 def test_long_arguments_are_indented_and_what_is_no_json_stays() -> None:
     long = json.dumps({"word": "x" * SHORT})
     calls = [ToolCall("1", "a", long), ToolCall("2", "b", "not json " * 20), ToolCall("3", "c", "[" * 50_000)]
-    found = blocks(episode(steps=[step(0, action=Action(None, calls))]), 0)
+    found = blocks(episode(steps=[step(0, action=LiveAction(None, calls))]), 0)
     first, second, third = (block.lines for block in found if block.kind == "tool")
     assert first == ["{", f'  "word": "{"x" * SHORT}"', "}"]
     assert second == ["not json " * 20]
@@ -186,7 +186,7 @@ def test_hostile_texts_of_any_shape_become_safe_lines(text: str) -> None:
 
 
 def test_a_block_knows_when_its_title_is_what_was_changed() -> None:
-    found = blocks(episode(steps=[step(0, action=Action(None, [ToolCall("c", "run\x1b[2J", "{}")]))]), 0)
+    found = blocks(episode(steps=[step(0, action=LiveAction(None, [ToolCall("c", "run\x1b[2J", "{}")]))]), 0)
     (call,) = (block for block in found if block.kind == "tool")
     assert (call.title, call.changed, call.raw) == ("tool call run␛[2J", True, "run\x1b[2J\n{}")
 

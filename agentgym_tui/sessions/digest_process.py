@@ -1,0 +1,76 @@
+"""Reads large live messages for a console: a process of its own, which ends when its parent does.
+
+python -P -m agentgym_tui.sessions.digest_process
+
+Each request is a live message, each reply its ``Digest`` in MessagePack, both after their length in four bytes. An
+empty reply leaves the message to the parent.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Final, Protocol
+
+import msgspec
+
+from agentgym_tui.store.runs import digest_of
+from runner.events.codec import DurableNames, decode
+from runner.events.rows import LiveRow
+from runner.events.subjects import live_subject
+
+_N_LENGTH: Final = 4
+_SUBJECT: Final = live_subject("episode", "any")
+
+
+class Readable(Protocol):
+    """A pipe's end."""
+
+    def read(self, n: int, /) -> bytes:
+        """As many bytes, fewer at the end."""
+        ...
+
+
+class Writable(Protocol):
+    """A pipe's other end."""
+
+    def write(self, data: bytes, /) -> object:
+        """All of it."""
+        ...
+
+    def flush(self) -> object:
+        """Now."""
+        ...
+
+
+def digested(payload: bytes) -> bytes:
+    """The reply to a request."""
+    row = decode(_SUBJECT, None, payload, DurableNames())
+    try:
+        return _ENCODER.encode(digest_of(row)) if isinstance(row, LiveRow) else b""
+    except OverflowError:  # JSON has numbers that MessagePack has not
+        return b""
+
+
+def receive(pipe: Readable) -> bytes | None:
+    """What comes next, None at the end."""
+    n = int.from_bytes(head) if len(head := pipe.read(_N_LENGTH)) == _N_LENGTH else None
+    data = None if n is None else pipe.read(n)
+    return data if data is not None and len(data) == n else None
+
+
+def send(pipe: Writable, data: bytes) -> None:
+    """Say something; raises ``OSError`` when nobody listens."""
+    pipe.write(len(data).to_bytes(_N_LENGTH) + data)
+    pipe.flush()
+
+
+def main() -> None:
+    """Answer until nobody asks any more."""
+    while (payload := receive(sys.stdin.buffer)) is not None:
+        send(sys.stdout.buffer, digested(payload))
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Large live messages are read by a process of their own, so that keys are answered meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+import msgspec
+
+from agentgym_tui.sessions import digest_process
+from agentgym_tui.sessions.digest_process import receive, send
+from agentgym_tui.store.runs import Digest
+from runner.events.codec import DurableNames, is_live
+
+if TYPE_CHECKING:
+    from runner.events.buffer import Incoming
+
+LARGE: Final = 64 * 1024
+"""Bytes of a message from which on it is: about a millisecond of work. Few nodes ever say so much at once."""
+
+PATIENCE_S: Final = 5.0
+"""Seconds within which the process has to answer."""
+
+AGAIN_S: Final = 10.0
+"""Seconds after which another one is started where one came to nothing."""
+
+IDLE_S: Final = 60.0
+"""Seconds after which one ends that is not asked."""
+
+PIPE: Final = 1 << 20
+"""Bytes a pipe takes at once, where it can: more than a message has."""
+
+_COMMAND: Final = (sys.executable, "-P", "-m", digest_process.__name__)
+
+
+class Digester:
+    """Has that process while there is something for it to do; until it is there, and where it fails, there is none.
+
+    Args:
+        names: the subjects of the durable events.
+        command: starts it.
+        now: a monotonic clock, seconds.
+    """
+
+    def __init__(
+        self, names: DurableNames, command: tuple[str, ...] = _COMMAND, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Nothing is started."""
+        self._names = names
+        self._command = command
+        self._now = now
+        self._not_before = now()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._first: asyncio.Task[bytes | None] | None = None
+        self._idle: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> Self:
+        """As it is."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the process."""
+        self._end()
+
+    async def digest(self, message: Incoming) -> Digest | None:
+        """What a large live message says; None where that is to be found out here, as with all others."""
+        if len(message.payload) < LARGE or not is_live(message.subject, message.headers, self._names):
+            return None
+        if self._process is None:
+            self._start()
+        if self._process is None or self._first is None or not self._first.done():
+            return None
+        told = await self._asked(self._process, message.payload) if self._first.result() is not None else None
+        if told is None:
+            self._end()
+            self._not_before = self._now() + AGAIN_S
+        return _DECODER.decode(told) if told else None
+
+    def _start(self) -> None:
+        if self._now() < self._not_before:
+            return
+        try:
+            self._process = _started(self._command)
+        except OSError:
+            self._not_before = self._now() + AGAIN_S
+            return
+        self._first = asyncio.create_task(self._asked(self._process, b""))
+
+    async def _asked(self, process: subprocess.Popen[bytes], payload: bytes) -> bytes | None:
+        """What the process says, None where it does not answer; ended when nobody waits for that any more."""
+        if self._idle is not None:
+            self._idle.cancel()
+        self._idle = asyncio.get_running_loop().call_later(IDLE_S, self._end)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await asyncio.to_thread(_exchanged, process, payload)
+        except TimeoutError:
+            return None
+        except asyncio.CancelledError:
+            process.kill()  # the thread waits for it
+            raise
+
+    def _end(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+        if self._first is not None:
+            self._first.cancel()
+        if self._process is not None:
+            self._process.kill()
+            threading.Thread(target=_left, args=(self._process,), daemon=True).start()
+        self._process = self._first = self._idle = None
+
+
+def _started(command: tuple[str, ...]) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        for pipe in filter(None, (process.stdin, process.stdout)):
+            with contextlib.suppress(OSError):  # a limit of the system's: then it takes several goes
+                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE)
+    return process
+
+
+def _exchanged(process: subprocess.Popen[bytes], payload: bytes) -> bytes | None:
+    """Ask, and wait for the reply."""
+    if process.stdin is None or process.stdout is None:
+        return None
+    try:
+        send(process.stdin, payload)
+        return receive(process.stdout)
+    except (OSError, ValueError):  # it has ended; ValueError: and was left
+        return None
+
+
+def _left(process: subprocess.Popen[bytes]) -> None:
+    """Take note of its end."""
+    with contextlib.suppress(OSError), process:
+        pass
+
+
+_DECODER: Final = msgspec.msgpack.Decoder(Digest)
