@@ -69,7 +69,7 @@ class EpisodeViews(Vertical):
         self.query_one(TabLine).pick(tab)
         self.query_one(TabLine).note(self._note())
         self._fill()
-        self.query_one(f"#{tab}", LineView).focus()
+        self.screen.set_focus(self.query_one(f"#{tab}", LineView))
 
     def show(self, key: str, loaded: Loaded | None, failure: str = "") -> None:
         """Show an episode; ``failure`` says why there is none, hostile text."""

@@ -153,7 +153,7 @@ class Episodes(Whole[None]):
     def _filtered(self, event: FilterInput.Left) -> None:
         self.set_class(not event.cleared, "-filtering")
         if self.is_there:
-            self._table.focus()
+            self.set_focus(self._table)
 
     @property
     def _table(self) -> EpisodeTable:

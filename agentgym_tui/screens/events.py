@@ -121,7 +121,7 @@ class Events(ReadingScreen):
         """To the tree and back."""
         to_tree = not self.panes.subjects.has_focus
         self.set_class(to_tree, "-tree")
-        (self.panes.subjects if to_tree else self.panes.messages).focus()
+        self.set_focus(self.panes.subjects if to_tree else self.panes.messages)
 
     def action_fold(self) -> None:
         """Close or open a branch."""
@@ -144,7 +144,7 @@ class Events(ReadingScreen):
     @on(LineView.Chosen, "#messages")
     def _opened(self) -> None:
         if self.is_there:
-            self.panes.payload.query_one(LineView).focus()
+            self.set_focus(self.panes.payload.query_one(LineView))
 
     @on(LineView.Chosen, "#subjects")
     def _chosen(self) -> None:
@@ -160,12 +160,12 @@ class Events(ReadingScreen):
     @on(FilterInput.Left)
     def _filtered(self, event: FilterInput.Left) -> None:
         self.set_class(not event.cleared, "-filtering")
-        self.panes.messages.focus()
+        self.set_focus(self.panes.messages)
 
     @on(EntryInput.Left)
     def _entered(self, event: EntryInput.Left) -> None:
         self.remove_class("-asking")
-        self.panes.messages.focus()
+        self.set_focus(self.panes.messages)
         if event.text is None:
             return
         if self._asked == "subject":

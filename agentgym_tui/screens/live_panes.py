@@ -116,7 +116,7 @@ class LivePanes(Sides):
         episode = self._episode
         if self.has_class("-empty") != (episode is None):
             if self._welcome.has_focus:
-                self.steps.focus()
+                self.screen.set_focus(self.steps)
             self.set_class(episode is None, "-empty")
             self._unzoom()
         if episode is None:
@@ -161,7 +161,7 @@ class LivePanes(Sides):
         self._view = VIEWS[(VIEWS.index(self._view) + 1) % len(VIEWS)]
         self.add_class(f"-view-{self._view}")
         self._fit()
-        self.query_one(f"#{self._view}").focus()
+        self.screen.set_focus(self.query_one(f"#{self._view}"))
 
     def hostile_text(self) -> str | None:
         """What is behind the line of a table's cursor, where cleaning changes it."""

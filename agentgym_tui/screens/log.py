@@ -129,7 +129,7 @@ class LogScreen(LogReading):
     @on(LineView.Chosen, "#lines")
     def _chosen(self) -> None:
         if self.whole:
-            self.payload.query_one(LineView).focus()
+            self.set_focus(self.payload.query_one(LineView))
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Look for other words; by its name, as decorators would need what is imported after the first paint."""
@@ -144,12 +144,12 @@ class LogScreen(LogReading):
         """Back to the lines."""
         self.set_class(not event.cleared, "-filtering")
         if self.is_there:
-            self.table.focus()
+            self.set_focus(self.table)
 
     def on_entry_input_left(self, event: EntryInput.Left) -> None:
         """Go to what was typed."""
         self.remove_class("-asking")
-        self.table.focus()
+        self.set_focus(self.table)
         if event.text is not None:
             begin(self, partial(self._go, self.opened, event.text), group="go", exclusive=True)
 

@@ -27,7 +27,6 @@ LARGE: Final = 64 * 1024
 """Bytes of a message from which on it is: about a millisecond of work. Few nodes ever say so much at once."""
 
 PATIENCE_S: Final = 5.0
-"""Seconds within which the process has to answer."""
 
 AGAIN_S: Final = 10.0
 """Seconds after which another one is started where one came to nothing."""
@@ -47,19 +46,29 @@ class Digester:
     Args:
         names: the subjects of the durable events.
         command: starts it.
+        patience_s: seconds within which it has to answer.
         now: a monotonic clock, seconds.
+
+    Attributes:
+        coming: its first answer, None where that does not come; it is there then. None before it is wanted.
     """
 
     def __init__(
-        self, names: DurableNames, command: tuple[str, ...] = _COMMAND, now: Callable[[], float] = time.monotonic
+        self,
+        names: DurableNames,
+        command: tuple[str, ...] = _COMMAND,
+        *,
+        patience_s: float = PATIENCE_S,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nothing is started."""
+        self.coming: asyncio.Task[bytes | None] | None = None
         self._names = names
         self._command = command
+        self._patience_s = patience_s
         self._now = now
         self._not_before = now()
         self._process: subprocess.Popen[bytes] | None = None
-        self._first: asyncio.Task[bytes | None] | None = None
         self._idle: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> Self:
@@ -78,9 +87,9 @@ class Digester:
             return None
         if self._process is None:
             self._start()
-        if self._process is None or self._first is None or not self._first.done():
+        if self._process is None or self.coming is None or not self.coming.done():
             return None
-        told = await self._asked(self._process, message.payload) if self._first.result() is not None else None
+        told = await self._asked(self._process, message.payload) if self.coming.result() is not None else None
         if told is None:
             self._end()
             self._not_before = self._now() + AGAIN_S
@@ -94,7 +103,7 @@ class Digester:
         except OSError:
             self._not_before = self._now() + AGAIN_S
             return
-        self._first = asyncio.create_task(self._asked(self._process, b""))
+        self.coming = asyncio.create_task(self._asked(self._process, b""))
 
     async def _asked(self, process: subprocess.Popen[bytes], payload: bytes) -> bytes | None:
         """What the process says, None where it does not answer; ended when nobody waits for that any more."""
@@ -102,7 +111,7 @@ class Digester:
             self._idle.cancel()
         self._idle = asyncio.get_running_loop().call_later(IDLE_S, self._end)
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(self._patience_s):
                 return await asyncio.to_thread(_exchanged, process, payload)
         except TimeoutError:
             return None
@@ -113,12 +122,12 @@ class Digester:
     def _end(self) -> None:
         if self._idle is not None:
             self._idle.cancel()
-        if self._first is not None:
-            self._first.cancel()
+        if self.coming is not None:
+            self.coming.cancel()
         if self._process is not None:
             self._process.kill()
             threading.Thread(target=_left, args=(self._process,), daemon=True).start()
-        self._process = self._first = self._idle = None
+        self._process = self.coming = self._idle = None
 
 
 def _started(command: tuple[str, ...]) -> subprocess.Popen[bytes]:

@@ -164,9 +164,9 @@ def _by_episode(items: Iterable[_ManyT]) -> Iterable[list[_ManyT]]:
 def _texts(items: Sequence[TokenText]) -> Iterator[PastRun | TextRun | TokenText]:
     """Of one episode: what is over, text that goes on in runs, each item with other news by itself."""
     newest = max([item.step for item in items])
-    if past := [item.seq for item in items if item.step < newest and item.failure is None]:
+    if past := [item.seq for item in items if item.step < newest]:
         yield PastRun(episode_id=items[0].episode_id, seqs=past, at=items[0].at)
-        items = [item for item in items if item.step == newest or item.failure is not None]
+        items = [item for item in items if item.step == newest]
     for is_text, alike in groupby(items, _only_more):
         if is_text:
             yield _text_run(list(alike))

@@ -66,8 +66,9 @@ class Sortable(Table, inherit_bindings=False):
             self._sort(by_click(self.sorting, column))
 
     def action_sort(self) -> None:
-        """By the next column that is visible."""
-        visible = [self._columns[number] for number, _, _ in self.arranged(self._width - EDGES)]
+        """By the next column that is visible; of a table that is about to be drawn for the first time all will be."""
+        width = self._width - EDGES
+        visible = [self._columns[number] for number, _, _ in self.arranged(width)] if width else self._columns
         self._sort(by_next(self.sorting or self._usual, visible))
 
     def action_reverse(self) -> None:

@@ -14,6 +14,7 @@ from agentgym_tui.app import Console
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.form import RunForm
 from agentgym_tui.settings import parsed
+from agentgym_tui.widgets.sortable import Sortable
 from tests.tui.fake_session import FakeSession, busy_session
 from tests.tui.log_consoles import console_on
 from tests.tui.samples import episode_id
@@ -94,6 +95,17 @@ async def test_words_may_come_with_the_key_that_asks_for_them_in_a_log(key: str,
         await pilot.pause()
         type_at_once(pilot, [key, *"nexJ"])
         await until(pilot, lambda: pilot.app.screen.query_one(f"#{field}", Input).value == "nexJ", "the words")
+
+
+async def test_a_key_typed_right_after_another_part_was_asked_for_is_for_that_part() -> None:
+    async with Console(busy_session()).run_test(size=(80, 24)) as pilot:
+        await pilot.press("3")
+        await until(pilot, lambda: bool(pilot.app.screen.query("#subjects")), "a tree")
+        await pilot.pause()
+        tree = pilot.app.screen.query_one("#subjects", Sortable)
+        type_at_once(pilot, ["t", "o"])
+        await until(pilot, lambda: tree.has_focus, "the tree")
+        await until(pilot, lambda: tree.sorting is not None, "another order of it")
 
 
 async def test_a_key_of_ones_own_asks_for_words_at_once() -> None:

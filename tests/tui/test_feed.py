@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psutil
 import pytest
 from ulid import ULID
 
@@ -19,11 +20,12 @@ from agentgym_tui.store.state import Link
 from runner.events.codec import DurableNames, encode
 from runner.events.connect import BusAddress, Connection
 from runner.events.failure import BusState
-from runner.events.schema import EpisodeStarted, Heartbeat, LiveBatch
+from runner.events.schema import EpisodeStarted, Heartbeat, LiveBatch, LiveItem
 from runner.events.streams import ensure_streams
 from runner.events.subjects import LIVE_SUBJECTS, live_subject
 from tests.nats_server import NatsServer
 from tests.store_samples import new_id
+from tests.tui.bus_samples import token
 
 BOOT = new_id()
 
@@ -97,6 +99,27 @@ async def test_what_is_said_reaches_the_store_once(server: NatsServer) -> None:
     assert list(store.episodes) == [early, late]
     assert store.n_malformed == 1 and list(store.nodes) == ["n1"]
     assert store.notices
+
+
+async def test_large_messages_reach_the_store_whole_whoever_reads_them(server: NatsServer) -> None:
+    store, before, n_messages = RunStore(), set(psutil.Process().children()), 6
+    async with await Connection.open(BusAddress(server.url), name="test") as connection:
+        js = connection.client.jetstream()
+        await ensure_streams(js, DurableNames().all())
+        async with fed(connection, store) as changed, asyncio.timeout(30):
+            for number in range(n_messages):
+                items: list[LiveItem] = [token(seq=number * 1_000 + n, text="so ") for n in range(1_000)]
+                await js.publish(
+                    live_subject("token", "n1"), encode(LiveBatch(node="n1", boot=BOOT, dropped=0, items=items))
+                )
+                while store.n_items < (number + 1) * 1_000:
+                    changed.clear()
+                    await changed.wait()
+            (helper,) = set(psutil.Process().children()) - before
+        await asyncio.to_thread(helper.wait, 10)
+    (episode,) = store.episodes.values()
+    assert episode.streaming is not None and episode.streaming.text == "so " * n_messages * 1_000
+    assert episode.n_missing == store.n_malformed == 0
 
 
 async def test_a_clock_that_jumps_while_something_is_taken_in_keeps_nothing_waiting(server: NatsServer) -> None:

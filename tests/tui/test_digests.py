@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import psutil
+import pytest
+
+from agentgym_tui.sessions.digests import AGAIN_S, LARGE, Digester
+from agentgym_tui.store.runs import digest_of
+from runner.events.buffer import Incoming
+from runner.events.codec import DurableNames, decode, encode
+from runner.events.rows import LiveRow
+from runner.events.schema import LiveBatch, LiveItem
+from runner.events.subjects import EPISODE_COMPLETED
+from tests.tui.bus_samples import BOOT, NODE, FakeClock, timestep, token
+
+NAMES = DurableNames()
+SUBJECT = "agentgym.live.token.v1.n1"
+MANY: list[LiveItem] = [timestep(), *(token(seq=number, text="so ") for number in range(2, 1_000))]
+SILENT = (sys.executable, "-c", "import sys; sys.stdin.buffer.read()")
+GONE = (sys.executable, "-c", "pass")
+WAIT_S = 30
+
+
+def message(*items: LiveItem, subject: str = SUBJECT, headers: dict[str, str] | None = None) -> Incoming:
+    payload = encode(LiveBatch(node=NODE, boot=BOOT, dropped=0, items=list(items)))
+    return Incoming(subject=subject, headers=headers or {}, payload=payload)
+
+
+@asynccontextmanager
+async def at_work(digester: Digester) -> AsyncIterator[psutil.Process]:
+    """Its process, once it is there; gone in the end."""
+    before = set(psutil.Process().children())
+    async with asyncio.timeout(WAIT_S):
+        with digester:
+            assert await digester.digest(message(*MANY)) is None
+            (process,) = set(psutil.Process().children()) - before
+            assert digester.coming is not None and await digester.coming is not None
+            yield process
+        await asyncio.to_thread(process.wait, WAIT_S)
+
+
+async def test_a_large_message_is_read_by_another_process_which_ends_with_who_asked_it() -> None:
+    large = message(*MANY)
+    row = decode(SUBJECT, {}, large.payload, NAMES)
+    assert len(large.payload) > LARGE and isinstance(row, LiveRow)
+    async with at_work(digester := Digester(NAMES)) as process:
+        before_s = process.cpu_times().user
+        assert await digester.digest(large) == digest_of(row)
+        for _ in range(50):
+            await digester.digest(large)
+        assert process.cpu_times().user > before_s
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        message(*MANY[:5]),
+        message(*MANY, subject="plant.line1"),
+        message(*MANY, subject=EPISODE_COMPLETED),
+        message(*MANY, headers={"ce-type": EPISODE_COMPLETED}),
+    ],
+)
+async def test_what_is_small_or_not_live_needs_nobody_else(other: Incoming) -> None:
+    with Digester(NAMES) as digester:
+        assert await digester.digest(other) is None
+        assert digester.coming is None
+
+
+async def test_what_the_other_process_cannot_say_is_left_to_the_asker() -> None:
+    odd = [message(*MANY, token(seq=10**30)), Incoming(subject=SUBJECT, headers={}, payload=b"\x1b" * LARGE)]
+    async with at_work(digester := Digester(NAMES)):
+        assert [await digester.digest(each) for each in odd] == [None, None]
+        assert await digester.digest(message(*MANY)) is not None
+
+
+async def test_where_the_process_is_killed_another_one_takes_its_place_after_a_while() -> None:
+    clock, large = FakeClock(), message(*MANY)
+    async with asyncio.timeout(WAIT_S):
+        async with at_work(digester := Digester(NAMES, now=clock)) as process:
+            process.kill()
+            assert await digester.digest(large) is None
+            assert await digester.digest(large) is None and digester.coming is None
+            clock.at += AGAIN_S
+        async with at_work(digester):
+            assert await digester.digest(large) is not None
+
+
+@pytest.mark.parametrize("command", [SILENT, GONE, ("/nonexistent/python",)])
+async def test_a_process_that_never_answers_is_not_waited_for(command: tuple[str, ...]) -> None:
+    large = message(*MANY)
+    async with asyncio.timeout(WAIT_S):
+        with Digester(NAMES, command, patience_s=0.05, now=FakeClock()) as digester:
+            assert await digester.digest(large) is None
+            if digester.coming is not None:
+                assert await digester.coming is None
+            assert await digester.digest(large) is None
+            assert await digester.digest(large) is None and digester.coming is None
+
+
+async def test_who_stops_waiting_leaves_no_process() -> None:
+    async with at_work(digester := Digester(NAMES)) as process:
+        process.suspend()
+        asking = asyncio.create_task(digester.digest(message(*MANY)))
+        await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await asyncio.to_thread(process.wait, WAIT_S)
