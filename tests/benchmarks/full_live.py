@@ -50,8 +50,10 @@ def _live() -> Iterator[Row]:
     for _ in range(TRIES):
         with watching() as console:
             first = console.loaded(Load("live", console.url, LIVE, N_SEEN / LIVE - SECONDS))
+            before_s, _ = console.aside
             measured = _measured(console, Load("live", console.url, LIVE, SECONDS), ENVS)
             console.until_calm()
+            aside_s, aside_mb = console.aside
             megabytes, counted = console.megabytes, console.left()
         if _fast_enough(LIVE, first, measured.sent):
             break
@@ -62,6 +64,8 @@ def _live() -> Iterator[Row]:
     dropped = first.dropped + measured.sent.dropped
     lost = sent - counted.n_items
     yield from _rows(name, measured)
+    aside = f"{100 * (aside_s - before_s) / SECONDS:.0f}%, {aside_mb:.0f} MB"
+    yield Row(f"{name}, process that reads large messages", aside)
     yield Row(f"{name}, lost beyond {dropped:,} dropped, of {sent:,}", f"{lost:,}", "0", lost == 0)
     yield _bounded(f"memory after {counted.n_items:,} items", megabytes, MAX_MB, "{:.0f} MB")
 

@@ -102,6 +102,14 @@ class Watching:
         return times.user + times.system
 
     @property
+    def aside(self) -> tuple[float, float]:
+        """Seconds of a processor that processes of its own have taken, and megabytes they have."""
+        children = self._process.children()
+        times = [child.cpu_times() for child in children]
+        took_s = sum(each.user + each.system for each in times)
+        return took_s, sum(child.memory_info().rss for child in children) / (1 << 20)
+
+    @property
     def megabytes(self) -> float:
         """The most memory it ever had."""
         (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self._process.pid}/status").read_text())
