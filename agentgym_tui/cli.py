@@ -52,20 +52,39 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _show(given: argparse.Namespace) -> int:
     gc.disable()  # until the first paint: what is imported stays, looking through it takes a sixth of the start
-    from agentgym_tui.first_screen import console_of
-    from agentgym_tui.kept import read_kept, state_path, write_kept
-    from agentgym_tui.settings import config_path, read_settings
-    from agentgym_tui.terminal import run
+    from agentgym_tui.terminal import run, taken
 
-    path = state_path(os.environ)
-    settings = read_settings(config_path(os.environ))
-    session = _session(given, settings.keys.key("node.start"))
-    console = console_of(session)(session, settings, read_kept(path))
-    code = run(console, session)
+    with taken(first := _first_lines(given)):
+        from agentgym_tui.first_screen import console_of
+        from agentgym_tui.kept import read_kept, state_path, write_kept
+        from agentgym_tui.settings import config_path, read_settings
+
+        path = state_path(os.environ)
+        settings = read_settings(config_path(os.environ))
+        session = _session(given, settings.keys.key("node.start"))
+        console = console_of(session)(session, settings, read_kept(path))
+    code = run(console, session, entered=bool(first))
     if code != 1:
         with contextlib.suppress(OSError):  # a home that cannot be written to is no reason to complain at each end
             write_kept(path, console.kept)
     return code
+
+
+def _first_lines(given: argparse.Namespace) -> list[str]:
+    """What can be shown before the framework is loaded, which takes most of the start."""
+    from agentgym_tui.sessions.kinds import is_log
+
+    paths = given.paths if given.command == "open" else []
+    if (path := next(filter(is_log, paths), None)) is None:
+        return []
+    from agentgym_tui.sessions.log_file import LogFile
+    from agentgym_tui.views.glimpse import glimpse
+
+    log = LogFile(path)
+    log.advance(0.0)
+    shown = glimpse(log, *os.get_terminal_size(0))
+    log.close()
+    return shown
 
 
 def _config(*, write: bool) -> int:

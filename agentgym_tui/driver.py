@@ -10,6 +10,8 @@ from typing import Any, TextIO, cast
 
 from textual.drivers.linux_driver import LinuxDriver
 
+from agentgym_tui.terminal import ENTER
+
 
 class TerminalDriver(LinuxDriver):
     """Goes on where the framework's own one would stop reading, or wait for ever for a terminal that is gone."""
@@ -64,6 +66,19 @@ class TerminalDriver(LinuxDriver):
                 super().run_input_thread()
             except UnicodeDecodeError:
                 continue
+
+
+class EnteredDriver(TerminalDriver):
+    """For a terminal that was taken before: taken once more some would be empty until the first paint."""
+
+    _first = True
+
+    def write(self, data: str) -> None:
+        """All but the first request for the screen that is there."""
+        if self._first and data == ENTER:
+            self._first = False
+        else:
+            super().write(data)
 
 
 class _Outlasting:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import logging
 import os
@@ -10,7 +9,8 @@ import signal
 import sys
 import termios
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +33,12 @@ LEAVE: Final = (
 )
 """What undoes what the framework asks of a terminal: keyboard, mouse, paste, focus, wrapping, screen, cursor."""
 
+ENTER: Final = "\x1b[?1049h"
+"""Gives a screen of its own."""
+
+HIDE: Final = "\x1b[?25l"
+"""Hides the cursor."""
+
 
 def refusal(environ: Mapping[str, str]) -> str | None:
     """Why the console cannot be shown here, None when it can."""
@@ -48,14 +54,40 @@ def refusal(environ: Mapping[str, str]) -> str | None:
     return None
 
 
-def run(app: App[Any], session: Session) -> int:
-    """Show the console until it is left; returns the exit code. Nothing that outside text is part of is printed."""
+@contextmanager
+def taken(lines: Sequence[str]) -> Iterator[None]:
+    """Show lines of safe text while the framework is loaded; a terminal that gets none stays as it is."""
+    if not lines:
+        yield
+        return
+    before = termios.tcgetattr(0)
+    for number in SIGNALS:
+        signal.signal(number, lambda number, _: _end(number, before))
+    signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # until the framework is there, which can give the terminal back
+    try:
+        os.write(2, "".join((ENTER, HIDE, *(f"\x1b[{row};1H{text}" for row, text in enumerate(lines, 1)))).encode())
+        yield
+    except BaseException:
+        _restore(before)
+        raise
+
+
+def run(app: App[Any], session: Session, *, entered: bool = False) -> int:
+    """Show the console until it is left; returns the exit code. Nothing that outside text is part of is printed.
+
+    Args:
+        app: the console.
+        session: what it looks at.
+        entered: the terminal is taken already.
+    """
     logging.getLogger().addHandler(logging.NullHandler())  # else warnings of libraries would be printed at the end
     silenced = io.StringIO()
     app.error_console.file = silenced
     before = termios.tcgetattr(0)
-    app.driver_class = _driver()
+    app.driver_class = _driver(entered=entered)
     crashes: list[BaseException] = []
+    import asyncio  # with what comes next: until then its own start would be waited for
+
     with boundary(crashes.append):
         asyncio.run(_run(app, before))
     if not crashes and app._exception is not None:  # public only as a printed traceback, which quotes variables
@@ -77,13 +109,15 @@ def _cause(error: BaseException) -> BaseException:
     return error.error if isinstance(error, WorkerFailed) else error
 
 
-def _driver() -> type[Driver]:
-    from agentgym_tui.driver import TerminalDriver
+def _driver(*, entered: bool) -> type[Driver]:
+    from agentgym_tui.driver import EnteredDriver, TerminalDriver
 
-    return TerminalDriver
+    return EnteredDriver if entered else TerminalDriver
 
 
 async def _run(app: App[Any], before: list[Any]) -> None:
+    import asyncio
+
     loop = asyncio.get_running_loop()
 
     def leave(number: int, _: FrameType | None) -> None:
@@ -105,15 +139,16 @@ def _leave_for_sure(number: int, before: list[Any]) -> None:
             os.dup2(null, descriptor)
         os.close(null)
 
-    def end() -> None:
-        restoring = threading.Thread(target=_restore, args=(before,), daemon=True)  # may wait for the terminal, too
-        restoring.start()
-        restoring.join(1.0)
-        os._exit(128 + number)
-
-    timer = threading.Timer(LEAVE_S, end)
+    timer = threading.Timer(LEAVE_S, _end, (number, before))
     timer.daemon = True
     timer.start()
+
+
+def _end(number: int, before: list[Any]) -> None:
+    restoring = threading.Thread(target=_restore, args=(before,), daemon=True)  # may wait for the terminal, too
+    restoring.start()
+    restoring.join(1.0)
+    os._exit(128 + number)
 
 
 def _answers() -> bool:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import stat
 import threading
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from agentgym_tui.sessions.kinds import is_folder
 from agentgym_tui.sessions.library import episode_of_record, record_of_bytes
 from agentgym_tui.sessions.session import Unusable
 from agentgym_tui.store.state import Episode, Progress
@@ -26,29 +25,6 @@ MAX_FILES: Final = 200_000
 AT_ONCE: Final = 50
 MORE_AT_ONCE: Final = 400
 """Files that are read before somebody is told, the first time and later."""
-
-
-_LOGS: Final = (".jsonl", ".ndjson", ".log")
-_HEAD: Final = 64 << 10
-
-
-def is_log(path: Path) -> bool:
-    """Whether what somebody names is shown line by line, and not as an episode or a folder of them.
-
-    What is named ``.json`` is an episode unless its first line is whole JSON and others follow; what has another
-    name is a log unless it begins like an episode.
-    """
-    if _is_folder(path):
-        return False
-    if path.name.endswith(_LOGS):
-        return True
-    if not path.exists():
-        return False
-    head = _head(path)
-    if path.suffix != ".json":
-        return not head.startswith(b'{"schema":')
-    first, _, rest = head.partition(b"\n")
-    return bool(rest.strip()) and _is_json(first)
 
 
 class FilesLibrary:
@@ -101,8 +77,8 @@ class FilesLibrary:
     def _candidates(self) -> Iterator[str]:
         for path in self._given:
             place = Path(os.path.realpath(path))
-            if _is_folder(place):
-                yield from self._below(str(place / "runs" if _is_folder(place / "runs") else place), DEPTH)
+            if is_folder(place):
+                yield from self._below(str(place / "runs" if is_folder(place / "runs") else place), DEPTH)
             else:
                 yield str(place)
 
@@ -114,10 +90,10 @@ class FilesLibrary:
         except OSError as exc:
             self._refuse(Path(folder), exc.strerror or str(exc))
             return
-        for path, is_folder in listed:
-            if is_folder and depth > 1:
+        for path, is_below in listed:
+            if is_below and depth > 1:
                 yield from self._below(path, depth - 1)
-            elif not is_folder and path.endswith(".json"):
+            elif not is_below and path.endswith(".json"):
                 yield path
             elif path.endswith(".journal.jsonl"):
                 self._refuse(
@@ -141,32 +117,3 @@ class FilesLibrary:
 
     def _refuse(self, path: Path, reason: str) -> None:
         self._refused.append(Unusable(path, reason))
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError:  # reading it will say what is wrong
-        return False
-
-
-def _head(path: Path) -> bytes:
-    """The beginning of a regular file, nothing of others."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
-    except (OSError, ValueError):
-        return b""
-    with os.fdopen(descriptor, "rb") as file, contextlib.suppress(OSError):
-        return file.read(_HEAD) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
-    return b""
-
-
-def _is_json(text: bytes) -> bool:
-    from msgspec import DecodeError
-    from msgspec.json import decode
-
-    try:
-        decode(text)
-    except (DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return True

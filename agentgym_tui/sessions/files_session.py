@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.sessions.files import FilesLibrary, is_log
+from agentgym_tui.sessions.files import FilesLibrary
+from agentgym_tui.sessions.kinds import is_log
 from agentgym_tui.sessions.log_file import LogFile
 from agentgym_tui.sessions.session import Control, ControlFailed, Library
 from agentgym_tui.sessions.turns import Turns

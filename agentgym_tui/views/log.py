@@ -144,13 +144,18 @@ def heading(state: LogState, width: int) -> list[Line]:
     log, search = state.rows.log, state.rows.search
     number, n_logs = state.place
     above: list[Line] = [
-        [Cell(own("Log"), "head")],
-        [Cell(cut_start(told(log.path, 300), min(max(width // 2, 20), 2 * _NAME)), "accent")],
+        *named(log, width),
         [Cell(own(f"{number + 1} of {n_logs}"), "dim")] if n_logs > 1 else [],
         [_reading(state)],
         _search(search),
     ]
     return [joined(above, width), joined(list(_about(state)), width)]
+
+
+def named(log: LogFile, width: int) -> list[Line]:
+    """What is looked at."""
+    name = cut_start(told(log.path, 300), min(max(width // 2, 20), 2 * _NAME))
+    return [[Cell(own("Log"), "head")], [Cell(name, "accent")]]
 
 
 def no_lines(state: LogState, width: int) -> list[Line]:

@@ -11,9 +11,10 @@ from textual.message import Message
 
 from agentgym_tui.keymap import bindings
 from agentgym_tui.views.cells import Column, Source, Tone
+from agentgym_tui.views.columns import BETWEEN
 from agentgym_tui.views.sorting import Sorting, by_click, by_next, titled
 from agentgym_tui.widgets.drawn_lines import EDGES
-from agentgym_tui.widgets.table import BETWEEN, Table
+from agentgym_tui.widgets.table import Table
 
 
 class Sortable(Table, inherit_bindings=False):

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from agentgym_tui.sessions.brief import BriefReader
-from agentgym_tui.sessions.files import FilesLibrary, is_log
+from agentgym_tui.sessions.files import FilesLibrary
 from agentgym_tui.sessions.files_session import FilesSession
+from agentgym_tui.sessions.kinds import is_log
 from agentgym_tui.store.state import Progress
 from runner.errors import StoreError
 from runner.store import EpisodeRecord, EpisodeStore, open_index
