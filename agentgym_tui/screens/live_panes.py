@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Final
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Container
 from textual.message import Message
@@ -157,11 +157,20 @@ class LivePanes(Sides):
         """Transcript, trace, rewards, transcript, and so on."""
         if self._episode is None:
             return
-        self.remove_class(f"-view-{self._view}")
-        self._view = VIEWS[(VIEWS.index(self._view) + 1) % len(VIEWS)]
-        self.add_class(f"-view-{self._view}")
-        self._fit()
+        self._pick(VIEWS[(VIEWS.index(self._view) + 1) % len(VIEWS)])
         self.screen.set_focus(self.query_one(f"#{self._view}"))
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        """Where there is room for one of them only, it is the one that was looked at last."""
+        if event.widget.id in VIEWS:
+            self._pick(event.widget.id)
+
+    def _pick(self, view: str) -> None:
+        if view != self._view:
+            self.remove_class(f"-view-{self._view}")
+            self._view = view
+            self.add_class(f"-view-{view}")
+            self._fit()
 
     def hostile_text(self) -> str | None:
         """What is behind the line of a table's cursor, where cleaning changes it."""

@@ -263,6 +263,19 @@ async def test_views_and_zoom(size: tuple[int, int]) -> None:
             await shown(pilot, "Environments")
 
 
+@pytest.mark.parametrize("name", ["transcript", "trace", "rewards"])
+async def test_the_pane_that_is_looked_at_stays_when_the_terminal_becomes_small(name: str) -> None:
+    async with Console(busy_session()).run_test(size=(200, 50)) as pilot:
+        await shown(pilot, "Transcript")
+        view(pilot, name).focus()
+        await until(pilot, lambda: view(pilot, name).has_focus, "the pane has the keys")
+        await pilot.resize_terminal(80, 24)
+        await until(pilot, lambda: "-narrow" in pilot.app.screen.classes, "the screen is small")
+        await pilot.pause()
+        assert view(pilot, name).has_focus
+        await until(pilot, lambda: view(pilot, name).region.height > 0, "the pane is there")
+
+
 @pytest.mark.parametrize("size", SIZES, ids=str)
 async def test_zoom_of_an_empty_console(size: tuple[int, int]) -> None:
     async with Console(empty_session()).run_test(size=size) as pilot:
