@@ -9,6 +9,7 @@ import signal
 import sys
 import termios
 import threading
+import tty
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -56,17 +57,23 @@ def refusal(environ: Mapping[str, str]) -> str | None:
 
 @contextmanager
 def taken(lines: Sequence[str]) -> Iterator[None]:
-    """Show lines of safe text while the framework is loaded; a terminal that gets none stays as it is."""
+    """Show lines of safe text while the framework is loaded; a terminal that gets none stays as it is.
+
+    What is typed meanwhile is not seen, and waits for the framework.
+    """
     if not lines:
         yield
         return
-    before = termios.tcgetattr(0)
+    before, quiet = termios.tcgetattr(0), termios.tcgetattr(0)
+    quiet[tty.LFLAG] &= ~termios.ECHO
     for number in SIGNALS:
         signal.signal(number, lambda number, _: _end(number, before))
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # until the framework is there, which can give the terminal back
     try:
+        termios.tcsetattr(0, termios.TCSANOW, quiet)
         os.write(2, "".join((ENTER, HIDE, *(f"\x1b[{row};1H{text}" for row, text in enumerate(lines, 1)))).encode())
         yield
+        termios.tcsetattr(0, termios.TCSANOW, before)
     except BaseException:
         _restore(before)
         raise

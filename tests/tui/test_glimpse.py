@@ -93,6 +93,11 @@ def loading(framework: str, tmp_path: Path) -> Terminal:
 def test_a_signal_before_the_framework_is_there_gives_the_terminal_back(number: signal.Signals, tmp_path: Path) -> None:
     with loading("import threading\nthreading.Event().wait(60)\n", tmp_path) as terminal:
         terminal.wait_for("kind", 60)
+        terminal.wait_quiet()
+        before = terminal.lines
+        terminal.send("jj")
+        terminal.wait_quiet()
+        assert terminal.lines == before
         terminal.process.send_signal(number)
         assert terminal.wait_exit() == 128 + number
         assert terminal.raw.count(LEFT) == 1 and terminal.modes == AT_FIRST
