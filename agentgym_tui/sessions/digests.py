@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import math
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -26,7 +28,12 @@ if TYPE_CHECKING:
 LARGE: Final = 64 * 1024
 """Bytes of a message from which on it is: about a millisecond of work. Few nodes ever say so much at once."""
 
-PATIENCE_S: Final = 5.0
+PATIENCE_S: Final = 2.0
+"""Seconds within which it has to answer: while it is waited for nothing else is heard, also no sign of a node."""
+
+SOON_S: Final = 1.0
+"""Seconds within which a second large message has to come for it to be worth while."""
+
 
 AGAIN_S: Final = 10.0
 """Seconds after which another one is started where one came to nothing."""
@@ -68,8 +75,10 @@ class Digester:
         self._patience_s = patience_s
         self._now = now
         self._not_before = now()
+        self._large_at = -math.inf
         self._process: subprocess.Popen[bytes] | None = None
         self._idle: asyncio.TimerHandle | None = None
+        self._thread = ThreadPoolExecutor(1, "digests")
 
     def __enter__(self) -> Self:
         """As it is."""
@@ -80,12 +89,14 @@ class Digester:
     ) -> None:
         """End the process."""
         self._end()
+        self._thread.shutdown(wait=False)
 
     async def digest(self, message: Incoming) -> Digest | None:
         """What a large live message says; None where that is to be found out here, as with all others."""
         if len(message.payload) < LARGE or not is_live(message.subject, message.headers, self._names):
             return None
-        if self._process is None:
+        before, self._large_at = self._large_at, self._now()
+        if self._process is None and self._large_at - before <= SOON_S:
             self._start()
         if self._process is None or self.coming is None or not self.coming.done():
             return None
@@ -107,12 +118,13 @@ class Digester:
 
     async def _asked(self, process: subprocess.Popen[bytes], payload: bytes) -> bytes | None:
         """What the process says, None where it does not answer; ended when nobody waits for that any more."""
+        loop = asyncio.get_running_loop()
         if self._idle is not None:
             self._idle.cancel()
-        self._idle = asyncio.get_running_loop().call_later(IDLE_S, self._end)
+        self._idle = loop.call_later(IDLE_S, self._end)
         try:
             async with asyncio.timeout(self._patience_s):
-                return await asyncio.to_thread(_exchanged, process, payload)
+                return await loop.run_in_executor(self._thread, _exchanged, process, payload)
         except TimeoutError:
             return None
         except asyncio.CancelledError:
@@ -132,7 +144,12 @@ class Digester:
 
 def _started(command: tuple[str, ...]) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd="/",  # the folder the console was started in may be taken away
+        start_new_session=True,
     )
     if hasattr(fcntl, "F_SETPIPE_SZ"):
         for pipe in filter(None, (process.stdin, process.stdout)):

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Final
 from agentgym_tui.sessions.launch import Place
 from agentgym_tui.sessions.turns import Turns
 from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.store.runs import Digest, digest_of, portions
 from agentgym_tui.store.state import Link, LinkStatus
 from agentgym_tui.store.ulids import time_of
+from runner.events.rows import LiveRow
 from runner.events.seen import Notice, Seen
 
 if TYPE_CHECKING:
     from agentgym_tui.sessions.digests import Digester
-    from agentgym_tui.store.runs import Digest
     from runner.events.buffer import Incoming
     from runner.events.codec import DurableNames
     from runner.events.connect import Connection
@@ -82,12 +83,13 @@ class Feed:
             async with following as follow:
                 while True:
                     await self._turns.mine()
-                    seen = await _read(await follow.raw(AT_ONCE, max_bytes=BYTES_AT_ONCE), follow, digester)
-                    await self._turns.mine()
-                    before = self._worked()
-                    self._store.take(seen)
-                    # a long history must not keep the keys waiting
-                    await asyncio.sleep(min((self._worked() - before) / 2, MOST_REST_S))
+                    came = await follow.raw(AT_ONCE, max_bytes=BYTES_AT_ONCE)
+                    for part in portions(await _read(came, follow, digester)):
+                        await self._turns.mine()
+                        before = self._worked()
+                        self._store.take(part)
+                        # a long history must not keep the keys waiting
+                        await asyncio.sleep(min((self._worked() - before) / 2, MOST_REST_S))
 
 
 async def _read(came: Iterable[Incoming | Notice], follow: Follow, digester: Digester) -> list[Seen | Digest]:
@@ -95,8 +97,10 @@ async def _read(came: Iterable[Incoming | Notice], follow: Follow, digester: Dig
     for each in came:
         if isinstance(each, Notice):
             seen.append(each)
-        elif (said := await digester.digest(each) or follow.decoded(each)) is not None:
-            seen.append(said)
+        elif (digest := await digester.digest(each)) is not None:
+            seen.append(digest)
+        elif (said := follow.decoded(each)) is not None:
+            seen.append(digest_of(said.decoded) if isinstance(said.decoded, LiveRow) else said)
     return seen
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.store.bounds import MAX_ERROR, MAX_ID, count, finite, name, optional
-from agentgym_tui.store.live_episode import BASE_SIZE, HEADER, Ending, Track, apply, close, end, set_field
+from agentgym_tui.store.live_episode import BASE_SIZE, HEADER, MAX_GAPS, Ending, Track, apply, close, end, set_field
 from agentgym_tui.store.state import Episode
 from agentgym_tui.store.steps import aware, episode_size, n_missing_steps, step_size, sum_up, without_messages
 from agentgym_tui.store.told import Spans
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
     from agentgym_tui.store.runs import EpisodeRun
     from runner.events.schema import EpisodeCompleted, ForeignEpisode
     from runner.store.database import EpisodeRow
+
+SLACK: Final = 100
+"""Episodes beyond the bound that one message may bring before the oldest make room."""
+
+MAX_AWAITED: Final = 200_000
+"""Numbers of items that may still come, of all episodes together."""
 
 MAX_FORGOTTEN: Final = 20_000
 """Ids of episodes that had to make room; nothing more is taken of these."""
@@ -41,7 +48,7 @@ class EpisodeBook:
         self._tracks: dict[str, Track] = {}
         self._forgotten: dict[str, None] = {}
         self._max_episodes, self._max_bytes = max_episodes, max_bytes
-        self._bytes = self._n_missed = 0
+        self._bytes = self._n_missed = self._n_awaited = 0
         self._in_order = True
 
     @property
@@ -60,14 +67,18 @@ class EpisodeBook:
         track = self._tracks[run.episode_id]
         if episode.node is not node or track.boot is not boot:
             track.boot, episode.node = boot, name(node)
-        before, started_at, outcome = track.size, episode.started_at, episode.outcome
+        before, n_awaited, started_at, outcome = track.size, len(track.awaited), episode.started_at, episode.outcome
+        track.most = min(MAX_GAPS, n_awaited + MAX_AWAITED - self._n_awaited)
         apply(episode, track, run)
+        self._n_awaited += len(track.awaited) - n_awaited
         if track.size != before:
             self._bytes += track.size - before
         if episode.started_at is not started_at:
             self._in_order = self._in_order and episode.started_at == started_at
         if episode.outcome != outcome:
             self._closed(episode)
+        if len(self.episodes) > self._max_episodes + SLACK:
+            self.settle()
         return True
 
     def completed(self, event: EpisodeCompleted, at: datetime) -> bool:
@@ -149,11 +160,13 @@ class EpisodeBook:
             ordered = sorted(self.episodes.values(), key=attrgetter("started_at"))
             self.episodes = {episode.episode_id: episode for episode in ordered}
             self._in_order = True
-        while len(self.episodes) > self._max_episodes:
-            self._forget(self._oldest_over() or next(iter(self.episodes.values())))
+        for episode in self._first_to_go(len(self.episodes) - self._max_episodes):
+            self._forget(episode)
         newest = next(reversed(self.episodes.values()), None)
-        while self._bytes > self._max_bytes and (oldest := self._oldest_over()) is not None and oldest is not newest:
-            self._forget(oldest)
+        for episode in [each for each in self.episodes.values() if not each.running and each is not newest]:
+            if self._bytes <= self._max_bytes:
+                break
+            self._forget(episode)
         for episode in list(self.episodes.values()) if self._bytes > self._max_bytes else ():
             self._shed(episode)
         while self._bytes > self._max_bytes and self.episodes:
@@ -181,8 +194,13 @@ class EpisodeBook:
         track.size += by
         self._bytes += by
 
-    def _oldest_over(self) -> Episode | None:
-        return next((episode for episode in self.episodes.values() if not episode.running), None)
+    def _first_to_go(self, n: int) -> list[Episode]:
+        """The oldest of those that are over, then the oldest of all."""
+        if n <= 0:
+            return []
+        over = [episode for episode in self.episodes.values() if not episode.running][:n]
+        running = (episode for episode in self.episodes.values() if episode.running)
+        return [*over, *islice(running, n - len(over))]
 
     def _shed(self, episode: Episode) -> None:
         """Leave out messages, the oldest first, until there is room."""
@@ -201,6 +219,7 @@ class EpisodeBook:
         self.running.pop(known, None)
         track = self._tracks.pop(known)
         self._bytes -= track.size
+        self._n_awaited -= len(track.awaited)
         self._n_missed += track.n_missing
         self._forgotten[known] = None
         if len(self._forgotten) > MAX_FORGOTTEN:

@@ -58,6 +58,7 @@ class Track(msgspec.Struct):
         filled: a file was read, which counts more than what comes live.
         awaited: items left out so far: each kind travels on a subject of its own, so the end may come before steps.
         n_lost: items left out that are not awaited any more.
+        most: how many may be awaited.
     """
 
     boot: str = ""
@@ -67,11 +68,12 @@ class Track(msgspec.Struct):
     filled: bool = False
     awaited: set[int] = msgspec.field(default_factory=set)
     n_lost: int = 0
+    most: int = MAX_GAPS
 
     def fresh(self, seqs: Sequence[int]) -> Sequence[int]:
         """The places of the items that were not there before, by their numbers, of which is taken note."""
         first, end = seqs[0], seqs[-1] + 1
-        if first >= self.next_seq and end - self.next_seq <= MAX_GAPS - len(self.awaited) and _rises(seqs):
+        if first >= self.next_seq and end - self.next_seq <= self.most - len(self.awaited) and _rises(seqs):
             if end - self.next_seq > len(seqs):
                 self.awaited.update(range(self.next_seq, end))
                 self.awaited.difference_update(seqs)
@@ -88,7 +90,7 @@ class Track(msgspec.Struct):
             known = seq not in self.awaited
             self.awaited.discard(seq)
             return not known
-        first_kept = max(self.next_seq, seq - (MAX_GAPS - len(self.awaited)))
+        first_kept = max(self.next_seq, seq - (self.most - len(self.awaited)))
         self.n_lost += first_kept - self.next_seq
         self.awaited.update(range(first_kept, seq))
         self.next_seq = seq + 1

@@ -30,11 +30,16 @@ from runner.events.live_items import (
     TokenText,
 )
 from runner.events.rows import LiveRow
+from runner.events.seen import Seen
+from runner.types import Part
 
 _ItemT = TypeVar("_ItemT")
 _ManyT = TypeVar("_ManyT", TokenText, HeardSpan, HeardTimestep)
 _FAILURE: Final = attrgetter("failure")
-_NULL: Final = b"null"
+WORK: Final = 500
+"""Rounds, other runs and other messages of a portion, about."""
+
+_NOTHING: Final = (b"null", b"[]")
 
 
 class _Together(msgspec.Struct, kw_only=True, tag_field="kind", gc=False):
@@ -51,10 +56,18 @@ class _Together(msgspec.Struct, kw_only=True, tag_field="kind", gc=False):
 
 
 class TextRun(_Together, kw_only=True, tag="texts"):
-    """More text of the answer for a step, and nothing else; ``until``: when the last of it was said."""
+    """More of one part of the answer for a step, and nothing else.
+
+    Attributes:
+        until: when the last of it was said.
+        part: what it belongs to; of a tool call, ``call`` is its number and ``tool`` its name, if it is said here.
+    """
 
     until: datetime
     step: int
+    part: Part
+    call: int
+    tool: str
     texts: list[str]
     ns: list[int]
     ttft_s: float | None
@@ -67,7 +80,7 @@ class TextRun(_Together, kw_only=True, tag="texts"):
 
 
 class PastRun(_Together, kw_only=True, tag="past"):
-    """What was said of answers that another one came after in the same message."""
+    """Texts of answers that another one came after in the same message."""
 
     def only(self, places: Sequence[int]) -> Self:
         """Some of them."""
@@ -126,6 +139,36 @@ def digest_of(row: LiveRow) -> Digest:
     )
 
 
+def portions(came: Iterable[Seen | Digest]) -> Iterator[list[Seen | Digest]]:
+    """The same in the same order, in parts each of which is taken in within some milliseconds."""
+    together: list[Seen | Digest] = []
+    work = 0
+    for each in came:
+        for part in _parts(each) if isinstance(each, Digest) else (each,):
+            together.append(part)
+            work += sum(map(_work, part.runs)) if isinstance(part, Digest) else 1
+            if work >= WORK:
+                yield together
+                together, work = [], 0
+    if together:
+        yield together
+
+
+def _parts(digest: Digest) -> Iterator[Digest]:
+    first, work, last = 0, 0, len(digest.runs) - 1
+    for place, run in enumerate(digest.runs):
+        work += _work(run)
+        if work >= WORK and place < last:
+            runs = digest.runs[first : place + 1]
+            yield msgspec.structs.replace(digest, n_items=0, n_malformed=0, runs=runs)
+            first, work = place + 1, 0
+    yield msgspec.structs.replace(digest, runs=digest.runs[first:])
+
+
+def _work(run: Run) -> int:
+    return len(run.steps) if isinstance(run, StepRun) else 1
+
+
 def _runs(items: Iterable[HeardItem]) -> Iterator[Run]:
     """All items, those of each episode in their order."""
     for kind, alike in groupby(items, type):
@@ -162,25 +205,31 @@ def _by_episode(items: Iterable[_ManyT]) -> Iterable[list[_ManyT]]:
 
 
 def _texts(items: Sequence[TokenText]) -> Iterator[PastRun | TextRun | TokenText]:
-    """Of one episode: what is over, text that goes on in runs, each item with other news by itself."""
+    """Of one episode: texts that are over, those that go on in runs, each item with other news by itself."""
     newest = max([item.step for item in items])
-    if past := [item.seq for item in items if item.step < newest]:
+    if past := [item.seq for item in items if item.step < newest and _only_more(item)]:
         yield PastRun(episode_id=items[0].episode_id, seqs=past, at=items[0].at)
-        items = [item for item in items if item.step == newest]
-    for is_text, alike in groupby(items, _only_more):
-        if is_text:
-            yield _text_run(list(alike))
-        else:
+        items = [item for item in items if item.step == newest or not _only_more(item)]
+    for part, alike in groupby(items, _part):
+        if part is None:
             yield from alike
+        else:
+            yield text_run(list(alike))
 
 
 def _only_more(item: TokenText) -> bool:
-    """Whether there is more text, and no other news, as in nearly all items there are."""
+    """Whether there is more of an answer, and no other news, as in nearly all items there are."""
     told = item.restart or item.failure is not None or item.endpoint is not None
-    return item.part == "text" and bool(item.text) and not told
+    return bool(item.text or item.tool) and not told
 
 
-def _text_run(items: Sequence[TokenText]) -> TextRun:
+def _part(item: TokenText) -> tuple[int, Part, int] | None:
+    """Of which step and part an item is more, None where it is not only that."""
+    return (item.step, item.part, item.call) if _only_more(item) else None
+
+
+def text_run(items: Sequence[TokenText]) -> TextRun:
+    """More of one part of an answer."""
     first = items[0]
     return TextRun(
         episode_id=first.episode_id,
@@ -188,6 +237,9 @@ def _text_run(items: Sequence[TokenText]) -> TextRun:
         at=first.at,
         until=items[-1].at,
         step=first.step,
+        part=first.part,
+        call=first.call,
+        tool=next((item.tool for item in items if item.tool), ""),
         texts=[item.text for item in items],
         ns=[item.n for item in items],
         ttft_s=first.ttft_s,
@@ -201,14 +253,14 @@ def _spans(items: Sequence[HeardSpan]) -> SpanRun:
 
 
 def _steps(items: Sequence[HeardTimestep]) -> StepRun:
-    first, resets = items[0], [bytes(item.reset_observation) for item in items]
+    first, resets = items[0], (bytes(item.reset_observation) for item in items)
     return StepRun(
         episode_id=first.episode_id,
         seqs=[item.seq for item in items],
         at=first.at,
         until=items[-1].at,
         steps=[step_of(item) for item in items],
-        reset_observation=next((told for told in resets if told != _NULL), None),
+        reset_observation=next((told for told in resets if told not in _NOTHING), None),
     )
 
 

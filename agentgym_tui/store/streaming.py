@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from agentgym_tui.store.bounds import MAX_CAUSE, MAX_COUNT, count, name, optional
-from agentgym_tui.store.runs import TextRun
+from agentgym_tui.store.runs import TextRun, text_run
 from agentgym_tui.store.state import StreamedCall, Streaming
 from agentgym_tui.store.steps import aware
 from runner.events.live_items import TokenText
+from runner.types import Part
 
 MAX_STREAMING: Final = 64 * 1024
 """Characters of a step's streamed text that are kept, and of its thoughts: the newest."""
@@ -24,6 +25,14 @@ _PER_TOKEN: Final = 4
 """Characters of a token, about, where nobody counts them."""
 
 
+class _Said(NamedTuple):
+    """The parts of an answer."""
+
+    text: str
+    reasoning: str
+    calls: tuple[StreamedCall, ...]
+
+
 def streamed(before: Streaming | None, told: TextRun | TokenText) -> Streaming:
     """The answer with what is told of it; one for a later step begins anew, and no earlier one is kept."""
     if before is not None and before.step > told.step:
@@ -34,12 +43,12 @@ def streamed(before: Streaming | None, told: TextRun | TokenText) -> Streaming:
 
 def _with_more(before: Streaming, run: TextRun) -> Streaming:
     """As ``replace``, which takes several times as long."""
-    begins = before.first_at is None
+    begins, said = before.first_at is None, _longer(before, run.part, run.call, run.tool, "".join(run.texts))
     return Streaming(
         step=before.step,
-        text=(before.text + "".join(run.texts))[-MAX_STREAMING:],
-        reasoning=before.reasoning,
-        calls=before.calls,
+        text=said.text,
+        reasoning=said.reasoning,
+        calls=said.calls,
         endpoint=before.endpoint,
         model=before.model,
         failures=before.failures,
@@ -59,7 +68,7 @@ def _with_news(before: Streaming, item: TokenText) -> Streaming:
         before = replace(before, failures=tuple(known[-MAX_FAILURES:]), endpoint=None, model=None)
     if item.endpoint is not None:
         before = replace(before, endpoint=name(item.endpoint), model=optional(item.model))
-    return _timed(_longer(before, item), item) if item.text or item.tool else before
+    return _with_more(before, text_run([item])) if item.text or item.tool else before
 
 
 def _n_of(run: TextRun) -> int:
@@ -72,27 +81,20 @@ def _n(told: int, text: str) -> int:
     return count(told) or 1 + len(text) // _PER_TOKEN
 
 
-def _longer(before: Streaming, item: TokenText) -> Streaming:
-    match item.part:
+def _longer(before: Streaming, part: Part, call: int, tool: str, text: str) -> _Said:
+    match part:
         case "text":
-            return replace(before, text=(before.text + item.text)[-MAX_STREAMING:])
+            return _Said((before.text + text)[-MAX_STREAMING:], before.reasoning, before.calls)
         case "reasoning":
-            return replace(before, reasoning=(before.reasoning + item.text)[-MAX_STREAMING:])
+            return _Said(before.text, (before.reasoning + text)[-MAX_STREAMING:], before.calls)
         case "call":
-            return replace(before, calls=_called(before.calls, item))
+            return _Said(before.text, before.reasoning, _called(before.calls, call, tool, text))
 
 
-def _called(before: tuple[StreamedCall, ...], item: TokenText) -> tuple[StreamedCall, ...]:
+def _called(before: tuple[StreamedCall, ...], number: int, tool: str, text: str) -> tuple[StreamedCall, ...]:
     calls = {call.number: call for call in before}
-    known = calls.get(item.call, StreamedCall(item.call))
-    if item.call in calls or len(calls) < MAX_CALLS:
-        arguments = (known.arguments + item.text)[-MAX_ARGUMENTS:]
-        calls[item.call] = replace(known, tool=known.tool or name(item.tool), arguments=arguments)
+    known = calls.get(number, StreamedCall(number))
+    if number in calls or len(calls) < MAX_CALLS:
+        arguments = (known.arguments + text)[-MAX_ARGUMENTS:]
+        calls[number] = replace(known, tool=known.tool or name(tool), arguments=arguments)
     return tuple(calls.values())
-
-
-def _timed(answer: Streaming, item: TokenText) -> Streaming:
-    at, n = aware(item.at), _n(item.n, item.text)
-    if answer.first_at is None:
-        return replace(answer, n=n, n_first=n, ttft_s=item.ttft_s, first_at=at, newest_at=at)
-    return replace(answer, n=count(answer.n + n), newest_at=at)

@@ -39,6 +39,9 @@ __all__ = [
     "read",
 ]
 
+MAX_RAW: Final = 1_000
+"""Items of a message that do not decode; each takes some microseconds."""
+
 MAX_ID: Final = 256
 """Characters of an event's id; what is longer does not count as one."""
 
@@ -215,7 +218,7 @@ def _check_steps(batch: HeardBatch) -> None:
 
 
 def _live_in_parts(payload: bytes) -> LiveRow:
-    """The items that do decode, and the others raw."""
+    """The items that do decode, and the others raw; after too many of those the rest is not looked at."""
     envelope = _ENVELOPE.decode(payload)
     items: list[HeardItem] = []
     raw: list[RawRow] = []
@@ -224,6 +227,8 @@ def _live_in_parts(payload: bytes) -> LiveRow:
             items.append(_ITEM.decode(part))
         except msgspec.ValidationError as exc:
             raw.append(raw_row(_reason(exc), bytes(part)))
+            if len(raw) == MAX_RAW:
+                break
     batch = HeardBatch(node=envelope.node, boot=envelope.boot, dropped=envelope.dropped, items=items)
     return LiveRow(batch=batch, raw=tuple(raw))
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import psutil
 import pytest
 
-from agentgym_tui.sessions.digests import AGAIN_S, LARGE, Digester
+from agentgym_tui.sessions.digests import AGAIN_S, LARGE, SOON_S, Digester
 from agentgym_tui.store.runs import digest_of
 from runner.events.buffer import Incoming
 from runner.events.codec import DurableNames, decode, encode
@@ -30,13 +30,17 @@ def message(*items: LiveItem, subject: str = SUBJECT, headers: dict[str, str] | 
     return Incoming(subject=subject, headers=headers or {}, payload=payload)
 
 
+def wanted(digester: Digester) -> bool:
+    return digester.coming is not None
+
+
 @asynccontextmanager
 async def at_work(digester: Digester) -> AsyncIterator[psutil.Process]:
     """Its process, once it is there; gone in the end."""
     before = set(psutil.Process().children())
     async with asyncio.timeout(WAIT_S):
         with digester:
-            assert await digester.digest(message(*MANY)) is None
+            assert [await digester.digest(message(*MANY)) for _ in range(2)] == [None, None]
             (process,) = set(psutil.Process().children()) - before
             assert digester.coming is not None and await digester.coming is not None
             yield process
@@ -70,6 +74,14 @@ async def test_what_is_small_or_not_live_needs_nobody_else(other: Incoming) -> N
         assert digester.coming is None
 
 
+async def test_for_a_large_message_now_and_then_no_process_is_started() -> None:
+    clock = FakeClock()
+    with Digester(NAMES, now=clock) as digester:
+        for _ in range(3):
+            assert await digester.digest(message(*MANY)) is None and digester.coming is None
+            clock.at += 1.5 * SOON_S
+
+
 async def test_what_the_other_process_cannot_say_is_left_to_the_asker() -> None:
     odd = [message(*MANY, token(seq=10**30)), Incoming(subject=SUBJECT, headers={}, payload=b"\x1b" * LARGE)]
     async with at_work(digester := Digester(NAMES)):
@@ -83,9 +95,10 @@ async def test_where_the_process_is_killed_another_one_takes_its_place_after_a_w
         async with at_work(digester := Digester(NAMES, now=clock)) as process:
             process.kill()
             assert await digester.digest(large) is None
-            assert await digester.digest(large) is None and digester.coming is None
+            assert await digester.digest(large) is None and not wanted(digester)
             clock.at += AGAIN_S
-        async with at_work(digester):
+            assert [await digester.digest(large) for _ in range(2)] == [None, None]
+            assert digester.coming is not None and await digester.coming is not None
             assert await digester.digest(large) is not None
 
 
@@ -94,7 +107,7 @@ async def test_a_process_that_never_answers_is_not_waited_for(command: tuple[str
     large = message(*MANY)
     async with asyncio.timeout(WAIT_S):
         with Digester(NAMES, command, patience_s=0.05, now=FakeClock()) as digester:
-            assert await digester.digest(large) is None
+            assert [await digester.digest(large) for _ in range(2)] == [None, None]
             if digester.coming is not None:
                 assert await digester.coming is None
             assert await digester.digest(large) is None

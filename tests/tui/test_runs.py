@@ -1,22 +1,24 @@
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from agentgym_tui.sessions.digest_process import digested
 from agentgym_tui.store.run_store import RunStore
-from agentgym_tui.store.runs import TOGETHER, Digest, PastRun, SpanRun, StepRun, TextRun, digest_of
-from agentgym_tui.store.state import Episode
+from agentgym_tui.store.runs import TOGETHER, WORK, Digest, PastRun, SpanRun, StepRun, TextRun, digest_of, portions
+from agentgym_tui.store.state import Episode, StreamedCall
 from runner.events.codec import DurableNames, decode
-from runner.events.live_items import HeardBatch, HeardItem
-from runner.events.rows import LiveRow
-from runner.events.seen import Received
+from runner.events.live_items import EpisodePaused, HeardBatch, HeardItem
+from runner.events.rows import LiveRow, raw_row
+from runner.events.seen import Notice, Received, Seen
 from tests.tui.bus_messages import HEARD
-from tests.tui.bus_samples import BOOT, NODE, episode_id, live, span, span_closed, timestep, token
+from tests.tui.bus_samples import BOOT, NODE, START, episode_id, live, span, span_closed, timestep, token, user
 
 TOKENS = st.builds(
     token,
@@ -59,6 +61,19 @@ def test_a_store_knows_the_same_of_episodes_from_one_message_as_from_one_for_eac
     assert (together.n_items, together.n_malformed) == (apart.n_items, apart.n_malformed)
 
 
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.lists(TOKENS.filter(lambda item: item.episode_id == episode_id(0)), max_size=6), max_size=3))
+def test_who_fell_is_told_the_same_way_however_items_come(messages: list[list[HeardItem]]) -> None:
+    numbered = [[replace(item, seq=10 * n + m) for m, item in enumerate(items)] for n, items in enumerate(messages)]
+    together, apart = RunStore(), RunStore()
+    for items in numbered:
+        together.take([digest(*items)])
+        for item in items:
+            apart.take([digest(item)])
+    assert told(together) == told(apart)
+    assert list(together.falls) == list(apart.falls)
+
+
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(ITEMS, max_size=6))
 def test_what_the_other_process_says_of_a_message_is_what_is_found_out_here(items: list[HeardItem]) -> None:
@@ -94,6 +109,59 @@ def test_of_answers_that_are_over_only_the_numbers_are_left() -> None:
     past, newest = digest(*items).runs
     assert isinstance(past, PastRun) and past.seqs == [1]
     assert isinstance(newest, TextRun) and newest.texts == ["new", "er"]
+
+
+@pytest.mark.parametrize(("part", "call", "tool"), [("reasoning", 0, ""), ("call", 1, "guess")])
+def test_thoughts_and_tool_calls_come_together_as_texts_do(part: Any, call: int, tool: str) -> None:  # noqa: ANN401
+    first = token(seq=1, text="", part=part, call=call, tool=tool) if tool else token(seq=1, text="a ", part=part)
+    (run,) = digest(first, *(token(seq=n, text="b ", part=part, call=call) for n in range(2, 5))).runs
+    assert isinstance(run, TextRun) and (run.part, run.call, run.tool) == (part, call, tool)
+    store = RunStore()
+    store.take([digest(first, *(token(seq=n, text="b ", part=part, call=call) for n in range(2, 5)))])
+    (episode,) = store.episodes.values()
+    assert episode.streaming is not None
+    if tool:
+        assert episode.streaming.calls == (StreamedCall(1, "guess", "b b b "),)
+    else:
+        assert episode.streaming.reasoning == "a b b b "
+
+
+def test_the_first_reset_that_says_something_is_kept() -> None:
+    store = RunStore()
+    rounds = [timestep(index=0, reset_observation=[]), timestep(index=1, reset_observation=[user("the beginning")])]
+    store.take([live(*rounds)])
+    (episode,) = store.episodes.values()
+    assert episode.reset_observation == [user("the beginning")]
+
+
+def test_much_comes_in_portions_in_order() -> None:
+    many = digest(*(EpisodePaused(at=START, episode_id=episode_id(n % 3), seq=n) for n in range(2 * WORK + 7)))
+    few, notice = digest(token()), Notice(kind="gap", text="gone", count=1)
+    came: list[Seen | Digest] = [few, notice, many, few]
+    cut = list(portions(came))
+    assert [len(portion) for portion in cut] == [3, 1, 2]
+    told = [run for portion in cut for part in portion if isinstance(part, Digest) for run in part.runs]
+    assert told == [*few.runs, *many.runs, *few.runs]
+    assert sum(part.n_items for portion in cut for part in portion if isinstance(part, Digest)) == len(many.runs) + 2
+
+
+def test_a_message_without_items_is_a_portion_too() -> None:
+    raw = raw_row("why", b"x")
+    empty = digest_of(LiveRow(batch=HeardBatch(node=NODE, boot=BOOT, dropped=0, items=[]), raw=(raw,)))
+    assert list(portions([empty])) == [[empty]] and empty.n_malformed == 1
+
+
+def test_one_message_of_very_many_episodes_takes_no_more_memory_than_there_is_for_episodes() -> None:
+    many = digest(*(token(n, seq=9_999) for n in range(2_000)))
+    store = RunStore(max_episodes=100)
+    tracemalloc.start()
+    try:
+        store.take([many])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(store.episodes) == 100 and store.n_missing == 2_000 * 9_999
+    assert peak < 60 << 20
 
 
 def test_of_a_run_that_came_in_part_before_only_the_rest_is_taken() -> None:

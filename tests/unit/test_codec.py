@@ -14,6 +14,7 @@ from runner.events import subjects
 from runner.events.codec import (
     MAX_BYTES,
     MAX_DEPTH,
+    MAX_RAW,
     Decoded,
     DurableNames,
     DurableRow,
@@ -249,6 +250,13 @@ def test_items_that_do_not_decode_leave_the_others() -> None:
     assert row.batch.items == [Heartbeat(at=AT)]
     assert ["smell" in row.raw[0].reason, "timezone" in row.raw[1].reason] == [True, True]
     assert row.raw[0].payload == b'{"kind":"smell","at":"2026-01-02T03:04:05Z"}'
+
+
+def test_of_a_message_that_hardly_decodes_the_rest_is_not_looked_at() -> None:
+    items = b"0," * (2 * MAX_RAW) + b'{"kind":"heartbeat","at":"2026-01-02T03:04:05Z"}'
+    row = read(b'{"node":"n","boot":"b","dropped":0,"items":[%s]}' % items, HEALTH)
+    assert isinstance(row, LiveRow)
+    assert (len(row.raw), row.batch.items) == (MAX_RAW, [])
 
 
 def test_reasons_are_one_safe_line() -> None:
