@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from agentgym_tui.store.runs import digest_of
+from agentgym_tui.store.digest import digest_of
 from runner.events.codec import DurableNames, decode
 from runner.events.rows import LiveRow
 from runner.events.subjects import live_subject

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.sessions.launch import Place
 from agentgym_tui.sessions.turns import Turns
+from agentgym_tui.store.digest import digest_of, portions
 from agentgym_tui.store.run_store import RunStore
-from agentgym_tui.store.runs import Digest, digest_of, portions
+from agentgym_tui.store.runs import Digest
 from agentgym_tui.store.state import Link, LinkStatus
 from agentgym_tui.store.ulids import time_of
 from runner.events.rows import LiveRow

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.store.batches import BatchBook
 from agentgym_tui.store.bounds import finite, name, names
+from agentgym_tui.store.digest import digest_of
 from agentgym_tui.store.endpoints import EndpointBook, Fall
 from agentgym_tui.store.environments import EnvironmentBook
 from agentgym_tui.store.episode_book import EpisodeBook
 from agentgym_tui.store.nodes import NodeBook, set_load
 from agentgym_tui.store.notes import Note, Notes
 from agentgym_tui.store.rewards import RewardPoint
-from agentgym_tui.store.runs import TOGETHER, Digest, EpisodeRun, Run, StepRun, TextRun, digest_of
+from agentgym_tui.store.runs import TOGETHER, Digest, EpisodeRun, Run, StepRun, TextRun
 from agentgym_tui.store.state import BatchRun, Endpoint, Environment, Episode, Link, NodeInfo, Progress
 from agentgym_tui.store.ulids import head_of, time_of
 from runner.events.live_items import (

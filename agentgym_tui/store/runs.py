@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from itertools import groupby
-from operator import attrgetter
-from typing import Final, Self, TypeAlias, TypeVar, cast
+from typing import Final, Self, TypeAlias, TypeVar
 
 import msgspec
 
 from agentgym_tui.store.state import Step
-from agentgym_tui.store.steps import step_of
 from agentgym_tui.store.told import heard_size
 from runner.events.live_items import (
     BatchProgress,
@@ -21,25 +17,14 @@ from runner.events.live_items import (
     EpisodePaused,
     EpisodeResumed,
     EpisodeStarted,
-    HeardItem,
-    HeardSpan,
-    HeardTimestep,
     Heartbeat,
     Host,
     ModelHealth,
     TokenText,
 )
-from runner.events.rows import LiveRow
-from runner.events.seen import Seen
 from runner.types import Part
 
 _ItemT = TypeVar("_ItemT")
-_ManyT = TypeVar("_ManyT", TokenText, HeardSpan, HeardTimestep)
-_FAILURE: Final = attrgetter("failure")
-WORK: Final = 500
-"""Rounds, other runs and other messages of a portion, about."""
-
-_NOTHING: Final = (b"null", b"[]")
 
 
 class _Together(msgspec.Struct, kw_only=True, tag_field="kind", gc=False):
@@ -127,141 +112,6 @@ class Digest(msgspec.Struct, kw_only=True, gc=False):
     n_items: int
     n_malformed: int
     runs: list[Run]
-
-
-def digest_of(row: LiveRow) -> Digest:
-    """What a live message says."""
-    batch = row.batch
-    runs = list(_runs(batch.items))
-    n_items, n_malformed = len(batch.items), len(row.raw)
-    return Digest(
-        node=batch.node, boot=batch.boot, dropped=batch.dropped, n_items=n_items, n_malformed=n_malformed, runs=runs
-    )
-
-
-def portions(came: Iterable[Seen | Digest]) -> Iterator[list[Seen | Digest]]:
-    """The same in the same order, in parts each of which is taken in within some milliseconds."""
-    together: list[Seen | Digest] = []
-    work = 0
-    for each in came:
-        for part in _parts(each) if isinstance(each, Digest) else (each,):
-            together.append(part)
-            work += sum(map(_work, part.runs)) if isinstance(part, Digest) else 1
-            if work >= WORK:
-                yield together
-                together, work = [], 0
-    if together:
-        yield together
-
-
-def _parts(digest: Digest) -> Iterator[Digest]:
-    first, work, last = 0, 0, len(digest.runs) - 1
-    for place, run in enumerate(digest.runs):
-        work += _work(run)
-        if work >= WORK and place < last:
-            runs = digest.runs[first : place + 1]
-            yield msgspec.structs.replace(digest, n_items=0, n_malformed=0, runs=runs)
-            first, work = place + 1, 0
-    yield msgspec.structs.replace(digest, runs=digest.runs[first:])
-
-
-def _work(run: Run) -> int:
-    return len(run.steps) if isinstance(run, StepRun) else 1
-
-
-def _runs(items: Iterable[HeardItem]) -> Iterator[Run]:
-    """All items, those of each episode in their order."""
-    for kind, alike in groupby(items, type):
-        if kind is TokenText:
-            for part in _between_failures(list(cast("Iterable[TokenText]", alike))):
-                for told in _by_episode(part):
-                    yield from _texts(told)
-        elif kind is HeardSpan:
-            yield from map(_spans, _by_episode(cast("Iterable[HeardSpan]", alike)))
-        elif kind is HeardTimestep:
-            yield from map(_steps, _by_episode(cast("Iterable[HeardTimestep]", alike)))
-        else:
-            yield from cast("Iterable[Run]", alike)
-
-
-def _between_failures(items: Sequence[TokenText]) -> Iterator[Sequence[TokenText]]:
-    """Where an endpoint fails, what came before that in other episodes comes before it here as well."""
-    if set(map(_FAILURE, items)) == {None}:
-        yield items
-        return
-    for failed, part in groupby(items, lambda item: item.failure is not None):
-        if failed:
-            for item in part:
-                yield (item,)
-        else:
-            yield list(part)
-
-
-def _by_episode(items: Iterable[_ManyT]) -> Iterable[list[_ManyT]]:
-    found = defaultdict[str, list[_ManyT]](list)
-    for item in items:
-        found[item.episode_id].append(item)
-    return found.values()
-
-
-def _texts(items: Sequence[TokenText]) -> Iterator[PastRun | TextRun | TokenText]:
-    """Of one episode: texts that are over, those that go on in runs, each item with other news by itself."""
-    newest = max([item.step for item in items])
-    if past := [item.seq for item in items if item.step < newest and _only_more(item)]:
-        yield PastRun(episode_id=items[0].episode_id, seqs=past, at=items[0].at)
-        items = [item for item in items if item.step == newest or not _only_more(item)]
-    for part, alike in groupby(items, _part):
-        if part is None:
-            yield from alike
-        else:
-            yield text_run(list(alike))
-
-
-def _only_more(item: TokenText) -> bool:
-    """Whether there is more of an answer, and no other news, as in nearly all items there are."""
-    told = item.restart or item.failure is not None or item.endpoint is not None
-    return bool(item.text or item.tool) and not told
-
-
-def _part(item: TokenText) -> tuple[int, Part, int] | None:
-    """Of which step and part an item is more, None where it is not only that."""
-    return (item.step, item.part, item.call) if _only_more(item) else None
-
-
-def text_run(items: Sequence[TokenText]) -> TextRun:
-    """More of one part of an answer."""
-    first = items[0]
-    return TextRun(
-        episode_id=first.episode_id,
-        seqs=[item.seq for item in items],
-        at=first.at,
-        until=items[-1].at,
-        step=first.step,
-        part=first.part,
-        call=first.call,
-        tool=next((item.tool for item in items if item.tool), ""),
-        texts=[item.text for item in items],
-        ns=[item.n for item in items],
-        ttft_s=first.ttft_s,
-    )
-
-
-def _spans(items: Sequence[HeardSpan]) -> SpanRun:
-    spans, first = [bytes(item.span) for item in items], items[0]
-    seqs = [item.seq for item in items]
-    return SpanRun(episode_id=first.episode_id, seqs=seqs, at=first.at, spans=spans, size=heard_size(spans))
-
-
-def _steps(items: Sequence[HeardTimestep]) -> StepRun:
-    first, resets = items[0], (bytes(item.reset_observation) for item in items)
-    return StepRun(
-        episode_id=first.episode_id,
-        seqs=[item.seq for item in items],
-        at=first.at,
-        until=items[-1].at,
-        steps=[step_of(item) for item in items],
-        reset_observation=next((told for told in resets if told not in _NOTHING), None),
-    )
 
 
 def _at(entries: Sequence[_ItemT], places: Iterable[int]) -> list[_ItemT]:

@@ -7,7 +7,8 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from agentgym_tui.store.bounds import MAX_CAUSE, MAX_COUNT, count, name, optional
-from agentgym_tui.store.runs import TextRun, text_run
+from agentgym_tui.store.digest import text_run
+from agentgym_tui.store.runs import TextRun
 from agentgym_tui.store.state import StreamedCall, Streaming
 from agentgym_tui.store.steps import aware
 from runner.events.live_items import TokenText

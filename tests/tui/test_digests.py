@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from agentgym_tui.sessions.digests import AGAIN_S, LARGE, SOON_S, Digester
-from agentgym_tui.store.runs import digest_of
+from agentgym_tui.store.digest import digest_of
 from runner.events.buffer import Incoming
 from runner.events.codec import DurableNames, decode, encode
 from runner.events.rows import LiveRow

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from agentgym_tui.sessions.digest_process import digested
+from agentgym_tui.store.digest import WORK, digest_of, portions
 from agentgym_tui.store.run_store import RunStore
-from agentgym_tui.store.runs import TOGETHER, WORK, Digest, PastRun, SpanRun, StepRun, TextRun, digest_of, portions
+from agentgym_tui.store.runs import TOGETHER, Digest, PastRun, SpanRun, StepRun, TextRun
 from agentgym_tui.store.state import Episode, StreamedCall
 from runner.events.codec import DurableNames, decode
 from runner.events.live_items import EpisodePaused, HeardBatch, HeardItem
