@@ -9,7 +9,7 @@ from typing import Final
 DRAW_S: Final = 0.1
 """Seconds between two drawings, at least."""
 
-MOST_DRAW_S: Final = 0.3
+MOST_DRAW_S: Final = 0.4
 SHARE: Final = 5
 """A drawing comes after so many times what the console had to do since the last one, at the latest after the former."""
 
