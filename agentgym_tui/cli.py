@@ -72,10 +72,11 @@ def _show(given: argparse.Namespace) -> int:
 
 def _first_lines(given: argparse.Namespace) -> list[str]:
     """What can be shown before the framework is loaded, which takes most of the start."""
+    if given.command != "open":
+        return []
     from agentgym_tui.sessions.kinds import is_log
 
-    paths = given.paths if given.command == "open" else []
-    if (path := next(filter(is_log, paths), None)) is None:
+    if (path := next(filter(is_log, given.paths), None)) is None:
         return []
     from agentgym_tui.sessions.log_file import LogFile
     from agentgym_tui.views.glimpse import glimpse

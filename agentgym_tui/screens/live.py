@@ -19,8 +19,8 @@ from agentgym_tui.store.state import Episode
 from agentgym_tui.views.cells import Cell, Line
 from agentgym_tui.views.live import notice_line
 from agentgym_tui.views.status import progress_line, status_lines
+from agentgym_tui.views.widths import EDGES
 from agentgym_tui.watching import Watch
-from agentgym_tui.widgets.drawn_lines import EDGES
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.status import KeyLine, News
 from runner.events.control import StartArgs

@@ -9,7 +9,7 @@ empty reply leaves the message to the parent.
 from __future__ import annotations
 
 import sys
-from typing import Final, Protocol
+from typing import IO, Final
 
 import msgspec
 
@@ -22,26 +22,6 @@ _N_LENGTH: Final = 4
 _SUBJECT: Final = live_subject("episode", "any")
 
 
-class Readable(Protocol):
-    """A pipe's end."""
-
-    def read(self, n: int, /) -> bytes:
-        """As many bytes, fewer at the end."""
-        ...
-
-
-class Writable(Protocol):
-    """A pipe's other end."""
-
-    def write(self, data: bytes, /) -> object:
-        """All of it."""
-        ...
-
-    def flush(self) -> object:
-        """Now."""
-        ...
-
-
 def digested(payload: bytes) -> bytes:
     """The reply to a request."""
     row = decode(_SUBJECT, None, payload, DurableNames())
@@ -51,14 +31,14 @@ def digested(payload: bytes) -> bytes:
         return b""
 
 
-def receive(pipe: Readable) -> bytes | None:
+def receive(pipe: IO[bytes]) -> bytes | None:
     """What comes next, None at the end."""
     n = int.from_bytes(head) if len(head := pipe.read(_N_LENGTH)) == _N_LENGTH else None
     data = None if n is None else pipe.read(n)
     return data if data is not None and len(data) == n else None
 
 
-def send(pipe: Writable, data: bytes) -> None:
+def send(pipe: IO[bytes], data: bytes) -> None:
     """Say something; raises ``OSError`` when nobody listens."""
     pipe.write(len(data).to_bytes(_N_LENGTH) + data)
     pipe.flush()

@@ -12,8 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -30,6 +29,9 @@ LARGE: Final = 64 * 1024
 
 PATIENCE_S: Final = 2.0
 """Seconds within which it has to answer: while it is waited for nothing else is heard, also no sign of a node."""
+
+FIRST: Final = 10
+"""How much longer its first answer may take, for which nothing waits."""
 
 SOON_S: Final = 1.0
 """Seconds within which a second large message has to come for it to be worth while."""
@@ -80,13 +82,7 @@ class Digester:
         self._idle: asyncio.TimerHandle | None = None
         self._thread = ThreadPoolExecutor(1, "digests")
 
-    def __enter__(self) -> Self:
-        """As it is."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         """End the process."""
         self._end()
         self._thread.shutdown(wait=False)
@@ -100,7 +96,9 @@ class Digester:
             self._start()
         if self._process is None or self.coming is None or not self.coming.done():
             return None
-        told = await self._asked(self._process, message.payload) if self.coming.result() is not None else None
+        told = self.coming.result()
+        if told is not None:
+            told = await self._asked(self._process, message.payload, self._patience_s)
         if told is None:
             self._end()
             self._not_before = self._now() + AGAIN_S
@@ -114,16 +112,16 @@ class Digester:
         except OSError:
             self._not_before = self._now() + AGAIN_S
             return
-        self.coming = asyncio.create_task(self._asked(self._process, b""))
+        self.coming = asyncio.create_task(self._asked(self._process, b"", FIRST * self._patience_s))
 
-    async def _asked(self, process: subprocess.Popen[bytes], payload: bytes) -> bytes | None:
+    async def _asked(self, process: subprocess.Popen[bytes], payload: bytes, patience_s: float) -> bytes | None:
         """What the process says, None where it does not answer; ended when nobody waits for that any more."""
         loop = asyncio.get_running_loop()
         if self._idle is not None:
             self._idle.cancel()
         self._idle = loop.call_later(IDLE_S, self._end)
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(patience_s):
                 return await loop.run_in_executor(self._thread, _exchanged, process, payload)
         except TimeoutError:
             return None

@@ -7,6 +7,7 @@ import gc
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -80,7 +81,7 @@ class Feed:
         gc.freeze()
         gc.set_threshold(*GARBAGE)
         following = Follow(connection, patterns=patterns, since=since, names=names, max_bytes=WAITING)
-        with Digester(names) as digester:
+        with closing(Digester(names)) as digester:
             async with following as follow:
                 while True:
                     await self._turns.mine()

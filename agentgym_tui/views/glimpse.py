@@ -11,9 +11,7 @@ from agentgym_tui.views.cells import Cell, Line
 from agentgym_tui.views.columns import arrange, fitted
 from agentgym_tui.views.log import LOG_COLUMNS, LogRows, named
 from agentgym_tui.views.segments import joined
-
-_EDGES: Final = 2
-"""Columns left and right of a line that stay free, as on the screen that comes."""
+from agentgym_tui.views.widths import EDGES
 
 _BAR: Final = 1
 """Columns of a scroll bar, in the table also where there is none."""
@@ -32,7 +30,7 @@ def glimpse(log: LogFile, columns: int, lines: int) -> list[str]:
     """
     rows = LogRows(log)
     rows.take()
-    width, n_rows = columns - _EDGES, min(len(rows), lines - _ABOVE - 1)
+    width, n_rows = columns - EDGES, min(len(rows), lines - _ABOVE - 1)
     if n_rows <= 0:
         return []
     table = [[Cell(own(column.title)) for column in LOG_COLUMNS], *(rows.line(row, width) for row in range(n_rows))]

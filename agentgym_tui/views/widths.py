@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from rich.cells import cell_len, set_cell_size, split_graphemes
 
 from agentgym_tui.clean import Safe
 from agentgym_tui.views.cells import Line
+
+EDGES: Final = 2
+"""Columns left of a line of a list, where the cursor's mark is, and right of it, before the scroll bar."""
 
 _CUT = "…"
 

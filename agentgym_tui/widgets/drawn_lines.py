@@ -16,7 +16,7 @@ from textual.strip import Strip
 
 from agentgym_tui.clean import own
 from agentgym_tui.views.cells import Cell, Line, Source, Tone
-from agentgym_tui.views.widths import cells
+from agentgym_tui.views.widths import EDGES, cells
 from agentgym_tui.widgets.tones import cursor_style, tone_style
 
 SIDEWAYS = 8
@@ -24,9 +24,6 @@ SIDEWAYS = 8
 
 MANY: Final = 200
 """Rows that are known, so that those that move are not made again."""
-
-EDGES: Final = 2
-"""Columns left of a line, where the cursor's mark is, and right of it, before the scroll bar."""
 
 
 class NoLines:

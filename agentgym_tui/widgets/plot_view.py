@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from agentgym_tui.store.rewards import RewardPoint
 from agentgym_tui.views.cells import FixedLines
 from agentgym_tui.views.reward_plot import reward_lines
-from agentgym_tui.widgets.drawn_lines import EDGES
+from agentgym_tui.views.widths import EDGES
 from agentgym_tui.widgets.lines import LineView
 
 

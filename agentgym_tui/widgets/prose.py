@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentgym_tui.views.cells import FixedLines, Line
-from agentgym_tui.widgets.drawn_lines import EDGES
+from agentgym_tui.views.widths import EDGES
 from agentgym_tui.widgets.heading import Lines
 from agentgym_tui.widgets.lines import LineView
 

@@ -13,7 +13,7 @@ from agentgym_tui.keymap import bindings
 from agentgym_tui.views.cells import Column, Source, Tone
 from agentgym_tui.views.columns import BETWEEN
 from agentgym_tui.views.sorting import Sorting, by_click, by_next, titled
-from agentgym_tui.widgets.drawn_lines import EDGES
+from agentgym_tui.views.widths import EDGES
 from agentgym_tui.widgets.table import Table
 
 

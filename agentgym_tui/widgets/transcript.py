@@ -8,8 +8,7 @@ from typing import Final, NamedTuple
 from agentgym_tui.clean import hostile_part, own, part
 from agentgym_tui.views.cells import BADGE, Cell, Line, Tone
 from agentgym_tui.views.episode import Block, Kind
-from agentgym_tui.views.widths import wrap
-from agentgym_tui.widgets.drawn_lines import EDGES
+from agentgym_tui.views.widths import EDGES, wrap
 from agentgym_tui.widgets.lines import LineView
 
 _TONES: Final[dict[Kind, Tone]] = {

@@ -242,8 +242,7 @@ _News: TypeAlias = EpisodeStarted | EpisodePaused | EpisodeResumed | EpisodeEnde
 _State: TypeAlias = BatchProgress | EnvHealth | ModelHealth | Host | Heartbeat
 EpisodeItem: TypeAlias = _News | Timestep | SpanClosed
 LiveItem: TypeAlias = EpisodeItem | _State
-HeardEpisodeItem: TypeAlias = _News | HeardTimestep | HeardSpan
-HeardItem: TypeAlias = HeardEpisodeItem | _State
+HeardItem: TypeAlias = _News | HeardTimestep | HeardSpan | _State
 
 
 class _Batch(msgspec.Struct, kw_only=True, gc=False):

@@ -19,7 +19,7 @@ from agentgym_tui.screens.live import LiveScreen
 from agentgym_tui.sessions.session import ControlFailed
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Link
-from agentgym_tui.widgets.drawn_lines import EDGES
+from agentgym_tui.views.widths import EDGES
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.prose import Prose
 from tests.tui.fake_session import FakeSession, bus_session, busy_session, empty_session, error_session, files_session

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
 import psutil
 import pytest
@@ -39,7 +39,7 @@ async def at_work(digester: Digester) -> AsyncIterator[psutil.Process]:
     """Its process, once it is there; gone in the end."""
     before = set(psutil.Process().children())
     async with asyncio.timeout(WAIT_S):
-        with digester:
+        with closing(digester):
             assert [await digester.digest(message(*MANY)) for _ in range(2)] == [None, None]
             (process,) = set(psutil.Process().children()) - before
             assert digester.coming is not None and await digester.coming is not None
@@ -51,7 +51,7 @@ async def test_a_large_message_is_read_by_another_process_which_ends_with_who_as
     large = message(*MANY)
     row = decode(SUBJECT, {}, large.payload, NAMES)
     assert len(large.payload) > LARGE and isinstance(row, LiveRow)
-    async with at_work(digester := Digester(NAMES)) as process:
+    async with at_work(digester := Digester(NAMES, patience_s=WAIT_S)) as process:
         before_s = process.cpu_times().user
         assert await digester.digest(large) == digest_of(row)
         for _ in range(50):
@@ -69,14 +69,14 @@ async def test_a_large_message_is_read_by_another_process_which_ends_with_who_as
     ],
 )
 async def test_what_is_small_or_not_live_needs_nobody_else(other: Incoming) -> None:
-    with Digester(NAMES) as digester:
+    with closing(Digester(NAMES)) as digester:
         assert await digester.digest(other) is None
         assert digester.coming is None
 
 
 async def test_for_a_large_message_now_and_then_no_process_is_started() -> None:
     clock = FakeClock()
-    with Digester(NAMES, now=clock) as digester:
+    with closing(Digester(NAMES, now=clock)) as digester:
         for _ in range(3):
             assert await digester.digest(message(*MANY)) is None and digester.coming is None
             clock.at += 1.5 * SOON_S
@@ -84,7 +84,7 @@ async def test_for_a_large_message_now_and_then_no_process_is_started() -> None:
 
 async def test_what_the_other_process_cannot_say_is_left_to_the_asker() -> None:
     odd = [message(*MANY, token(seq=10**30)), Incoming(subject=SUBJECT, headers={}, payload=b"\x1b" * LARGE)]
-    async with at_work(digester := Digester(NAMES)):
+    async with at_work(digester := Digester(NAMES, patience_s=WAIT_S)):
         assert [await digester.digest(each) for each in odd] == [None, None]
         assert await digester.digest(message(*MANY)) is not None
 
@@ -92,7 +92,7 @@ async def test_what_the_other_process_cannot_say_is_left_to_the_asker() -> None:
 async def test_where_the_process_is_killed_another_one_takes_its_place_after_a_while() -> None:
     clock, large = FakeClock(), message(*MANY)
     async with asyncio.timeout(WAIT_S):
-        async with at_work(digester := Digester(NAMES, now=clock)) as process:
+        async with at_work(digester := Digester(NAMES, patience_s=WAIT_S, now=clock)) as process:
             process.kill()
             assert await digester.digest(large) is None
             assert await digester.digest(large) is None and not wanted(digester)
@@ -106,7 +106,7 @@ async def test_where_the_process_is_killed_another_one_takes_its_place_after_a_w
 async def test_a_process_that_never_answers_is_not_waited_for(command: tuple[str, ...]) -> None:
     large = message(*MANY)
     async with asyncio.timeout(WAIT_S):
-        with Digester(NAMES, command, patience_s=0.05, now=FakeClock()) as digester:
+        with closing(Digester(NAMES, command, patience_s=0.05, now=FakeClock())) as digester:
             assert [await digester.digest(large) for _ in range(2)] == [None, None]
             if digester.coming is not None:
                 assert await digester.coming is None
@@ -115,7 +115,7 @@ async def test_a_process_that_never_answers_is_not_waited_for(command: tuple[str
 
 
 async def test_who_stops_waiting_leaves_no_process() -> None:
-    async with at_work(digester := Digester(NAMES)) as process:
+    async with at_work(digester := Digester(NAMES, patience_s=WAIT_S)) as process:
         process.suspend()
         asking = asyncio.create_task(digester.digest(message(*MANY)))
         await asyncio.sleep(0)

@@ -106,15 +106,14 @@ async def test_large_messages_reach_the_store_whole_whoever_reads_them(server: N
     async with await Connection.open(BusAddress(server.url), name="test") as connection:
         js = connection.client.jetstream()
         await ensure_streams(js, DurableNames().all())
+        for number in range(n_messages):
+            items: list[LiveItem] = [token(seq=number * 1_000 + n, text="so ") for n in range(1_000)]
+            batch = LiveBatch(node="n1", boot=BOOT, dropped=0, items=items)
+            await js.publish(live_subject("token", "n1"), encode(batch))
         async with fed(connection, store) as changed, asyncio.timeout(30):
-            for number in range(n_messages):
-                items: list[LiveItem] = [token(seq=number * 1_000 + n, text="so ") for n in range(1_000)]
-                await js.publish(
-                    live_subject("token", "n1"), encode(LiveBatch(node="n1", boot=BOOT, dropped=0, items=items))
-                )
-                while store.n_items < (number + 1) * 1_000:
-                    changed.clear()
-                    await changed.wait()
+            while store.n_items < n_messages * 1_000:
+                changed.clear()
+                await changed.wait()
             (helper,) = set(psutil.Process().children()) - before
         await asyncio.to_thread(helper.wait, 10)
     (episode,) = store.episodes.values()

@@ -5,7 +5,7 @@ import pytest
 from agentgym_tui.clean import own
 from agentgym_tui.views.cells import Cell, Column, Line
 from agentgym_tui.views.columns import arrange
-from agentgym_tui.widgets.drawn_lines import EDGES
+from agentgym_tui.views.widths import EDGES
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.table import Table
 from agentgym_tui.widgets.text_view import TextView
