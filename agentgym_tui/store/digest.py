@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
-from operator import attrgetter
+from datetime import datetime
+from itertools import groupby, islice
+from operator import attrgetter, le
 from typing import Final, TypeVar, cast
 
 import msgspec
 
-from agentgym_tui.store.runs import Digest, PastRun, Run, SpanRun, StepRun, TextRun
+from agentgym_tui.store.runs import Asked, Digest, PastRun, Run, SpanRun, StepRun, TextRun
 from agentgym_tui.store.steps import step_of
 from agentgym_tui.store.told import heard_size
 from runner.events.live_items import HeardItem, HeardSpan, HeardTimestep, TokenText
@@ -102,11 +103,15 @@ def _by_episode(items: Iterable[_ManyT]) -> Iterable[list[_ManyT]]:
 
 
 def _texts(items: Sequence[TokenText]) -> Iterator[PastRun | TextRun | TokenText]:
-    """Of one episode: texts that are over, those that go on in runs, each item with other news by itself."""
-    newest = max([item.step for item in items])
-    if past := [item.seq for item in items if item.step < newest and _only_more(item)]:
-        yield PastRun(episode_id=items[0].episode_id, seqs=past, at=items[0].at)
-        items = [item for item in items if item.step == newest or not _only_more(item)]
+    """Of one episode: texts that are over, and who was asked; those that go on in runs, other news one by one."""
+    steps = [item.step for item in items]
+    newest = max(steps)
+    orderly = not any([item.restart for item in items]) and all(map(le, steps, islice(steps, 1, None)))
+    past = [item for item in items if (_only_more(item) and item.step < newest) or (orderly and _only_asks(item))]
+    if past:
+        yield _past(past, items[0].at)
+        known = {id(item) for item in past}
+        items = [item for item in items if id(item) not in known]
     for part, alike in groupby(items, _part):
         if part is None:
             yield from alike
@@ -114,10 +119,24 @@ def _texts(items: Sequence[TokenText]) -> Iterator[PastRun | TextRun | TokenText
             yield text_run(list(alike))
 
 
+def _past(items: Sequence[TokenText], at: datetime) -> PastRun:
+    asked = [
+        Asked(place, item.step, item.endpoint, item.model)
+        for place, item in enumerate(items)
+        if item.endpoint is not None
+    ]
+    return PastRun(episode_id=items[0].episode_id, seqs=[item.seq for item in items], at=at, asked=asked)
+
+
 def _only_more(item: TokenText) -> bool:
     """Whether there is more of an answer, and no other news, as in nearly all items there are."""
     told = item.restart or item.failure is not None or item.endpoint is not None
     return bool(item.text or item.tool) and not told
+
+
+def _only_asks(item: TokenText) -> bool:
+    """Whether it says who is asked and nothing else, as an answer's first item does."""
+    return item.endpoint is not None and not (item.restart or item.failure is not None or item.text or item.tool)
 
 
 def _part(item: TokenText) -> tuple[int, Part, int] | None:
@@ -150,12 +169,12 @@ def _spans(items: Sequence[HeardSpan]) -> SpanRun:
 
 
 def _steps(items: Sequence[HeardTimestep]) -> StepRun:
-    first, resets = items[0], (bytes(item.reset_observation) for item in items)
+    first, resets = items[0], enumerate(bytes(item.reset_observation) for item in items)
     return StepRun(
         episode_id=first.episode_id,
         seqs=[item.seq for item in items],
         at=first.at,
         until=items[-1].at,
         steps=[step_of(item) for item in items],
-        reset_observation=next((told for told in resets if told not in _NOTHING), None),
+        resets={place: told for place, told in resets if told not in _NOTHING},
     )

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from agentgym_tui.store.bounds import MAX_CAUSE, name, optional
-from agentgym_tui.store.runs import TextRun
+from agentgym_tui.store.runs import PastRun, TextRun
 from agentgym_tui.store.state import Endpoint, Episode, Step, Streaming
 from agentgym_tui.store.steps import aware
 from agentgym_tui.store.streaming import MAX_FAILURES
@@ -59,10 +59,14 @@ class EndpointBook:
             if item.rest_s is None:
                 endpoint.failure = None
 
-    def take_answer(self, told: TextRun | TokenText, before: Streaming | None, episode: Episode) -> None:
+    def take_answer(self, told: PastRun | TextRun | TokenText, before: Streaming | None, episode: Episode) -> None:
         """Who is asked in an episode, who failed, and who answers; ``before``: its answer before that."""
         if isinstance(told, TokenText):
             self._take_failures(told, before, episode)
+        elif isinstance(told, PastRun) and before is not None and before.failures:
+            for asked in told.asked:
+                if asked.step == before.step:
+                    self._take_asked(asked.step, asked.endpoint, before.failures, episode, told.at)
         answer = episode.streaming
         if answer is None or answer is before or answer.endpoint is None or answer.first_at is None:
             return
@@ -76,8 +80,12 @@ class EndpointBook:
             who, _, why = item.failure.partition(": ")
             if (endpoint := self._get(who)) is not None:
                 endpoint.failure = why[:MAX_CAUSE]
-        if item.endpoint is not None and failures and item.step > episode.newest and episode.running:
-            self._fell(episode.env, failures, item.endpoint, item.at)
+        if item.endpoint is not None:
+            self._take_asked(item.step, item.endpoint, failures, episode, item.at)
+
+    def _take_asked(self, step: int, endpoint: str, failures: Sequence[str], episode: Episode, at: datetime) -> None:
+        if failures and step > episode.newest and episode.running:
+            self._fell(episode.env, failures, endpoint, at)
 
     def take_steps(self, steps: Sequence[Step], episode: Episode, at: datetime) -> None:
         """Who has answered in the newest steps."""

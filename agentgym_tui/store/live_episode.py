@@ -11,7 +11,7 @@ from typing import Final, Protocol
 import msgspec
 
 from agentgym_tui.store.bounds import MAX_COUNT, MAX_ERROR, count, finite, name, optional, size
-from agentgym_tui.store.runs import TOGETHER, EpisodeRun, SpanRun, StepRun, TextRun
+from agentgym_tui.store.runs import TOGETHER, Asked, EpisodeRun, PastRun, SpanRun, StepRun, TextRun
 from agentgym_tui.store.state import Episode, Step
 from agentgym_tui.store.steps import add_up, n_missing_steps, step_size
 from agentgym_tui.store.streaming import streamed
@@ -120,6 +120,8 @@ def apply(episode: Episode, track: Track, run: EpisodeRun) -> None:
     match run:
         case TextRun() | TokenText():
             _stream(episode, run)
+        case PastRun(asked=[*_, newest]):
+            _stream(episode, newest)
         case SpanRun():
             _add_spans(episode, track, run)
         case StepRun():
@@ -163,8 +165,8 @@ def _over(episode: Episode, item: EpisodeEnded) -> None:
 
 
 def _add_steps(episode: Episode, track: Track, run: StepRun) -> None:
-    if run.reset_observation is not None and not episode.reset_observation:
-        episode.reset_observation = said = decoded(run.reset_observation)
+    if run.resets and not episode.reset_observation:
+        episode.reset_observation = said = decoded(next(iter(run.resets.values())))
         track.size += size(said)
     for step in run.steps:
         _add_step(episode, track, step)
@@ -185,7 +187,7 @@ def _add_step(episode: Episode, track: Track, step: Step) -> None:
         add_up(episode, step)
 
 
-def _stream(episode: Episode, told: TextRun | TokenText) -> None:
+def _stream(episode: Episode, told: Asked | TextRun | TokenText) -> None:
     """Add to the answer for the step that is not over."""
     if episode.outcome is None and told.step > episode.newest:
         episode.streaming = streamed(episode.streaming, told)

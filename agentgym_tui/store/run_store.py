@@ -18,7 +18,7 @@ from agentgym_tui.store.episode_book import EpisodeBook
 from agentgym_tui.store.nodes import NodeBook, set_load
 from agentgym_tui.store.notes import Note, Notes
 from agentgym_tui.store.rewards import RewardPoint
-from agentgym_tui.store.runs import TOGETHER, Digest, EpisodeRun, Run, StepRun, TextRun
+from agentgym_tui.store.runs import TOGETHER, Digest, EpisodeRun, PastRun, Run, StepRun, TextRun
 from agentgym_tui.store.state import BatchRun, Endpoint, Environment, Episode, Link, NodeInfo, Progress
 from agentgym_tui.store.ulids import head_of, time_of
 from runner.events.live_items import (
@@ -286,7 +286,7 @@ class RunStore:
         if (episode := known or self.episodes.get(run.episode_id)) is None:
             return
         match run:
-            case TextRun() | TokenText():
+            case TextRun() | PastRun() | TokenText():
                 self._endpoints.take_answer(run, answer, episode)
             case StepRun():
                 self._endpoints.take_steps(episode.steps_after(newest), episode, run.until)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Final, Self, TypeAlias, TypeVar
+from typing import Final, NamedTuple, Self, TypeAlias, TypeVar
 
 import msgspec
 
@@ -64,12 +64,25 @@ class TextRun(_Together, kw_only=True, tag="texts"):
         )
 
 
+class Asked(NamedTuple):
+    """An endpoint that is asked for the answer of a step; ``place``: where in ``seqs`` the item is that says so."""
+
+    place: int
+    step: int
+    endpoint: str
+    model: str | None
+
+
 class PastRun(_Together, kw_only=True, tag="past"):
-    """Texts of answers that another one came after in the same message."""
+    """Texts of answers that another one came after in the same message, and who was ``asked``, steps in their order."""
+
+    asked: list[Asked]
 
     def only(self, places: Sequence[int]) -> Self:
         """Some of them."""
-        return msgspec.structs.replace(self, seqs=_at(self.seqs, places))
+        by_place = {asked.place: asked for asked in self.asked}
+        kept = [by_place[old]._replace(place=new) for new, old in enumerate(places) if old in by_place]
+        return msgspec.structs.replace(self, seqs=_at(self.seqs, places), asked=kept)
 
 
 class SpanRun(_Together, kw_only=True, tag="spans"):
@@ -85,15 +98,17 @@ class SpanRun(_Together, kw_only=True, tag="spans"):
 
 
 class StepRun(_Together, kw_only=True, tag="steps"):
-    """Rounds; ``until``: when the last was over, ``reset_observation``: JSON of what the reset gave, if one says so."""
+    """Rounds; ``until``: when the last was over, ``resets``: JSON of what the reset gave, by place of who says so."""
 
     until: datetime
     steps: list[Step]
-    reset_observation: bytes | None
+    resets: dict[int, bytes]
 
     def only(self, places: Sequence[int]) -> Self:
         """Some of them."""
-        return msgspec.structs.replace(self, seqs=_at(self.seqs, places), steps=_at(self.steps, places))
+        resets = {new: self.resets[old] for new, old in enumerate(places) if old in self.resets}
+        seqs, steps = _at(self.seqs, places), _at(self.steps, places)
+        return msgspec.structs.replace(self, seqs=seqs, steps=steps, resets=resets)
 
 
 _One: TypeAlias = EpisodeStarted | EpisodePaused | EpisodeResumed | EpisodeEnded | TokenText

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from agentgym_tui.store.bounds import MAX_CAUSE, MAX_COUNT, count, name, optional
 from agentgym_tui.store.digest import text_run
-from agentgym_tui.store.runs import TextRun
+from agentgym_tui.store.runs import Asked, TextRun
 from agentgym_tui.store.state import StreamedCall, Streaming
 from agentgym_tui.store.steps import aware
 from runner.events.live_items import TokenText
@@ -34,12 +34,18 @@ class _Said(NamedTuple):
     calls: tuple[StreamedCall, ...]
 
 
-def streamed(before: Streaming | None, told: TextRun | TokenText) -> Streaming:
+def streamed(before: Streaming | None, told: Asked | TextRun | TokenText) -> Streaming:
     """The answer with what is told of it; one for a later step begins anew, and no earlier one is kept."""
     if before is not None and before.step > told.step:
         return before
     answer = before if before is not None and before.step == told.step else Streaming(step=told.step)
-    return _with_more(answer, told) if isinstance(told, TextRun) else _with_news(answer, told)
+    match told:
+        case TextRun():
+            return _with_more(answer, told)
+        case Asked():
+            return _asked(answer, told.endpoint, told.model)
+        case _:
+            return _with_news(answer, told)
 
 
 def _with_more(before: Streaming, run: TextRun) -> Streaming:
@@ -68,8 +74,12 @@ def _with_news(before: Streaming, item: TokenText) -> Streaming:
         known = [*before.failures, item.failure[:MAX_CAUSE]]
         before = replace(before, failures=tuple(known[-MAX_FAILURES:]), endpoint=None, model=None)
     if item.endpoint is not None:
-        before = replace(before, endpoint=name(item.endpoint), model=optional(item.model))
+        before = _asked(before, item.endpoint, item.model)
     return _with_more(before, text_run([item])) if item.text or item.tool else before
+
+
+def _asked(before: Streaming, endpoint: str, model: str | None) -> Streaming:
+    return replace(before, endpoint=name(endpoint), model=optional(model))
 
 
 def _n_of(run: TextRun) -> int:
