@@ -12,7 +12,7 @@ from typing import Final, TypeVar, cast
 import msgspec
 
 from agentgym_tui.store.runs import Asked, Digest, PastRun, Run, SpanRun, StepRun, TextRun
-from agentgym_tui.store.steps import step_of
+from agentgym_tui.store.steps import step_of, steps_size
 from agentgym_tui.store.told import heard_size
 from runner.events.live_items import HeardItem, HeardSpan, HeardTimestep, TokenText
 from runner.events.rows import LiveRow
@@ -170,11 +170,13 @@ def _spans(items: Sequence[HeardSpan]) -> SpanRun:
 
 def _steps(items: Sequence[HeardTimestep]) -> StepRun:
     first, resets = items[0], enumerate(bytes(item.reset_observation) for item in items)
+    steps = [step_of(item) for item in items]
     return StepRun(
         episode_id=first.episode_id,
         seqs=[item.seq for item in items],
         at=first.at,
         until=items[-1].at,
-        steps=[step_of(item) for item in items],
+        steps=steps,
+        size=steps_size(steps),
         resets={place: told for place, told in resets if told not in _NOTHING},
     )

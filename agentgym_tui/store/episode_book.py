@@ -162,15 +162,8 @@ class EpisodeBook:
             self._in_order = True
         for episode in self._first_to_go(len(self.episodes) - self._max_episodes):
             self._forget(episode)
-        newest = next(reversed(self.episodes.values()), None)
-        for episode in [each for each in self.episodes.values() if not each.running and each is not newest]:
-            if self._bytes <= self._max_bytes:
-                break
-            self._forget(episode)
-        for episode in list(self.episodes.values()) if self._bytes > self._max_bytes else ():
-            self._shed(episode)
-        while self._bytes > self._max_bytes and self.episodes:
-            self._forget(next(iter(self.episodes.values())))
+        if self._bytes > self._max_bytes:
+            self._make_room()
 
     def _open(self, episode_id: str, at: datetime) -> Episode:
         at = aware(at)
@@ -201,6 +194,18 @@ class EpisodeBook:
         over = [episode for episode in self.episodes.values() if not episode.running][:n]
         running = (episode for episode in self.episodes.values() if episode.running)
         return [*over, *islice(running, n - len(over))]
+
+    def _make_room(self) -> None:
+        """Forget what is over, but the newest; leave out messages; forget what runs."""
+        newest = next(reversed(self.episodes.values()), None)
+        for episode in [each for each in self.episodes.values() if not each.running and each is not newest]:
+            if self._bytes <= self._max_bytes:
+                return
+            self._forget(episode)
+        for episode in self.episodes.values():
+            self._shed(episode)
+        while self._bytes > self._max_bytes and self.episodes:
+            self._forget(next(iter(self.episodes.values())))
 
     def _shed(self, episode: Episode) -> None:
         """Leave out messages, the oldest first, until there is room."""

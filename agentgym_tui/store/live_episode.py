@@ -168,23 +168,25 @@ def _add_steps(episode: Episode, track: Track, run: StepRun) -> None:
     if run.resets and not episode.reset_observation:
         episode.reset_observation = said = decoded(next(iter(run.resets.values())))
         track.size += size(said)
-    for step in run.steps:
-        _add_step(episode, track, step)
-
-
-def _add_step(episode: Episode, track: Track, step: Step) -> None:
-    if episode.streaming is not None and step.index >= episode.streaming.step:
+    indices = [step.index for step in run.steps]
+    if episode.streaming is not None and max(indices) >= episode.streaming.step:
         episode.streaming = None
-    after_all = step.index > episode.newest
-    place = len(episode.steps) if after_all else bisect_left(episode.steps, step.index, key=attrgetter("index"))
-    if place < len(episode.steps) and episode.steps[place].index == step.index:
+    if indices[0] > episode.newest and _rises(indices):
+        _insert(episode, track, len(episode.steps), run.steps, run.size)
         return
-    episode.steps.insert(place, step)
-    track.size += step_size(step)
+    for step in run.steps:
+        place = bisect_left(episode.steps, step.index, key=attrgetter("index"))
+        if place == len(episode.steps) or episode.steps[place].index != step.index:
+            _insert(episode, track, place, [step], step_size(step))
+
+
+def _insert(episode: Episode, track: Track, place: int, steps: Sequence[Step], n_bytes: int) -> None:
+    episode.steps[place:place] = steps
+    track.size += n_bytes
     if track.filled:
         episode.n_missing = n_missing_steps(episode)
     if episode.running:
-        add_up(episode, step)
+        add_up(episode, steps)
 
 
 def _stream(episode: Episode, told: Asked | TextRun | TokenText) -> None:

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, Self, TypeAlias, TypeVar
 import msgspec
 
 from agentgym_tui.store.state import Step
+from agentgym_tui.store.steps import steps_size
 from agentgym_tui.store.told import heard_size
 from runner.events.live_items import (
     BatchProgress,
@@ -98,17 +99,24 @@ class SpanRun(_Together, kw_only=True, tag="spans"):
 
 
 class StepRun(_Together, kw_only=True, tag="steps"):
-    """Rounds; ``until``: when the last was over, ``resets``: JSON of what the reset gave, by place of who says so."""
+    """Rounds.
+
+    Attributes:
+        until: when the last was over.
+        size: bytes the steps take, about.
+        resets: JSON of what the reset gave, by place of who says so.
+    """
 
     until: datetime
     steps: list[Step]
+    size: int
     resets: dict[int, bytes]
 
     def only(self, places: Sequence[int]) -> Self:
         """Some of them."""
         resets = {new: self.resets[old] for new, old in enumerate(places) if old in self.resets}
         seqs, steps = _at(self.seqs, places), _at(self.steps, places)
-        return msgspec.structs.replace(self, seqs=seqs, steps=steps, resets=resets)
+        return msgspec.structs.replace(self, seqs=seqs, steps=steps, size=steps_size(steps), resets=resets)
 
 
 _One: TypeAlias = EpisodeStarted | EpisodePaused | EpisodeResumed | EpisodeEnded | TokenText

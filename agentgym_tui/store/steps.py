@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from msgspec.structs import replace
@@ -46,10 +47,14 @@ def step_size(step: Step) -> int:
     return _STEP + told + (size(list(step.warnings)) if step.warnings else 0)
 
 
+def steps_size(steps: Iterable[Step]) -> int:
+    """The same of some."""
+    return sum(map(step_size, steps))
+
+
 def episode_size(episode: Episode) -> int:
     """Bytes that the steps and spans of an episode take, about."""
-    told = sum(map(step_size, episode.steps)) + episode.spans.size
-    return told + size(episode.reset_observation)
+    return steps_size(episode.steps) + episode.spans.size + size(episode.reset_observation)
 
 
 def without_messages(step: Step) -> Step:
@@ -61,20 +66,17 @@ def without_messages(step: Step) -> Step:
 
 def sum_up(episode: Episode) -> None:
     """Set what follows from the steps of an episode that is not over."""
-    episode.rounds = len(episode.steps)
-    episode.reward = finite(sum(step.reward for step in episode.steps))
-    episode.tokens = sum((step.tokens for step in episode.steps if step.tokens), Tokens())
-    costs = [step.cost for step in episode.steps if step.cost is not None]
-    episode.cost = finite(sum(costs)) if costs else None
+    episode.reward, episode.tokens, episode.cost = 0.0, Tokens(), None
+    add_up(episode, episode.steps)
 
 
-def add_up(episode: Episode, step: Step) -> None:
-    """The same for one more step."""
+def add_up(episode: Episode, steps: Sequence[Step]) -> None:
+    """The same for some more of its steps."""
     episode.rounds = len(episode.steps)
-    episode.reward = finite(episode.reward + step.reward)
-    episode.tokens += step.tokens or Tokens()
-    if step.cost is not None:
-        episode.cost = finite(step.cost + (episode.cost or 0.0))
+    episode.reward = finite(sum([step.reward for step in steps], episode.reward))
+    episode.tokens = sum([step.tokens for step in steps if step.tokens], episode.tokens)
+    if costs := [step.cost for step in steps if step.cost is not None]:
+        episode.cost = finite(sum(costs, episode.cost or 0.0))
 
 
 def n_missing_steps(episode: Episode) -> int:

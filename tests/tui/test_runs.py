@@ -37,6 +37,11 @@ TOKENS = st.builds(
 ITEMS = st.one_of(HEARD, TOKENS, TOKENS)
 
 
+def plausible(item: HeardItem) -> HeardItem:
+    """With a number that an item may have."""
+    return replace(item, seq=item.seq % 1_000) if hasattr(item, "seq") else item
+
+
 def number(item: HeardItem) -> tuple[object, ...]:
     """What no other item of a node has."""
     return getattr(item, "episode_id", ""), getattr(item, "seq", id(item))
@@ -59,7 +64,7 @@ def told(store: RunStore) -> list[dict[str, Any]]:
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.lists(ITEMS, max_size=12, unique_by=number))
+@given(st.lists(ITEMS.map(plausible), max_size=12, unique_by=number))
 def test_a_store_knows_the_same_of_episodes_from_one_message_as_from_one_for_each_item(items: list[HeardItem]) -> None:
     together, apart = RunStore(), RunStore()
     together.take([digest(*items)])
