@@ -7,7 +7,6 @@ from typing import Final
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.containers import Container
 from textual.message import Message
 
 from agentgym_tui.clean import own
@@ -43,6 +42,7 @@ from agentgym_tui.widgets.prose import Prose
 from agentgym_tui.widgets.sides import Sides
 from agentgym_tui.widgets.sortable import Sortable
 from agentgym_tui.widgets.status import Pane
+from agentgym_tui.widgets.steady import Side
 from agentgym_tui.widgets.table import Table
 from agentgym_tui.widgets.transcript import Transcript
 from agentgym_tui.widgets.waterfall import Waterfall
@@ -89,8 +89,8 @@ class LivePanes(Sides):
 
     def compose(self) -> ComposeResult:
         """What there is to see and do at the left, what was said and came of it at the right."""
-        yield Container(self._panes["environments"], id="left")
-        yield Container(self._panes["welcome"], id="right")
+        yield Side(self._panes["environments"], id="left")
+        yield Side(self._panes["welcome"], id="right")
 
     def on_mount(self) -> None:
         """The panes of an episode come after the first paint, which they would make late."""
@@ -135,7 +135,7 @@ class LivePanes(Sides):
             return
         self.add_class("-zoomed")
         pane.add_class("-zoomed")
-        if isinstance(side := pane.parent, Container):
+        if isinstance(side := pane.parent, Side):
             side.add_class("-zoomed")
         self._fit()
 

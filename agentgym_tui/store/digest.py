@@ -106,7 +106,7 @@ def _texts(items: Sequence[TokenText]) -> Iterator[PastRun | TextRun | TokenText
     """Of one episode: texts that are over, and who was asked; those that go on in runs, other news one by one."""
     steps = [item.step for item in items]
     newest = max(steps)
-    orderly = not any([item.restart for item in items]) and all(map(le, steps, islice(steps, 1, None)))
+    orderly = True not in [item.restart for item in items] and all(map(le, steps, islice(steps, 1, None)))
     past = [item for item in items if (_only_more(item) and item.step < newest) or (orderly and _only_asks(item))]
     if past:
         yield _past(past, items[0].at)

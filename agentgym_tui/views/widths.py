@@ -33,7 +33,7 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
         return " " * room + text if right else text + " " * room
     if width <= 0:
         return ""
-    return set_cell_size(text, width - 1) + _CUT
+    return (text[: width - 1] if text.isascii() else set_cell_size(text, width - 1)) + _CUT
 
 
 def cut(text: Safe, width: int) -> Safe:

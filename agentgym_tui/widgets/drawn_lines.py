@@ -12,11 +12,13 @@ from textual.color import Color
 from textual.geometry import Region, Size
 from textual.reactive import Reactive
 from textual.scroll_view import ScrollView
+from textual.scrollbar import ScrollBar
 from textual.strip import Strip
 
 from agentgym_tui.clean import own
 from agentgym_tui.views.cells import Cell, Line, Source, Tone
 from agentgym_tui.views.widths import EDGES, cells
+from agentgym_tui.widgets.steady import Bar
 from agentgym_tui.widgets.tones import cursor_style, tone_style
 
 SIDEWAYS = 8
@@ -58,11 +60,23 @@ class DrawnLines(ScrollView, inherit_bindings=False):
         self.source: Source = NoLines() if source is None else source
         self._left = self._top = 0
         self._width = EDGES
+        self._inside = Size(0, 0)
+        self._measured: tuple[Size, bool] | None = None
         self._room: tuple[int, ...] = ()
         self._on_screen: dict[int, Strip] = {}
+        self._ready: tuple[Region, list[Strip]] | None = None
         self._drawn: dict[tuple[object, ...], Strip] = {}
         self._behind: Color | None = None
         self._colours: dict[tuple[Tone, bool], Style] = {}
+
+    @property
+    def vertical_scrollbar(self) -> ScrollBar:
+        """The framework's own would take longer to draw than the lines."""
+        if self._vertical_scrollbar is None:
+            self._vertical_scrollbar = Bar(thickness=self.scrollbar_size_vertical)
+            self._vertical_scrollbar.display = False
+            self.app._start_widget(self, self._vertical_scrollbar)
+        return self._vertical_scrollbar
 
     def is_marked(self, index: int) -> bool:
         """Whether a line is drawn as the one of the cursor."""
@@ -83,6 +97,7 @@ class DrawnLines(ScrollView, inherit_bindings=False):
     def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
         """Draw again some rows, or all of it, also in other colours."""
         if repaint and regions:
+            self._ready = None
             for region in regions:
                 for row in region.line_range:
                     self._on_screen.pop(row, None)
@@ -119,24 +134,21 @@ class DrawnLines(ScrollView, inherit_bindings=False):
 
     def refresh_changed(self) -> None:
         """Draw again only the rows that say something else than those that are on the screen."""
-        if not self._on_screen or self._look_at_room():
-            self.refresh(self.size.region)
+        if self._look_at_room() or not self._on_screen:
+            self.refresh(self._inside.region)
             return
         changed = [row for row, strip in self._on_screen.items() if self.render_line(row) is not strip]
         if changed:
-            self.refresh(*(Region(0, row, self.size.width, 1) for row in changed))
+            self.refresh(*(Region(0, row, self._inside.width, 1) for row in changed))
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """The visible lines; where nothing is around them, those that are as before are not made again."""
         self._look_at_room()
         if self.styles.gutter:
             return super().render_lines(crop)
-        filters, background = self.get_line_filters(), self._background()
-        strips = [self._on_screen.get(row) or self._draw_row(row) for row in crop.line_range]
-        for line_filter in filters:
-            strips = [strip.apply_filter(line_filter, background) for strip in strips]
-        start, stop = crop.column_span
-        return strips if (start, stop) == (0, self._room[3]) else [strip.crop(start, stop) for strip in strips]
+        if self._ready is None or self._ready[0] != crop:
+            self._ready = crop, self._draw_rows(crop)
+        return self._ready[1]
 
     def render_line(self, y: int) -> Strip:
         """One row of the widget; what says the same is the same object."""
@@ -153,17 +165,30 @@ class DrawnLines(ScrollView, inherit_bindings=False):
             made = self._drawn[(pieces, mark, marked)] = self._strip(pieces, mark, marked)
         return made
 
+    def _draw_rows(self, crop: Region) -> list[Strip]:
+        found = ((row, self._on_screen.get(row)) for row in crop.line_range)
+        strips = [self._draw_row(row) if strip is None else strip for row, strip in found]
+        for line_filter in self.get_line_filters():
+            strips = [strip.apply_filter(line_filter, self._background()) for strip in strips]
+        start, stop = crop.column_span
+        return strips if (start, stop) == (0, self._room[3]) else [strip.crop(start, stop) for strip in strips]
+
     def _draw_row(self, row: int) -> Strip:
         strip = self._on_screen[row] = self.render_line(row)
         return strip
 
     def _look_at_room(self) -> bool:
         """Look up once what all rows of a drawing need; whether it is something else than the last time."""
-        self._width, self._top = max(self.scrollable_content_region.width, EDGES), self.scroll_offset.y
-        size, before = self.size, self._room
-        self._room = (self._width, self._top, self._left, size.width, size.height)
+        measured = self.outer_size, self.show_vertical_scrollbar
+        if measured != self._measured:  # what follows from these takes the framework long
+            self._measured, edges = measured, self.styles.gutter
+            self._inside = Size(max(measured[0].width - edges.width, 0), max(measured[0].height - edges.height, 0))
+            self._width = max(measured[0].width - self.gutter.width, EDGES)
+        self._top, before = self.scroll_offset.y, self._room
+        self._room = (self._width, self._top, self._left, *self._inside)
         if changed := self._room != before:
             self._on_screen.clear()
+            self._ready = None
             if before[:1] != (self._width,) or before[2:] != self._room[2:]:
                 self._drawn.clear()
         return changed
@@ -172,7 +197,7 @@ class DrawnLines(ScrollView, inherit_bindings=False):
         self._on_screen.clear()
         self._drawn.clear()
         self._colours.clear()
-        self._behind = None
+        self._behind = self._measured = self._ready = None
 
     def _strip(self, pieces: Iterable[tuple[str, Tone]], mark: str, marked: bool) -> Strip:
         segments = [Segment(text, self._style(tone, marked)) for text, tone in pieces if text]
