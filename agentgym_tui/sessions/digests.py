@@ -99,10 +99,12 @@ class Digester:
         told = self.coming.result()
         if told is not None:
             told = await self._asked(self._process, message.payload, self._patience_s)
-        if told is None:
-            self._end()
-            self._not_before = self._now() + AGAIN_S
-        return _DECODER.decode(told) if told else None
+        with contextlib.suppress(msgspec.MsgspecError):  # another version of this was installed meanwhile
+            if told is not None:
+                return _DECODER.decode(told) if told else None
+        self._end()
+        self._not_before = self._now() + AGAIN_S
+        return None
 
     def _start(self) -> None:
         if self._now() < self._not_before:

@@ -20,7 +20,13 @@ from tests.tui.bus_samples import BOOT, NODE, FakeClock, timestep, token
 NAMES = DurableNames()
 SUBJECT = "agentgym.live.token.v1.n1"
 MANY: list[LiveItem] = [timestep(), *(token(seq=number, text="so ") for number in range(2, 1_000))]
+_READ = "import sys; from agentgym_tui.sessions.digest_process import receive, send\n"
 SILENT = (sys.executable, "-c", "import sys; sys.stdin.buffer.read()")
+OTHER = (
+    sys.executable,
+    "-c",
+    f"{_READ}while True: receive(sys.stdin.buffer); send(sys.stdout.buffer, b'another version')",
+)
 GONE = (sys.executable, "-c", "pass")
 WAIT_S = 30
 
@@ -112,6 +118,15 @@ async def test_a_process_that_never_answers_is_not_waited_for(command: tuple[str
                 assert await digester.coming is None
             assert await digester.digest(large) is None
             assert await digester.digest(large) is None and digester.coming is None
+
+
+async def test_a_process_of_another_version_is_left() -> None:
+    large = message(*MANY)
+    async with asyncio.timeout(WAIT_S):
+        with closing(Digester(NAMES, OTHER, patience_s=WAIT_S, now=FakeClock())) as digester:
+            assert [await digester.digest(large) for _ in range(2)] == [None, None]
+            assert digester.coming is not None and await digester.coming is not None
+            assert await digester.digest(large) is None and not wanted(digester)
 
 
 async def test_who_stops_waiting_leaves_no_process() -> None:
