@@ -198,11 +198,14 @@ class EpisodeBook:
     def _make_room(self) -> None:
         """Forget what is over, but the newest; leave out messages; forget what runs."""
         newest = next(reversed(self.episodes.values()), None)
-        for episode in [each for each in self.episodes.values() if not each.running and each is not newest]:
-            if self._bytes <= self._max_bytes:
-                return
+        while self._bytes > self._max_bytes:
+            over = (each for each in self.episodes.values() if not each.running and each is not newest)
+            if (episode := next(over, None)) is None:
+                break
             self._forget(episode)
         for episode in self.episodes.values():
+            if self._bytes <= self._max_bytes:
+                return
             self._shed(episode)
         while self._bytes > self._max_bytes and self.episodes:
             self._forget(next(iter(self.episodes.values())))

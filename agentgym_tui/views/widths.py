@@ -28,12 +28,14 @@ def line_width(line: Line) -> int:
 
 def fit(text: str, width: int, *, right: bool = False) -> str:
     """A text in exactly ``width`` columns: filled with blanks, or cut at its end with an ellipsis."""
+    if len(text) > width > 0 and text[: width + 1].isascii():
+        return text[: width - 1] + _CUT
     room = width - cells(text)
     if room >= 0:
         return " " * room + text if right else text + " " * room
     if width <= 0:
         return ""
-    return (text[: width - 1] if text.isascii() else set_cell_size(text, width - 1)) + _CUT
+    return set_cell_size(text, width - 1) + _CUT
 
 
 def cut(text: Safe, width: int) -> Safe:

@@ -69,7 +69,7 @@ class Bar(_Steady, ScrollBar):
             bar_color=style.color,
         )
         segments = Segment.apply_style(shown.segments, self.visual_style.rich_style)
-        rows = [Strip([segment], bar.thickness) for segment in segments]
+        rows, background = [Strip([segment], bar.thickness) for segment in segments], self.background_colors[1]
         for line_filter in self.get_line_filters():
-            rows = [row.apply_filter(line_filter, self.background_colors[1]) for row in rows]
+            rows = [row.apply_filter(line_filter, background) for row in rows]
         return rows

@@ -37,6 +37,8 @@ from tests.tui.samples import (
     node_list,
     progress,
     row,
+    span,
+    span_closed,
     started,
     step,
     timestep,
@@ -296,6 +298,15 @@ def test_texts_are_bounded_also_of_an_episode_that_goes_on() -> None:
     assert played.steps[-1].observation
     assert played.steps[0].left_out == 3
     assert not played.steps[0].observation
+
+
+def test_an_episode_that_has_just_begun_makes_no_room_where_there_is_enough() -> None:
+    store = RunStore(max_bytes=100_000)
+    store.take([live(started(0)), live(started(1)), live(span_closed(span(1), n=1))])
+    for index in range(20):
+        store.take([live(timestep(0, index, observation=[{"role": "user", "content": "x" * 10_000}]))])
+    assert not store.episodes[episode_id(0)].steps[0].observation
+    assert len(store.episodes[episode_id(1)].spans) == 1
 
 
 def test_what_was_given_to_the_store_is_not_changed_by_its_bounds() -> None:
