@@ -18,7 +18,7 @@ from runner.events.codec import DurableNames, decode
 from runner.events.rows import LiveRow
 from runner.events.subjects import live_subject
 
-_N_LENGTH: Final = 4
+N_LENGTH: Final = 4
 _SUBJECT: Final = live_subject("episode", "any")
 
 
@@ -33,14 +33,15 @@ def digested(payload: bytes) -> bytes:
 
 def receive(pipe: IO[bytes]) -> bytes | None:
     """What comes next, None at the end."""
-    n = int.from_bytes(head) if len(head := pipe.read(_N_LENGTH)) == _N_LENGTH else None
+    n = int.from_bytes(head) if len(head := pipe.read(N_LENGTH)) == N_LENGTH else None
     data = None if n is None else pipe.read(n)
     return data if data is not None and len(data) == n else None
 
 
 def send(pipe: IO[bytes], data: bytes) -> None:
     """Say something; raises ``OSError`` when nobody listens."""
-    pipe.write(len(data).to_bytes(_N_LENGTH) + data)
+    pipe.write(len(data).to_bytes(N_LENGTH))
+    pipe.write(data)
     pipe.flush()
 
 

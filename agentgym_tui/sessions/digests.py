@@ -11,13 +11,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from agentgym_tui.sessions import digest_process
-from agentgym_tui.sessions.digest_process import receive, send
+from agentgym_tui.sessions.digest_process import N_LENGTH
 from agentgym_tui.store.runs import Digest
 from runner.events.codec import DurableNames, is_live
 
@@ -35,7 +34,6 @@ FIRST: Final = 10
 
 SOON_S: Final = 1.0
 """Seconds within which a second large message has to come for it to be worth while."""
-
 
 AGAIN_S: Final = 10.0
 """Seconds after which another one is started where one came to nothing."""
@@ -78,14 +76,18 @@ class Digester:
         self._now = now
         self._not_before = now()
         self._large_at = -math.inf
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: _Process | None = None
         self._idle: asyncio.TimerHandle | None = None
-        self._thread = ThreadPoolExecutor(1, "digests")
 
     def close(self) -> None:
         """End the process."""
-        self._end()
-        self._thread.shutdown(wait=False)
+        if self._idle is not None:
+            self._idle.cancel()
+        if self.coming is not None:
+            self.coming.cancel()
+        if self._process is not None:
+            self._process.close()
+        self._process = self.coming = self._idle = None
 
     async def digest(self, message: Incoming) -> Digest | None:
         """What a large live message says; None where that is to be found out here, as with all others."""
@@ -102,7 +104,7 @@ class Digester:
         with contextlib.suppress(msgspec.MsgspecError):  # another version of this was installed meanwhile
             if told is not None:
                 return _DECODER.decode(told) if told else None
-        self._end()
+        self.close()
         self._not_before = self._now() + AGAIN_S
         return None
 
@@ -110,63 +112,68 @@ class Digester:
         if self._now() < self._not_before:
             return
         try:
-            self._process = _started(self._command)
+            self._process = _Process(self._command)
         except OSError:
             self._not_before = self._now() + AGAIN_S
             return
         self.coming = asyncio.create_task(self._asked(self._process, b"", FIRST * self._patience_s))
 
-    async def _asked(self, process: subprocess.Popen[bytes], payload: bytes, patience_s: float) -> bytes | None:
+    async def _asked(self, process: _Process, payload: bytes, patience_s: float) -> bytes | None:
         """What the process says, None where it does not answer; ended when nobody waits for that any more."""
-        loop = asyncio.get_running_loop()
         if self._idle is not None:
             self._idle.cancel()
-        self._idle = loop.call_later(IDLE_S, self._end)
+        self._idle = asyncio.get_running_loop().call_later(IDLE_S, self.close)
         try:
             async with asyncio.timeout(patience_s):
-                return await loop.run_in_executor(self._thread, _exchanged, process, payload)
-        except TimeoutError:
+                return await process.ask(payload)
+        except (TimeoutError, OSError, asyncio.IncompleteReadError):
             return None
         except asyncio.CancelledError:
-            process.kill()  # the thread waits for it
+            process.close()  # else its reply would be taken for that to the next
             raise
 
-    def _end(self) -> None:
-        if self._idle is not None:
-            self._idle.cancel()
-        if self.coming is not None:
-            self.coming.cancel()
-        if self._process is not None:
-            self._process.kill()
-            threading.Thread(target=_left, args=(self._process,), daemon=True).start()
-        self._process = self.coming = self._idle = None
 
+class _Process:
+    """The process; raises ``OSError`` when it cannot be started."""
 
-def _started(command: tuple[str, ...]) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        cwd="/",  # the folder the console was started in may be taken away
-        start_new_session=True,
-    )
-    if hasattr(fcntl, "F_SETPIPE_SZ"):
-        for pipe in filter(None, (process.stdin, process.stdout)):
-            with contextlib.suppress(OSError):  # a limit of the system's: then it takes several goes
-                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE)
-    return process
+    def __init__(self, command: tuple[str, ...]) -> None:
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd="/",  # the folder the console was started in may be taken away
+            start_new_session=True,
+        )
+        self._replies = asyncio.StreamReader(PIPE)
+        self._requests: asyncio.WriteTransport | None = None
+        self._pipes: list[asyncio.BaseTransport] = []
 
+    async def ask(self, payload: bytes) -> bytes:
+        """Ask, and wait for the reply; raises ``OSError`` or ``IncompleteReadError`` when it has ended."""
+        requests = self._requests or await self._connected()
+        requests.write(len(payload).to_bytes(N_LENGTH))
+        requests.write(payload)
+        return await self._replies.readexactly(int.from_bytes(await self._replies.readexactly(N_LENGTH)))
 
-def _exchanged(process: subprocess.Popen[bytes], payload: bytes) -> bytes | None:
-    """Ask, and wait for the reply."""
-    if process.stdin is None or process.stdout is None:
-        return None
-    try:
-        send(process.stdin, payload)
-        return receive(process.stdout)
-    except (OSError, ValueError):  # it has ended; ValueError: and was left
-        return None
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        for pipe in self._pipes:
+            pipe.close()
+        threading.Thread(target=_left, args=(self._process,), daemon=True).start()
+
+    async def _connected(self) -> asyncio.WriteTransport:
+        loop, replies = asyncio.get_running_loop(), asyncio.StreamReaderProtocol(self._replies)
+        for pipe in filter(None, (self._process.stdin, self._process.stdout)):
+            if hasattr(fcntl, "F_SETPIPE_SZ"):
+                with contextlib.suppress(OSError):  # a limit of the system's: then it takes several goes
+                    fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE)
+        reading, _ = await loop.connect_read_pipe(lambda: replies, self._process.stdout)
+        self._pipes.append(reading)
+        self._requests, _ = await loop.connect_write_pipe(asyncio.Protocol, self._process.stdin)
+        self._pipes.append(self._requests)
+        return self._requests
 
 
 def _left(process: subprocess.Popen[bytes]) -> None:
