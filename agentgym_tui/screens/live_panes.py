@@ -193,7 +193,7 @@ class LivePanes(Sides):
         before, self._selected = self._selected, moved.key
         if before or not self._plotted:
             self._plotted = moved.key
-        self._draw_environments()
+        self._title_environments()
         self._draw_rewards()
 
     @on(Sortable.Sorted)
@@ -216,10 +216,14 @@ class LivePanes(Sides):
         return welcome_lines(self._store, width, keys_of(self.app).key, self._read_only)
 
     def _draw_environments(self) -> None:
-        store, selected, sorting = self._store, self._selected, self.environments.sorting
+        store, sorting = self._store, self.environments.sorting
         if self._changed("environments", (sorting, [*map(_ALL_OF, store.envs.values())])):
             self.environments.show(EnvRows(store, sorting))
             self._fit()
+        self._title_environments()
+
+    def _title_environments(self) -> None:
+        store, selected = self._store, self._selected
         self._panes["environments"].title(lambda width: environments_title(store, selected, width))
 
     def _draw_steps(self) -> None:

@@ -16,7 +16,9 @@ def columns(values: Sequence[float], width: int, height: int, low: float, high: 
     if width < 1 or height < 1:
         return []
     levels = [_level(value, low, high, height) for value in values[-width:]]
-    return ["".join(_EIGHTHS[max(0, min(level - 8 * row, 8))] for level in levels) for row in range(height - 1, -1, -1)]
+    below = 8 * (height - 1)
+    filled = " " * below + _EIGHTHS + _EIGHTHS[-1] * below
+    return ["".join([filled[level + 8 * row] for level in levels]) for row in range(height)]
 
 
 def extent(values: Sequence[float]) -> tuple[float, float]:
