@@ -11,7 +11,7 @@ from typing import Final, TypeVar, cast
 
 import msgspec
 
-from agentgym_tui.store.runs import Asked, Digest, PastRun, Run, SpanRun, StepRun, TextRun
+from agentgym_tui.store.runs import Asked, Digest, PastRun, Run, SpanRun, StepRun, TextRun, gaps_in
 from agentgym_tui.store.steps import step_of, steps_size
 from agentgym_tui.store.told import heard_size
 from runner.events.live_items import HeardItem, HeardSpan, HeardTimestep, TokenText
@@ -125,7 +125,8 @@ def _past(items: Sequence[TokenText], at: datetime) -> PastRun:
         for place, item in enumerate(items)
         if item.endpoint is not None
     ]
-    return PastRun(episode_id=items[0].episode_id, seqs=[item.seq for item in items], at=at, asked=asked)
+    seqs = [item.seq for item in items]
+    return PastRun(episode_id=items[0].episode_id, seqs=seqs, gaps=gaps_in(seqs), at=at, asked=asked)
 
 
 def _only_more(item: TokenText) -> bool:
@@ -146,10 +147,11 @@ def _part(item: TokenText) -> tuple[int, Part, int] | None:
 
 def text_run(items: Sequence[TokenText]) -> TextRun:
     """More of one part of an answer."""
-    first = items[0]
+    first, seqs = items[0], [item.seq for item in items]
     return TextRun(
         episode_id=first.episode_id,
-        seqs=[item.seq for item in items],
+        seqs=seqs,
+        gaps=gaps_in(seqs),
         at=first.at,
         until=items[-1].at,
         step=first.step,
@@ -164,16 +166,17 @@ def text_run(items: Sequence[TokenText]) -> TextRun:
 
 def _spans(items: Sequence[HeardSpan]) -> SpanRun:
     spans, first = [bytes(item.span) for item in items], items[0]
-    seqs = [item.seq for item in items]
-    return SpanRun(episode_id=first.episode_id, seqs=seqs, at=first.at, spans=spans, size=heard_size(spans))
+    seqs, size = [item.seq for item in items], heard_size(spans)
+    return SpanRun(episode_id=first.episode_id, seqs=seqs, gaps=gaps_in(seqs), at=first.at, spans=spans, size=size)
 
 
 def _steps(items: Sequence[HeardTimestep]) -> StepRun:
     first, resets = items[0], enumerate(bytes(item.reset_observation) for item in items)
-    steps = [step_of(item) for item in items]
+    seqs, steps = [item.seq for item in items], [step_of(item) for item in items]
     return StepRun(
         episode_id=first.episode_id,
-        seqs=[item.seq for item in items],
+        seqs=seqs,
+        gaps=gaps_in(seqs),
         at=first.at,
         until=items[-1].at,
         steps=steps,

@@ -191,7 +191,7 @@ class EpisodeBook:
         """The oldest of those that are over, then the oldest of all."""
         if n <= 0:
             return []
-        over = [episode for episode in self.episodes.values() if not episode.running][:n]
+        over = list(islice((episode for episode in self.episodes.values() if not episode.running), n))
         running = (episode for episode in self.episodes.values() if episode.running)
         return [*over, *islice(running, n - len(over))]
 

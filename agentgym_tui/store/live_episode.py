@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from operator import attrgetter, lt
 from typing import Final, Protocol
@@ -70,16 +70,17 @@ class Track(msgspec.Struct):
     n_lost: int = 0
     most: int = MAX_GAPS
 
-    def fresh(self, seqs: Sequence[int]) -> Sequence[int]:
-        """The places of the items that were not there before, by their numbers, of which is taken note."""
+    def fresh(self, seqs: Sequence[int], gaps: Iterable[int] | None) -> Sequence[int]:
+        """The places of the items that were not there before, by their numbers, of which is taken note.
+
+        ``gaps``: numbers in between that are not there, None where that is not known, or the numbers do not rise.
+        """
         first, end = seqs[0], seqs[-1] + 1
-        if first >= self.next_seq and end - self.next_seq <= self.most - len(self.awaited) and _rises(seqs):
-            if end - self.next_seq > len(seqs):
-                self.awaited.update(range(self.next_seq, end))
-                self.awaited.difference_update(seqs)
+        if gaps is not None and first >= self.next_seq and end - self.next_seq <= self.most - len(self.awaited):
+            self.awaited.update(range(self.next_seq, first), gaps)
             self.next_seq = end
             return range(len(seqs))
-        if end <= self.next_seq and _rises(seqs) and self.awaited.issuperset(seqs):
+        if gaps is not None and end <= self.next_seq and self.awaited.issuperset(seqs):
             self.awaited.difference_update(seqs)
             return range(len(seqs))
         return [place for place, seq in enumerate(seqs) if self._number(seq)]
@@ -108,11 +109,11 @@ def apply(episode: Episode, track: Track, run: EpisodeRun) -> None:
         _head(episode, track, run)
     expected = track.next_seq
     if isinstance(run, TOGETHER):
-        places = track.fresh(run.seqs)
+        places = track.fresh(run.seqs, run.gaps)
         if places and len(places) < len(run.seqs):
             run = run.only(places)
     else:
-        places = track.fresh((run.seq,))
+        places = track.fresh((run.seq,), ())
     if not places:
         return
     if not track.filled and (track.awaited or track.n_lost or episode.n_missing):

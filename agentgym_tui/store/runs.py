@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from itertools import islice
+from operator import lt
 from typing import Final, NamedTuple, Self, TypeAlias, TypeVar
 
 import msgspec
@@ -25,6 +27,9 @@ from runner.events.live_items import (
 )
 from runner.types import Part
 
+SPARSE: Final = 32
+"""How many times as many numbers there may be from the first to the last; of sparser ones no gaps are made."""
+
 _ItemT = TypeVar("_ItemT")
 
 
@@ -33,11 +38,13 @@ class _Together(msgspec.Struct, kw_only=True, tag_field="kind", gc=False):
 
     Attributes:
         seqs: their numbers; other fields have as many entries.
+        gaps: numbers in between that others have; None where these do not rise, are sparse, or nobody looked.
         at: when the first of them was said.
     """
 
     episode_id: str
     seqs: list[int]
+    gaps: list[int] | None
     at: datetime
 
 
@@ -61,7 +68,7 @@ class TextRun(_Together, kw_only=True, tag="texts"):
     def only(self, places: Sequence[int]) -> Self:
         """Some of them."""
         return msgspec.structs.replace(
-            self, seqs=_at(self.seqs, places), texts=_at(self.texts, places), ns=_at(self.ns, places)
+            self, seqs=_at(self.seqs, places), gaps=None, texts=_at(self.texts, places), ns=_at(self.ns, places)
         )
 
 
@@ -83,7 +90,7 @@ class PastRun(_Together, kw_only=True, tag="past"):
         """Some of them."""
         by_place = {asked.place: asked for asked in self.asked}
         kept = [by_place[old]._replace(place=new) for new, old in enumerate(places) if old in by_place]
-        return msgspec.structs.replace(self, seqs=_at(self.seqs, places), asked=kept)
+        return msgspec.structs.replace(self, seqs=_at(self.seqs, places), gaps=None, asked=kept)
 
 
 class SpanRun(_Together, kw_only=True, tag="spans"):
@@ -95,7 +102,9 @@ class SpanRun(_Together, kw_only=True, tag="spans"):
     def only(self, places: Sequence[int]) -> Self:
         """Some of them."""
         spans = _at(self.spans, places)
-        return msgspec.structs.replace(self, seqs=_at(self.seqs, places), spans=spans, size=heard_size(spans))
+        return msgspec.structs.replace(
+            self, seqs=_at(self.seqs, places), gaps=None, spans=spans, size=heard_size(spans)
+        )
 
 
 class StepRun(_Together, kw_only=True, tag="steps"):
@@ -116,7 +125,7 @@ class StepRun(_Together, kw_only=True, tag="steps"):
         """Some of them."""
         resets = {new: self.resets[old] for new, old in enumerate(places) if old in self.resets}
         seqs, steps = _at(self.seqs, places), _at(self.steps, places)
-        return msgspec.structs.replace(self, seqs=seqs, steps=steps, size=steps_size(steps), resets=resets)
+        return msgspec.structs.replace(self, seqs=seqs, gaps=None, steps=steps, size=steps_size(steps), resets=resets)
 
 
 _One: TypeAlias = EpisodeStarted | EpisodePaused | EpisodeResumed | EpisodeEnded | TokenText
@@ -135,6 +144,14 @@ class Digest(msgspec.Struct, kw_only=True, gc=False):
     n_items: int
     n_malformed: int
     runs: list[Run]
+
+
+def gaps_in(seqs: Sequence[int]) -> list[int] | None:
+    """Numbers between the first and the last, None where these are sparse or do not rise."""
+    first, end = seqs[0], seqs[-1] + 1
+    if end - first > SPARSE * len(seqs) or not all(map(lt, seqs, islice(seqs, 1, None))):
+        return None
+    return sorted({*range(first, end)}.difference(seqs)) if end - first > len(seqs) else []
 
 
 def _at(entries: Sequence[_ItemT], places: Iterable[int]) -> list[_ItemT]:

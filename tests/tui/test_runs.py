@@ -135,6 +135,27 @@ def test_thoughts_and_tool_calls_come_together_as_texts_do(part: Any, call: int,
         assert episode.streaming.reasoning == "a b b b "
 
 
+@pytest.mark.parametrize(
+    ("seqs", "gaps"),
+    [([3, 4, 5], []), ([3, 5, 8], [4, 6, 7]), ([3, 99], None), ([5, 4], None), ([4, 4], None), ([7], [])],
+)
+def test_numbers_in_between_are_told_unless_they_are_many(seqs: list[int], gaps: list[int] | None) -> None:
+    (run,) = digest(*(token(seq=seq, text="so ") for seq in seqs)).runs
+    assert isinstance(run, TextRun) and (run.seqs, run.gaps) == (seqs, gaps)
+
+
+def test_who_is_asked_for_answers_that_are_over_is_told_with_them() -> None:
+    asks = [token(seq=2 * n, step=n, text="", endpoint=f"e{n}", model="m") for n in range(3)]
+    items = [each for n, ask in enumerate(asks) for each in (ask, token(seq=2 * n + 1, step=n, text="so "))]
+    past, newest = digest(*items).runs
+    assert isinstance(past, PastRun) and past.asked == [(0, 0, "e0", "m"), (2, 1, "e1", "m"), (4, 2, "e2", "m")]
+    assert isinstance(newest, TextRun) and newest.seqs == [5]
+    store = RunStore()
+    store.take([digest(*items)])
+    (episode,) = store.episodes.values()
+    assert episode.streaming is not None and (episode.streaming.endpoint, episode.streaming.text) == ("e2", "so ")
+
+
 def test_the_first_reset_that_says_something_is_kept() -> None:
     store = RunStore()
     rounds = [timestep(index=0, reset_observation=[]), timestep(index=1, reset_observation=[user("the beginning")])]
