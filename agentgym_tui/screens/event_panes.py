@@ -6,7 +6,6 @@ from typing import Final
 
 from textual import on
 from textual.app import ComposeResult
-from textual.containers import Container
 
 from agentgym_tui.kept import Kept
 from agentgym_tui.resizing import Panes
@@ -20,6 +19,7 @@ from agentgym_tui.views.events import EVENT_COLUMNS, EventRows, about
 from agentgym_tui.views.subject_rows import SUBJECT_COLUMNS, USUAL, SubjectRows
 from agentgym_tui.widgets.sides import Sides
 from agentgym_tui.widgets.sortable import Sortable
+from agentgym_tui.widgets.steady import Side
 from agentgym_tui.widgets.table import Table
 
 SUBJECTS: Final = "subjects"
@@ -56,7 +56,7 @@ class EventPanes(Sides):
     def compose(self) -> ComposeResult:
         """The parts."""
         yield self.subjects
-        with Container(id="right"):
+        with Side(id="right"):
             yield self.messages
             yield self.payload
 

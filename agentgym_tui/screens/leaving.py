@@ -6,6 +6,7 @@ from typing import ClassVar, Final
 
 from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen, Screen, ScreenResultType
+from textual.widget import Widget
 
 WIDTHS: Final = [(0, "-narrow"), (110, "-wide")]
 """Columns from which on what has much to say is wider."""
@@ -17,6 +18,8 @@ class Whole(Screen[ScreenResultType]):
     PARTS: ClassVar[str] = ""
     """Selectors of all that has to be there, with commas."""
 
+    _parts: tuple[Widget, ...] = ()
+
     def on_compose(self) -> None:
         """Have the classes of this size before there is anything that would be drawn without, and styled anew."""
         width, height = self.app.size
@@ -26,7 +29,10 @@ class Whole(Screen[ScreenResultType]):
     @property
     def is_there(self) -> bool:
         """Whether all parts are there."""
-        return not self.PARTS or len(self.query(self.PARTS)) == self.PARTS.count(",") + 1
+        if self.PARTS and not self._parts:
+            found = tuple(self.query(self.PARTS))
+            self._parts = found if len(found) == self.PARTS.count(",") + 1 else ()
+        return not self.PARTS or (bool(self._parts) and all(part.is_attached for part in self._parts))
 
     @property
     def whole(self) -> bool:

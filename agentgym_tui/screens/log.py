@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Container
 
 from agentgym_tui.clean import line, own
 from agentgym_tui.copying import copy
@@ -26,6 +25,7 @@ from agentgym_tui.views.log import about
 from agentgym_tui.views.numbers import counted
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.status import KeyLine, News
+from agentgym_tui.widgets.steady import Side
 from agentgym_tui.working import begin
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class LogScreen(LogReading):
     def compose(self) -> ComposeResult:
         """Heading, lines, keys."""
         yield News(self.heading_lines, id="summary")
-        with Container(id="log"):
+        with Side(id="log"):
             yield self.table
         yield KeyLine("log", without=hidden(self.session))
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from itertools import islice
-from operator import attrgetter, lt
+from operator import attrgetter
 from typing import Final, Protocol
 
 import msgspec
 
 from agentgym_tui.store.bounds import MAX_COUNT, MAX_ERROR, count, finite, name, optional, size
-from agentgym_tui.store.runs import TOGETHER, Asked, EpisodeRun, PastRun, SpanRun, StepRun, TextRun
+from agentgym_tui.store.runs import TOGETHER, Asked, EpisodeRun, PastRun, SpanRun, StepRun, TextRun, rise
 from agentgym_tui.store.state import Episode, Step
 from agentgym_tui.store.steps import add_up, n_missing_steps, step_size
 from agentgym_tui.store.streaming import streamed
@@ -172,7 +171,7 @@ def _add_steps(episode: Episode, track: Track, run: StepRun) -> None:
     indices = [step.index for step in run.steps]
     if episode.streaming is not None and max(indices) >= episode.streaming.step:
         episode.streaming = None
-    if indices[0] > episode.newest and _rises(indices):
+    if indices[0] > episode.newest and rise(indices):
         _insert(episode, track, len(episode.steps), run.steps, run.size)
         return
     for step in run.steps:
@@ -201,7 +200,3 @@ def _add_spans(episode: Episode, track: Track, run: SpanRun) -> None:
     if not track.filled or episode.outcome is None:
         episode.spans.hear(run.spans, run.size)
         track.size += run.size
-
-
-def _rises(numbers: Sequence[int]) -> bool:
-    return all(map(lt, numbers, islice(numbers, 1, None)))

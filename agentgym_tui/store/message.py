@@ -32,7 +32,8 @@ class Message(msgspec.Struct, gc=False):
     @property
     def size(self) -> int:
         """Bytes it takes, about."""
-        return ENTRY + len(self.payload) + sum(len(name) + len(value) for name, value in self.headers.items())
+        headers = sum([len(name) + len(value) for name, value in self.headers.items()]) if self.headers else 0
+        return ENTRY + len(self.payload) + headers
 
 
 class Remark(NamedTuple):

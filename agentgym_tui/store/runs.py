@@ -149,9 +149,14 @@ class Digest(msgspec.Struct, kw_only=True, gc=False):
 def gaps_in(seqs: Sequence[int]) -> list[int] | None:
     """Numbers between the first and the last, None where these are sparse or do not rise."""
     first, end = seqs[0], seqs[-1] + 1
-    if end - first > SPARSE * len(seqs) or not all(map(lt, seqs, islice(seqs, 1, None))):
+    if end - first > SPARSE * len(seqs) or not rise(seqs):
         return None
     return sorted({*range(first, end)}.difference(seqs)) if end - first > len(seqs) else []
+
+
+def rise(numbers: Sequence[int]) -> bool:
+    """Whether each is larger than the one before."""
+    return all(map(lt, numbers, islice(numbers, 1, None)))
 
 
 def _at(entries: Sequence[_ItemT], places: Iterable[int]) -> list[_ItemT]:

@@ -92,7 +92,7 @@ def clock(at: datetime) -> Safe:
         local = at.astimezone()
     except (OverflowError, ValueError, OSError):
         return UNKNOWN
-    return own(f"{local:%H:%M:%S}.{local.microsecond // 1000:03}")
+    return own(f"{local.hour:02}:{local.minute:02}:{local.second:02}.{local.microsecond // 1000:03}")
 
 
 def heading(reader: EventReader, log: EventLog, store: RunStore, key: Key, width: int) -> list[Line]:

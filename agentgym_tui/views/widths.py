@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
 
 from rich.cells import cell_len, set_cell_size, split_graphemes
@@ -14,6 +15,10 @@ EDGES: Final = 2
 """Columns left of a line of a list, where the cursor's mark is, and right of it, before the scroll bar."""
 
 _CUT = "…"
+_SHORT: Final = 512
+"""Characters of texts that are remembered with where they are cut: the same lines are drawn again and again."""
+
+_first = lru_cache(1_024)(set_cell_size)
 
 
 def cells(text: str) -> int:
@@ -35,7 +40,7 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
         return " " * room + text if right else text + " " * room
     if width <= 0:
         return ""
-    return set_cell_size(text, width - 1) + _CUT
+    return (_first if len(text) < _SHORT else set_cell_size)(text, width - 1) + _CUT
 
 
 def cut(text: Safe, width: int) -> Safe:
