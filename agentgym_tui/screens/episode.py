@@ -29,11 +29,10 @@ from agentgym_tui.sizes import EPISODE_NARROW, EPISODE_WIDE, Levers
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Episode
 from agentgym_tui.telling import tell
-from agentgym_tui.views.cells import Line
+from agentgym_tui.views.cells import FixedLines, Line
 from agentgym_tui.views.episode_list import Entry, EpisodeList, hostile_fields
 from agentgym_tui.views.listing import error_of, heading_lines
 from agentgym_tui.views.tables import STEP_COLUMNS, StepRows
-from agentgym_tui.widgets.drawn_lines import NoLines
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.sides import Sides
 from agentgym_tui.widgets.status import KeyLine, News
@@ -272,7 +271,7 @@ class EpisodeScreen(Leaving[str]):
         if not self.is_there:
             return
         self._loaded, self._failure = None, failure
-        self._steps.show(NoLines(), follow=False)
+        self._steps.show(FixedLines(()), follow=False)
         self._views.show(self._key, None, failure)
         self._show_step()
 

@@ -16,7 +16,7 @@ from agentgym_tui.resizing import Panes
 from agentgym_tui.sizes import LIVE_NARROW, LIVE_NARROW_TRACE, LIVE_WIDE, Levers
 from agentgym_tui.store.run_store import RunStore
 from agentgym_tui.store.state import Environment, Episode
-from agentgym_tui.views.cells import Cell, Line
+from agentgym_tui.views.cells import Cell, FixedLines, Line
 from agentgym_tui.views.episode import blocks
 from agentgym_tui.views.live import (
     environments_title,
@@ -35,7 +35,6 @@ from agentgym_tui.views.tables import (
     step_text,
 )
 from agentgym_tui.views.welcome import welcome_lines
-from agentgym_tui.widgets.drawn_lines import NoLines
 from agentgym_tui.widgets.lines import LineView
 from agentgym_tui.widgets.plot_view import PlotView
 from agentgym_tui.widgets.prose import Prose
@@ -231,7 +230,7 @@ class LivePanes(Sides):
         self._panes["steps"].title(lambda width: steps_title(store, episode, following, width))
         if episode is None:
             if self._changed("steps", None):
-                self.steps.show(NoLines())
+                self.steps.show(FixedLines(()))
             return
         if self._changed("steps", (episode.episode_id, list(episode.steps), episode.streaming, episode.running)):
             self.steps.show(StepRows(episode))

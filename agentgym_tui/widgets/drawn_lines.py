@@ -15,8 +15,7 @@ from textual.scroll_view import ScrollView
 from textual.scrollbar import ScrollBar
 from textual.strip import Strip
 
-from agentgym_tui.clean import own
-from agentgym_tui.views.cells import Cell, Line, Source, Tone
+from agentgym_tui.views.cells import FixedLines, Source, Tone
 from agentgym_tui.views.widths import EDGES, cells
 from agentgym_tui.widgets.steady import Bar
 from agentgym_tui.widgets.tones import cursor_style, tone_style
@@ -26,22 +25,6 @@ SIDEWAYS = 8
 
 MANY: Final = 200
 """Rows that are known, so that those that move are not made again."""
-
-
-class NoLines:
-    """A list with nothing in it."""
-
-    def __len__(self) -> int:
-        """None."""
-        return 0
-
-    def line(self, index: int, width: int) -> Line:
-        """Never asked for."""
-        return [Cell(own(""))]
-
-    def key(self, index: int) -> str:
-        """Never asked for."""
-        return ""
 
 
 class DrawnLines(ScrollView, inherit_bindings=False):
@@ -57,7 +40,7 @@ class DrawnLines(ScrollView, inherit_bindings=False):
 
     def __init__(self, source: Source | None, *, name: str | None, id: str | None, classes: str | None) -> None:
         super().__init__(name=name, id=id, classes=classes)
-        self.source: Source = NoLines() if source is None else source
+        self.source: Source = FixedLines(()) if source is None else source
         self._left = self._top = 0
         self._width = EDGES
         self._inside = Size(0, 0)
