@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 from textual import events
+from textual.scrollbar import ScrollBar
 
 from agentgym_tui.widgets.lines import LineView
 from tests.tui.line_views import SIZE, Names, numbered, rows, shown, top
@@ -54,6 +55,22 @@ async def test_where_nothing_ever_scrolled_a_click_at_the_right_edge_is_one_on_a
         assert not view.show_vertical_scrollbar
         await pilot.click(view, offset=(SIZE[0] - 1, 2), times=2)
         await until(pilot, lambda: app.chosen == [(2, "line 2")], "the choice")
+
+
+@pytest.mark.parametrize("n_lines", [11, 23, 100, 3_000])
+async def test_a_scroll_bar_looks_as_the_framework_draws_it(n_lines: int) -> None:
+    view = LineView(numbered(n_lines))
+    async with shown(view) as (app, pilot):
+        for key in ("j", "ctrl+d", "ctrl+d", "end", "k", "home"):
+            await pilot.press(key)
+            bar = view.vertical_scrollbar
+            extent = bar.outer_size.region
+            assert extent.height == SIZE[1]
+            assert bar.render_lines(extent) == ScrollBar.render_lines(bar, extent)
+        before = bar.render_lines(extent)
+        app.theme = "textual-light"
+        await until(pilot, lambda: bar.render_lines(extent) != before, "the bar in other colours")
+        assert bar.render_lines(extent) == ScrollBar.render_lines(bar, extent)
 
 
 async def test_a_scroll_bar_goes_with_the_lack_of_room() -> None:
