@@ -164,6 +164,14 @@ def test_the_first_reset_that_says_something_is_kept() -> None:
     assert episode.reset_observation == [user("the beginning")]
 
 
+def test_what_a_repeated_round_says_of_the_reset_is_not_taken() -> None:
+    store = RunStore()
+    store.take([live(timestep(index=0, reset_observation=[]))])
+    store.take([live(timestep(index=0, reset_observation=[user("another")]), timestep(index=1, reset_observation=[]))])
+    (episode,) = store.episodes.values()
+    assert len(episode.steps) == 2 and episode.reset_observation == []
+
+
 def test_much_comes_in_portions_in_order() -> None:
     many = digest(*(EpisodePaused(at=START, episode_id=episode_id(n % 3), seq=n) for n in range(2 * WORK + 7)))
     few, notice = digest(token()), Notice(kind="gap", text="gone", count=1)
