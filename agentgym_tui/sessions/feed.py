@@ -42,8 +42,9 @@ MOST_REST_S: Final = 0.05
 WAITING: Final = 8 << 20
 """Bytes that wait here; of what streams keep more waits there."""
 
-GARBAGE: Final = (50_000, 20, 20)
-"""How rarely it is looked for: each look goes through all that was taken in, and nothing of that refers to itself."""
+GARBAGE: Final = (10_000, 50, 20)
+"""How rarely it is looked for: hardly anything here refers to itself, and a key waits while all that is new is gone
+through, about a millisecond for each thousand."""
 
 SWITCH_S: Final = 0.0005
 """Seconds after which another thread gets its turn: those of keyboard and screen have little to do, but at once."""

@@ -20,7 +20,7 @@ Outcome: TypeAlias = str
 """``success``, ``failure``, ``truncated``, ``timeout``, ``cancelled``, ``error`` or ``interrupted``."""
 
 
-class Step(msgspec.Struct):
+class Step(msgspec.Struct, gc=False):
     """One round; ``warnings`` say what went otherwise than configured, ``left_out`` messages were not sent here."""
 
     index: int
@@ -38,7 +38,7 @@ class Step(msgspec.Struct):
     tokens_per_s: float | None = None
     tokens: Tokens | None = None
     cost: float | None = None
-    warnings: Sequence[str] = ()
+    warnings: tuple[str, ...] = ()
     left_out: int = 0
 
     @property

@@ -35,7 +35,7 @@ def step_of(item: HeardTimestep) -> Step:
         tokens_per_s=item.tokens_per_s,
         tokens=item.tokens,
         cost=item.cost,
-        warnings=[warning[:MAX_CAUSE] for warning in item.warnings[:MAX_WARNINGS]],
+        warnings=tuple([warning[:MAX_CAUSE] for warning in item.warnings[:MAX_WARNINGS]]),
         left_out=count(item.left_out),
     )
 

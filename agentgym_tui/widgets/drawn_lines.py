@@ -23,8 +23,8 @@ from agentgym_tui.widgets.tones import cursor_style, tone_style
 SIDEWAYS = 8
 """Columns that one key press moves a wide line."""
 
-MANY: Final = 200
-"""Rows that are known, so that those that move are not made again."""
+MANY: Final = 50
+"""Rows that are known beside those on the screen, so that those that move are not made again."""
 
 
 class DrawnLines(ScrollView, inherit_bindings=False):
@@ -143,8 +143,9 @@ class DrawnLines(ScrollView, inherit_bindings=False):
         else:
             pieces, mark, marked = tuple(self.pieces(index, width)), self.mark(index), self.is_marked(index)
         if (made := self._drawn.get((pieces, mark, marked))) is None:
-            if len(self._drawn) >= MANY:
-                self._drawn.clear()
+            if len(self._drawn) >= len(self._on_screen) + MANY:
+                shown = set(map(id, self._on_screen.values()))
+                self._drawn = {said: strip for said, strip in self._drawn.items() if id(strip) in shown}
             made = self._drawn[(pieces, mark, marked)] = self._strip(pieces, mark, marked)
         return made
 

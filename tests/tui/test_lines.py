@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from typing import Self
+
 import pytest
 from textual import events
+from textual.geometry import Region
 from textual.scrollbar import ScrollBar
 
 from agentgym_tui.widgets.lines import LineView
@@ -145,6 +148,25 @@ async def test_a_source_that_shrinks_before_it_is_drawn_breaks_nothing() -> None
         view.refresh()
         await pilot.pause()
         assert rows(view)[2:4] == ["line 2second 2", ""]
+
+
+async def test_a_line_that_says_something_else_all_the_time_is_drawn_alone() -> None:
+    source, drawn = numbered(5), set[Region]()
+
+    class Noting(LineView):
+        def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
+            drawn.update(regions)
+            return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
+
+    view = Noting(source)
+    async with shown(view):
+        view.render_lines(view.size.region)
+        drawn.clear()
+        for n in range(500):
+            source.names[2] = f"line 2, {n}"
+            view.refresh_changed()
+            assert rows(view)[1:3] == ["line 1second 1", f"line 2, {n}second 2"]
+        assert drawn == {Region(0, 2, SIZE[0], 1)}
 
 
 async def test_a_line_is_looked_for_among_those_that_are_there_now() -> None:

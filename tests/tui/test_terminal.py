@@ -208,3 +208,13 @@ def test_a_dumb_terminal_is_refused(term: str) -> None:
 def test_what_is_no_terminal_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "isatty", lambda number: number != 2)
     assert "terminal" in (refusal({"TERM": "xterm"}) or "")
+
+
+@pytest.mark.parametrize(("set_by_person", "per_second"), [({}, "240"), ({"TEXTUAL_FPS": "30"}, "30")])
+def test_the_next_drawing_may_come_at_once_unless_the_person_says_otherwise(
+    set_by_person: dict[str, str], per_second: str
+) -> None:
+    code = "import agentgym_tui.app, textual.constants; print(textual.constants.MAX_FPS)"
+    command = [sys.executable, "-c", code]
+    told = subprocess.run(command, env=environ(**set_by_person), capture_output=True, text=True, timeout=60, check=True)
+    assert told.stdout.strip() == per_second
