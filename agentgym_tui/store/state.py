@@ -5,7 +5,6 @@ Texts are kept as they came, hostile ones included; ``views`` makes them safe wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from itertools import takewhile
 from typing import Final, Literal, NamedTuple, TypeAlias

@@ -154,9 +154,9 @@ async def test_a_line_that_says_something_else_all_the_time_is_drawn_alone() -> 
     source, drawn = numbered(5), set[Region]()
 
     class Noting(LineView):
-        def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
+        def refresh(self, *regions: Region, **options: bool) -> Self:
             drawn.update(regions)
-            return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
+            return super().refresh(*regions, **options)
 
     view = Noting(source)
     async with shown(view):
