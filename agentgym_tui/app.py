@@ -258,7 +258,7 @@ class Console(App[None], inherit_bindings=False):
     def _logs(self) -> Screen[None]:
         from agentgym_tui.screens.log import LogScreen
 
-        return LogScreen(self.session, now=self._now)
+        return LogScreen(self.session, self.kept, now=self._now)
 
     def _follow(self) -> None:
         if not gc.isenabled():  # as the command has left it

@@ -105,6 +105,9 @@ def _events(tree: Share, messages: Share) -> Levers:
 EVENTS_WIDE: Final[Levers] = _events(_TREE, _MESSAGES)
 EVENTS_NARROW: Final[Levers] = _events(_SMALL_TREE, _FEW_MESSAGES)
 
+_LINES: Final = Share("log.lines", "lines", "height", 20, 80)
+LOG: Final[Levers] = {("lines", "height"): Lever(_LINES), ("payload", "height"): Lever(_LINES, -1)}
+
 
 def shares(levers: Levers) -> list[Share]:
     """What can be set in an arrangement."""

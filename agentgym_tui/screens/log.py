@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -13,12 +14,15 @@ from textual.binding import BindingType
 
 from agentgym_tui.clean import line, own
 from agentgym_tui.copying import copy
+from agentgym_tui.kept import Kept
 from agentgym_tui.keymap import bindings
 from agentgym_tui.reach import hidden
+from agentgym_tui.resizing import Panes
 from agentgym_tui.screens.leaving import WIDTHS
 from agentgym_tui.screens.log_reading import LogReading, OpenedLog
 from agentgym_tui.sessions.log_file import LogFile
 from agentgym_tui.sessions.log_search import last_time, line_at
+from agentgym_tui.sizes import LOG
 from agentgym_tui.telling import tell
 from agentgym_tui.views.event_payload import hostile_text
 from agentgym_tui.views.log import about
@@ -29,10 +33,13 @@ from agentgym_tui.widgets.steady import Side
 from agentgym_tui.working import begin
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from textual.widgets import Input
 
     from agentgym_tui.screens.entry import EntryInput
     from agentgym_tui.screens.filter import FilterInput
+    from agentgym_tui.sessions.session import Session
 
 GO_TO: Final = "a line (1200), 14:30, 10m before the end, 2026-05-01 14:30, all, now"
 
@@ -42,6 +49,7 @@ class LogScreen(LogReading):
 
     Args:
         session: what is looked at; it has logs.
+        kept: sizes as they were left.
         now: a monotonic clock, seconds.
     """
 
@@ -51,6 +59,12 @@ class LogScreen(LogReading):
     HORIZONTAL_BREAKPOINTS = WIDTHS
     _words: FilterInput
     _place: EntryInput
+
+    def __init__(
+        self, session: Session, kept: Kept | None = None, *, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(session, now=now)
+        self._sizes = Panes(self, kept or Kept(), LOG)
 
     def compose(self) -> ComposeResult:
         """Heading, lines, keys."""
@@ -76,6 +90,7 @@ class LogScreen(LogReading):
         )
         for each in mounting:
             await each
+        self._fit()
 
     def zoom(self) -> None:
         """The focused part alone, or both again."""
@@ -83,6 +98,15 @@ class LogScreen(LogReading):
             self.remove_class("-alone", "-lines", "-message")
         else:
             self.add_class("-alone", "-lines" if self.table.has_focus else "-message")
+        self._fit()
+
+    def resize(self, how: str) -> bool:
+        """Change the size of the focused part; False where that cannot be."""
+        focused = self.focused.id if self.focused is not None else None
+        if self.has_class("-alone") or not self._sizes.resize(LOG, focused, how):
+            return False
+        self._fit()
+        return True
 
     def hostile_text(self) -> str | None:
         """What is behind the selected line where cleaning changes it."""
@@ -152,6 +176,10 @@ class LogScreen(LogReading):
         self.set_focus(self.table)
         if event.text is not None:
             begin(self, partial(self._go, self.opened, event.text), group="go", exclusive=True)
+
+    def _fit(self) -> None:
+        """The parts take their share of another size, or all of it."""
+        self._sizes.apply(None if self.has_class("-alone") else LOG)
 
     async def _go(self, opened: OpenedLog, text: str) -> None:
         to = await asyncio.to_thread(_place_of, opened.log, text)

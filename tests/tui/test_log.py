@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
+from textual.widget import Widget
 
+from agentgym_tui.app import Console
 from agentgym_tui.screens.episodes import Episodes
 from agentgym_tui.screens.hex import Hex
 from agentgym_tui.screens.log import LogScreen
@@ -19,6 +21,16 @@ from tests.tui.samples import HOSTILE
 
 async def typed(pilot: Pilot[None], text: str, *keys: str) -> None:
     await pilot.press(*("space" if letter == " " else letter for letter in text), *keys)
+
+
+def kept(pilot: Pilot[None]) -> dict[str, int]:
+    assert isinstance(pilot.app, Console)
+    return pilot.app.kept.sizes
+
+
+def parts(pilot: Pilot[None]) -> tuple[Widget, Widget]:
+    """The lines, and all of one of them."""
+    return screen(pilot).query_one("#lines"), screen(pilot).query_one("#message")
 
 
 def append(path: Path, data: bytes) -> None:
@@ -49,6 +61,44 @@ async def test_a_log_is_shown_from_its_beginning_with_all_of_the_selected_line(l
         await pilot.press("j")
         await until_shown(pilot, "#payload", '"number": 1')
         assert "G follows its end" in shown(pilot, "#summary")
+
+
+@pytest.mark.parametrize("focused", ["lines", "payload"])
+async def test_each_part_grows_and_shrinks_and_is_kept_so(log: Path, focused: str) -> None:
+    async with log_console(log) as pilot:
+        lines, message = parts(pilot)
+        await until(pilot, lambda: 0 < message.size.height < lines.size.height)
+        screen(pilot).query_one(f"#{focused}").focus()
+        part = lines if focused == "lines" else message
+        await until(pilot, lambda: pilot.app.focused is not None and pilot.app.focused.id == focused)
+        before = part.size.height
+        await pilot.press("plus")
+        await until(pilot, lambda: part.size.height > before)
+        await pilot.press("minus", "minus", "minus")
+        await until(pilot, lambda: part.size.height < before)
+        (share,) = kept(pilot).values()
+        shown_alone = ("z", lambda: part.size.height > 30), ("z", lambda: part.size.height < before)
+        for key, reached in shown_alone:
+            await pilot.press(key)
+            await until(pilot, reached)
+        await pilot.press("greater_than_sign")
+        await until(pilot, lambda: "nothing here can take another size" in toasts(pilot))
+        assert list(kept(pilot).values()) == [share]
+        await pilot.press("equals_sign")
+        await until(pilot, lambda: part.size.height == before and not kept(pilot))
+
+
+@pytest.mark.parametrize("share", [20, 80])
+async def test_both_parts_can_be_seen_with_the_sizes_that_were_left(log: Path, share: int) -> None:
+    app = console_on(log)
+    app.kept.sizes["log.lines"] = share
+    async with app.run_test(size=(60, 20)) as pilot:
+        await until(pilot, lambda: screen(pilot).is_there)
+        lines, message = parts(pilot)
+        await until(pilot, lambda: message.size.height > 2 and lines.size.height > 2)
+        assert (lines.size.height > message.size.height) == (share > 50)
+    for each in app.session.logs:
+        each.close()
 
 
 async def test_the_end_of_a_growing_log_is_followed(log: Path) -> None:

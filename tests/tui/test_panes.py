@@ -16,6 +16,7 @@ from agentgym_tui.sizes import (
     LIVE_NARROW,
     LIVE_NARROW_TRACE,
     LIVE_WIDE,
+    LOG,
     WAYS,
     shares,
 )
@@ -120,7 +121,8 @@ async def test_the_border_between_the_sides_is_dragged() -> None:
 
 
 @pytest.mark.parametrize(
-    "levers", [LIVE_WIDE, LIVE_NARROW, LIVE_NARROW_TRACE, EPISODE_WIDE, EPISODE_NARROW, EVENTS_WIDE, EVENTS_NARROW]
+    "levers",
+    [LIVE_WIDE, LIVE_NARROW, LIVE_NARROW_TRACE, EPISODE_WIDE, EPISODE_NARROW, EVENTS_WIDE, EVENTS_NARROW, LOG],
 )
 def test_shares_leave_room_for_what_is_beside_them(levers: dict) -> None:  # type: ignore[type-arg]
     assert all(0 < share.least < share.most < 100 for share in shares(levers))
