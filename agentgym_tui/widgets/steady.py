@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Self
 
 from rich.segment import Segment
 from rich.style import Style
@@ -16,10 +17,8 @@ from textual.widget import Widget
 class _Steady(Widget):
     """Draws all of itself at once, and again when something about it has changed."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 - those of the widget it is mixed into
-        super().__init__(*args, **options)
-        self._rows: list[Strip] = []
-        self._extent = Region()
+    _rows: Sequence[Strip] = ()
+    _extent = Region()
 
     def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
         """Draw again."""
@@ -38,7 +37,7 @@ class _Steady(Widget):
         if extent != self._extent:
             self._rows, self._extent = self.drawn(extent), extent
         rows = self._rows[crop.y : crop.bottom]
-        return rows if crop.width == extent.width else [row.crop(crop.x, crop.right) for row in rows]
+        return [*rows] if crop.width == extent.width else [row.crop(crop.x, crop.right) for row in rows]
 
     def drawn(self, extent: Region) -> list[Strip]:
         """All rows there are."""
