@@ -5,6 +5,7 @@ Ids are stable, a user's own keys refer to them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -141,6 +142,7 @@ TYPED_INTO: Final = frozenset(
 )
 """What takes words next: these act before another key is looked at, which may come in the same moment."""
 
+_NAMED: Final = re.compile(r"\{([a-z._]+)\}")
 _SIGNS: Final = {"escape": "esc", "up": "↑", "down": "↓", "left": "←", "right": "→"}
 _RENAMED: Final = {"slash": "/", "backslash": "\\", "at": "@", "minus": "-", "plus": "+", "underscore": "_"}
 """Characters whose keys are not named as in Unicode."""
@@ -166,6 +168,10 @@ class Keys(msgspec.Struct, frozen=True):
     def key(self, command_id: str) -> str:
         """The first of them, for a text that names it."""
         return next(self.shown(command)[0] for command in COMMANDS if command.id == command_id)
+
+    def told(self, text: str) -> str:
+        """A text that names keys, as in ``{dialog.close} closes``."""
+        return _NAMED.sub(lambda found: self.key(found[1]), text)
 
 
 @runtime_checkable

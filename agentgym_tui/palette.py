@@ -44,7 +44,7 @@ class Palette(DialogScreen[Reachable]):
 
     def compose(self) -> ComposeResult:
         """What to look for, and what there is."""
-        with Dialog(own("Commands"), keys=own("↑ ↓ enter · esc closes")):
+        with Dialog(own("Commands"), keys="{palette.up} {palette.down} enter · {palette.close} closes"):
             yield WordsInput(placeholder="type a part of its name", id="words", compact=True, max_length=MAX_WORDS)
             yield self._list
 

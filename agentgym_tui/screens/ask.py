@@ -50,7 +50,7 @@ class Ask(DialogScreen[str]):
 
     def compose(self) -> ComposeResult:
         """The question and a button for each answer."""
-        with Dialog(self._title, keys=own("tab and enter choose")):
+        with Dialog(self._title, keys="tab and enter choose"):
             yield Heading(id="question")
             for command in self._answers:
                 with Horizontal(classes="answer"):

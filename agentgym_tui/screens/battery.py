@@ -39,7 +39,7 @@ class Battery(DialogScreen[list[str]]):
 
     def compose(self) -> ComposeResult:
         """Who plays, and the tiers."""
-        with Dialog(own("Battery"), keys=own("enter plays · esc closes")):
+        with Dialog(own("Battery"), keys="{list.choose} plays · {dialog.close} closes"):
             yield Heading(self._about, id="about")
             yield LineView(FixedLines([_tier(tier) for tier in self._tiers]), id="tiers")
             yield Heading(self._left_out, id="left-out")

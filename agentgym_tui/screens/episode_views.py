@@ -12,6 +12,7 @@ from textual.containers import Vertical
 from textual.widgets import ContentSwitcher
 
 from agentgym_tui.clean import own
+from agentgym_tui.keymap import keys_of
 from agentgym_tui.loading import Loaded
 from agentgym_tui.views.answers import answer_parts
 from agentgym_tui.views.cells import Cell, Line
@@ -26,9 +27,9 @@ from agentgym_tui.widgets.waterfall import Waterfall
 from agentgym_tui.working import begin
 
 TABS: Final = (
-    Tab("transcript", own("Transcript"), own("t")),
-    Tab("trace", own("Trace"), own("w")),
-    Tab("json", own("JSON"), own("J")),
+    Tab("transcript", own("Transcript"), "episode.transcript"),
+    Tab("trace", own("Trace"), "episode.trace"),
+    Tab("json", own("JSON"), "episode.json"),
 )
 
 
@@ -130,7 +131,8 @@ class EpisodeViews(Vertical):
             return []
         has_more = any(shown.kind == "earlier" for shown in self._blocks)
         more = "fewer" if self._full else "all" if has_more else ""
-        step = [Cell(own(f"step {self._step}" + f" · enter: {more} messages" * bool(more)), "dim")]
+        choose = keys_of(self.app).key("list.choose")
+        step = [Cell(own(f"step {self._step}" + f" · {choose}: {more} messages" * bool(more)), "dim")]
         return joined([step, *(answer_parts(self._loaded.episode, self._step) if self._loaded else ())], _NOTE)
 
     def _fill(self) -> None:

@@ -51,7 +51,7 @@ class EventPanes(Sides):
         self.n_subjects = 0
         self.messages = Table(EVENT_COLUMNS, self._rows, id="messages")
         self.subjects = Sortable(SUBJECT_COLUMNS, sorting=kept.sorting.get(SUBJECTS), usual=USUAL, id=SUBJECTS)
-        self.payload = PayloadView(VIEWS, about, id="message")
+        self.payload = PayloadView(VIEWS, about, command="events.view", id="message")
 
     def compose(self) -> ComposeResult:
         """The parts."""

@@ -34,6 +34,7 @@ ANY_MODEL: Final = own("the profile's")
 
 _LEAST: Final = 66
 """Columns from which on what is wrong has room beside the fields."""
+KEYS: Final = "{form.start} starts · tab next · {checks.toggle} chooses · {form.close} closes"
 
 
 class RunForm(DialogScreen[StartArgs]):
@@ -67,7 +68,9 @@ class RunForm(DialogScreen[StartArgs]):
 
     def compose(self) -> ComposeResult:
         """The environments at the left, the rest at the right."""
-        with Dialog(own("Run"), keys=own("enter starts · tab next · space chooses · esc closes"), id="form"):
+        with Dialog(
+            own("Run"), keys="{form.start} starts · tab next · {checks.toggle} chooses · {form.close} closes", id="form"
+        ):
             note = Heading(self._note, id="note")
             note.styles.height = self._n_note
             yield note

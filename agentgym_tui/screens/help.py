@@ -58,7 +58,7 @@ class Help(DialogScreen[None]):
 
     def compose(self) -> ComposeResult:
         """The keys."""
-        with Dialog(own("Help"), keys=own("esc closes · j k scroll")):
+        with Dialog(own("Help"), keys="{dialog.close} closes · {list.down} {list.up} scroll"):
             keys = keys_of(self.app)
             yield Prose(lambda width: list(help_lines(self._commands, keys, width)), id="help")
 

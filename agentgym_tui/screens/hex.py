@@ -36,7 +36,7 @@ class Hex(DialogScreen[None]):
 
     def compose(self) -> ComposeResult:
         """The bytes."""
-        with Dialog(self._title, keys=own("esc closes")):
+        with Dialog(self._title, keys="{dialog.close} closes"):
             yield LineView(FixedLines(self._lines), cursor_type="none", id="hex")
 
     def action_close(self) -> None:

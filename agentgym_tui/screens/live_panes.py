@@ -226,8 +226,8 @@ class LivePanes(Sides):
         self._panes["environments"].title(lambda width: environments_title(store, selected, width))
 
     def _draw_steps(self) -> None:
-        store, episode, following = self._store, self._episode, self.steps.follow
-        self._panes["steps"].title(lambda width: steps_title(store, episode, following, width))
+        store, episode, key = self._store, self._episode, self._key_to(self.steps)
+        self._panes["steps"].title(lambda width: steps_title(store, episode, key, width))
         if episode is None:
             if self._changed("steps", None):
                 self.steps.show(FixedLines(()))
@@ -236,7 +236,7 @@ class LivePanes(Sides):
             self.steps.show(StepRows(episode))
         if self._changed("spans", (episode.episode_id, len(episode.spans))):
             self._trace.show_spans(episode.spans.all)
-        n_spans, tail = len(episode.spans), self._trace.follow
+        n_spans, tail = len(episode.spans), self._key_to(self._trace)
         self._panes["trace"].title(lambda width: trace_title(n_spans, tail, width))
         self._draw_transcript()
 
@@ -244,13 +244,17 @@ class LivePanes(Sides):
         episode, rows = self._episode, self.steps.source
         if episode is None or not isinstance(rows, StepRows):
             return
-        index, following = self._step_index(episode, rows), self._transcript.follow
-        self._panes["transcript"].title(lambda width: transcript_title(episode, index, following, width))
+        index, key = self._step_index(episode, rows), self._key_to(self._transcript)
+        self._panes["transcript"].title(lambda width: transcript_title(episode, index, key, width))
         subject = f"{episode.episode_id}/{index}"
         ending = (episode.streaming, episode.error_type, episode.error_message)
         if self._changed("transcript", (subject, list(episode.steps), list(episode.reset_observation), ending)):
             follow = self.steps.follow if self._changed("subject", subject) else None
             self._transcript.show_blocks(blocks(episode, index), subject=subject, follow=follow)
+
+    def _key_to(self, view: LineView) -> str:
+        """The key that has a list follow its end, "" where it does."""
+        return "" if view.follow else keys_of(self.app).key("list.bottom")
 
     def _step_index(self, episode: Episode, rows: StepRows) -> int:
         """The step of the cursor, of a gap the first one that is missing."""

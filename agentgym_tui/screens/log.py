@@ -82,7 +82,7 @@ class LogScreen(LogReading):
 
         self._words = FilterInput(placeholder="words that a line must hold", id="filter", max_length=MAX_WORDS)
         self._place = EntryInput(id="entry", max_length=MAX_WORDS)
-        self.payload = PayloadView(("formatted", "raw", "hex"), about, id="message")
+        self.payload = PayloadView(("formatted", "raw", "hex"), about, command="log.view", id="message")
         mounting = (
             self.mount(self._words, self._place, after="#summary"),
             self.mount(News(self.nothing_lines, id="nothing"), after="#log"),

@@ -22,10 +22,14 @@ class PayloadView(Vertical):
     Args:
         views: the ways of looking at it, of those that there are.
         about: what is said of it in one of them, beside their names.
+        command: goes to the next view.
     """
 
-    def __init__(self, views: Sequence[str], about: Callable[[LogEntry | None, str], Line], *, id: str) -> None:
+    def __init__(
+        self, views: Sequence[str], about: Callable[[LogEntry | None, str], Line], *, command: str, id: str
+    ) -> None:
         super().__init__(id=id)
+        self._command = command
         self._about = about
         self._entry: LogEntry | None = None
         self._views = tuple(views)
@@ -33,7 +37,7 @@ class PayloadView(Vertical):
 
     def compose(self) -> ComposeResult:
         """The names of the views, and the text."""
-        yield TabLine([Tab(name, own(name.capitalize()), own("v")) for name in self._views], id="tabs")
+        yield TabLine([Tab(name, own(name.capitalize()), self._command) for name in self._views], id="tabs")
         yield TextView(id="payload")
 
     def show(self, entry: LogEntry | None) -> None:

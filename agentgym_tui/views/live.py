@@ -15,8 +15,7 @@ from agentgym_tui.views.status import running_line
 from agentgym_tui.views.tables import environment_text, episode_text
 from agentgym_tui.views.widths import cut, line_width
 
-FOLLOWING: Final = Cell(own("following"), "dim")
-NOT_FOLLOWING: Final = Cell(own("not following (G)"), "warn")
+_FOLLOWING: Final = Cell(own("following"), "dim")
 
 
 def environments_title(store: RunStore, selected: str, width: int) -> list[Line]:
@@ -33,27 +32,27 @@ def environments_title(store: RunStore, selected: str, width: int) -> list[Line]
     return [spread(name, note, width)]
 
 
-def steps_title(store: RunStore, episode: Episode | None, following: bool, width: int) -> list[Line]:
-    """What is watched, and whether its newest step is."""
+def steps_title(store: RunStore, episode: Episode | None, key: str, width: int) -> list[Line]:
+    """What is watched; the key that goes to its newest step, "" where that is followed."""
     if episode is None:
         return [spread(running_line(store, None, width), [], width)]
     badge = [BADGE, BETWEEN] if episode_text(episode) else []
-    note = [*badge, FOLLOWING if following else NOT_FOLLOWING]
+    note = [*badge, *(_left(key) or [_FOLLOWING])]
     return [spread(running_line(store, episode, max(width - line_width(note) - 2, 0)), note, width)]
 
 
-def transcript_title(episode: Episode, index: int, following: bool, width: int) -> list[Line]:
-    """Which step is shown, who answered there and how fast."""
+def transcript_title(episode: Episode, index: int, key: str, width: int) -> list[Line]:
+    """Which step is shown, who answered there and how fast; the key as above."""
     parts = answer_parts(episode, index)
-    note = _following(following)
+    note = _left(key)
     room = max(width - line_width(note) - (2 if note else 0), 0)
     return [spread(joined([_titled("Transcript", own(f"step {index}")), *parts], room), note, width)]
 
 
-def trace_title(n_spans: int, following: bool, width: int) -> list[Line]:
-    """How many spans there are."""
+def trace_title(n_spans: int, key: str, width: int) -> list[Line]:
+    """How many spans there are; the key as above."""
     what = own(f"{quantity(n_spans)} spans" if n_spans else "no span is over yet")
-    return [spread(_titled("Trace", what), _following(following), width)]
+    return [spread(_titled("Trace", what), _left(key), width)]
 
 
 def rewards_title(env: str, width: int) -> list[Line]:
@@ -80,5 +79,6 @@ def _titled(name: str, what: Safe) -> list[Cell]:
     return [Cell(own(name), "head"), *([Cell(own(" · "), "dim"), Cell(what)] if what else [])]
 
 
-def _following(following: bool) -> list[Cell]:
-    return [] if following else [NOT_FOLLOWING]
+def _left(key: str) -> list[Cell]:
+    """That it is not followed, where a key would have it so."""
+    return [Cell(own(f"not following ({key})"), "warn")] if key else []

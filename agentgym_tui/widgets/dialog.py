@@ -5,7 +5,8 @@ from __future__ import annotations
 from textual.containers import Vertical
 from textual.content import Content
 
-from agentgym_tui.clean import Safe
+from agentgym_tui.clean import Safe, own
+from agentgym_tui.keymap import keys_of
 
 
 class Dialog(Vertical):
@@ -13,10 +14,10 @@ class Dialog(Vertical):
 
     Args:
         title: in its upper edge.
-        keys: in its lower edge, how to leave it.
+        keys: in its lower edge, how to leave it: with the ids of commands for their keys, as in ``{dialog.close}``.
     """
 
-    def __init__(self, title: Safe, *, keys: Safe, id: str | None = None) -> None:
+    def __init__(self, title: Safe, *, keys: str, id: str | None = None) -> None:
         super().__init__(id=id, classes="dialog")
         self.border_title = Content(title)
-        self.border_subtitle = Content(keys)
+        self.border_subtitle = Content(own(keys_of(self.app).told(keys)))

@@ -9,6 +9,7 @@ from textual import events
 from textual.message import Message
 
 from agentgym_tui.clean import Safe, join, own
+from agentgym_tui.keymap import keys_of
 from agentgym_tui.views.cells import Cell, Line
 from agentgym_tui.views.widths import cells
 from agentgym_tui.widgets.heading import Heading
@@ -17,11 +18,11 @@ _GAP = "  "
 
 
 class Tab(NamedTuple):
-    """A name, and the key that picks it."""
+    """A name, and the command whose key picks it."""
 
     id: str
     title: Safe
-    key: Safe
+    command: str
 
 
 class TabLine(Heading):
@@ -58,7 +59,7 @@ class TabLine(Heading):
         """Find the name below the pointer."""
         column = event.x - 1
         for tab in self._tabs:
-            width = cells(_label(tab, False))
+            width = cells(self._label(tab, False))
             if 0 <= column < width:
                 self.post_message(self.Picked(tab.id))
             column -= width + len(_GAP)
@@ -69,8 +70,7 @@ class TabLine(Heading):
 
     def _cells(self, tab: Tab) -> list[Cell]:
         shown = tab.id == self._shown
-        return [Cell(_label(tab, shown), "head" if shown else "dim"), Cell(own(_GAP))]
+        return [Cell(self._label(tab, shown), "head" if shown else "dim"), Cell(own(_GAP))]
 
-
-def _label(tab: Tab, shown: bool) -> Safe:
-    return join([own("● " if shown else "○ "), tab.title, own(" "), tab.key])
+    def _label(self, tab: Tab, shown: bool) -> Safe:
+        return join([own("● " if shown else "○ "), tab.title, own(f" {keys_of(self.app).key(tab.command)}")])

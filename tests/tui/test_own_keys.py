@@ -39,6 +39,31 @@ async def test_own_keys_work_everywhere_and_are_shown_everywhere() -> None:
         assert app.screen.query_one(Input).value == "cLe1"
 
 
+NAMED_KEYS = b"""keymap: {list.bottom: E, list.choose: f3, dialog.close: f4, form.start: f5, checks.toggle: f6,
+  form.close: f7, episode.trace: W, episode.transcript: f8, events.view: V, palette.close: f9}"""
+
+
+async def test_titles_and_dialogs_name_own_keys() -> None:
+    app = app_of(talking_session("orders.eu"), settings := parsed(NAMED_KEYS))
+    assert settings.complaints == ()
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("3")
+        await shown(pilot, "● Formatted V", "○ Raw V")
+        await pilot.press("colon")
+        await shown(pilot, "f9 closes")
+    app = app_of(busy_session(), settings)
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot, "task 3")
+        await pilot.press("b")
+        await shown(pilot, "f3 plays · f4 closes")
+        await pilot.press("f4", "R")
+        await shown(pilot, "f5 starts · tab next · f6 chooses · f7 closes")
+        await pilot.press("f7", "tab", "k")
+        await shown(pilot, "not following (E)")
+        await pilot.press("f3")
+        await shown(pilot, "● Transcript f8", "○ Trace W", "○ JSON J")
+
+
 EVENT_KEYS = b"""keymap: {events.pause: f6, events.go_to: i, events.subject: S, entry.take: f7, entry.leave: f8,
   events.filter: f9, filter.leave: f10, filter.clear: f11, events.tree: T, table.sort: m}"""
 

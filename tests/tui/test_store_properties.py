@@ -98,7 +98,7 @@ def everything_shown(store: RunStore) -> Iterable[Line]:
             *(status.running_line(store, each, width) for each in [None, *store.episodes.values()]),
             *status.status_lines(store, "title \x1b[2J\n", width, n_why=3),
             *(welcome_lines(store, width, Keys().key) if width >= 80 else ()),
-            *(shown for each in store.episodes.values() for shown in live.transcript_title(each, 0, True, width)),
+            *(shown for each in store.episodes.values() for shown in live.transcript_title(each, 0, "", width)),
             *(shown for points in store.rewards.values() for shown in reward_lines(list(points), width, 6)),
         ]
         for shown in bounded:

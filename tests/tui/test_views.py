@@ -164,12 +164,12 @@ def test_a_fall_to_another_endpoint_is_told_in_a_line() -> None:
 def test_the_transcripts_title_says_who_answers_how_fast() -> None:
     store = streaming_store(fallback=True)
     played = store.running()[0]
-    assert text(transcript_title(played, 0, True, 100)[0]).strip() == (
+    assert text(transcript_title(played, 0, "", 100)[0]).strip() == (
         "Transcript · step 0 · gateway · 42 tokens/s · first token 400 ms · cost 0.00031"
     )
-    assert "step 1 · ↷ ollama · 42 tokens/s" in text(transcript_title(played, 1, True, 100)[0])
+    assert "step 1 · ↷ ollama · 42 tokens/s" in text(transcript_title(played, 1, "", 100)[0])
     coming = "step 2 · ↷ ollama · ≈ 18 tokens/s · first token 400 ms"
-    assert coming in text(transcript_title(played, 2, True, 100)[0])
+    assert coming in text(transcript_title(played, 2, "", 100)[0])
     assert "↷ ollama for gateway" in text(running_line(store, played, 100))
     asked = streaming_parts(Streaming(failures=("a: away",)))
     assert [text(part) for part in asked if part] == ["↷ nobody answers yet", "no answer yet"]
