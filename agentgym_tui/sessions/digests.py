@@ -42,7 +42,7 @@ IDLE_S: Final = 60.0
 """Seconds after which one ends that is not asked."""
 
 PIPE: Final = 1 << 20
-"""Bytes a pipe takes at once, where it can: more than a message has."""
+"""Bytes a pipe takes at once, where it can: about as much as a message may have."""
 
 _COMMAND: Final = (sys.executable, "-P", "-m", digest_process.__name__)
 
@@ -145,9 +145,10 @@ class _Process:
             cwd="/",  # the folder the console was started in may be taken away
             start_new_session=True,
         )
+        self._files = [pipe for pipe in (self._process.stdin, self._process.stdout) if pipe is not None]
         self._replies = asyncio.StreamReader(PIPE)
         self._requests: asyncio.WriteTransport | None = None
-        self._pipes: list[asyncio.BaseTransport] = []
+        self._reading: asyncio.ReadTransport | None = None
 
     async def ask(self, payload: bytes) -> bytes:
         """Ask, and wait for the reply; raises ``OSError`` or ``IncompleteReadError`` when it has ended."""
@@ -159,27 +160,24 @@ class _Process:
     def close(self) -> None:
         """End it."""
         self._process.kill()
-        for pipe in self._pipes:
+        if self._requests is not None and not self._requests.is_closing():
+            self._requests.abort()  # closed with something unwritten it would stay in the loop, by a number others get
+        if self._reading is not None:
+            self._reading.close()
+        for pipe in self._files:
             pipe.close()
-        threading.Thread(target=_left, args=(self._process,), daemon=True).start()
+        threading.Thread(target=self._process.wait, daemon=True).start()
 
     async def _connected(self) -> asyncio.WriteTransport:
+        """Hand both pipes to the loop, which closes them from then on."""
         loop, replies = asyncio.get_running_loop(), asyncio.StreamReaderProtocol(self._replies)
-        for pipe in filter(None, (self._process.stdin, self._process.stdout)):
+        for pipe in self._files:
             if hasattr(fcntl, "F_SETPIPE_SZ"):
                 with contextlib.suppress(OSError):  # a limit of the system's: then it takes several goes
                     fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE)
-        reading, _ = await loop.connect_read_pipe(lambda: replies, self._process.stdout)
-        self._pipes.append(reading)
-        self._requests, _ = await loop.connect_write_pipe(asyncio.Protocol, self._process.stdin)
-        self._pipes.append(self._requests)
+        self._reading, _ = await loop.connect_read_pipe(lambda: replies, self._files.pop())
+        self._requests, _ = await loop.connect_write_pipe(asyncio.Protocol, self._files.pop())
         return self._requests
-
-
-def _left(process: subprocess.Popen[bytes]) -> None:
-    """Take note of its end."""
-    with contextlib.suppress(OSError), process:
-        pass
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(Digest)

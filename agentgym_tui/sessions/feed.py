@@ -44,7 +44,7 @@ WAITING: Final = 8 << 20
 
 GARBAGE: Final = (10_000, 50, 20)
 """How rarely it is looked for: hardly anything here refers to itself, and a key waits while all that is new is gone
-through, about a millisecond for each thousand."""
+through, which takes 2 to 7 ms for ten thousand."""
 
 SWITCH_S: Final = 0.0005
 """Seconds after which another thread gets its turn: those of keyboard and screen have little to do, but at once."""

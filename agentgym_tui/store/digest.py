@@ -107,7 +107,12 @@ def _texts(items: Sequence[TokenText]) -> Iterator[PastRun | TextRun | TokenText
     steps = [item.step for item in items]
     newest = max(steps)
     orderly = True not in [item.restart for item in items] and all(map(le, steps, islice(steps, 1, None)))
-    past = [item for item in items if (_only_more(item) and item.step < newest) or (orderly and _only_asks(item))]
+    begins = dict(zip(reversed(steps), reversed(items), strict=True)) if orderly else {}
+    past = [
+        item
+        for item in items
+        if (_only_more(item) and item.step < newest) or (item is begins.get(item.step) and _only_asks(item))
+    ]
     if past:
         yield _past(past, items[0].at)
         known = {id(item) for item in past}

@@ -37,7 +37,7 @@ class _Together(msgspec.Struct, kw_only=True, tag_field="kind", gc=False):
     """Items of an episode.
 
     Attributes:
-        seqs: their numbers; other fields have as many entries.
+        seqs: their numbers; what is told of each item has as many entries.
         gaps: numbers in between that others have; None where these do not rise, are sparse, or nobody looked.
         at: when the first of them was said.
     """
@@ -82,7 +82,10 @@ class Asked(NamedTuple):
 
 
 class PastRun(_Together, kw_only=True, tag="past"):
-    """Texts of answers that another one came after in the same message, and who was ``asked``, steps in their order."""
+    """Texts of answers that another one came after in the same message, and who was ``asked``, steps in their order.
+
+    Who is asked for the newest answer may be among these, and may be all there is.
+    """
 
     asked: list[Asked]
 

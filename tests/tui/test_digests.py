@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from typing import Any
 
 import psutil
 import pytest
@@ -138,3 +140,34 @@ async def test_who_stops_waiting_leaves_no_process() -> None:
         with pytest.raises(asyncio.CancelledError):
             await asking
         await asyncio.to_thread(process.wait, WAIT_S)
+
+
+async def test_a_message_that_a_process_took_half_of_leaves_nothing_in_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(fcntl, "F_SETPIPE_SZ", raising=False)  # as where pipes take 64 KiB at most
+    large = message(*(token(seq=number, text="so " * 10) for number in range(1, 3_000)))
+    async with at_work(digester := Digester(NAMES, patience_s=0.5)) as process:
+        process.suspend()
+        assert await digester.digest(large) is None and not wanted(digester)
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    async with server, asyncio.timeout(WAIT_S):
+        for _ in range(8):  # each gets numbers of files that were closed
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            assert await reader.read() == b""
+            writer.close()
+
+
+@pytest.mark.parametrize("n_turns", range(6))
+async def test_it_may_be_left_at_any_moment_of_its_start(n_turns: int) -> None:
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    before = set(psutil.Process().children())
+    with closing(digester := Digester(NAMES)):
+        assert [await digester.digest(message(*MANY)) for _ in range(2)] == [None, None]
+        (process,) = set(psutil.Process().children()) - before
+        for _ in range(n_turns):
+            await asyncio.sleep(0)
+    await asyncio.to_thread(process.wait, WAIT_S)
+    await asyncio.sleep(0)
+    assert complaints == []

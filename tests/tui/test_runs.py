@@ -30,7 +30,7 @@ TOKENS = st.builds(
     step=st.integers(0, 2),
     part=st.sampled_from(["text", "text", "reasoning", "call"]),
     n=st.integers(0, 2),
-    endpoint=st.sampled_from([None, None, "local"]),
+    endpoint=st.sampled_from([None, None, "local", "cloud"]),
     failure=st.sampled_from([None, None, None, "local: refused"]),
     restart=st.sampled_from([False, False, True]),
 )
@@ -81,6 +81,7 @@ def test_who_fell_is_told_the_same_way_however_items_come(messages: list[list[He
             apart.take([digest(item)])
     assert told(together) == told(apart)
     assert list(together.falls) == list(apart.falls)
+    assert together.models == apart.models
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
@@ -111,6 +112,13 @@ def test_items_of_an_episode_come_together() -> None:
         (TextRun, episode_id(1), [4]),
         (SpanRun, episode_id(0), [20, 21, 22]),
     ]
+
+
+def test_an_endpoint_that_has_answered_counts_so_where_the_next_one_is_asked_in_the_same_round() -> None:
+    items = [token(seq=1, text="", endpoint="a"), token(seq=2, text="so "), token(seq=3, text="", endpoint="b")]
+    store = RunStore()
+    store.take([digest(*items, token(seq=4, text="what"))])
+    assert {name: endpoint.answers for name, endpoint in store.models.items()} == {"a": True, "b": True}
 
 
 def test_of_answers_that_are_over_only_the_numbers_are_left() -> None:
