@@ -114,6 +114,7 @@ class LineView(DrawnLines, can_focus=True, inherit_bindings=False):
 
     def move_to(self, index: int) -> None:
         """Put the cursor on a line, or on the nearest there is, and bring it into view."""
+        self._catch_up()
         index = max(0, min(index, self._n_lines - 1))
         if index < self._n_lines - 1:
             self.follow = False
@@ -135,6 +136,11 @@ class LineView(DrawnLines, can_focus=True, inherit_bindings=False):
     def hostile_text(self) -> str | None:
         """What is behind the cursor's text where cleaning changed it, for a look at its bytes."""
         return None
+
+    def _catch_up(self) -> None:
+        """Know the lines there are, which may be others than when they were drawn."""
+        if len(self.source) != self._n_lines or (self._n_lines and self.source.key(self._cursor) != self._key):
+            self._sync()
 
     def _sync(self) -> None:
         """Take in what the source is now."""
@@ -172,7 +178,7 @@ class LineView(DrawnLines, can_focus=True, inherit_bindings=False):
         self._tell()
 
     def _tell(self) -> None:
-        key = self.source.key(self._cursor) if self._n_lines else ""
+        key = self.source.key(self._cursor) if self._cursor < len(self.source) else ""
         if key != self._key:
             self._key = key
             self.post_message(self.Moved(self, self._cursor, key))
@@ -242,7 +248,7 @@ class LineView(DrawnLines, can_focus=True, inherit_bindings=False):
 
     def action_bottom(self) -> None:
         """The last line, and to stay there where there is something to follow."""
-        self.move_to(self._n_lines - 1)
+        self.move_to(len(self.source) - 1)
         self.follow = self._tails
 
     def action_choose(self) -> None:
@@ -252,6 +258,7 @@ class LineView(DrawnLines, can_focus=True, inherit_bindings=False):
 
     def _step(self, by: int) -> None:
         """Move the cursor; in prose scroll as long as there is something to scroll to."""
+        self._catch_up()
         room = self.max_scroll_y - self.scroll_offset.y if by > 0 else self.scroll_offset.y
         if self.cursor_type == "none" and room:
             self._scroll(self.scroll_offset.y + by)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from typing import Self
 
 import pytest
@@ -7,7 +8,7 @@ from textual import events
 from textual.geometry import Region
 from textual.scrollbar import ScrollBar
 
-from agentgym_tui.widgets.lines import LineView
+from agentgym_tui.widgets.lines import CursorType, LineView
 from tests.tui.line_views import SIZE, Names, numbered, rows, shown, top
 from tests.tui.screens import until
 
@@ -167,6 +168,46 @@ async def test_a_line_that_says_something_else_all_the_time_is_drawn_alone() -> 
             view.refresh_changed()
             assert rows(view)[1:3] == ["line 1second 1", f"line 2, {n}second 2"]
         assert drawn == {Region(0, 2, SIZE[0], 1)}
+
+
+@pytest.mark.parametrize(
+    ("keys", "cursor"),
+    [(["j"], "line 51"), (["k"], "line 49"), (["G"], "line 60"), (["ctrl+d"], "line 60"), (["g"], "line 45")],
+)
+@pytest.mark.parametrize("n_new", [0, 1, 45])
+async def test_keys_go_on_from_the_line_one_sees_when_others_went_since_it_was_drawn(
+    keys: list[str], cursor: str, n_new: int
+) -> None:
+    names = numbered(61)
+    view = LineView(names)
+    async with shown(view) as (_, pilot):
+        assert view.select("line 50")
+        await pilot.pause()
+        names.names[:45] = []
+        names.names += [f"new {n}" for n in range(n_new)]
+        await pilot.press(*keys)
+        assert view.key == (names.names[-1] if keys == ["G"] else cursor)
+
+
+@pytest.mark.parametrize("cursor_type", ["line", "none"])
+@pytest.mark.parametrize("seed", range(5))
+async def test_lines_may_come_and_go_between_any_keys(seed: int, cursor_type: CursorType) -> None:
+    dice, names = random.Random(seed), numbered(50)
+    view = LineView(names, cursor_type=cursor_type)
+    async with shown(view) as (_, pilot):
+        view.follow = seed == 0
+        for n in range(80):
+            for _ in range(dice.choice([1, 1, 3])):
+                del names.names[: dice.choice([0, 1, 5, 100])]
+                names.names += [f"new {n} {m}" for m in range(dice.choice([0, 1, 1, 5, 30]))]
+                view.post_message(
+                    events.Key(dice.choice(["j", "k", "G", "g", "ctrl+d", "ctrl+u", "down", "end"]), None)
+                )
+            if dice.random() < 0.3:
+                view.scroll_to(y=dice.randrange(60), animate=False)
+            await pilot.pause()
+            view.refresh_lines()
+            assert view.key == (names.names[view.cursor] if names.names else "")
 
 
 async def test_a_line_is_looked_for_among_those_that_are_there_now() -> None:
