@@ -30,8 +30,12 @@ class EntryInput(WordsInput):
 
     def action_take(self) -> None:
         """That is it."""
-        self.post_message(self.Left(self.value))
+        self._leave(self.value)
 
     def action_leave(self) -> None:
         """Nothing."""
-        self.post_message(self.Left(None))
+        self._leave(None)
+
+    def _leave(self, text: str | None) -> None:
+        self.go_back()
+        self.post_message(self.Left(text))

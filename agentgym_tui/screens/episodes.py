@@ -152,8 +152,6 @@ class Episodes(Whole[None]):
     @on(FilterInput.Left)
     def _filtered(self, event: FilterInput.Left) -> None:
         self.set_class(not event.cleared, "-filtering")
-        if self.is_there:
-            self.set_focus(self._table)
 
     @property
     def _table(self) -> EpisodeTable:

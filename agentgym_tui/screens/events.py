@@ -160,12 +160,10 @@ class Events(ReadingScreen):
     @on(FilterInput.Left)
     def _filtered(self, event: FilterInput.Left) -> None:
         self.set_class(not event.cleared, "-filtering")
-        self.set_focus(self.panes.messages)
 
     @on(EntryInput.Left)
     def _entered(self, event: EntryInput.Left) -> None:
         self.remove_class("-asking")
-        self.set_focus(self.panes.messages)
         if event.text is None:
             return
         if self._asked == "subject":

@@ -26,8 +26,12 @@ class FilterInput(WordsInput):
     def action_clear(self) -> None:
         """Look for nothing."""
         self.value = ""
-        self.post_message(self.Left(True))
+        self._leave(cleared=True)
 
     def action_leave(self) -> None:
         """To the list, still filtered; without words as if it had never been asked."""
-        self.post_message(self.Left(not self.value.strip()))
+        self._leave(cleared=not self.value.strip())
+
+    def _leave(self, *, cleared: bool) -> None:
+        self.go_back()
+        self.post_message(self.Left(cleared))

@@ -25,6 +25,7 @@ from agentgym_tui.widgets.choices import CheckList, OneOf
 from agentgym_tui.widgets.dialog import Dialog
 from agentgym_tui.widgets.heading import Heading
 from agentgym_tui.widgets.lines import LineView
+from agentgym_tui.widgets.text_field import TextField
 from runner.events.control import StartArgs
 
 DIGITS: Final = r"[0-9.]*"
@@ -128,7 +129,7 @@ class RunForm(DialogScreen[StartArgs]):
         yield Horizontal(name, widget, *([about] if about else []), classes="row")
 
     def _input(self, field: Field) -> Input:
-        return Input(
+        return TextField(
             self._texts[field.id],
             id=field.id,
             restrict=DIGITS,

@@ -62,8 +62,9 @@ class DialogScreen(ModalScreen[ScreenResultType], Leaving[ScreenResultType]):
     """A question or a view above the screen it is about; modal first: styles follow the first base alone."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        # At once: what is typed next has to go where the focus goes.
-        Binding("tab", "app.focus_next", show=False, priority=True),
-        Binding("shift+tab", "app.focus_previous", show=False, priority=True),
+        Binding(key, action, show=False, priority=at_once)
+        for key, way in (("tab", "app.focus_next"), ("shift+tab", "app.focus_previous"))
+        # At once: what is typed next has to go where the focus goes. A text field has its own order of keys.
+        for action, at_once in ((f"at_once('{way}')", True), (way, False))
     ]
     HORIZONTAL_BREAKPOINTS = WIDTHS

@@ -167,13 +167,10 @@ class LogScreen(LogReading):
     def on_filter_input_left(self, event: FilterInput.Left) -> None:
         """Back to the lines."""
         self.set_class(not event.cleared, "-filtering")
-        if self.is_there:
-            self.set_focus(self.table)
 
     def on_entry_input_left(self, event: EntryInput.Left) -> None:
         """Go to what was typed."""
         self.remove_class("-asking")
-        self.set_focus(self.table)
         if event.text is not None:
             begin(self, partial(self._go, self.opened, event.text), group="go", exclusive=True)
 

@@ -11,9 +11,11 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from agentgym_tui.app import Console
+from agentgym_tui.form_values import FIELDS
+from agentgym_tui.kept import Kept
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.form import RunForm
-from agentgym_tui.settings import parsed
+from agentgym_tui.settings import Settings, parsed
 from agentgym_tui.widgets.sortable import Sortable
 from tests.tui.fake_session import FakeSession, busy_session
 from tests.tui.log_consoles import console_on
@@ -128,3 +130,56 @@ async def test_no_words_leave_no_empty_line_above_a_list(there: str) -> None:
         await until(pilot, lambda: field.has_focus and field.display, "the field")
         await pilot.press("space", "enter")
         await until(pilot, lambda: not field.display and not field.has_focus, "the field is gone")
+
+
+EDITED = [
+    ([*"12", "backspace", "5"], "15"),
+    ([*"abc", "backspace", "backspace", "d"], "ad"),
+    ([*"old", "ctrl+a", "ctrl+k", *"new"], "new"),
+    ([*"old", "ctrl+u", *"new"], "new"),
+    ([*"word", "home", "x", "end", "y", "left", "z"], "xwordzy"),
+    ([*"bc", "left", "left", "a", "delete"], "ac"),
+]
+
+
+@pytest.mark.parametrize(("keys", "text"), EDITED)
+@pytest.mark.parametrize(
+    ("there", "key", "field"), [("2", "slash", "filter"), ("3", "J", "entry"), ("2", "colon", "words")]
+)
+async def test_keys_that_edit_act_in_their_order(there: str, key: str, field: str, keys: list[str], text: str) -> None:
+    async with Console(busy_session()).run_test(size=(80, 24)) as pilot:
+        await pilot.press(there)
+        await until(pilot, lambda: bool(pilot.app.screen.query("#filter")), "a screen")
+        await pilot.pause()
+        await pilot.press(key)
+        await until(pilot, lambda: pilot.app.focused is not None and pilot.app.focused.id == field, "the field")
+        type_at_once(pilot, keys)
+        await until(pilot, lambda: pilot.app.screen.query_one(f"#{field}", Input).value == text, text)
+
+
+async def test_keys_that_leave_a_field_of_the_form_come_in_their_order() -> None:
+    async with Console(busy_session()).run_test(size=(80, 24)) as pilot:
+        await shown(pilot, "Transcript")
+        await pilot.press("R")
+        await shown(pilot, "╭─ Run")
+        form = pilot.app.screen
+        assert isinstance(form, RunForm)
+        await pilot.press("tab", "tab", "tab")
+        fields = [form.query_one(f"#{field.id}", Input) for field in FIELDS]
+        await until(pilot, lambda: fields[0].has_focus, "the first field")
+        type_at_once(
+            pilot,
+            ["ctrl+a", "ctrl+k", *"23", "backspace", "4", "down", "ctrl+u", *"56", "tab", "up", "7", "8", "backspace"],
+        )
+        await until(pilot, lambda: [field.value for field in fields[:2]] == ["24", "7"], "both")
+
+
+async def test_what_is_typed_right_after_the_words_is_for_the_rows_that_were_found() -> None:
+    app = Console(busy_session(), Settings(), Kept("events"))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: bool(app.screen.query("#filter")), "a screen")
+        await pilot.pause()
+        type_at_once(pilot, ["slash", *"live", "enter", "v", "slash", *"er", "enter", "t"])
+        await until(pilot, lambda: app.screen.query_one("#filter", Input).value == "er", "the words")
+        await shown(pilot, "● Raw")
+        await until(pilot, lambda: app.focused is not None and app.focused.id == "subjects", "the tree")
