@@ -6,6 +6,7 @@ import contextlib
 from collections import deque
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import chain, islice
 from typing import Final, NamedTuple
 
 import msgspec
@@ -22,6 +23,8 @@ MAX_DECODED: Final = 512 * 1024
 """Bytes of a message of live items; those of a node have no more."""
 
 _LIVE: Final = "agentgym.live."
+_GOLDEN: Final = 0.618
+"""Multiples of it are spread evenly, however few or many there are."""
 
 
 class Skew(NamedTuple):
@@ -41,15 +44,21 @@ class _Sent(msgspec.Struct):
 
 
 class Clocks:
-    """What the newest messages that were looked at say; of a sender the one that took least time counts."""
+    """What the messages that were looked at say; of a sender the one that took least time counts."""
 
     def __init__(self) -> None:
         """Nothing is known."""
         self._ahead: dict[str, deque[float]] = {}
+        self._n_looks = 0
 
     def sample(self, messages: Sequence[Incoming]) -> None:
-        """Look at the newest of some messages that a stream keeps and that says when it was sent."""
-        for message in reversed(messages[-N_TRIED:]):
+        """Look at one of some messages that a stream keeps and that says when it was sent.
+
+        Each time it is one elsewhere among them: a sender may always be followed by another.
+        """
+        self._n_looks += 1
+        first = int(self._n_looks * _GOLDEN % 1 * len(messages))
+        for message in islice(chain(messages[first:], messages[:first]), N_TRIED):
             if message.time is None:
                 continue
             with contextlib.suppress(ValueError, TypeError, OverflowError, RecursionError):

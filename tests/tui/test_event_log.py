@@ -255,6 +255,14 @@ def test_of_a_sender_the_fastest_message_counts_and_the_largest_skew_comes_first
     assert [tuple(skew) for skew in clocks.skews] == [("ahead", 3.5), ("n", -0.5)]
 
 
+@pytest.mark.parametrize("n", [2, 3, 7])
+def test_a_sender_that_is_always_followed_by_others_is_looked_at_too(n: int) -> None:
+    clocks = Clocks()
+    for _ in range(3 * n):
+        clocks.sample([sent(float(offset), f"n{offset}") for offset in range(n)])
+    assert {skew.sender for skew in clocks.skews} == {f"n{offset}" for offset in range(n)}
+
+
 def test_live_items_tell_the_time_too() -> None:
     clocks, batch = Clocks(), LiveBatch(node="pmoves-4090", boot="b", dropped=0, items=[heartbeat()])
     payload = encode(batch)
