@@ -143,7 +143,8 @@ class Episodes(Whole[None]):
 
     @on(Input.Changed, "#filter")
     def _searched(self, event: Input.Changed) -> None:
-        if self.is_there:
+        """Of letters that come together only the last one is looked for."""
+        if self.is_there and event.value == event.input.value:
             self._kept.look_for(LIST, event.value)
             self._list.search(event.value)
             self._show()

@@ -65,6 +65,8 @@ class EpisodeList:
         self._unusable: Sequence[Unusable] = ()
         self._live: dict[str, Episode] = {}
         self._seen: list[tuple[str, str | None]] = []
+        self._entries: list[Entry] = []
+        self._texts: dict[str, str] = {}
 
     @property
     def n_all(self) -> int:
@@ -85,6 +87,7 @@ class EpisodeList:
         """Take what a library holds, instead of what it held before."""
         self._stored = {row.episode_id: row for row in rows}
         self._unusable = list(unusable)
+        self._texts.clear()
         self._arrange()
 
     def take_live(self, episodes: Iterable[Episode]) -> bool:
@@ -98,8 +101,10 @@ class EpisodeList:
 
     def search(self, text: str) -> None:
         """Show only entries that hold all words of ``text``, in whatever field."""
-        self.words = tuple(text.casefold().split())
-        self._arrange()
+        words = tuple(text.casefold().split())
+        if words != self.words:
+            self.words = words
+            self._pick()
 
     def sort(self, sorting: Sorting | None) -> None:
         """Have another order, among equals the newest first; None for the newest first. Files come last in any case."""
@@ -130,12 +135,23 @@ class EpisodeList:
         episodes = sorted([*self._stored.values(), *live], key=_age, reverse=True)
         if self.sorting is not None:
             episodes = ordered(episodes, RANKS[self.sorting.column], descending=self.sorting.descending)
-        entries: list[Entry] = [*episodes, *self._unusable]
-        self.shown = [entry for entry in entries if self._holds(entry)] if self.words else entries
+        self._entries = [*episodes, *self._unusable]
+        self._pick()
+
+    def _pick(self) -> None:
+        self.shown = [entry for entry in self._entries if self._holds(entry)] if self.words else self._entries
 
     def _holds(self, entry: Entry) -> bool:
-        text = _searched(entry)
+        text = self._text(entry)
         return all(word in text for word in self.words)
+
+    def _text(self, entry: Entry) -> str:
+        """What is searched; of what is stored it is kept, as that stays as it is."""
+        if (key := key_of(entry)) not in self._stored:
+            return _searched(entry)
+        if (known := self._texts.get(key)) is None:
+            known = self._texts[key] = _searched(entry)
+        return known
 
 
 def key_of(entry: Entry) -> str:
