@@ -15,9 +15,9 @@ MAX_BYTES: Final = 64 * 1024
 
 
 def folder(environ: Mapping[str, str], variable: str, default: str) -> Path:
-    """The console's folder below the one a variable names; one that is not absolute does not count."""
-    named = Path(environ.get(variable, ""))
-    return (named if named.is_absolute() else Path(environ.get("HOME") or "/", default)) / NAME
+    """The console's folder below the one a variable names, else below the home; what is not absolute does not count."""
+    named, home = Path(environ.get(variable, "")), Path(environ.get("HOME", ""))
+    return (named if named.is_absolute() else (home if home.is_absolute() else Path("/")) / default) / NAME
 
 
 def read_small(path: Path, *, links: bool) -> bytes:

@@ -58,7 +58,7 @@ def list_line(episodes: EpisodeList, state: Safe, width: int) -> Line:
     """What is above the list: how many there are, and ``state``, such as that they are being read."""
     sorting = episodes.sorting
     n_shown, n_unusable = len(episodes.shown), episodes.n_unusable
-    found = [Cell(own(f"{n_shown} match "), "accent"), Cell(line(" ".join(episodes.words), 60), "accent")]
+    found = [Cell(own(f"{n_shown:,} match "), "accent"), Cell(line(" ".join(episodes.words), 60), "accent")]
     return joined(
         [
             [Cell(counted(episodes.n_all, "episode"), "head")],

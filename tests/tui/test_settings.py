@@ -148,6 +148,7 @@ def test_where_it_is() -> None:
     assert config_path({"XDG_CONFIG_HOME": "/c", "HOME": "/h"}) == Path("/c/agentgym-console/console.yaml")
     assert config_path({"XDG_CONFIG_HOME": "c", "HOME": "/h"}) == Path("/h/.config/agentgym-console/console.yaml")
     assert config_path({}) == Path("/.config/agentgym-console/console.yaml")
+    assert config_path({"HOME": "relative/x"}) == Path("/.config/agentgym-console/console.yaml")
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
