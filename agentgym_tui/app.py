@@ -119,6 +119,16 @@ class Console(App[None], inherit_bindings=False):
             self.session.turns.asked()
         await super().on_event(event)
 
+    async def _check_bindings(self, key: str, priority: bool = False) -> bool:
+        """Do what a key does as it comes: by the framework not before all that is around the focus has seen it.
+
+        A key that goes elsewhere would overtake those before it. Where one types the field has the keys in their order.
+        """
+        if await super()._check_bindings(key, priority):
+            return True
+        typing = self.focused is not None and self.focused.check_consume_key("a", "a")
+        return priority and not typing and await super()._check_bindings(key)
+
     def post_display_hook(self) -> None:
         """Something new is on the screen."""
         self.session.turns.answered()

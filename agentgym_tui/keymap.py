@@ -137,11 +137,6 @@ OF_BUS: Final = frozenset({"app.events", "episode.events", "live.events"})
 OF_LOGS: Final = frozenset({"app.logs"})
 """What takes logs that were opened."""
 
-TYPED_INTO: Final = frozenset(
-    {"episodes.filter", "events.filter", "events.subject", "events.go_to", "log.filter", "log.go_to"}
-)
-"""What takes words next: these act before another key is looked at, which may come in the same moment."""
-
 _NAMED: Final = re.compile(r"\{([a-z._]+)\}")
 _SIGNS: Final = {"escape": "esc", "up": "↑", "down": "↓", "left": "←", "right": "→"}
 _RENAMED: Final = {"slash": "/", "backslash": "\\", "at": "@", "minus": "-", "plus": "+", "underscore": "_"}
@@ -189,14 +184,7 @@ def keys_of(app: object) -> Keys:
 def bindings(place: Place) -> list[Binding]:
     """The bindings of one place, for ``BINDINGS``."""
     here = [c for c in COMMANDS if c.place == place]
-    return [
-        *(Binding(c.keys, c.action, c.title, show=c.footer, id=c.id, tooltip=c.help or c.title) for c in here),
-        *(
-            Binding(c.keys, f"at_once('{c.action}')", c.title, show=False, id=c.id, priority=True)
-            for c in here
-            if c.id in TYPED_INTO
-        ),
-    ]
+    return [Binding(c.keys, c.action, c.title, show=c.footer, id=c.id, tooltip=c.help or c.title) for c in here]
 
 
 def shown_keys(keys: str) -> list[str]:

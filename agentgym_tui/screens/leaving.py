@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.widget import Widget
 
@@ -40,13 +39,8 @@ class Whole(Screen[ScreenResultType]):
         return self.is_mounted and self.is_current and self.is_attached and self.is_there
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Whether a key may do something here; into a field all of them are typed."""
-        typing = self.focused is not None and self.focused.check_consume_key("a", "a")
-        return self.whole and not (typing and action == "at_once")
-
-    async def action_at_once(self, action: str) -> None:
-        """Do it before the next key is looked at."""
-        await self.run_action(action)
+        """Whether a key may do something here."""
+        return self.whole
 
 
 class Leaving(Whole[ScreenResultType]):
@@ -61,10 +55,4 @@ class Leaving(Whole[ScreenResultType]):
 class DialogScreen(ModalScreen[ScreenResultType], Leaving[ScreenResultType]):
     """A question or a view above the screen it is about; modal first: styles follow the first base alone."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(key, action, show=False, priority=at_once)
-        for key, way in (("tab", "app.focus_next"), ("shift+tab", "app.focus_previous"))
-        # At once: what is typed next has to go where the focus goes. A text field has its own order of keys.
-        for action, at_once in ((f"at_once('{way}')", True), (way, False))
-    ]
     HORIZONTAL_BREAKPOINTS = WIDTHS

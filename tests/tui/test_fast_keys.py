@@ -16,6 +16,7 @@ from agentgym_tui.kept import Kept
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.form import RunForm
 from agentgym_tui.settings import Settings, parsed
+from agentgym_tui.widgets.choices import CheckList
 from agentgym_tui.widgets.sortable import Sortable
 from tests.tui.fake_session import FakeSession, busy_session
 from tests.tui.log_consoles import console_on
@@ -172,6 +173,21 @@ async def test_keys_that_leave_a_field_of_the_form_come_in_their_order() -> None
             ["ctrl+a", "ctrl+k", *"23", "backspace", "4", "down", "ctrl+u", *"56", "tab", "up", "7", "8", "backspace"],
         )
         await until(pilot, lambda: [field.value for field in fields[:2]] == ["24", "7"], "both")
+
+
+async def test_keys_of_a_dialog_are_for_the_part_they_were_pressed_in() -> None:
+    async with Console(busy_session()).run_test(size=(80, 24)) as pilot:
+        await shown(pilot, "Transcript")
+        await pilot.press("R")
+        await shown(pilot, "╭─ Run")
+        form = pilot.app.screen
+        assert isinstance(form, RunForm)
+        field = form.query_one(f"#{FIELDS[0].id}", Input)
+        type_at_once(
+            pilot, ["space", "j", "j", "space", *["tab"] * 3, *"12", "shift+tab", "shift+tab", "tab", "tab", "3"]
+        )
+        await until(pilot, lambda: field.value == "3", "what was typed last")
+        assert form.query_one(CheckList).chosen == {2}
 
 
 async def test_what_is_typed_right_after_the_words_is_for_the_rows_that_were_found() -> None:
