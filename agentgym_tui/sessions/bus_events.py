@@ -62,7 +62,9 @@ class BusEvents:
         connection = self._connection
         if connection is None:
             raise RuntimeError("no connection was offered")
-        following = Follow(connection, patterns=patterns, since=since, capacity=CAPACITY, max_bytes=MAX_BYTES)
+        following = Follow(
+            connection, patterns=patterns, since=since, capacity=CAPACITY, max_bytes=MAX_BYTES, in_time_order=True
+        )
         async with following as follow:
             yield _Feed(connection, follow)
 
@@ -88,7 +90,8 @@ class _Feed:
 
         try:
             js = self._connection.client.jetstream(timeout=API_TIMEOUT_S)
-            kept = [(await look_at(js, name)).state.last_seq - n for name, n in self._read.items()]
+            read = {**self._follow.began_after(), **self._read}
+            kept = [(await look_at(js, name)).state.last_seq - n for name, n in read.items()]
             return sum(max(n, 0) for n in kept) + self._follow.n_unkept
         except BUS_ERRORS:
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from datetime import datetime
+from typing import Final
 
 import msgspec
 
@@ -37,6 +38,16 @@ class Incoming(msgspec.Struct, gc=False):
         return len(self.payload) + headers + 200
 
 
+class Part(msgspec.Struct, frozen=True):
+    """How much is asked of a stream at once: messages, and their bytes."""
+
+    count: int
+    size: int
+
+
+MOST_PART: Final = Part(500, 8 << 20)
+
+
 class SeenBuffer:
     """What came and was not yet looked at.
 
@@ -65,14 +76,20 @@ class SeenBuffer:
         """Messages that wait here alone: no stream keeps them."""
         return self._skipped + sum(isinstance(item, Incoming) and item.stream is None for item in self._waiting)
 
-    def notify(self, notice: Notice) -> None:
-        """Add a notice."""
+    def notify(self, notice: Notice, stream: str | None = None) -> None:
+        """Add a notice, which may be about a stream."""
         self._tell_skipped()
         self._append(notice)
 
     def found(self, stream: str, last: int) -> None:
         """Messages of a stream may have been heard before it was found, up to this sequence."""
         self._heard_until[stream] = last
+
+    def reached(self, stream: str, pending: int) -> None:
+        """So many messages of a stream are still to come, whether or not the last one is wanted."""
+
+    def over(self, stream: str) -> None:
+        """Nothing more comes of a stream, unless it is found again."""
 
     def put(self, message: Incoming) -> None:
         """Add a message, also beyond the bounds, unless it was heard before its stream was found."""
@@ -90,8 +107,12 @@ class SeenBuffer:
             self._hear(_content(message))
             self.put(message)
 
-    async def room(self) -> None:
-        """Wait until the buffer is at most half full."""
+    def part(self, stream: str) -> Part:
+        """What a stream's reader may ask for at once."""
+        return MOST_PART
+
+    async def room(self, stream: str) -> None:
+        """Wait until the buffer is at most half full, for a stream's reader."""
         while self._full(0.5):
             self._emptied.clear()
             await self._emptied.wait()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, Self
 
@@ -21,6 +22,7 @@ from runner.events.lookup import NoStreams, streams_of
 from runner.events.patterns import common, covered_by_any
 from runner.events.seen import Notice, Received, Seen, Since
 from runner.events.stream_reader import BUS_ERRORS, POLL_S, Position, StreamReader, until_connected
+from runner.events.time_order import TimeOrderedBuffer
 
 __all__ = ["DurableNames", "Follow", "Incoming", "Notice", "Received", "Seen", "Since"]
 
@@ -51,6 +53,7 @@ class Follow:
         names: the subjects of the durable events.
         capacity: messages that wait here.
         max_bytes: and what they take.
+        in_time_order: what several streams keep comes by its times, not as it arrives.
     """
 
     def __init__(
@@ -62,12 +65,15 @@ class Follow:
         names: DurableNames | None = None,
         capacity: int = 10_000,
         max_bytes: int = 64 << 20,
+        in_time_order: bool = False,
     ) -> None:
         """Follow from ``__aenter__`` on."""
         self._connection = connection
         self._patterns = [p for p in dict.fromkeys(patterns) if not covered_by_any(set(patterns) - {p}, p)]
         self._since = since
-        self._buffer = SeenBuffer(names or DurableNames(), capacity=capacity, max_bytes=max_bytes)
+        self._began = datetime.now(UTC)
+        buffer = TimeOrderedBuffer if in_time_order else SeenBuffer
+        self._buffer = buffer(names or DurableNames(), capacity=capacity, max_bytes=max_bytes)
         self._listener = Listener(connection, self._buffer)
         self._readers: dict[str, tuple[StreamReader, asyncio.Task[None]]] = {}
         self._positions: dict[str, Position] = {}
@@ -134,6 +140,11 @@ class Follow:
         """Messages that wait here alone, or were left out: no stream keeps them."""
         return self._buffer.n_unkept
 
+    def began_after(self) -> dict[str, int]:
+        """The sequence in each stream after which it is read, of those that have brought nothing so far."""
+        positions = {name: self._positions[name].cursor for name in self._readers}
+        return {name: cursor for name, cursor in positions.items() if cursor is not None}
+
     def _ended(self) -> Exception:
         """What to raise when nothing will come any more; raises what made it so."""
         for task in self._tasks:
@@ -190,7 +201,7 @@ class Follow:
             if name in self._readers or name in self._forbidden:
                 continue
             self._buffer.found(name, info.state.last_seq)
-            position = self._positions.setdefault(name, Position.at(self._since, info))
+            position = self._positions.setdefault(name, Position.at(self._since, info, self._began))
             reader = StreamReader(self._connection, info, self._patterns, position, self._buffer)
             self._readers[name] = (reader, asyncio.create_task(reader.run()))
         return None
@@ -210,6 +221,7 @@ class Follow:
         ended = [(name, task) for name, (_, task) in self._readers.items() if task.done()]
         for name, task in ended:
             del self._readers[name]
+            self._buffer.over(name)
             try:
                 task.result()
             except BusError as exc:
@@ -223,7 +235,7 @@ class Follow:
         """Say which streams that were read are gone; a server that starts again has them back in a moment."""
         self._missing.clear()
         for name in sorted(names):
-            self._buffer.notify(Notice(kind="removed", text=f"stream {name} is there no more"))
+            self._buffer.notify(Notice(kind="removed", text=f"stream {name} is there no more"), name)
 
     def _tell(self, notice: Notice) -> None:
         """Say a thing once."""

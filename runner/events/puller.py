@@ -14,12 +14,10 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from runner.events.buffer import Incoming, SeenBuffer
+from runner.events.buffer import Incoming, Part, SeenBuffer
 from runner.events.patterns import covered_by_any
 from runner.events.seen import Notice
 
-PART: Final = 500
-PART_BYTES: Final = 8 << 20
 EXPIRES_S: Final = 5.0
 HEARTBEAT_S: Final = 0.4
 SILENCE_S: Final = 1.0
@@ -91,11 +89,12 @@ class Puller:
             nats.errors.Error, OSError: when it cannot be asked.
         """
         self._over.clear()
-        self._wanted = PART
+        part = self._buffer.part(self._stream)
+        self._wanted = part.count
         self._n_asked += 1
         self._reply = f"{self._inbox}.{self._n_asked}"
         self._heard = self._clock()
-        await self._client.publish(self.subjects[0], self._request(), reply=self._reply)
+        await self._client.publish(self.subjects[0], self._request(part), reply=self._reply)
         while not self._over.is_set():
             try:
                 async with asyncio.timeout(SILENCE_S / 2):  # wait_for may swallow a cancellation
@@ -105,10 +104,10 @@ class Puller:
                     return False
         return not self._in_doubt
 
-    def _request(self) -> bytes:
+    def _request(self, part: Part) -> bytes:
         request = {
-            "batch": PART,
-            "max_bytes": max(PART_BYTES, 2 * self._client.max_payload),  # one message must always fit
+            "batch": part.count,
+            "max_bytes": max(part.size, 2 * self._client.max_payload),  # one message must always fit
             "expires": int(EXPIRES_S * _NANO),
             "idle_heartbeat": int(HEARTBEAT_S * _NANO),
         }
@@ -145,6 +144,8 @@ class Puller:
                     metadata.num_pending,
                 )
             )
+        else:
+            self._buffer.reached(self._stream, metadata.num_pending)
         self._wanted -= 1
         if not self._wanted:
             self._over.set()
@@ -153,7 +154,7 @@ class Puller:
         if self._patterns:  # most of them are simply not wanted
             self.jumps.append(jump)
             return
-        self._buffer.notify(removed_unread(self._stream, jump.after - jump.before - 1))
+        self._buffer.notify(removed_unread(self._stream, jump.after - jump.before - 1), self._stream)
 
     def _obey(self, headers: dict[str, str]) -> None:
         """What the server says of the request itself."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -43,15 +43,15 @@ class Position(msgspec.Struct):
     start: datetime | None = None
 
     @classmethod
-    def at(cls, since: Since, info: StreamInfo) -> Position:
-        """Where to begin in a stream that was not read so far."""
+    def at(cls, since: Since, info: StreamInfo, began: datetime) -> Position:
+        """Where to begin in a stream that was not read so far, by somebody who ``began`` to follow then."""
         match since:
             case "now":
                 return cls(info.created, info.state.last_seq)
             case "all":
                 return cls(info.created, max(info.state.first_seq, 1) - 1)
             case timedelta():
-                return cls(info.created, start=datetime.now(UTC) - since)
+                return cls(info.created, start=began - since)
             case int():
                 return cls(info.created, min(max(since, 1) - 1, info.state.last_seq))
 
@@ -109,7 +109,7 @@ class StreamReader:
         """Say once that there is a connection, but no stream to be heard on it."""
         silent = failures == len(RETRY_S) and self._connection.connected
         if silent and not self._silent:
-            self._buffer.notify(Notice(kind="lost_server", text=f"stream {self._stream} does not answer"))
+            self._tell(Notice(kind="lost_server", text=f"stream {self._stream} does not answer"))
         self._silent = silent
 
     async def _read(self) -> bool:
@@ -117,24 +117,25 @@ class StreamReader:
         client, position = self._connection.client, self._position
         js = client.jetstream(timeout=API_TIMEOUT_S)
         self._compare(await look_at(js, self._stream))
-        consumer, before = await understood(self._add_consumer(js))
+        consumer, before, pending = await understood(self._add_consumer(js))
         position.cursor = before
+        self._buffer.reached(self._stream, pending)
         async with Puller(client, self._stream, consumer, before, self._patterns, self._buffer) as puller:
             try:
                 while await puller.pull():
                     await self._tell_removed(js, puller)
-                    await self._buffer.room()
+                    await self._buffer.room(self._stream)
                 self._check_allowed(*puller.subjects)
             finally:
                 position.cursor = puller.cursor
         return position.cursor > before
 
-    async def _add_consumer(self, js: JetStreamContext) -> tuple[str, int]:
-        """Its name, and the sequence it starts after."""
+    async def _add_consumer(self, js: JetStreamContext) -> tuple[str, int, int]:
+        """Its name, the sequence it starts after, and how many messages there are after that."""
         made = await js.add_consumer(self._stream, self._consumer_config())
         start = made.delivered.stream_seq if made.delivered else 0
         cursor = start if self._position.cursor is None else self._position.cursor
-        return msgspec.convert((made.name, cursor), tuple[str, int])
+        return msgspec.convert((made.name, cursor, made.num_pending or 0), tuple[str, int, int])
 
     def _consumer_config(self) -> ConsumerConfig:
         config = ConsumerConfig(
@@ -159,14 +160,14 @@ class StreamReader:
         cursor, first = position.cursor, max(state.first_seq, 1)
         if position.created != info.created:
             text = f"stream {self._stream} was recreated; it is read from its beginning"
-            self._buffer.notify(Notice(kind="recreated", text=text))
+            self._tell(Notice(kind="recreated", text=text))
             position.created, position.cursor = info.created, first - 1
         elif cursor is not None and cursor > state.last_seq:
             lost = cursor - state.last_seq
-            self._buffer.notify(Notice(kind="gap", text=f"stream {self._stream} lost its newest {lost} messages"))
+            self._tell(Notice(kind="gap", text=f"stream {self._stream} lost its newest {lost} messages"))
             position.cursor = state.last_seq
         elif cursor is not None and first > cursor + 1:
-            self._buffer.notify(removed_unread(self._stream, first - cursor - 1, at_most=bool(self._patterns)))
+            self._tell(removed_unread(self._stream, first - cursor - 1, at_most=bool(self._patterns)))
             position.cursor = first - 1
 
     async def _tell_removed(self, js: JetStreamContext, puller: Puller) -> None:
@@ -178,7 +179,10 @@ class StreamReader:
         with contextlib.suppress(*BUS_ERRORS):
             first = (await look_at(js, self._stream)).state.first_seq
             if count := sum(max(min(jump.after, first) - jump.before - 1, 0) for jump in jumps):
-                self._buffer.notify(removed_unread(self._stream, count, at_most=True))
+                self._tell(removed_unread(self._stream, count, at_most=True))
+
+    def _tell(self, notice: Notice) -> None:
+        self._buffer.notify(notice, self._stream)
 
     def _check_allowed(self, *subjects: str) -> None:
         for subject in subjects:

@@ -89,6 +89,27 @@ async def test_what_is_none_of_ours_live_paused_and_from_its_history(server: Nat
             assert '{"order": 11}' not in shown(pilot, "#messages")
 
 
+async def test_a_jump_shows_all_streams_as_one_history(server: NatsServer, tmp_path: Path) -> None:
+    async with publisher(server) as client:
+        await add_stream(client, "LONG", subjects=["mixed.long"])
+        await add_stream(client, "ANEW", subjects=["mixed.anew"])
+        js = client.jetstream(timeout=5)
+        for n in range(60):
+            await js.publish("mixed.long", b'{"n": %d, "filler": "%s"}' % (n, b"x" * 50_000))
+        await js.publish("mixed.anew", b'{"n": 60}')
+        async with watching(server, tmp_path) as pilot:
+            await pilot.press("s")
+            await typed(pilot, "mixed.>")
+            await until_shown(pilot, "#payload", '"n": 60')
+            for start in ("all", "1", "10m"):
+                await pilot.press("J")
+                await typed(pilot, start)
+                await until_shown(pilot, "#summary", "◂ history")
+                await until_shown(pilot, "#payload", '"n": 0')
+                await until_shown(pilot, "#messages", '{"n": 1,')
+                assert '{"n": 60' not in shown(pilot, "#messages")
+
+
 async def test_all_of_an_episode_from_every_stream(server: NatsServer, tmp_path: Path) -> None:
     async with publisher(server) as client:
         await add_stream(client, "THEIRS", subjects=["theirs.>"])

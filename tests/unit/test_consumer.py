@@ -73,7 +73,7 @@ async def test_a_reader_of_a_stream_waits_until_there_is_room() -> None:
     buffer = SeenBuffer(DurableNames(), capacity=10)
     for n in range(10):
         buffer.put(message(n, stream="S"))
-    waiting = asyncio.create_task(buffer.room())
+    waiting = asyncio.create_task(buffer.room("S"))
     taken = 0
     while not waiting.done():
         await buffer.take()
