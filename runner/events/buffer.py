@@ -46,6 +46,11 @@ class Part(msgspec.Struct, frozen=True):
 
 
 MOST_PART: Final = Part(500, 8 << 20)
+LEAST_PART: Final = Part(20, 64 << 10)
+"""What all readers together ask for at once, and what each of them does however many there are.
+
+Who listens to everything is sent all of it a second time, and a server cuts off whoever has 64 MiB on the way.
+"""
 
 
 class SeenBuffer:
@@ -109,7 +114,7 @@ class SeenBuffer:
 
     def part(self, stream: str) -> Part:
         """What a stream's reader may ask for at once."""
-        return MOST_PART
+        return Part(MOST_PART.count, max(MOST_PART.size // max(len(self._heard_until), 1), LEAST_PART.size))
 
     async def room(self, stream: str) -> None:
         """Wait until the buffer is at most half full, for a stream's reader."""

@@ -24,7 +24,8 @@ SILENCE_S: Final = 1.0
 """Without messages and heartbeats for so long the consumer, or the way to it, is in doubt."""
 
 _PART_OVER = ("404", "408")
-_PART_FULL = ("batch completed", "message size exceeds maxbytes")
+_PART_FULL = "batch completed"
+_TOO_LARGE = "message size exceeds maxbytes"
 _NANO = 1_000_000_000
 
 
@@ -60,6 +61,7 @@ class Puller:
         self._n_asked = 0
         self._reply = ""
         self._wanted = 0
+        self._is_large = False
         self._in_doubt = False
         self._over = asyncio.Event()
         self._clock = asyncio.get_running_loop().time
@@ -89,7 +91,7 @@ class Puller:
             nats.errors.Error, OSError: when it cannot be asked.
         """
         self._over.clear()
-        part = self._buffer.part(self._stream)
+        part = self._part()
         self._wanted = part.count
         self._n_asked += 1
         self._reply = f"{self._inbox}.{self._n_asked}"
@@ -104,10 +106,17 @@ class Puller:
                     return False
         return not self._in_doubt
 
+    def _part(self) -> Part:
+        """What to ask for: a message that did not fit into the last part comes alone."""
+        if self._is_large:
+            self._is_large = False
+            return Part(1, 2 * self._client.max_payload)
+        return self._buffer.part(self._stream)
+
     def _request(self, part: Part) -> bytes:
         request = {
             "batch": part.count,
-            "max_bytes": max(part.size, 2 * self._client.max_payload),  # one message must always fit
+            "max_bytes": part.size,
             "expires": int(EXPIRES_S * _NANO),
             "idle_heartbeat": int(HEARTBEAT_S * _NANO),
         }
@@ -158,11 +167,12 @@ class Puller:
 
     def _obey(self, headers: dict[str, str]) -> None:
         """What the server says of the request itself."""
-        status = headers.get("Status", "")
+        status, said = headers.get("Status", ""), headers.get("Description", "").lower()
         if status == "100":
             if headers.get("Nats-Last-Consumer", str(self._delivered)) != str(self._delivered):
                 self._doubt()
-        elif status in _PART_OVER or headers.get("Description", "").lower().startswith(_PART_FULL):
+        elif status in _PART_OVER or said.startswith((_PART_FULL, _TOO_LARGE)):
+            self._is_large = said.startswith(_TOO_LARGE)
             self._over.set()
         else:
             self._doubt()

@@ -16,15 +16,12 @@ from typing import Final
 
 import msgspec
 
-from runner.events.buffer import Incoming, Part, SeenBuffer
+from runner.events.buffer import LEAST_PART, Incoming, Part, SeenBuffer
 from runner.events.codec import DurableNames
 from runner.events.seen import Notice
 
 HOLD_S: Final = 2.0
 """How long the others wait for a stream that has more and does not bring it."""
-
-LEAST_PART: Final = Part(20, 64 << 10)
-"""What a reader asks for at once, however many others there are."""
 
 _FIRST: Final = datetime.min.replace(tzinfo=UTC)
 _LAST: Final = datetime.max.replace(tzinfo=UTC)
