@@ -141,9 +141,11 @@ class Follow:
         return self._buffer.n_unkept
 
     def began_after(self) -> dict[str, int]:
-        """The sequence in each stream after which it is read, of those that have brought nothing so far."""
-        positions = {name: self._positions[name].cursor for name in self._readers}
-        return {name: cursor for name, cursor in positions.items() if cursor is not None}
+        """The sequence after which each stream is read that had something there, whether or not that was handed out."""
+        began = {
+            name: self._positions[name].cursor for name, (reader, _) in self._readers.items() if reader.has_history
+        }
+        return {name: cursor for name, cursor in began.items() if cursor is not None}
 
     def _ended(self) -> Exception:
         """What to raise when nothing will come any more; raises what made it so."""

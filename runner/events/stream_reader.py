@@ -77,6 +77,7 @@ class StreamReader:
     ) -> None:
         """``position`` is kept up to date, for a reader that comes after this one."""
         self._stream = info.config.name or ""
+        self.has_history = False
         self.subjects = list(info.config.subjects or [])
         self._connection = connection
         self._position = position
@@ -119,6 +120,7 @@ class StreamReader:
         self._compare(await look_at(js, self._stream))
         consumer, before, pending = await understood(self._add_consumer(js))
         position.cursor = before
+        self.has_history = pending > 0
         self._buffer.reached(self._stream, pending)
         async with Puller(client, self._stream, consumer, before, self._patterns, self._buffer) as puller:
             try:

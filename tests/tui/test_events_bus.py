@@ -128,6 +128,20 @@ async def test_all_of_an_episode_from_every_stream(server: NatsServer, tmp_path:
             assert "e0" not in shown(pilot, "#messages")
 
 
+async def test_what_waits_of_streams_that_began_later_is_counted_too(server: NatsServer) -> None:
+    async with publisher(server) as client, await Connection.open(BusAddress(server.url), name="test") as connection:
+        js, bus = client.jetstream(timeout=5), BusEvents()
+        for name in ("first", "second", "silent"):
+            await add_stream(client, name.upper(), subjects=[name])
+        for n in range(9):
+            await js.publish("first" if n < 5 else "second", b"%d" % n)
+        bus.offer(connection)
+        async with bus.open(["first", "second", "silent"], "all") as feed, asyncio.timeout(10):
+            (came,) = await feed.some(1)
+            assert isinstance(came, Incoming) and came.payload == b"0"
+            assert await feed.behind() == 8
+
+
 async def test_what_is_not_read_is_counted_kept_or_not(server: NatsServer) -> None:
     async with publisher(server) as client, await Connection.open(BusAddress(server.url), name="test") as connection:
         await add_stream(client, "SHORT", subjects=["short"])
