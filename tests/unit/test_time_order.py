@@ -3,6 +3,10 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime, timedelta
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runner.events.buffer import Incoming
 from runner.events.codec import DurableNames
@@ -81,6 +85,21 @@ async def test_nothing_waits_once_all_is_over() -> None:
     buffer.end()
     assert await buffer.filled() and there(buffer) == [5]
     assert not await buffer.filled()
+
+
+@given(st.lists(st.sampled_from("ABC"), max_size=40), st.randoms(use_true_random=False))
+def test_however_it_arrives_it_goes_out_by_time_and_nothing_is_missing(said: list[str], random: Random) -> None:
+    buffer = found("A", "B", "C")
+    coming = {name: [n for n, stream in enumerate(said) if stream == name] for name in "ABC"}
+    for name in (name for name, numbers in coming.items() if not numbers):
+        buffer.reached(name, 0)
+    went: list[int | str] = []
+    while left := sorted(name for name, numbers in coming.items() if numbers):
+        name = random.choice(left)
+        buffer.put(message(coming[name].pop(0), name, pending=len(coming[name])))
+        if random.random() < 0.5:
+            went += there(buffer)
+    assert went + there(buffer) == list(range(len(said)))
 
 
 def test_a_streams_own_order_and_its_notices_stay() -> None:
