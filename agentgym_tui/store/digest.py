@@ -108,11 +108,13 @@ def _texts(items: Sequence[TokenText]) -> Iterator[PastRun | TextRun | TokenText
     newest = max(steps)
     orderly = True not in [item.restart for item in items] and all(map(le, steps, islice(steps, 1, None)))
     begins = dict(zip(reversed(steps), reversed(items), strict=True)) if orderly else {}
-    past = [
-        item
-        for item in items
-        if (_only_more(item) and item.step < newest) or (item is begins.get(item.step) and _only_asks(item))
-    ]
+    past, all_past = list[TokenText](), True
+    for item in items:
+        is_over = _only_more(item) and item.step < newest
+        if is_over or (all_past and item is begins.get(item.step) and _only_asks(item)):
+            past.append(item)
+        else:
+            all_past = False
     if past:
         yield _past(past, items[0].at)
         known = {id(item) for item in past}
