@@ -85,8 +85,11 @@ def test_it_comes_back_to_the_front_after_it_went_on_behind(tmp_path: Path) -> N
         console = next(child for child in started_by if "open" in child.cmdline())
         console.send_signal(signal.SIGSTOP)
         terminal.wait_for("Stopped")  # the shell has the terminal
-        console.send_signal(signal.SIGCONT)
-        terminal.wait_for(lambda: console.status() == psutil.STATUS_STOPPED)
+        n_switches = console.num_ctx_switches()
+        console.send_signal(signal.SIGCONT)  # it looks where it is, and stops by itself
+        terminal.wait_for(
+            lambda: console.num_ctx_switches() != n_switches and console.status() == psutil.STATUS_STOPPED
+        )
         n_raw = terminal.n_raw
         terminal.send("fg\n")
         terminal.wait_for(lambda: b"\x1b[?1049h" in terminal.raw_from(n_raw) and "Quit" in terminal.text)
