@@ -32,6 +32,14 @@ def type_at_once(pilot: Pilot[None], keys: list[str]) -> None:
         pilot.app.post_message(events.Key(key, key if len(key) == 1 else None))
 
 
+async def run_form(pilot: Pilot[None]) -> RunForm:
+    await shown(pilot, "Transcript")
+    await pilot.press("R")
+    await shown(pilot, "╭─ Run")
+    assert isinstance(pilot.app.screen, RunForm)
+    return pilot.app.screen
+
+
 @pytest.mark.parametrize("seed", range(3))
 async def test_no_order_of_keys_ends_the_console(seed: int) -> None:
     dice = random.Random(seed)
@@ -67,11 +75,7 @@ async def test_the_console_may_be_left_at_once() -> None:
 
 async def test_what_is_typed_right_after_tab_goes_where_the_focus_goes() -> None:
     async with Console(busy_session()).run_test(size=(80, 24)) as pilot:
-        await shown(pilot, "Transcript")
-        await pilot.press("R")
-        await shown(pilot, "╭─ Run")
-        form = pilot.app.screen
-        assert isinstance(form, RunForm)
+        form = await run_form(pilot)
         type_at_once(pilot, ["tab", "tab", "tab", "2", "0", "0"])
         await until(pilot, lambda: form.query_one("#repeat", Input).value == "200", "what was typed")
 
@@ -160,11 +164,7 @@ async def test_keys_that_edit_act_in_their_order(there: str, key: str, field: st
 
 async def test_keys_that_leave_a_field_of_the_form_come_in_their_order() -> None:
     async with Console(busy_session()).run_test(size=(80, 24)) as pilot:
-        await shown(pilot, "Transcript")
-        await pilot.press("R")
-        await shown(pilot, "╭─ Run")
-        form = pilot.app.screen
-        assert isinstance(form, RunForm)
+        form = await run_form(pilot)
         await pilot.press("tab", "tab", "tab")
         fields = [form.query_one(f"#{field.id}", Input) for field in FIELDS]
         await until(pilot, lambda: fields[0].has_focus, "the first field")
@@ -177,11 +177,7 @@ async def test_keys_that_leave_a_field_of_the_form_come_in_their_order() -> None
 
 async def test_keys_of_a_dialog_are_for_the_part_they_were_pressed_in() -> None:
     async with Console(busy_session()).run_test(size=(80, 24)) as pilot:
-        await shown(pilot, "Transcript")
-        await pilot.press("R")
-        await shown(pilot, "╭─ Run")
-        form = pilot.app.screen
-        assert isinstance(form, RunForm)
+        form = await run_form(pilot)
         field = form.query_one(f"#{FIELDS[0].id}", Input)
         type_at_once(
             pilot, ["space", "j", "j", "space", *["tab"] * 3, *"12", "shift+tab", "shift+tab", "tab", "tab", "3"]
