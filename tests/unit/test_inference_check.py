@@ -172,7 +172,7 @@ async def test_the_kind_is_asked_for_at_the_same_time(monkeypatch: pytest.Monkey
 
     def meet(exchange: Exchange) -> None:
         together.wait()
-        exchange.send(reply(404, b"{}"))
+        exchange.send(reply(404, b"{}", Connection="close"))
 
     routes = dict.fromkeys(("/health", "/openai/v1/chat/completions", "/api/tags"), meet)
     with RudeModel(refused("no messages"), routes=routes) as server:
