@@ -1,11 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from nats.aio.client import Client
 
 from runner.events.broker import Broker
+from runner.events.connect import BusAddress, Connection
+from tests.nats_server import NatsServer
 
 
 @pytest.fixture
@@ -14,3 +17,15 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
     made.start()
     yield made
     made.stop()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsServer]:
+    with NatsServer(tmp_path / "nats") as started:
+        yield started
+
+
+@pytest.fixture
+async def client(server: NatsServer) -> AsyncIterator[Client]:
+    async with await Connection.open(BusAddress(server.url), name="publisher") as connection:
+        yield connection.client

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -19,18 +19,6 @@ from tests.following import SUBJECT, add_stream, headers, publish, publish_surel
 from tests.nats_server import NatsServer
 
 PASSWORD = "hush-hush"
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with NatsServer(tmp_path / "nats") as started:
-        yield started
-
-
-@pytest.fixture
-async def client(server: NatsServer) -> AsyncIterator[Client]:
-    async with await Connection.open(BusAddress(server.url), name="publisher") as connection:
-        yield connection.client
 
 
 async def test_history_and_what_comes_after_in_one(server: NatsServer, client: Client) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -20,18 +20,6 @@ from tests.following import add_stream
 from tests.nats_server import NatsServer
 
 LARGE = b" " * 20_000
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with NatsServer(tmp_path / "nats") as started:
-        yield started
-
-
-@pytest.fixture
-async def client(server: NatsServer) -> AsyncIterator[Client]:
-    async with await Connection.open(BusAddress(server.url), name="publisher") as connection:
-        yield connection.client
 
 
 @asynccontextmanager

@@ -147,7 +147,7 @@ async def test_a_message_that_a_process_took_half_of_leaves_nothing_in_the_loop(
 ) -> None:
     monkeypatch.delattr(fcntl, "F_SETPIPE_SZ", raising=False)  # as where pipes take 64 KiB at most
     large = message(*(token(seq=number, text="so " * 10) for number in range(1, 3_000)))
-    async with at_work(digester := Digester(NAMES, patience_s=0.5)) as process:
+    async with at_work(digester := Digester(NAMES, patience_s=1.0)) as process:
         process.suspend()
         assert await digester.digest(large) is None and not wanted(digester)
     server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)

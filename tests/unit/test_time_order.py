@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from datetime import UTC, datetime, timedelta
 from random import Random
 
@@ -58,10 +57,9 @@ def test_a_message_waits_for_those_streams_that_have_more() -> None:
 async def test_a_stream_that_brings_nothing_holds_the_others_up_for_a_moment() -> None:
     buffer = found("A", "B", hold_s=0.1)
     buffer.put(message(5, "A"))
-    began = time.monotonic()
+    assert there(buffer) == []
     async with asyncio.timeout(10):
         assert await buffer.filled()
-    assert time.monotonic() - began >= 0.09
     assert there(buffer) == [5]
     buffer.put(message(3, "B"))  # late, but not lost
     assert there(buffer) == [3]
