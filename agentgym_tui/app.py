@@ -31,6 +31,7 @@ from agentgym_tui.screens.leaving import Whole
 from agentgym_tui.sessions.session import ControlFailed, Session
 from agentgym_tui.settings import Settings, complaint_text
 from agentgym_tui.telling import tell
+from agentgym_tui.timers import SureTimers
 from agentgym_tui.widgets.tones import TONES
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ NO_LOGS: Final = own("no log was opened: `agentgym-tui open FILE.jsonl`")
 NO_BUS: Final = own("files have no bus: use `agentgym-tui launch` or `agentgym-tui watch`")
 
 
-class Console(App[None], inherit_bindings=False):
+class Console(App[None], SureTimers, inherit_bindings=False):
     """Shows a session.
 
     Args:
@@ -280,7 +281,11 @@ class Console(App[None], inherit_bindings=False):
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """What failed there ends the console, as it would in a handler of its own."""
-        if not task.cancelled() and (failure := task.exception()) is not None:
+        if not task.cancelled():
+            failure = task.exception()
+        else:
+            failure = None if task.cancelling() else RuntimeError("the following was cancelled, by nobody here")
+        if failure is not None:
             self.call_later(_fail, failure)
 
     def _changed(self) -> None:

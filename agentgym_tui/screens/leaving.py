@@ -7,11 +7,13 @@ from typing import ClassVar, Final
 from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.widget import Widget
 
+from agentgym_tui.timers import SureTimers
+
 WIDTHS: Final = [(0, "-narrow"), (110, "-wide")]
 """Columns from which on what has much to say is wider."""
 
 
-class Whole(Screen[ScreenResultType]):
+class Whole(Screen[ScreenResultType], SureTimers):
     """A screen whose parts come after it and go before it: keys that are faster find nothing to act on."""
 
     PARTS: ClassVar[str] = ""

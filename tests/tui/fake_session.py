@@ -158,7 +158,7 @@ class FakeSession:
         self.running = asyncio.Event()
         self.closed = asyncio.Event()
         self.n_starts = 0
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
 
     async def start_node(self) -> None:
         self.n_starts += 1

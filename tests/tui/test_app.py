@@ -295,6 +295,15 @@ async def test_a_session_that_fails_ends_the_console() -> None:
     assert session.closed.is_set()
 
 
+async def test_a_session_that_is_cancelled_by_nobody_ends_the_console() -> None:
+    session = empty_session()
+    session.failure = asyncio.CancelledError()
+    with pytest.raises(RuntimeError, match="cancelled"):
+        async with Console(session).run_test(size=SIZE) as pilot:
+            await until(pilot, lambda: not pilot.app.is_running, "the end")
+    assert session.closed.is_set()
+
+
 async def test_n_starts_the_node_again() -> None:
     session = empty_session()
     async with Console(session).run_test(size=SIZE, notifications=True) as pilot:
