@@ -168,8 +168,10 @@ class Events(ReadingScreen):
             return
         if self._asked == "subject":
             self._look_at_subjects(patterns_of(event.text), event.text)
-        elif (start := start_of(event.text, datetime.now(UTC))) is None:
+        elif (start := start_of(event.text, now := datetime.now(UTC))) is None:
             self._refuse(event.text, f"is no sequence and no time; such as: {GO_TO}")
+        elif isinstance(start, datetime) and start > now:
+            self._refuse(event.text, "is yet to come")
         else:
             self.look_at(replace(self.reader.view, start=start, is_history=start != "now"))
 

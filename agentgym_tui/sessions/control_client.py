@@ -167,6 +167,8 @@ def _result(request: Request, payload: bytes) -> bytes:
     except (ValueError, RecursionError) as exc:
         raise ControlFailed(f"{request.op}: the answer cannot be read") from exc
     if isinstance(error := reply.error, msgspec.Struct):
+        if error.code == "not_running":  # the node speaks of its list, by ids
+            raise ControlFailed(f"{request.op}: that is not played any more, or not yet")
         raise ControlFailed(f"{request.op}: {error.message.removeprefix(f'{request.op}: ')}", error.hint)
     if reply.id != request.id or not reply.ok or not isinstance(reply.result, msgspec.Raw):
         raise ControlFailed(f"{request.op}: the answer does not fit the question")

@@ -198,6 +198,8 @@ class Follow:
             return "this bus does not say what it keeps; only what comes from now on is shown"
         self._silences = 0
         self._tell_removed(self._missing - {info.config.name for info in found})
+        if not self._positions:
+            self._tell_ahead([info.state.last_seq for info in found])
         for info in found:
             name = info.config.name or ""
             if name in self._readers or name in self._forbidden:
@@ -238,6 +240,12 @@ class Follow:
         self._missing.clear()
         for name in sorted(names):
             self._buffer.notify(Notice(kind="removed", text=f"stream {name} is there no more"), name)
+
+    def _tell_ahead(self, newest: list[int]) -> None:
+        """Say that the history that is asked for lies ahead in all streams."""
+        if isinstance(self._since, int) and newest and max(newest) + 1 < self._since:
+            ahead = f"no stream has come to #{self._since} yet, the furthest is at #{max(newest)}"
+            self._tell(Notice(kind="no_history", text=f"{ahead}; what comes next is shown"))
 
     def _tell(self, notice: Notice) -> None:
         """Say a thing once."""

@@ -157,6 +157,19 @@ async def test_a_start_beyond_the_end_of_a_stream_means_from_now_on_there(server
         assert watcher.notices == []
 
 
+async def test_a_start_that_all_streams_have_before_them_is_told(server: NatsServer, client: Client) -> None:
+    await add_stream(client)
+    await add_stream(client, "LONG", subjects=["other"])
+    await publish(client, 1, 2)
+    await publish(client, *range(10, 20), subject="other")
+    async with watching(server, patterns=[SUBJECT, "other"], since=12) as watcher:
+        await watcher.until_notice("no_history")
+        assert "#12 yet, the furthest is at #10" in watcher.notices[0].text
+        await publish(client, 3)
+        await watcher.until_count(1)
+        assert (watcher.numbers, len(watcher.notices)) == ([3], 1)
+
+
 async def test_a_stopped_server_is_told_and_costs_nothing(server: NatsServer, client: Client) -> None:
     await add_stream(client)
     async with watching(server) as watcher:

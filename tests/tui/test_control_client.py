@@ -78,6 +78,9 @@ async def test_a_batch_is_started_and_its_episode_fetched(node: NodeProcess) -> 
         assert data == file.read_bytes()
         assert episode_of_bytes(data, file).env == "Wordle"
         assert (await control.health()).node == node.name
+        with pytest.raises(ControlFailed, match="cancel: that is not played any more") as late:
+            await control.order("cancel", batch_id=batch_id)
+        assert (batch_id in str(late.value), late.value.hint) == (False, "")
 
 
 async def test_a_refusal_says_why_and_what_to_do(node: NodeProcess) -> None:

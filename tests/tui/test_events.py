@@ -66,6 +66,16 @@ async def test_what_comes_is_listed_counted_and_shown() -> None:
         await until_shown(pilot, "#subjects", "other")
 
 
+async def test_a_time_that_is_yet_to_come_is_refused() -> None:
+    session = saying(order(1))
+    async with events(session) as pilot:
+        n_opened = len(session.bus.opened)
+        await pilot.press("J")
+        await typed(pilot, "2999-01-01 10:00", "enter")
+        await until(pilot, lambda: "is yet to come" in toasts(pilot))
+        assert len(session.bus.opened) == n_opened
+
+
 async def test_space_pauses_and_goes_on_without_loss() -> None:
     session = saying(order(1))
     async with events(session) as pilot:
