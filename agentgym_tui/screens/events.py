@@ -19,7 +19,7 @@ from agentgym_tui.screens.entry import EntryInput
 from agentgym_tui.screens.event_reading import WORDS, ReadingScreen, usual
 from agentgym_tui.screens.filter import FilterInput
 from agentgym_tui.screens.leaving import WIDTHS
-from agentgym_tui.store.event_view import EventView, patterns_of, start_of, usable
+from agentgym_tui.store.event_view import EVERYTHING, EventView, patterns_of, start_of, usable
 from agentgym_tui.store.ulids import time_of
 from agentgym_tui.telling import tell
 from agentgym_tui.widgets.lines import LineView
@@ -111,10 +111,11 @@ class Events(ReadingScreen):
             self._tell(own("this message names no episode"))
 
     def action_clear(self) -> None:
-        """Without the filter; where there is none, all subjects as they come."""
+        """Without the filter; where there is none, all subjects as they come, which forgets what was read."""
+        view = self.reader.view
         if self.event_log.words:
             self.query_one(FilterInput).action_clear()
-        else:
+        elif view.is_history or view.episode or view.patterns != EVERYTHING:
             self.look_at(usual())
 
     def action_tree(self) -> None:

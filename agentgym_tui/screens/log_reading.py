@@ -205,13 +205,17 @@ class LogReading(Whole[None]):
         while True:
             self._wake.clear()
             opened = self.opened
+            reading = not opened.log.complete
             more = not self._suspended and await asyncio.to_thread(opened.advance)
             if opened.log.replaced and self.table.follow and opened is self.opened:
                 await asyncio.to_thread(opened.log.reopen)
                 more = True
             if (seen := self._what_is_seen()) != self._seen:
                 self._seen = seen
-                self._draw_soon()
+                if reading and not more:
+                    self._draw_now()
+                else:
+                    self._draw_soon()
             if not more:
                 await self._wait()
                 self._began = (self._now(), self.opened.log.index.size)
@@ -227,6 +231,12 @@ class LogReading(Whole[None]):
         log, search = self.opened.log, self.opened.rows.search
         found = None if search is None else (search.position, len(search.found), search.last, search.stale)
         return (log, log.index, log.index.size, log.size, log.failure, log.replaced, log.gone, search, found)
+
+    def _draw_now(self) -> None:
+        """All is read: nothing more comes that could be drawn along with it."""
+        if self._next is not None:
+            self._next.stop()
+        self.show_all()
 
     def _draw_soon(self) -> None:
         """What comes until then is drawn at once."""

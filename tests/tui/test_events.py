@@ -76,6 +76,17 @@ async def test_a_time_that_is_yet_to_come_is_refused() -> None:
         assert len(session.bus.opened) == n_opened
 
 
+async def test_escape_forgets_nothing_where_all_is_shown_already() -> None:
+    session = saying(order(1))
+    async with events(session) as pilot:
+        await until_shown(pilot, "#messages", '{"order": 1}')
+        n_opened = len(session.bus.opened)
+        await pilot.press("escape")
+        session.bus.say(order(2))
+        await until_shown(pilot, "#messages", '{"order": 2}', '{"order": 1}')
+        assert len(session.bus.opened) == n_opened
+
+
 async def test_space_pauses_and_goes_on_without_loss() -> None:
     session = saying(order(1))
     async with events(session) as pilot:
