@@ -1,53 +1,38 @@
-"""The console: its two modes, what can be done everywhere, and when something is drawn."""
+"""The console: its modes, and what can be done everywhere."""
 
 from __future__ import annotations
 
-import asyncio
-import gc
-import os
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from textual import events
-from textual.app import App
 from textual.binding import BindingType
 from textual.screen import Screen
-from textual.timer import Timer
 from textual.types import CSSPathType
 
-from agentgym_tui.abilities import Drawing, Resizable, Revealing, Zooming
-from agentgym_tui.attention import Falls, tell_ends, tell_fall
+from agentgym_tui.abilities import Resizable, Revealing, Zooming
 from agentgym_tui.clean import own
-from agentgym_tui.ends import Ends
+from agentgym_tui.following import Following
 from agentgym_tui.kept import Kept
 from agentgym_tui.keymap import bindings
 from agentgym_tui.orders import refusal_text
-from agentgym_tui.pace import Pace
 from agentgym_tui.reach import Reachable, hidden, reachable
 from agentgym_tui.screens.leaving import Whole
 from agentgym_tui.sessions.session import ControlFailed, Session
 from agentgym_tui.settings import Settings, complaint_text
 from agentgym_tui.telling import tell
-from agentgym_tui.timers import SureTimers
 from agentgym_tui.widgets.tones import TONES
 
 if TYPE_CHECKING:
     from agentgym_tui.screens.episode import EpisodeScreen
 
-TICK_S: Final = 1.0
-
 STYLES: Final[list[str | PurePath]] = ["styles/widgets.tcss", "styles/app.tcss"]
-_DONE: Final = (events.Key, events.Paste, events.MouseDown, events.MouseScrollDown, events.MouseScrollUp)
-"""What a person wants an answer to; where the mouse is on its way to is none of these."""
-
 NO_LOGS: Final = own("no log was opened: `agentgym-tui open FILE.jsonl`")
 NO_BUS: Final = own("files have no bus: use `agentgym-tui launch` or `agentgym-tui watch`")
 
 
-class Console(App[None], SureTimers, inherit_bindings=False):
+class Console(Following, inherit_bindings=False):
     """Shows a session.
 
     Args:
@@ -72,18 +57,12 @@ class Console(App[None], SureTimers, inherit_bindings=False):
         *,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)  # else colours would become greys
-        self.session = session
-        self.settings, self.kept = settings or Settings(), kept or Kept()
+        super().__init__(session, settings or Settings(), now)
+        self.kept = kept or Kept()
         self.keys = self.settings.keys
         self.theme = self.settings.theme
         self.set_keymap(dict(self.keys.changed))
-        self._ends, self._falls = Ends(), Falls()
         self._now = now
-        self._following: asyncio.Task[None] | None = None
-        self._pace = Pace(now)
-        self._next_drawing: Timer | None = None
-        self._next_tick: Timer | None = None
         self._makes = {"live": self._live, "episodes": self._episodes, "events": self._events, "logs": self._logs}
         for mode in self._makes.keys() - {self.DEFAULT_MODE}:
             self.add_mode(mode, self._makes[mode])
@@ -93,10 +72,8 @@ class Console(App[None], SureTimers, inherit_bindings=False):
         return self._makes[self.DEFAULT_MODE]()
 
     def on_mount(self) -> None:
-        """Begin to follow once there is something to see."""
+        """Go where it was left."""
         self.add_mode(self.DEFAULT_MODE, self.get_default_screen)
-        self.session.store.on_change = self._changed
-        self.call_after_refresh(self._follow)
         first = "episodes" if self.session.control is None else self.kept.screen
         there = {"episodes"} | ({"events"} if self.session.events is not None else set())
         if self.DEFAULT_MODE == "live" and first in there:
@@ -105,20 +82,9 @@ class Console(App[None], SureTimers, inherit_bindings=False):
             tell(self, complaint_text(complaints), failed=True)
 
     async def on_unmount(self) -> None:
-        """Stop following."""
-        self.session.store.on_change = None
+        """Remember where one was."""
         if self.session.control is not None:
             self.kept.screen = self.current_mode
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.wait([self._following])
-        await self.session.close()
-
-    async def on_event(self, event: events.Event) -> None:
-        """What a person does comes before what a bus says."""
-        if isinstance(event, _DONE) and not event.is_forwarded:
-            self.session.turns.asked()
-        await super().on_event(event)
 
     async def _check_bindings(self, key: str, priority: bool = False) -> bool:
         """Do what a key does as it comes: by the framework not before all that is around the focus has seen it.
@@ -129,10 +95,6 @@ class Console(App[None], SureTimers, inherit_bindings=False):
             return True
         typing = self.focused is not None and self.focused.check_consume_key("a", "a")
         return priority and not typing and await super()._check_bindings(key)
-
-    def post_display_hook(self) -> None:
-        """Something new is on the screen."""
-        self.session.turns.answered()
 
     def action_show_live(self) -> None:
         """What runs now."""
@@ -270,52 +232,3 @@ class Console(App[None], SureTimers, inherit_bindings=False):
         from agentgym_tui.screens.log import LogScreen
 
         return LogScreen(self.session, self.kept, now=self._now)
-
-    def _follow(self) -> None:
-        if not gc.isenabled():  # as the command has left it
-            gc.freeze()
-            gc.enable()
-        self._following = asyncio.create_task(self.session.run())
-        self._following.add_done_callback(self._ended)
-        self._changed()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """What failed there ends the console, as it would in a handler of its own."""
-        if not task.cancelled():
-            failure = task.exception()
-        else:
-            failure = None if task.cancelling() else RuntimeError("the following was cancelled, by nobody here")
-        if failure is not None:
-            self.call_later(_fail, failure)
-
-    def _changed(self) -> None:
-        """Draw soon; what changes until then is drawn at once."""
-        if self._next_drawing is None:
-            self._next_drawing = self.set_timer(max(self._pace.wait_s, 0.001), self._draw)
-
-    def _draw(self) -> None:
-        self._next_drawing = None
-        self._pace.drawn()
-        for screen in reversed(self.screen_stack):
-            if isinstance(screen, Drawing):
-                screen.draw(self.session.store)
-            if not screen.is_modal:
-                break
-        store, now, notify = self.session.store, datetime.now(UTC), self.settings.notify
-        tell_fall(self, self._falls.look(store, now), notify)
-        tell_ends(self, self._ends.look(store, now), notify)
-        self._keep_ticking()
-
-    def _tick(self) -> None:
-        self._next_tick = None
-        self.session.store.tick()
-        self._keep_ticking()
-
-    def _keep_ticking(self) -> None:
-        store = self.session.store
-        if self._next_tick is None and store.ticking:
-            self._next_tick = self.set_timer(min(TICK_S, max(store.next_loss_s, 0.0) + 0.01), self._tick)
-
-
-def _fail(failure: BaseException) -> None:
-    raise failure
