@@ -199,5 +199,6 @@ def character(key: str) -> str | None:
 
 
 def _shown(key: str) -> str:
-    typed = (character(key) or "").strip()
-    return _SIGNS.get(key) or typed or key.replace("ctrl+", "^").replace("page", "page ")
+    modifiers, plus, name = key.rpartition("+")
+    typed = (character(name) or "").strip()
+    return _SIGNS.get(key) or (modifiers + plus).replace("ctrl+", "^") + (typed or name.replace("page", "page "))

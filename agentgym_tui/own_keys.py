@@ -15,8 +15,18 @@ from agentgym_tui.keymap import COMMANDS, Command, Keys, Place, character, shown
 MAX_KEYS: Final = 8
 """Of one command."""
 
-RESERVED: Final = frozenset({"tab", "shift+tab", "ctrl+i", "ctrl+m"})
-"""They go from pane to pane; the last two are what terminals send for tab and enter."""
+RESERVED: Final = frozenset({"tab", "shift+tab"})
+"""They go from pane to pane."""
+
+SENT_AS: Final = {
+    "ctrl+i": "tab",
+    "ctrl+m": "enter",
+    "ctrl+h": "backspace",
+    "ctrl+left_square_bracket": "escape",
+    "ctrl+space": "ctrl+@",
+    "ctrl+slash": "ctrl+underscore",
+}
+"""What terminals send, and nobody could tell apart from another key."""
 
 _COMMANDS: Final = {command.id: command for command in COMMANDS}
 _MODIFIERS: Final = frozenset({"ctrl", "alt", "shift", "super", "hyper", "meta"})
@@ -75,20 +85,38 @@ def _usable(command: Command, keys: str) -> str:
     """The names of the keys."""
     names = [_name(key) for key in ([keys] if keys == "," else keys.split(","))]
     others = [key for key in names if key not in command.keys.split(",")]
-    wrong = [key for key in others if not _is_key(key)]
-    typed = [key for key in others if command.place in _TYPED and character(key) is not None]
-    for found, why in ((wrong, "no key that can be used"), (typed, "typed into the field there")):
-        if found:
-            raise _Refused(join([own(f"keymap: {command.id}: "), line(found[0], 40), own(f" is {why}")]))
+    for key in others:
+        if (why := _unusable(command, key)) is not None:
+            raise _Refused(join([own(f"keymap: {command.id}: "), line(key, 40), own(f" is {why}")]))
     if len(names) > MAX_KEYS:
         raise _Refused(own(f"keymap: {command.id}: more than {MAX_KEYS} keys"))
     return ",".join(dict.fromkeys(names))
 
 
+def _unusable(command: Command, key: str) -> str | None:
+    """Why a key cannot be had, None when it can."""
+    if (sent := _sent_as(key)) is not None:
+        return f"sent as {sent} by terminals"
+    if not _is_key(key):
+        return "no key that can be used"
+    typed = command.place in _TYPED and character(key) is not None
+    return "typed into the field there" if typed else None
+
+
 def _name(key: str) -> str:
     """A character's name as bindings have it."""
     key = "comma" if key == "," else key.strip()
-    return next(iter(Binding.make_bindings([Binding(key, "")]))).key if key else ""
+    modifiers, plus, last = key.rpartition("+")
+    if not modifiers or len(last) != 1 or key == "ctrl+@":
+        return next(iter(Binding.make_bindings([Binding(key, "")]))).key if key else ""
+    return modifiers + plus + _name(last.lower() if modifiers == "ctrl" else last)
+
+
+def _sent_as(key: str) -> str | None:
+    """What a terminal sends in its place, None where it has a key of its own."""
+    if key.startswith("shift+") and len(key) == len("shift+a"):
+        return key[-1].upper()
+    return SENT_AS.get(key)
 
 
 def _is_key(key: str) -> bool:

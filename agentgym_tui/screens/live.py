@@ -169,4 +169,4 @@ class LiveScreen(RunScreen):
             return [notice_line(loss, width)]
         batch = store.active_batch()
         line = progress_line(batch, width, lost=store.all_lost, spent=store.spent(batch) if batch else None)
-        return [line or notice_line(store.notices[-1] if store.notices else None, width)]
+        return [line or notice_line(store.newest_note, width)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -78,8 +79,20 @@ class NodeBook:
         node = self.nodes.get(name(node_name))
         if node is None or node.lost or node.status == "stopped":
             return False
-        node.lost = True
+        node.lost, node.heard_at = True, -math.inf
         return True
+
+    def unheard(self) -> None:
+        """There is no way to the bus: those that were lost only just now may be as silent as all others."""
+        limit = self._now() - 2 * self._lost_after_s
+        for node in self.nodes.values():
+            node.lost = node.lost and node.heard_at < limit
+
+    def heard_again(self) -> None:
+        """There is a way to the bus again: silence counts from now on."""
+        for node in self.nodes.values():
+            if not node.lost:
+                node.heard_at = self._now()
 
     def tick(self) -> bool:
         """Find nodes that are lost; whether there is another one."""

@@ -10,6 +10,8 @@ from agentgym_tui.store.bounds import MAX_CAUSE, count
 
 MAX_NOTES: Final = 200
 FRESH_S: Final = 15.0
+SHOWN_S: Final = 60.0
+"""Seconds after which what was told looks as if it had just happened."""
 
 
 class Note(NamedTuple):
@@ -27,6 +29,22 @@ class Notes:
         """Start empty."""
         self.notes: deque[Note] = deque(maxlen=MAX_NOTES)
         self._now = now
+        self._told: tuple[Note | None, Note | None] = (None, None)
+
+    @property
+    def newest(self) -> Note | None:
+        """The newest one, unless it is old."""
+        return self.notes[-1] if self.notes and self.notes[-1].at >= self._now() - SHOWN_S else None
+
+    @property
+    def ticking(self) -> bool:
+        """Whether one may become old."""
+        return self._told != (None, None)
+
+    def tick(self) -> bool:
+        """Whether one has become old since it was told."""
+        before, self._told = self._told, (self.newest, self.fresh_loss)
+        return self._told != before
 
     @property
     def fresh_loss(self) -> Note | None:
@@ -40,3 +58,4 @@ class Notes:
         if self.notes and self.notes[-1].text == text:
             n += self.notes.pop().n
         self.notes.append(Note(text, self._now(), count(n)))
+        self._told = (self.newest, self.fresh_loss)

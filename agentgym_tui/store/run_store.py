@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -115,6 +116,11 @@ class RunStore:
         return self._endpoints.n_falls
 
     @property
+    def newest_note(self) -> Note | None:
+        """The newest of these, unless it is old."""
+        return self._notes.newest
+
+    @property
     def fresh_loss(self) -> Note | None:
         """What was told in the last seconds of messages that did not come."""
         return self._notes.fresh_loss
@@ -152,7 +158,7 @@ class RunStore:
     @property
     def ticking(self) -> bool:
         """Whether ``tick`` may change anything, or something runs whose time passes."""
-        return bool(self._episodes.running) or self._nodes.ticking
+        return bool(self._episodes.running) or (self._hears and self._nodes.ticking) or self._notes.ticking
 
     @property
     def all_lost(self) -> bool:
@@ -219,14 +225,19 @@ class RunStore:
 
     def set_link(self, link: Link) -> None:
         """The way to the bus is another, or in another state."""
-        if link != self.link:
-            self.link = link
-            self._changed()
+        if link == self.link:
+            return
+        heard, self.link = self._hears, link
+        if heard and not self._hears:
+            self._nodes.unheard()
+        elif self._hears and not heard:
+            self._nodes.heard_again()
+        self._changed()
 
     @property
     def next_loss_s(self) -> float:
         """Seconds until ``tick`` may find a node lost."""
-        return self._nodes.next_loss_s
+        return self._nodes.next_loss_s if self._hears else math.inf
 
     def lose_node(self, node: str) -> None:
         """A node is known to be gone."""
@@ -234,9 +245,15 @@ class RunStore:
             self._changed()
 
     def tick(self) -> None:
-        """Time has passed: nodes that were not heard of are lost."""
-        if self._nodes.tick():
+        """Time has passed: nodes that were not heard of are lost, unless nothing can be heard at all."""
+        old_news = self._notes.tick()
+        if (self._hears and self._nodes.tick()) or old_news:
             self._changed()
+
+    @property
+    def _hears(self) -> bool:
+        """Whether a node's silence says anything about the node."""
+        return self.link.status in ("connected", "none")
 
     def _take(self, seen: Seen | Digest) -> bool:
         if isinstance(seen, Notice):

@@ -268,12 +268,10 @@ def empty_store(now: FakeClock | None = None) -> RunStore:
 
 def error_store(now: FakeClock | None = None) -> RunStore:
     """A node that was lost while it played."""
-    clock = now or FakeClock()
-    store = busy_store(clock)
+    store = busy_store(now)
     store.set_link(Link(status="disconnected", cause="connection refused", address="127.0.0.1:4222"))
     store.take([Notice(kind="disconnected", text="connection refused")])
-    clock.at += 10
-    store.tick()
+    store.lose_node(NODE)
     return store
 
 

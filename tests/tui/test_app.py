@@ -264,8 +264,8 @@ async def test_a_lost_node_is_left_without_a_question() -> None:
                 await shown(pilot, "Just now 1 episode is being played, 7 in all")
                 session.store.take([live(progress(n_done=4, seq=1))])
                 await shown(pilot, "6 in all")
-                session.store.nodes[NODE].lost = True
                 session.store.set_link(Link("disconnected"))
+                session.store.lose_node(NODE)
                 await shown(pilot, "Nothing is played any more")
                 await pilot.press("s")
             await until(pilot, lambda app=app: not app.is_running, "the end")  # type: ignore[misc]

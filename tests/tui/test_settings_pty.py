@@ -43,6 +43,20 @@ def started(folder: Path, **more: str) -> Terminal:
     return Terminal(sys.executable, "-c", CONSOLE, "open", str(folder), cwd=folder, env=environ(**own, **more))
 
 
+@pytest.mark.parametrize(
+    ("name", "shown", "sent"),
+    [("ctrl+]", "^]", "\x1d"), ("ctrl+_", "^_", "\x1f"), ("ctrl+^", "^^", "\x1e"), ("ctrl+K", "^k", "\x0b")],
+)
+def test_a_key_is_known_by_what_it_types(tmp_path: Path, name: str, shown: str, sent: str) -> None:
+    home = tmp_path / "agentgym-console"
+    home.mkdir()
+    (home / "console.yaml").write_text(f"keymap: {{app.quit: '{name}'}}\n")
+    with started(tmp_path) as terminal:
+        terminal.wait_for(f"{shown} Quit")
+        terminal.send(sent)
+        assert terminal.wait_exit() == 0
+
+
 def test_own_keys_work_and_the_next_start_is_as_this_one_was_left(tmp_path: Path) -> None:
     home = tmp_path / "agentgym-console"
     home.mkdir()

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from agentgym_tui.store.run_store import RunStore
+from agentgym_tui.store.state import Link, LinkStatus
 from runner.events.live_items import EpisodePaused, EpisodeResumed
+from runner.events.seen import Notice
 from tests.tui.samples import (
     BOOT,
     NEXT_BOOT,
@@ -55,6 +59,53 @@ def test_a_silent_node_is_lost_with_what_it_plays_until_it_is_heard_of(store: Ru
     store.take([live(heartbeat())])
     assert lost(store) == [False]
     assert [each.node_lost for each in store.running()] == [False]
+
+
+@pytest.mark.parametrize("status", ["stalled", "disconnected"])
+def test_no_node_is_lost_for_its_silence_while_nobody_can_be_heard(
+    store: RunStore, clock: FakeClock, status: LinkStatus
+) -> None:
+    store.set_link(Link("connected"))
+    store.take([live(heartbeat(), started(0))])
+    clock.at += 5.1
+    store.tick()  # before the bus is known to be silent
+    store.set_link(Link(status))
+    assert lost(store) == [False]
+    clock.at += 60
+    store.tick()
+    assert (lost(store), store.next_loss_s) == ([False], math.inf)
+    store.set_link(Link("connected"))
+    store.tick()
+    assert (lost(store), store.next_loss_s) == ([False], 5.0)
+    clock.at += 5.1
+    store.tick()
+    assert lost(store) == [True]
+
+
+def test_a_node_that_was_lost_before_or_is_known_to_be_gone_stays_lost(store: RunStore, clock: FakeClock) -> None:
+    store.set_link(Link("connected"))
+    store.take([live(heartbeat())])
+    store.lose_node(NODE)
+    store.set_link(Link("stalled"))
+    assert lost(store) == [True]
+    store.take([live(heartbeat())])
+    store.set_link(Link("connected"))
+    clock.at += 11
+    store.tick()
+    store.set_link(Link("stalled"))
+    assert lost(store) == [True]
+
+
+def test_news_of_the_following_is_told_for_a_while(store: RunStore, clock: FakeClock) -> None:
+    store.take([Notice(kind="reconnected", text="connected again")])
+    assert (store.newest_note is not None, store.ticking) == (True, True)
+    clock.at += 59
+    version = store.version
+    store.tick()
+    assert (store.newest_note is not None, store.version) == (True, version)
+    clock.at += 2
+    store.tick()
+    assert (store.newest_note, store.version, store.ticking) == (None, version + 1, False)
 
 
 def test_when_the_next_node_may_be_lost_is_known(store: RunStore, clock: FakeClock) -> None:
