@@ -81,12 +81,10 @@ class Events(ReadingScreen):
         return self.panes.hostile_text()
 
     def action_pause(self) -> None:
-        """Read nothing, or go on."""
-        if self.reader.view.is_history:
-            self.panes.messages.action_bottom()
-            return
+        """Read nothing, or go on: at the end, in a history where one is."""
         self.reader.paused = not self.reader.paused
-        self.panes.messages.follow = self.panes.messages.follow or not self.reader.paused
+        if not (self.reader.paused or self.reader.view.is_history):
+            self.panes.messages.follow = True
         self.reader.update()
         self.show_around()
 

@@ -174,7 +174,13 @@ async def test_a_place_in_the_history_is_shown_first_and_read_on_as_one_goes() -
         for _ in range(16):
             await pilot.press("pagedown")
         await until_shown(pilot, "#summary", "1,000 messages")
+        cursor = screen(pilot).panes.messages.cursor
         await pilot.press("space")
+        await until_shown(pilot, "#summary", "‖ paused")
+        await pilot.press("space")
+        await until_shown(pilot, "#summary", "◂ history", "1,000 messages")
+        assert screen(pilot).panes.messages.cursor == cursor
+        await pilot.press("G")
         await until_shown(pilot, "#summary", "● live", "1,500 messages")
         await until_shown(pilot, "#payload", '"order": 1500')
 
