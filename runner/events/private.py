@@ -39,11 +39,15 @@ def write_secret(path: Path, data: bytes) -> None:
     temporary = path.with_name(f"{path.name}.tmp")
     temporary.unlink(missing_ok=True)  # one that lies about could have another mode
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(descriptor)
-    temporary.rename(path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        temporary.rename(path)
+    except OSError:  # a full disk, or a folder under that name
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _check(status: os.stat_result, path: Path, what: str) -> None:

@@ -46,6 +46,13 @@ def test_a_file_that_others_could_have_prepared_is_not_followed(path: Path, tmp_
     assert read_kept(path) == Kept()
 
 
+def test_nothing_is_left_beside_what_cannot_be_replaced(path: Path) -> None:
+    path.mkdir(parents=True)
+    with pytest.raises(OSError, match="directory"):
+        write_kept(path, KEPT)
+    assert [each.name for each in path.parent.iterdir()] == ["console.json"]
+
+
 @pytest.mark.parametrize(
     "document",
     [
