@@ -13,7 +13,7 @@ from runner.text import is_unsafe, mask, one_line, sanitize
 Safe = NewType("Safe", str)
 
 MAX_LINE: Final = 2_000
-"""Characters of one line that are laid out; 1 MB in one line costs seconds."""
+"""Characters of a line that is not broken into rows; 1 MB in one line costs seconds."""
 
 MAX_LINES: Final = 5_000
 """Lines of one text that are laid out."""
@@ -53,13 +53,16 @@ def message(text: str, limit: int = 2_000) -> Safe:
     return Safe(sanitize(mask(text[: limit * 4]), limit=limit))
 
 
-def lines(text: str) -> Cleaned:
-    """Outside text as lines; long lines and long texts are cut and say so. A carriage return before a newline goes."""
+def lines(text: str, limit: int = MAX_LINE) -> Cleaned:
+    """Outside text as lines; what is longer than ``limit`` and long texts are cut and say so.
+
+    A carriage return before a newline goes.
+    """
     parts = text.split("\n", MAX_LINES)
     rest = parts.pop() if len(parts) > MAX_LINES else ""
     heads = [part.removesuffix("\r") for part in parts]
-    shown = [Safe(sanitize(head, limit=MAX_LINE).replace("\t", "    ")) for head in heads]
-    changed = any(is_unsafe(head[:MAX_LINE]) for head in heads)
+    shown = [Safe(sanitize(head, limit=limit).replace("\t", "    ")) for head in heads]
+    changed = any(is_unsafe(head[:limit]) for head in heads)
     if rest:
         shown.append(own(f"… (+{rest.count(chr(10)) + 1} lines)"))
     return Cleaned(shown, changed)

@@ -57,17 +57,19 @@ class Step(msgspec.Struct, gc=False):
 
 
 class StreamedCall(msgspec.Struct, frozen=True):
-    """A tool call as far as it came; ``number`` is its place in the answer."""
+    """A tool call as far as it came; ``number`` is its place in the answer, ``n_gone`` as in ``Streaming``."""
 
     number: int
     tool: str = ""
     arguments: str = ""
+    n_gone: int = 0
 
 
 class Streaming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The answer for the step that is not over, as far as it came.
 
     Attributes:
+        n_text_gone: characters that came before ``text`` and are not kept; ``n_reasoning_gone`` before ``reasoning``.
         endpoint: who is asked; None where that is not known, or nobody is.
         failures: of those who were asked before, or would have been, each with its name.
         n: pieces the model has written, each about a token; ``n_first`` of them came first.
@@ -79,6 +81,8 @@ class Streaming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     text: str = ""
     reasoning: str = ""
     calls: tuple[StreamedCall, ...] = ()
+    n_text_gone: int = 0
+    n_reasoning_gone: int = 0
     endpoint: str | None = None
     model: str | None = None
     failures: tuple[str, ...] = ()

@@ -32,6 +32,8 @@ class _Said(NamedTuple):
     text: str
     reasoning: str
     calls: tuple[StreamedCall, ...]
+    n_text_gone: int
+    n_reasoning_gone: int
 
 
 def streamed(before: Streaming | None, told: Asked | TextRun | TokenText) -> Streaming:
@@ -56,6 +58,8 @@ def _with_more(before: Streaming, run: TextRun) -> Streaming:
         text=said.text,
         reasoning=said.reasoning,
         calls=said.calls,
+        n_text_gone=said.n_text_gone,
+        n_reasoning_gone=said.n_reasoning_gone,
         endpoint=before.endpoint,
         model=before.model,
         failures=before.failures,
@@ -93,19 +97,27 @@ def _n(told: int, text: str) -> int:
 
 
 def _longer(before: Streaming, part: Part, call: int, tool: str, text: str) -> _Said:
+    said, reasoning, calls = before.text, before.reasoning, before.calls
+    n_text, n_reasoning = before.n_text_gone, before.n_reasoning_gone
     match part:
         case "text":
-            return _Said((before.text + text)[-MAX_STREAMING:], before.reasoning, before.calls)
+            said, n_text = _newest(said + text, MAX_STREAMING, n_text)
         case "reasoning":
-            return _Said(before.text, (before.reasoning + text)[-MAX_STREAMING:], before.calls)
+            reasoning, n_reasoning = _newest(reasoning + text, MAX_STREAMING, n_reasoning)
         case "call":
-            return _Said(before.text, before.reasoning, _called(before.calls, call, tool, text))
+            calls = _called(calls, call, tool, text)
+    return _Said(said, reasoning, calls, n_text, n_reasoning)
+
+
+def _newest(text: str, limit: int, n_gone: int) -> tuple[str, int]:
+    """What is kept of a text, and how many characters are not."""
+    return text[-limit:], count(n_gone + max(len(text) - limit, 0))
 
 
 def _called(before: tuple[StreamedCall, ...], number: int, tool: str, text: str) -> tuple[StreamedCall, ...]:
     calls = {call.number: call for call in before}
     known = calls.get(number, StreamedCall(number))
     if number in calls or len(calls) < MAX_CALLS:
-        arguments = (known.arguments + text)[-MAX_ARGUMENTS:]
-        calls[number] = replace(known, tool=known.tool or name(tool), arguments=arguments)
+        arguments, n_gone = _newest(known.arguments + text, MAX_ARGUMENTS, known.n_gone)
+        calls[number] = replace(known, tool=known.tool or name(tool), arguments=arguments, n_gone=n_gone)
     return tuple(calls.values())

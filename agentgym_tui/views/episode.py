@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from agentgym_tui.clean import Safe, is_hostile, join, line, own
 from agentgym_tui.store.state import Episode, Step, Streaming
 from agentgym_tui.views.answers import FELL, tokens_text
+from agentgym_tui.views.coming import newest
 from agentgym_tui.views.message import (
     MAX_NAME,
     Block,
@@ -157,13 +158,16 @@ def _coming(answer: Streaming) -> Iterator[Block]:
     if answer.failures:
         yield block("warning", join([FELL, own(" no answer from")]), mask("\n".join(answer.failures)))
     thought, text = split_thought(answer.text)
-    for thinking in filter(None, (answer.reasoning, thought)):
-        yield block("thought", own("thought · streaming …"), thinking)
+    for thinking, n_gone in ((answer.reasoning, answer.n_reasoning_gone), (thought, answer.n_text_gone)):
+        if thinking:
+            yield block("thought", own("thought · streaming …"), thinking, part=newest(thinking, n_gone))
     if text:
-        yield block("streaming", own("streaming …"), text)
+        part = newest(text, 0 if thought else answer.n_text_gone)
+        yield block("streaming", own("streaming …"), text, part=part)
     for call in answer.calls:
         title = join([own("tool call "), line(call.tool, MAX_NAME), own(" · streaming …")])
-        yield block("tool", title, call.arguments, named=call.tool)
+        part = newest(call.arguments, call.n_gone)
+        yield block("tool", title, call.arguments, named=call.tool, part=part)
     yield from _answering(answer)
 
 

@@ -55,7 +55,9 @@ class Block(NamedTuple):
     raw: str = ""
 
 
-def block(kind: Kind, title: Safe, text: str, *, named: str = "", whole: object = None) -> Block:
+def block(
+    kind: Kind, title: Safe, text: str, *, named: str = "", whole: object = None, part: str | None = None
+) -> Block:
     """A block of outside text.
 
     Args:
@@ -64,8 +66,10 @@ def block(kind: Kind, title: Safe, text: str, *, named: str = "", whole: object 
         text: as it came.
         named: outside text that became part of the title.
         whole: how many characters the text had before it was cut on its way here.
+        part: what is shown of the text, where that is not all of it.
     """
-    shown, changed = lines(text[:MAX_TEXT]) if text else ([], False)
+    laid_out = (text if part is None else part)[:MAX_TEXT]
+    shown, changed = lines(laid_out, MAX_TEXT) if text else ([], False)
     if type(whole) is int:
         shown = [*shown, own(f"… cut on its way here, {whole} characters in all")]
     elif len(text) > MAX_TEXT:

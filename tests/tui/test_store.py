@@ -149,6 +149,8 @@ def test_an_answer_that_streams_in_is_bounded(store: RunStore) -> None:
     assert max(len(answer.text), len(answer.reasoning)) == MAX_STREAMING
     assert len(answer.calls) == MAX_CALLS
     assert {len(call.arguments) for call in answer.calls} == {MAX_ARGUMENTS}
+    assert answer.n_text_gone == answer.n_reasoning_gone == 2 * len(long) - MAX_STREAMING
+    assert {call.n_gone for call in answer.calls} == {4 * len(long) - MAX_ARGUMENTS}
     assert len(answer.failures) == MAX_FAILURES
 
 

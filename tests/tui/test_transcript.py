@@ -131,6 +131,22 @@ async def test_streamed_text_is_followed() -> None:
         assert rows(view)[-1] == "  last words"
 
 
+async def test_a_long_line_is_seen_to_grow_and_read_to_its_end_when_it_is_over() -> None:
+    view = Transcript()
+    text = " ".join(f"number {index}," for index in range(1_000))
+    played = episode(n_steps=1, outcome=None)
+    async with shown(view) as (_, pilot):
+        for stop in (3_000, 8_000, len(text)):
+            played.streaming = Streaming(text=text[:stop])
+            view.show_blocks(blocks(played, 1), subject="1", follow=True)
+            await pilot.pause()
+            assert rows(view)[-2].split() == text[:stop].split()[-len(rows(view)[-2].split()) :]
+        over = episode(steps=[step(0, chats=[], action=LiveAction(text))])
+        view.show_blocks(blocks(over, 0), subject="0", follow=False)
+        await pilot.press("G")
+        assert any(row.endswith("number 999,") for row in rows(view))
+
+
 def test_blocks_that_did_not_change_are_not_wrapped_again() -> None:
     played = episode(n_steps=1, outcome=None, streaming=Streaming(text="a"))
     before = BlockRows(blocks(played, 0), 40)

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from agentgym_tui.clean import is_hostile
 from agentgym_tui.store.state import StreamedCall, Streaming
+from agentgym_tui.store.streaming import MAX_STREAMING
+from agentgym_tui.views.coming import MAX_COMING, newest
 from agentgym_tui.views.episode import Block, blocks, json_text
 from agentgym_tui.views.message import MAX_CHAT, MAX_TEXT, SHORT, split_thought
 from agentgym_tui.views.text import TextRows
@@ -160,6 +163,64 @@ def test_an_answer_says_what_it_took_and_in_whose_place_it_came() -> None:
     )
 
 
+def numbered(n: int) -> str:
+    return " ".join(f"number {index}," for index in range(n))
+
+
+@pytest.mark.parametrize("n_gone", [0, 5, 81_070])
+def test_of_a_long_line_that_comes_the_end_is_shown_and_what_is_left_out_is_said(n_gone: int) -> None:
+    text = numbered(4_000)
+    call = StreamedCall(0, "note", text, n_gone)
+    answer = Streaming(text=text, reasoning=text, calls=(call,), n_text_gone=n_gone, n_reasoning_gone=n_gone)
+    coming = episode(n_steps=0, outcome=None, streaming=answer)
+    found = [block for block in blocks(coming, 0) if "streaming" in block.title]
+    assert [block.kind for block in found] == ["thought", "streaming", "tool"]
+    for block in found:
+        said, end = block.lines
+        assert said == f"… ({n_gone + len(text) - len(end)} characters before this are left out while it comes)"
+        assert text.endswith(f" {end}") and end.startswith(("number ", *"0123456789"))
+        assert MAX_COMING // 2 < len(end) <= MAX_COMING
+        assert block.raw == text
+
+
+def test_the_rows_of_a_long_line_stay_where_they_are_while_it_grows() -> None:
+    text, shown = numbered(9_000), list[str]()
+    for stop in range(70_000, 74_000, 100):
+        kept = text[stop - MAX_STREAMING : stop]
+        shown.append(newest(kept, stop - MAX_STREAMING).split("\n")[1])
+    assert all(text[:stop].endswith(end) for stop, end in zip(range(70_000, 74_000, 100), shown, strict=True))
+    assert sum(not later.startswith(earlier) for earlier, later in pairwise(shown)) == 2
+
+
+def test_what_comes_in_lines_keeps_those_there_is_room_for_and_the_newest_are_among_them() -> None:
+    usual = "\n".join(["a line of an answer"] * 1_000)
+    assert newest(usual) == usual
+    assert newest(usual, 7) == f"… (7 characters before this are left out while it comes)\n{usual}"
+    long = f"first\n{numbered(2_000)}\nlast"
+    first, said, end, last = newest(long).split("\n")
+    assert (first, last, len(end) <= MAX_COMING) == ("first", "last", True) and end.endswith("number 1999,")
+    assert said.startswith(f"… ({len(numbered(2_000)) - len(end)} characters")
+    many = blocks(episode(n_steps=0, outcome=None, streaming=Streaming(text="x\n" * 30_000 + "last")), 0)[-1].lines
+    assert many[0] == f"… ({60_000 - 2 * 3_999} characters before this are left out while it comes)"
+    assert (many[1], many[-1]) == ("x", "last")
+
+
+def test_a_long_line_that_comes_is_cleaned_and_its_text_is_there_as_it_came() -> None:
+    text = numbered(4_000) + "\x1b[2J\u202e[red]"
+    (block,) = blocks(episode(steps=[], outcome=None, streaming=Streaming(text=text), reset_observation=[]), 0)
+    assert block.lines[-1].endswith("␛[2J\\u{202e}[red]")
+    assert (block.changed, block.raw) == (True, text)
+
+
+def test_a_long_line_of_what_is_over_is_there_to_its_end() -> None:
+    text = numbered(4_000)
+    calls = [ToolCall("1", "note", json.dumps({"text": text}))]
+    action = LiveAction(f"<think>{text}</think>{text}", calls)
+    found = blocks(episode(steps=[step(0, chats=[[user(text)]], action=action, observation=[user(text)])]), 0)
+    assert [block.kind for block in found] == ["observation", "thought", "action", "tool", "reply"]
+    assert all(any(text in line for line in block.lines) for block in found)
+
+
 def test_streamed_text_and_errors_come_after_the_last_step_alone() -> None:
     ended = episode(
         streaming=Streaming(text="on"), error_type="timeout", error_message="no answer from http://me:secret@host/"
@@ -181,7 +242,7 @@ def test_hostile_texts_of_any_shape_become_safe_lines(text: str) -> None:
         for block in blocks(played, index, full=True):
             shown = [block.title, *block.lines]
             assert not any(is_hostile(line) or "\n" in line or "\t" in line for line in shown)
-            assert max(map(len, shown)) <= 2_000
+            assert max(map(len, shown)) <= MAX_TEXT
             assert block.changed or not is_hostile(block.raw[:MAX_TEXT])
 
 
@@ -195,7 +256,7 @@ def test_chats_are_laid_out_within_bounds_the_last_messages_first() -> None:
     long = [user(f"{number}" + "x" * MAX_TEXT * 2) for number in range(100)]
     found = blocks(episode(steps=[step(0, chats=[long])]), 0)
     given = [block for block in found if block.kind == "observation"]
-    assert sum(len(line) for block in given for line in block.lines) < MAX_CHAT
+    assert sum(len(line) for block in given for line in block.lines) < MAX_CHAT + MAX_TEXT
     assert found[0].title == "… 95 earlier messages"
     assert given[-1].lines[0].startswith("99x")
 
