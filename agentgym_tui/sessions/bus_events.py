@@ -28,7 +28,7 @@ class EventFeed(Protocol):
         ...
 
     async def behind(self) -> int | None:
-        """Messages after those that were read, of streams also those not wanted; None where nobody says."""
+        """Messages that will come, of streams also those not wanted; None where nobody says."""
         ...
 
 
@@ -66,32 +66,20 @@ class BusEvents:
             connection, patterns=patterns, since=since, capacity=CAPACITY, max_bytes=MAX_BYTES, in_time_order=True
         )
         async with following as follow:
-            yield _Feed(connection, follow)
+            yield _Feed(follow)
 
 
 class _Feed:
-    def __init__(self, connection: Connection, follow: Follow) -> None:
-        self._connection = connection
+    def __init__(self, follow: Follow) -> None:
         self._follow = follow
-        self._read: dict[str, int] = {}
 
     async def some(self, limit: int) -> Sequence[Came]:
-        from runner.events.buffer import Incoming
-
-        came = await self._follow.raw(limit)
-        for each in came:
-            if isinstance(each, Incoming) and each.stream is not None and each.sequence is not None:
-                self._read[each.stream] = each.sequence
-        return came
+        return await self._follow.raw(limit)
 
     async def behind(self) -> int | None:
-        from runner.events.stream_reader import API_TIMEOUT_S, BUS_ERRORS
-        from runner.events.streams import look_at
+        from runner.events.stream_reader import BUS_ERRORS
 
         try:
-            js = self._connection.client.jetstream(timeout=API_TIMEOUT_S)
-            read = {**self._follow.began_after(), **self._read}
-            kept = [(await look_at(js, name)).state.last_seq - n for name, n in read.items()]
-            return sum(max(n, 0) for n in kept) + self._follow.n_unkept
+            return await self._follow.behind()
         except BUS_ERRORS:
             return None

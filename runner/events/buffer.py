@@ -77,9 +77,9 @@ class SeenBuffer:
         self._heard_until: dict[str, int] = {}
 
     @property
-    def n_unkept(self) -> int:
-        """Messages that wait here alone: no stream keeps them."""
-        return self._skipped + sum(isinstance(item, Incoming) and item.stream is None for item in self._waiting)
+    def n_waiting(self) -> int:
+        """Messages that wait here."""
+        return sum(isinstance(item, Incoming) for item in self._waiting)
 
     def notify(self, notice: Notice, stream: str | None = None) -> None:
         """Add a notice, which may be about a stream."""

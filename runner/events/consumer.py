@@ -20,8 +20,9 @@ from runner.events.failure import BusError
 from runner.events.listener import Listener
 from runner.events.lookup import NoStreams, streams_of
 from runner.events.patterns import common, covered_by_any
+from runner.events.position import Position, n_left
 from runner.events.seen import Notice, Received, Seen, Since
-from runner.events.stream_reader import BUS_ERRORS, POLL_S, Position, StreamReader, until_connected
+from runner.events.stream_reader import API_TIMEOUT_S, BUS_ERRORS, POLL_S, StreamReader, until_connected
 from runner.events.time_order import TimeOrderedBuffer
 
 __all__ = ["DurableNames", "Follow", "Incoming", "Notice", "Received", "Seen", "Since"]
@@ -135,17 +136,15 @@ class Follow:
         """What a message that came as it was says; None when it was there before."""
         return self._buffer.decoded(message)
 
-    @property
-    def n_unkept(self) -> int:
-        """Messages that wait here alone, or were left out: no stream keeps them."""
-        return self._buffer.n_unkept
+    async def behind(self) -> int:
+        """Messages that wait: here, and in streams after what was read of them, there also those not wanted.
 
-    def began_after(self) -> dict[str, int]:
-        """The sequence after which each stream is read that had something there, whether or not that was handed out."""
-        began = {
-            name: self._positions[name].cursor for name, (reader, _) in self._readers.items() if reader.has_history
-        }
-        return {name: cursor for name, cursor in began.items() if cursor is not None}
+        Raises:
+            nats.errors.Error, OSError: when the bus is away.
+        """
+        js = self._connection.client.jetstream(timeout=API_TIMEOUT_S)
+        positions = {name: each for name, each in self._positions.items() if name not in self._forbidden}
+        return await n_left(js, positions) + self._buffer.n_waiting
 
     def _ended(self) -> Exception:
         """What to raise when nothing will come any more; raises what made it so."""

@@ -16,6 +16,7 @@ from nats.aio.subscription import Subscription
 
 from runner.events.buffer import Incoming, Part, SeenBuffer
 from runner.events.patterns import covered_by_any
+from runner.events.position import Position
 from runner.events.seen import Notice
 
 EXPIRES_S: Final = 5.0
@@ -37,22 +38,21 @@ class Jump(msgspec.Struct, frozen=True):
 
 
 class Puller:
-    """Fills a buffer from a consumer that starts after ``cursor``; made by ``open``.
+    """Fills a buffer from a consumer that starts after the cursor of a position.
 
     Attributes:
-        cursor: the last sequence that reached the buffer.
         jumps: where sequences were missing, if the consumer has a filter; without one they are told as notices.
     """
 
     def __init__(
-        self, client: Client, stream: str, consumer: str, cursor: int, patterns: list[str], buffer: SeenBuffer
+        self, client: Client, stream: str, consumer: str, position: Position, patterns: list[str], buffer: SeenBuffer
     ) -> None:
-        """``patterns``: what is wanted where the stream has more; empty for all of it."""
-        self.cursor = cursor
+        """``position`` is kept up to date; ``patterns``: what is wanted where the stream has more, empty for all."""
         self.jumps: list[Jump] = []
         self._client = client
         self._stream = stream
         self._consumer = consumer
+        self._position = position
         self._patterns = patterns
         self._buffer = buffer
         self._inbox = client.new_inbox()
@@ -74,6 +74,7 @@ class Puller:
 
     async def __aexit__(self, *exc: object) -> None:
         """Give the consumer up; where the server is away it does so by itself later."""
+        self._in_doubt = True  # what still comes of it is for the next one, which starts after the cursor
         if self._client.is_connected:
             if self._subscription is not None:
                 await self._subscription.unsubscribe()
@@ -138,9 +139,9 @@ class Puller:
             self._doubt()
             return
         self._delivered += 1
-        if sequence > self.cursor + 1:
-            self._missing(Jump(self.cursor, sequence))
-        self.cursor = sequence
+        before, self._position.cursor = self._position.cursor or 0, sequence
+        if sequence > before + 1:
+            self._missing(Jump(before, sequence))
         if not self._patterns or covered_by_any(self._patterns, message.subject):
             self._buffer.put(
                 Incoming(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -21,8 +20,9 @@ from nats.js.errors import NotFoundError
 from runner.events.buffer import SeenBuffer
 from runner.events.connect import Connection
 from runner.events.patterns import covered_by_any, disjoint, shared_with
+from runner.events.position import Position
 from runner.events.puller import Puller, removed_unread
-from runner.events.seen import Notice, Since
+from runner.events.seen import Notice
 from runner.events.streams import look_at, understood
 
 BUS_ERRORS: Final = (nats.errors.Error, OSError)
@@ -33,27 +33,6 @@ POLL_S: Final = 0.1
 RETRY_S: Final = (0.1, 0.3, 1.0)
 KEPT_S: Final = 30.0
 """How long the server keeps a consumer that asks for nothing."""
-
-
-class Position(msgspec.Struct):
-    """How far a stream was read: after ``cursor``, or from ``start``; ``created`` says which stream it was."""
-
-    created: datetime | None
-    cursor: int | None = None
-    start: datetime | None = None
-
-    @classmethod
-    def at(cls, since: Since, info: StreamInfo, began: datetime) -> Position:
-        """Where to begin in a stream that was not read so far, by somebody who ``began`` to follow then."""
-        match since:
-            case "now":
-                return cls(info.created, info.state.last_seq)
-            case "all":
-                return cls(info.created, max(info.state.first_seq, 1) - 1)
-            case timedelta():
-                return cls(info.created, start=began - since)
-            case int():
-                return cls(info.created, min(max(since, 1) - 1, info.state.last_seq))
 
 
 async def until_connected(connection: Connection) -> None:
@@ -77,7 +56,6 @@ class StreamReader:
     ) -> None:
         """``position`` is kept up to date, for a reader that comes after this one."""
         self._stream = info.config.name or ""
-        self.has_history = False
         self.subjects = list(info.config.subjects or [])
         self._connection = connection
         self._position = position
@@ -117,19 +95,18 @@ class StreamReader:
         """Read with one consumer until it is in doubt; returns whether it brought anything."""
         client, position = self._connection.client, self._position
         js = client.jetstream(timeout=API_TIMEOUT_S)
-        self._compare(await look_at(js, self._stream))
+        info = await look_at(js, self._stream)
+        self._compare(info)
         consumer, before, pending = await understood(self._add_consumer(js))
+        if self._patterns and not pending:  # of what was there nothing is wanted
+            before = max(before, info.state.last_seq)
         position.cursor = before
-        self.has_history = pending > 0
         self._buffer.reached(self._stream, pending)
-        async with Puller(client, self._stream, consumer, before, self._patterns, self._buffer) as puller:
-            try:
-                while await puller.pull():
-                    await self._tell_removed(js, puller)
-                    await self._buffer.room(self._stream)
-                self._check_allowed(*puller.subjects)
-            finally:
-                position.cursor = puller.cursor
+        async with Puller(client, self._stream, consumer, position, self._patterns, self._buffer) as puller:
+            while await puller.pull():
+                await self._tell_removed(js, puller)
+                await self._buffer.room(self._stream)
+            self._check_allowed(*puller.subjects)
         return position.cursor > before
 
     async def _add_consumer(self, js: JetStreamContext) -> tuple[str, int, int]:

@@ -136,7 +136,7 @@ async def _checked_name(js: JetStreamContext, subject: str) -> str:
 async def _checked_info(js: JetStreamContext, stream: str) -> StreamInfo:
     info = await js.stream_info(stream)
     msgspec.convert([info.config.name, *(info.config.subjects or [])], list[str])
-    msgspec.convert([info.state.first_seq, info.state.last_seq], list[int])
+    msgspec.convert([info.state.first_seq, info.state.last_seq, info.state.messages], list[int])
     msgspec.convert(info.created, datetime | None)
     return info
 

@@ -69,6 +69,12 @@ class TimeOrderedBuffer(SeenBuffer):
         self._newest = self._history_end = _FIRST
         self._after: deque[datetime | None] = deque()  # what each of ``_waiting`` comes behind; None: all history
 
+    @property
+    def n_waiting(self) -> int:
+        """See there."""
+        lanes = sum(isinstance(item, Incoming) for lane in self._lanes.values() for item in lane.items)
+        return super().n_waiting + lanes
+
     def found(self, stream: str, last: int) -> None:
         """See there; the others wait for its beginning."""
         super().found(stream, last)

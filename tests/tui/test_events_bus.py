@@ -13,12 +13,13 @@ from textual.pilot import Pilot
 
 from agentgym_tui.app import Console
 from agentgym_tui.screens.events import Events
-from agentgym_tui.sessions.bus_events import BusEvents
+from agentgym_tui.sessions import bus_events
+from agentgym_tui.sessions.bus_events import BusEvents, EventFeed
 from agentgym_tui.sessions.launch import Wanted
 from agentgym_tui.sessions.sources import BusSession
 from runner.events.buffer import Incoming
 from runner.events.connect import BusAddress, Connection
-from tests.following import add_stream
+from tests.following import add_stream, surely
 from tests.nats_server import NatsServer
 from tests.tui.piloted import shown, until, until_shown
 
@@ -162,3 +163,98 @@ async def test_what_is_not_read_is_counted_kept_or_not(server: NatsServer) -> No
             assert await feed.behind() == 0
             await connection.close()
             assert await feed.behind() is None
+
+
+@asynccontextmanager
+async def fed(server: NatsServer, *patterns: str) -> AsyncIterator[EventFeed]:
+    bus = BusEvents()
+    async with await Connection.open(BusAddress(server.url), name="test") as connection, asyncio.timeout(20):
+        bus.offer(connection)
+        async with bus.open(patterns, "all") as feed:
+            yield feed
+
+
+async def say(client: Client, subject: str, *numbers: int) -> None:
+    js = client.jetstream(timeout=1)
+    for number in numbers:
+        await js.publish(subject, b"%d" % number)
+
+
+async def read(feed: EventFeed, count: int) -> list[int]:
+    came: list[int] = []
+    while len(came) < count:
+        more = await feed.some(count - len(came))
+        came += [int(each.payload) for each in more if isinstance(each, Incoming)]
+    return came
+
+
+async def until_behind(feed: EventFeed, count: int) -> None:
+    while await feed.behind() != count:  # noqa: ASYNC110 - nothing tells of it
+        await asyncio.sleep(0.02)
+
+
+async def test_what_waits_is_known_after_a_server_has_lost_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bus_events, "CAPACITY", 40)  # of which 20 are for what streams keep
+    with NatsServer(tmp_path / "own") as server:
+        async with publisher(server) as client:
+            await add_stream(client, "LOST", subjects=["lost"])
+            await say(client, "lost", *range(100))
+            async with fed(server, "lost") as feed:
+                assert await read(feed, 1) == [0]
+                await until_behind(feed, 99)
+                server.stop()
+                server.empty_store()
+                server.start()
+                await surely(lambda: add_stream(client, "LOST", subjects=["lost"]))
+                await say(client, "lost", *range(100, 130))
+                await until_behind(feed, 19 + 30)
+                assert await read(feed, 19 + 30) == [*range(1, 20), *range(100, 130)]
+                assert await feed.behind() == 0
+
+
+async def test_what_was_purged_waits_no_more(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bus_events, "CAPACITY", 40)
+    async with publisher(server) as client:
+        await add_stream(client, "PURGED", subjects=["purged"])
+        await say(client, "purged", *range(100))
+        async with fed(server, "purged") as feed:
+            assert await read(feed, 1) == [0]
+            await until_behind(feed, 99)
+            await client.jetstream().purge_stream("PURGED", keep=10)
+            await until_behind(feed, 19 + 10)
+            assert await read(feed, 19 + 10) == [*range(1, 20), *range(90, 100)]
+            assert await feed.behind() == 0
+
+
+async def test_what_waits_of_a_stream_is_known_without_it_and_when_it_is_made_again(server: NatsServer) -> None:
+    async with publisher(server) as client:
+        await add_stream(client, "AGAIN", subjects=["again"])
+        await say(client, "again", *range(50))
+        async with fed(server, "again") as feed:
+            assert await read(feed, 1) == [0]
+            await until_behind(feed, 49)
+            await client.jetstream().delete_stream("AGAIN")
+            await until_behind(feed, 49)
+            await add_stream(client, "AGAIN", subjects=["again"])
+            await say(client, "again", *range(50, 80))
+            await until_behind(feed, 79)
+            assert await read(feed, 79) == list(range(1, 80))
+            assert await feed.behind() == 0
+
+
+async def test_streams_of_which_nothing_was_read_count_but_not_for_what_is_not_wanted(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bus_events, "CAPACITY", 40)
+    async with publisher(server) as client:
+        await add_stream(client, "OTHER", subjects=["some.*"])
+        await add_stream(client, "EMPTY", subjects=["empty"])
+        await say(client, "some.unwanted", *range(30))
+        begun = [await client.subscribe(f"$JS.EVENT.ADVISORY.CONSUMER.CREATED.{name}.*") for name in ("OTHER", "EMPTY")]
+        async with fed(server, "some.wanted", "empty") as feed:
+            for each in begun:
+                await each.next_msg(timeout=10)
+            await until_behind(feed, 0)
+            await say(client, "empty", *range(100))
+            await until_behind(feed, 100)
+            assert await read(feed, 100) == list(range(100))

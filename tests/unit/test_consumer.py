@@ -227,7 +227,7 @@ async def test_what_is_taken_raw_is_as_it_came_and_there_as_often_as_it_came() -
     twice = valid(1, "a")
     for each in (twice, twice, message(2, stream="S"), message(3), message(4)):
         buffer.offer(each)
-    assert buffer.n_unkept == 4 and await buffer.filled()
+    assert buffer.n_waiting == 4 and await buffer.filled()
     assert [buffer.pop() for _ in range(4)] == [twice, twice, message(2, stream="S"), message(3)]
     assert buffer.pop() is None and await buffer.filled()
     assert buffer.pop() == Notice(kind="skipped", text="too slow: 1 messages were left out", count=1)
