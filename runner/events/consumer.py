@@ -13,12 +13,14 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, Self
 
+from nats.js.api import StreamInfo
+
 from runner.events.buffer import Incoming, SeenBuffer
 from runner.events.codec import DurableNames
 from runner.events.connect import Connection
 from runner.events.failure import BusError
 from runner.events.listener import Listener
-from runner.events.lookup import NoStreams, streams_of
+from runner.events.lookup import NoStreams, left_alone, readable, streams_of
 from runner.events.patterns import common, covered_by_any
 from runner.events.position import Position, n_left
 from runner.events.seen import Notice, Received, Seen, Since
@@ -83,6 +85,7 @@ class Follow:
         self._silences = 0
         self._told: set[str] = set()
         self._uncovered: set[str] = set()
+        self._queues: list[StreamInfo] = []
         self._is_new = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -173,9 +176,12 @@ class Follow:
         held = [subject for reader, _ in self._readers.values() for subject in reader.subjects]
         uncovered = [pattern for pattern in self._patterns if not covered_by_any(held, pattern)]
         await self._listener.listen(uncovered, held)
+        for info in self._queues:
+            self._tell(left_alone(info.config.name or ""))
+        kept = [*held, *(subject for info in self._queues for subject in info.config.subjects or [])]
         for pattern in uncovered:
-            if reason or pattern in self._uncovered:
-                self._tell(Notice(kind="no_history", text=f"{pattern}: {reason or _why(pattern, held)}"))
+            if reason or (pattern in self._uncovered and not covered_by_any(kept, pattern)):
+                self._tell(Notice(kind="no_history", text=f"{pattern}: {reason or _why(pattern, kept)}"))
         self._is_new = not self._uncovered.issuperset(uncovered)
         self._uncovered = set(uncovered)
         for pattern in self._patterns:
@@ -197,9 +203,11 @@ class Follow:
             return "this bus does not say what it keeps; only what comes from now on is shown"
         self._silences = 0
         self._tell_removed(self._missing - {info.config.name for info in found})
+        self._queues = [info for info in found if not readable(info)]
+        read = [info for info in found if readable(info)]
         if not self._positions:
-            self._tell_ahead([info.state.last_seq for info in found])
-        for info in found:
+            self._tell_ahead([info.state.last_seq for info in read])
+        for info in read:
             name = info.config.name or ""
             if name in self._readers or name in self._forbidden:
                 continue

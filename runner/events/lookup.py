@@ -7,13 +7,14 @@ from typing import Final
 
 import msgspec
 import nats.errors
-from nats.js.api import StreamInfo
+from nats.js.api import RetentionPolicy, StreamInfo
 from nats.js.errors import APIError, NotFoundError
 
 from runner.errors import RunnerError
 from runner.events.client import UNANNOUNCED_TIMEOUT_S, announces_jetstream
 from runner.events.connect import Connection
-from runner.events.stream_reader import API_TIMEOUT_S, readable
+from runner.events.seen import Notice
+from runner.events.stream_reader import API_TIMEOUT_S
 from runner.events.streams import look_at
 from runner.text import mask, one_line
 
@@ -39,7 +40,7 @@ class _Names(msgspec.Struct):
 
 
 async def streams_of(connection: Connection, patterns: Iterable[str]) -> list[StreamInfo]:
-    """The streams that keep any subject of the patterns and can be read.
+    """The streams that keep any subject of the patterns, whether or not they are ``readable``.
 
     Raises:
         NoStreams: when there are none on this bus, or they cannot be asked for.
@@ -48,8 +49,19 @@ async def streams_of(connection: Connection, patterns: Iterable[str]) -> list[St
     names: dict[str, None] = {}
     for pattern in patterns:
         names.update(dict.fromkeys(await _names(connection, pattern)))
-    infos = [info for name in names if (info := await _info(connection, name)) is not None]
-    return [info for info in infos if readable(info)]
+    return [info for name in names if (info := await _info(connection, name)) is not None]
+
+
+def readable(info: StreamInfo) -> bool:
+    """Whether reading a stream leaves it as it is: from a work queue messages vanish by being read."""
+    return info.config.retention != RetentionPolicy.WORK_QUEUE
+
+
+def left_alone(stream: str) -> Notice:
+    """Says that a stream is not ``readable``."""
+    why = "what it holds is left alone, as reading would take it away"
+    text = f"stream {stream} is a work queue: {why}; only what comes from now on is shown"
+    return Notice(kind="no_history", text=text)
 
 
 async def _names(connection: Connection, pattern: str) -> list[str]:

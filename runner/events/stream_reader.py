@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 import nats.errors
 from nats.js import JetStreamContext
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, RetentionPolicy, StreamInfo
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, StreamInfo
 from nats.js.errors import NotFoundError
 
 from runner.events.buffer import SeenBuffer
@@ -41,11 +41,6 @@ async def until_connected(connection: Connection) -> None:
         if connection.connected:
             return
         await asyncio.sleep(POLL_S)
-
-
-def readable(info: StreamInfo) -> bool:
-    """Whether reading a stream leaves it as it is: from a work queue messages vanish by being read."""
-    return info.config.retention != RetentionPolicy.WORK_QUEUE
 
 
 class StreamReader:

@@ -392,10 +392,32 @@ async def test_a_work_queue_is_not_emptied_by_looking(server: NatsServer, client
     await add_stream(client, retention=RetentionPolicy.WORK_QUEUE)
     await publish(client, 1)
     async with watching(server) as watcher:
-        await watcher.until_notice("no_history")
+        assert "stream S is a work queue" in (await watcher.until_notice("no_history")).text
         await publish(client, 2)
         await watcher.until_count(1)
     assert (await client.jetstream().stream_info("S")).state.messages == 2
+
+
+async def test_a_work_queue_is_told_of_once_and_by_no_other_reason(
+    server: NatsServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer, "LOOK_SOON_S", 0.05)
+    monkeypatch.setattr(consumer, "LOOK_AGAIN_S", 0.05)
+    await add_stream(client, "JOBS", subjects=["jobs.>"], retention=RetentionPolicy.WORK_QUEUE)
+    await add_stream(client)
+    await publish(client, 1)
+    asked = await client.subscribe("$JS.API.STREAM.INFO.JOBS")
+    async with watching(server, patterns=["jobs.new", SUBJECT]) as watcher:
+        for _ in range(4):
+            await asked.next_msg(timeout=10)
+        await client.publish("jobs.new", b"last")
+        await watcher.until_count(2)
+        assert [notice.kind for notice in watcher.notices] == ["no_history"]
+        assert "stream JOBS is a work queue" in watcher.notices[0].text
+    async with watching(server, patterns=[">"]) as watcher:
+        await watcher.until(lambda: len(watcher.notices) == 2)
+        assert "stream JOBS is a work queue" in watcher.notices[0].text
+        assert "all of it" in watcher.notices[1].text
 
 
 async def test_what_left_the_stream_unread_is_counted(server: NatsServer, client: Client) -> None:
