@@ -110,6 +110,7 @@ class Cost:
 def both_costs(loops: tuple[Loop, Loop], n_tasks: int) -> tuple[Cost, Cost]:
     """Play every task with both loops, which begin in turns."""
     gc.collect()
+    gc.freeze()  # what other benchmarks have left would be gone through in whichever loop it happens to be
     costs = (Cost(), Cost())
     for task_index in range(n_tasks):
         for side in (0, 1) if task_index % 2 else (1, 0):
