@@ -145,6 +145,7 @@ async def test_a_full_store_elsewhere_does_not_touch_what_is_played(tmp_path: Pa
                 await node.until(connection, batch_id, "completed", n_done=repeat)
             with outbox_in(data_dir) as outbox:
                 assert _elsewhere(outbox).pending > 0
+            await _until_logged(data_dir, "the broker's store is full")
             server.kill()
             server.config = {}
             server.start()
@@ -156,6 +157,13 @@ async def test_a_full_store_elsewhere_does_not_touch_what_is_played(tmp_path: Pa
     assert len(played) == repeat
     assert played | {f"batch:{batch_id}"} <= set(arrived)
     assert len(arrived) == len(set(arrived))
+
+
+async def _until_logged(data_dir: Path, text: str) -> None:
+    log = data_dir / "logs" / "runner.log"
+    async with asyncio.timeout(30):
+        while not (log.exists() and text in log.read_text()):  # noqa: ASYNC110 - it is written by another process
+            await asyncio.sleep(0.02)
 
 
 async def _until_empty(data_dir: Path) -> None:
