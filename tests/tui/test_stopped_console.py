@@ -90,6 +90,8 @@ def test_it_comes_back_to_the_front_after_it_went_on_behind(tmp_path: Path) -> N
         terminal.wait_for(
             lambda: console.num_ctx_switches() != n_switches and console.status() == psutil.STATUS_STOPPED
         )
+        while not _known_as_stopped(terminal):
+            continue
         n_raw = terminal.n_raw
         terminal.send("fg\n")
         terminal.wait_for(lambda: b"\x1b[?1049h" in terminal.raw_from(n_raw) and "Quit" in terminal.text)
@@ -97,3 +99,11 @@ def test_it_comes_back_to_the_front_after_it_went_on_behind(tmp_path: Path) -> N
         terminal.wait_for(lambda: not console.is_running())
         terminal.send("exit\n")
         terminal.wait_exit()
+
+
+def _known_as_stopped(terminal: Terminal) -> bool:
+    """Whether the shell has noticed: what it takes for a running job it would only wait for, not have go on."""
+    n_raw = terminal.n_raw
+    terminal.send("jobs\n")
+    terminal.wait_for(lambda: b"[1]" in terminal.raw_from(n_raw))
+    return b"Stopped" in terminal.raw_from(n_raw)
