@@ -11,7 +11,7 @@ from agentgym_tui.store.bounds import MAX_CAUSE, count
 MAX_NOTES: Final = 200
 FRESH_S: Final = 15.0
 SHOWN_S: Final = 60.0
-"""Seconds after which what was told looks as if it had just happened."""
+"""Seconds for which the newest is shown; later it would look as if it had just happened."""
 
 
 class Note(NamedTuple):

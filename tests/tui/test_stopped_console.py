@@ -90,8 +90,7 @@ def test_it_comes_back_to_the_front_after_it_went_on_behind(tmp_path: Path) -> N
         terminal.wait_for(
             lambda: console.num_ctx_switches() != n_switches and console.status() == psutil.STATUS_STOPPED
         )
-        while not _known_as_stopped(terminal):
-            continue
+        terminal.wait_for(lambda: _known_as_stopped(terminal))
         n_raw = terminal.n_raw
         terminal.send("fg\n")
         terminal.wait_for(lambda: b"\x1b[?1049h" in terminal.raw_from(n_raw) and "Quit" in terminal.text)
