@@ -48,7 +48,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile
 
 faults: $(STAMP)
-	AGENTGYM_FAULTS=full $(BIN)/python -m pytest tests/faults tests/tui/test_pty_safety.py
+	AGENTGYM_FAULTS=full $(BIN)/python -m pytest tests/faults tests/tui/terminal/test_pty_safety.py
 
 bench: $(STAMP)
 	@$(BIN)/python -m tests.benchmarks

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Literal
 from runner import __version__
 
 if TYPE_CHECKING:
-    from agentgym_tui.sessions.launch import Wanted
-    from agentgym_tui.sessions.session import Session
+    from agentgym_tui.sessions.node_launcher import Wanted
+    from agentgym_tui.sessions.protocols import Session
 
 EPILOG = """exit codes:
   0  left by the person
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if given.command == "config":
         return _config(write=given.write)
-    from agentgym_tui.terminal import refusal
+    from agentgym_tui.terminal.run import refusal
 
     reason = refusal(os.environ) or _wrong_place(given)
     if reason is not None:
@@ -52,12 +52,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _show(given: argparse.Namespace) -> int:
     gc.disable()  # until the first paint: what is imported stays, looking through it takes a sixth of the start
-    from agentgym_tui.terminal import run, taken
+    from agentgym_tui.terminal.run import run, taken
 
     with taken(first := _first_lines(given)):
-        from agentgym_tui.first_screen import console_of
-        from agentgym_tui.kept import read_kept, state_path, write_kept
-        from agentgym_tui.settings import config_path, read_settings
+        from agentgym_tui.app.first_screen import console_of
+        from agentgym_tui.config.settings import config_path, read_settings
+        from agentgym_tui.config.ui_state import read_kept, state_path, write_kept
 
         path = state_path(os.environ)
         settings = read_settings(config_path(os.environ))
@@ -74,12 +74,12 @@ def _first_lines(given: argparse.Namespace) -> list[str]:
     """What can be shown before the framework is loaded, which takes most of the start."""
     if given.command != "open":
         return []
-    from agentgym_tui.sessions.kinds import is_log
+    from agentgym_tui.logs.file_types import is_log
 
     if (path := next(filter(is_log, given.paths), None)) is None:
         return []
-    from agentgym_tui.sessions.log_file import LogFile
-    from agentgym_tui.views.glimpse import glimpse
+    from agentgym_tui.logs.log_file import LogFile
+    from agentgym_tui.terminal.startup_preview import glimpse
 
     log = LogFile(path)
     log.advance(0.0)
@@ -90,9 +90,9 @@ def _first_lines(given: argparse.Namespace) -> list[str]:
 
 def _config(*, write: bool) -> int:
     """Print a configuration to begin with, or write it; what is wrong with the one there is goes to standard error."""
-    from agentgym_tui.clean import message
-    from agentgym_tui.default_settings import default_settings, write_default
-    from agentgym_tui.settings import config_path, read_settings
+    from agentgym_tui.config.default_file import default_settings, write_default
+    from agentgym_tui.config.settings import config_path, read_settings
+    from agentgym_tui.safe_text import message
 
     path = config_path(os.environ)
     try:
@@ -112,30 +112,30 @@ def _wrong_place(given: argparse.Namespace) -> str | None:
     """What is wrong with a profile or a name that is given; without these the first paint waits for no profile."""
     if getattr(given, "config", None) is None and getattr(given, "node", None) is None:
         return None
-    from agentgym_tui.sessions.launch import PlaceFinder
+    from agentgym_tui.sessions.node_launcher import PlaceFinder
     from runner.errors import ConfigError
 
     try:
         PlaceFinder(_wanted(given)).find()
     except ConfigError as exc:
-        from agentgym_tui.clean import message
+        from agentgym_tui.safe_text import message
 
         return message(str(exc))
     return None
 
 
 def _wanted(given: argparse.Namespace) -> Wanted:
-    from agentgym_tui.sessions.launch import Wanted
+    from agentgym_tui.sessions.node_launcher import Wanted
 
     return Wanted(*(getattr(given, name, None) for name in ("config", "data_dir", "node")))
 
 
 def _session(given: argparse.Namespace, start_key: str) -> Session:
     if given.command == "open":
-        from agentgym_tui.sessions.files_session import FilesSession
+        from agentgym_tui.sessions.file_session import FilesSession
 
         return FilesSession(given.paths)
-    from agentgym_tui.sessions.sources import BusSession, NodeSession
+    from agentgym_tui.sessions.bus_session import BusSession, NodeSession
 
     match given.command:
         case "watch":

@@ -17,12 +17,12 @@ from typing import Annotated, Any, TypeAlias, get_args, get_type_hints
 
 import msgspec
 
+from runner.bus.streams import stream_configs
 from runner.events import subjects
 from runner.events.codec import MAX_BYTES, MAX_DEPTH, headers_for
 from runner.events.control import ARGS, ERRORS, RESULTS, ControlError, Op, Reply
+from runner.events.durable import DURABLE_TYPES, ForeignEpisode
 from runner.events.live_items import LiveBatch, LiveItem
-from runner.events.schema import DURABLE_TYPES, ForeignEpisode
-from runner.events.streams import stream_configs
 from runner.types import Outcome
 from scripts.event_texts import CONTROL, HEADERS, IDS, INTRO, LIVE, MEANINGS, STREAMS
 

@@ -18,10 +18,10 @@ import psutil
 from textual.pilot import Pilot
 from ulid import ULID
 
-from agentgym_tui.app import Console
-from agentgym_tui.sessions.launch import Wanted, read_node_file
-from agentgym_tui.sessions.session import Control
-from agentgym_tui.sessions.sources import NodeSession
+from agentgym_tui.app.console import Console
+from agentgym_tui.sessions.bus_session import NodeSession
+from agentgym_tui.sessions.node_launcher import Wanted, read_node_file
+from agentgym_tui.sessions.protocols import Control
 from runner.events.control import StartArgs
 
 PICTURES: Final = Path(__file__).resolve().parent.parent / "docs" / "pictures"

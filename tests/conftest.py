@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runner import registry
+from runner import plugins as registry
 
 Install = Callable[..., None]
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 from textual.binding import BindingType
 from textual.message import Message
 
-from agentgym_tui.keymap import bindings
+from agentgym_tui.commands.keymap import bindings
 from agentgym_tui.widgets.words import WordsInput
 
 

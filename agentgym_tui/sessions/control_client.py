@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from agentgym_tui.sessions.session import ControlFailed, Order
+from agentgym_tui.sessions.protocols import ControlFailed, Order
 from runner.errors import RunnerError
 from runner.events.control import (
     BatchState,
@@ -29,7 +29,7 @@ from runner.events.control import (
 )
 
 if TYPE_CHECKING:
-    from runner.events.connect import Connection
+    from runner.bus.connection import Connection
 
 _T = TypeVar("_T")
 
@@ -138,7 +138,7 @@ class NodeControl:
             raise ControlFailed(f"{op}: {node} answers with something that cannot be read") from exc
 
     async def _replied(self, connection: Connection, node: str, request: Request) -> bytes:
-        from runner.events.rpc import ask
+        from runner.bus.rpc import ask
         from runner.events.subjects import control_subject
 
         subject, asked = control_subject(node), msgspec.json.encode(request)

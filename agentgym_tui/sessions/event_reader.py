@@ -7,9 +7,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from agentgym_tui.sessions.bus_events import EventFeed, EventSource
-from agentgym_tui.store.event_log import EventLog
-from agentgym_tui.store.event_view import EventView, since_of
+from agentgym_tui.sessions.event_source import EventFeed, EventSource
+from agentgym_tui.state.event_log import EventLog
+from agentgym_tui.state.event_query import EventView, since_of
 
 AT_ONCE: Final = 500
 """Messages that are taken in before the screen gets its turn."""

@@ -9,23 +9,23 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.sessions.bus_events import BusEvents, EventSource
 from agentgym_tui.sessions.control_client import NodeControl
-from agentgym_tui.sessions.feed import Feed, batch_age, link_of, subjects_of
-from agentgym_tui.sessions.launch import Place, PlaceFinder, Wanted, ensure_node, read_node_file
-from agentgym_tui.sessions.library import StateLibrary
-from agentgym_tui.sessions.session import Control, ControlFailed, Library
-from agentgym_tui.sessions.turns import Turns
-from agentgym_tui.store.run_store import RunStore
-from agentgym_tui.store.state import Link
+from agentgym_tui.sessions.episode_library import StateLibrary
+from agentgym_tui.sessions.event_source import BusEvents, EventSource
+from agentgym_tui.sessions.input_priority import Turns
+from agentgym_tui.sessions.live_feed import Feed, batch_age, link_of, subjects_of
+from agentgym_tui.sessions.node_launcher import Place, PlaceFinder, Wanted, ensure_node, read_node_file
+from agentgym_tui.sessions.protocols import Control, ControlFailed, Library
+from agentgym_tui.state.models import Link
+from agentgym_tui.state.run_store import RunStore
 from runner.errors import RunnerError
 
 if TYPE_CHECKING:
-    from agentgym_tui.sessions.log_file import LogFile
-    from runner.events.address import BusAddress
-    from runner.events.connect import Connection
+    from agentgym_tui.logs.log_file import LogFile
+    from runner.bus.address import BusAddress
+    from runner.bus.connection import Connection
+    from runner.bus.errors import BusState
     from runner.events.control import NodeList
-    from runner.events.failure import BusState
 
 ASK_S: Final = 20.0
 """Seconds between two questions; a node that is not asked for two minutes leaves."""
@@ -133,7 +133,7 @@ class NodeSession:
                 self.store.set_link(Link("starting"))
 
     async def _follow(self, place: Place) -> None:
-        from runner.events.connect import Connection
+        from runner.bus.connection import Connection
 
         read_address = self._reader(place.data_dir)
         address = await self._address(read_address)
@@ -154,7 +154,7 @@ class NodeSession:
 
     def _reader(self, data_dir: Path) -> Callable[[], BusAddress | None]:
         def read() -> BusAddress | None:
-            from runner.events.address import address_of_node
+            from runner.bus.address import address_of_node
 
             return address_of_node(data_dir)
 
@@ -205,7 +205,7 @@ class NodeSession:
         return True
 
     async def _look_for_node(self, place: Place) -> None:
-        from runner.node.state import node_lives
+        from runner.node.state_lock import node_lives
 
         if not await asyncio.to_thread(node_lives, place.data_dir) and not self._starting:
             self.store.set_link(Link("disconnected", f"the node is gone; press {self._start_key} to start it again"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from textual.containers import Vertical
 from textual.content import Content
 
-from agentgym_tui.clean import Safe, own
-from agentgym_tui.keymap import keys_of
+from agentgym_tui.commands.keymap import keys_of
+from agentgym_tui.safe_text import Safe, own
 
 
 class Dialog(Vertical):

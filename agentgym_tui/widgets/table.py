@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
-from agentgym_tui.views.cells import Column, Source, Tone
-from agentgym_tui.views.columns import Places, arrange, fitted
-from agentgym_tui.widgets.lines import LineView
+from agentgym_tui.presenters.cells import Column, Source, Tone
+from agentgym_tui.presenters.column_layout import Places, arrange, fitted
+from agentgym_tui.widgets.line_list import LineView
 
 
 class Table(LineView):

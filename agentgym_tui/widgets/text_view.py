@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from agentgym_tui.clean import hostile_part
-from agentgym_tui.views.text import TextRows
-from agentgym_tui.widgets.lines import LineView
+from agentgym_tui.presenters.text_rows import TextRows
+from agentgym_tui.safe_text import hostile_part
+from agentgym_tui.widgets.line_list import LineView
 
 
 class TextView(LineView):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from agentgym_tui.clean import hostile_part, own, part
-from agentgym_tui.views.cells import BADGE, Cell, Line, Tone
-from agentgym_tui.views.episode import Block, Kind
-from agentgym_tui.views.widths import EDGES, wrap
-from agentgym_tui.widgets.lines import LineView
+from agentgym_tui.presenters.cells import BADGE, Cell, Line, Tone
+from agentgym_tui.presenters.text_width import EDGES, wrap
+from agentgym_tui.presenters.transcript import Block, Kind
+from agentgym_tui.safe_text import hostile_part, own, part
+from agentgym_tui.widgets.line_list import LineView
 
 _TONES: Final[dict[Kind, Tone]] = {
     "system": "dim",

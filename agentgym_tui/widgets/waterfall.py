@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final
 
-from agentgym_tui.views.cells import Tone
-from agentgym_tui.views.trace import SpanRows
-from agentgym_tui.views.widths import fit
-from agentgym_tui.widgets.lines import LineView
+from agentgym_tui.presenters.cells import Tone
+from agentgym_tui.presenters.span_rows import SpanRows
+from agentgym_tui.presenters.text_width import fit
+from agentgym_tui.widgets.line_list import LineView
 from runner.types import Span
 
 _TIME: Final = 9

@@ -6,8 +6,8 @@ from typing import Final
 
 from textual.widget import Widget
 
-from agentgym_tui.clean import line
-from agentgym_tui.widgets.text_field import TextField
+from agentgym_tui.safe_text import line
+from agentgym_tui.widgets.inputs import TextField
 
 MAX_WORDS: Final = 200
 """Characters of what is looked for."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from runner.agents.base import turn
+from runner.episode.validation import settle
 from runner.errors import AgentFault, OracleDiverged
-from runner.replies import settle
 from runner.types import Action, Chat, Environment, OraclePlanner, SupportsOracle, ToolSchema
 
 

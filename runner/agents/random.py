@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from runner.agents.base import turn
+from runner.episode.validation import pending
 from runner.errors import AgentFault
-from runner.replies import pending
 from runner.types import Action, Chat, Environment, MaybeAwaitable, ToolSchema
 
 

@@ -13,7 +13,7 @@ import msgspec
 from runner.cli.terminal import err, print_json, safe
 from runner.config import load_profile, resolve_data_dir
 from runner.errors import ConfigError
-from runner.node.state import NodeFile, node_lives
+from runner.node.state_lock import NodeFile, node_lives
 
 
 class NatsInfo(msgspec.Struct, kw_only=True):

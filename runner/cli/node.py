@@ -10,14 +10,14 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
+from runner.bus.egress import egress_of
 from runner.cli.arguments import seconds
-from runner.cli.egress import egress_of
 from runner.cli.logs import log_to
 from runner.cli.terminal import err
 from runner.config import load_profile, resolve_data_dir, resolve_node
 from runner.errors import RunnerError
-from runner.node.service import Node
-from runner.node.state import NodeFile
+from runner.node.node import Node
+from runner.node.state_lock import NodeFile
 
 
 def main_node(argv: Sequence[str]) -> int:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from runner.cli.egress import egress_of
+from runner.bus.egress import egress_of
 from runner.cli.logs import log_to_person
 from runner.cli.terminal import console, err, print_json, safe
 from runner.config import Profile, load_profile, resolve_data_dir
-from runner.events.outbox import LOCAL, DeadLetter, Outbox, SinkCounts
+from runner.publish.outbox import LOCAL, DeadLetter, Outbox, SinkCounts
 
 ALL = "all"
 
@@ -72,8 +72,8 @@ def _retry(outbox: Outbox, asked: str | None) -> bool:
 
 
 def _sinks(outbox: Outbox, profile: Profile) -> dict[str, SinkReport]:
-    from runner.events.places import place_of  # knows the client of the bus, which takes its time
-    from runner.events.sink import Sink
+    from runner.publish.places import place_of  # knows the client of the bus, which takes its time
+    from runner.publish.sink import Sink
 
     configured = (LOCAL, place_of(Sink("egress", egress_of(profile))))
     return {

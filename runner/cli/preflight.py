@@ -6,13 +6,13 @@ import argparse
 from collections.abc import Sequence
 from contextlib import closing
 
+from runner.batch.spec import model_of
+from runner.bus.egress import egress_of
 from runner.cli.arguments import Options
-from runner.cli.egress import egress_of
 from runner.cli.session import Session
 from runner.cli.tables import print_table
 from runner.cli.terminal import console, delivered, keep_output, print_json, safe
-from runner.preflight import Plan, Row, preflight, works
-from runner.spec import model_of
+from runner.node.preflight import Plan, Row, preflight, works
 
 MARKS = {"ok": "ok", "warn": "warn", "fail": "FAIL"}
 

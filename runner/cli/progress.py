@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from runner.batch.observers import Observer
+from runner.batch.spec import BatchSpec
 from runner.cli.terminal import err, err_console
-from runner.observers import Observer
-from runner.spec import BatchSpec
 from runner.store import UNRATED
 from runner.types import BatchProgress, EpisodeEnded, Item
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from runner.batch.result import BatchResult
 from runner.cli.tables import print_table
 from runner.cli.terminal import err, print_json
-from runner.result import BatchResult
 from runner.store import Damaged, EpisodeRecord
 from runner.types import Tokens
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from runner import registry
+from runner import plugins as registry
 from runner.cli.logs import log_to
 from runner.cli.report import (
     USAGE_COLUMNS,

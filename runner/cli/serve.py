@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner import registry
+from runner import plugins as registry
 from runner.cli.arguments import seconds
-from runner.cli.listening import add_listening, port, say
 from runner.cli.logs import log_to_person
+from runner.cli.server_options import add_listening, port, say
 from runner.cli.terminal import keep_output
 from runner.config import Profile, load_profile
 from runner.errors import ConfigError
@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _ports(profile: Profile, names: Sequence[str], given: int | None) -> dict[str, int]:
     """The registered names of what is to be served, and where; all of the profile where none is named."""
-    from runner.spec import resolve_environment
+    from runner.batch.spec import resolve_environment
 
     resolved = list(dict.fromkeys(resolve_environment(profile, name) for name in names)) or _all_of(profile)
     if given is not None and len(resolved) != 1:
@@ -71,7 +71,7 @@ def _ports(profile: Profile, names: Sequence[str], given: int | None) -> dict[st
 
 
 def _all_of(profile: Profile) -> list[str]:
-    from runner.serve.environments import DIALECTS
+    from runner.serve.env_api import DIALECTS
 
     with_port = {entry.name.casefold() for _, entry in profile.listed() if entry.port is not None}
     found = [name for name in DIALECTS if name in registry.names(registry.ENVS) and name.casefold() in with_port]
@@ -88,7 +88,7 @@ def _port_of(profile: Profile, name: str) -> int:
 
 
 def _serve(ports: dict[str, int], given: argparse.Namespace) -> None:
-    from runner.serve.environments import environment_app
+    from runner.serve.env_api import environment_app
     from runner.serve.host import Site, check_exposure, guarded, read_token, run_apps
 
     token = read_token(given.token, os.environ)

@@ -7,11 +7,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.cli.listening import add_listening, port, say
+from runner.cli.server_options import add_listening, port, say
 from runner.cli.terminal import keep_output
 from runner.serve.host import Site, check_exposure, read_token, run_apps
-from runner.serve.model import NAME, Behaviour, EchoPlayer, Fault, ModelApp, Player, Reply, ScriptPlayer, read_script
-from runner.serve.model.faults import KINDS
+from runner.serve.mock_llm import NAME, Behaviour, EchoPlayer, Fault, ModelApp, Player, Reply, ScriptPlayer, read_script
+from runner.serve.mock_llm.faults import KINDS
 
 EPILOG = """No language model is involved. The oracle finds out from a conversation which task of an environment is
 played here, and answers with its planner's next action. Token counts are a quarter of the characters.

@@ -7,13 +7,13 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.batch.spec import DEFAULT_AGENT, BatchSpec, model_of, resolve_environment
 from runner.cli.arguments import Options
 from runner.cli.terminal import err
 from runner.config import EnvironmentEntry, Profile, load_profile, resolve_data_dir, resolve_node
+from runner.envs.placement import Choice, decide, entry_of
 from runner.errors import ConfigError
-from runner.models import Models
-from runner.spec import DEFAULT_AGENT, BatchSpec, model_of, resolve_environment
-from runner.transport import Choice, decide, entry_of
+from runner.inference.models import Models
 from runner.types import Limits
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from runner.cli.terminal import console
-from runner.text import mask, one_line
+from runner.util.text import mask, one_line
 
 UNBOUNDED = 100_000
 """Columns to measure a table with that is to be as wide as it likes."""

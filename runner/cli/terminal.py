@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import msgspec
 
-from runner.text import mask, sanitize
+from runner.util.text import mask, sanitize
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -16,12 +16,12 @@ from runner.cli.logs import log_to_person
 from runner.cli.terminal import err
 from runner.config import Profile, load_profile, resolve_data_dir
 from runner.errors import ConfigError, RunnerError, boundary
-from runner.text import mask, one_line
+from runner.util.text import mask, one_line
 
 if TYPE_CHECKING:
+    from runner.bus.connection import BusAddress, Connection
     from runner.events.codec import DurableNames
-    from runner.events.connect import BusAddress, Connection
-    from runner.events.seen import Since
+    from runner.subscribe.messages import Since
 
 INTERRUPTED = 130
 EVERYTHING = "agentgym.>"
@@ -65,9 +65,9 @@ def _end(failure: BaseException) -> None:
 
 
 async def _watch(options: argparse.Namespace) -> None:
-    from runner.cli.watch_rows import MAX_LINE, json_lines, plain_lines
-    from runner.events.consumer import Follow
-    from runner.events.seen import Notice
+    from runner.cli.watch_format import MAX_LINE, json_lines, plain_lines
+    from runner.subscribe.messages import Notice
+    from runner.subscribe.subscription import Follow
 
     profile = load_profile(options.config, environ=os.environ, cwd=Path.cwd())
     names = _names(profile)
@@ -91,7 +91,7 @@ def _write(text: str) -> None:
 
 async def _connect(options: argparse.Namespace, profile: Profile) -> Connection:
     """A connection that is there or still tries; only what trying cannot mend is an error."""
-    from runner.events.connect import BusError, Connection, address_from_environ, address_of_node
+    from runner.bus.connection import BusError, Connection, address_from_environ, address_of_node
 
     data_dir = resolve_data_dir(options.data_dir, os.environ, profile, Path.cwd())
 
@@ -164,7 +164,7 @@ def _since(text: str) -> Since:
 
 
 def _subject(text: str) -> str:
-    from runner.events.patterns import PATTERN
+    from runner.subscribe.subject_patterns import PATTERN
 
     if PATTERN.fullmatch(text) is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no subject; words joined by dots, * for one word, > at the end")

@@ -1,7 +1,7 @@
 """Profiles: what a node plays, with which limits and models; and where it keeps its state."""
 
 from runner.config.load import load_profile
-from runner.config.places import resolve_data_dir, resolve_node
+from runner.config.locations import resolve_data_dir, resolve_node
 from runner.config.profile import (
     AgentSettings,
     Endpoint,

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from runner.config.check import build
 from runner.config.document import Value, parse
 from runner.config.expand import expand_all
-from runner.config.places import user_config_dir
+from runner.config.locations import user_config_dir
 from runner.config.problems import Where, where_text
 from runner.config.profile import Profile
+from runner.config.validate import build
 from runner.errors import ConfigError
-from runner.text import MASK, is_secret_name, mask, one_line
+from runner.util.text import MASK, is_secret_name, mask, one_line
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -103,7 +103,9 @@ def _folders(cwd: Path, user_config: Path | None) -> Iterator[Traversable]:
     yield cwd / "configs"
     if user_config is not None:
         yield user_config
-    from runner.resources import shipped  # only reached, and only then worth its import, where the others hold nothing
+    from runner.util.package_data import (
+        shipped,  # only reached, and only then worth its import, where the others hold nothing
+    )
 
     yield shipped("configs")
 

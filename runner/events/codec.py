@@ -15,11 +15,11 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from runner.events import subjects
+from runner.events.decoded import Decoded, DurableRow, ForeignRow, LiveRow, RawRow, raw_row
+from runner.events.durable import DURABLE_TYPES, BatchCompleted, DurableEvent, EpisodeCompleted, ForeignEpisode
 from runner.events.limits import MAX_BYTES, MAX_DEPTH, Unusable, check_bytes, check_depth, check_fields
 from runner.events.live_items import HeardBatch, HeardItem, HeardSpan, HeardTimestep, LiveBatch, LiveItem
-from runner.events.rows import Decoded, DurableRow, ForeignRow, LiveRow, RawRow, raw_row
-from runner.events.schema import DURABLE_TYPES, BatchCompleted, DurableEvent, EpisodeCompleted, ForeignEpisode
-from runner.text import one_line
+from runner.util.text import one_line
 
 __all__ = [
     "MAX_BYTES",

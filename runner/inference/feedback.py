@@ -9,9 +9,9 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
 from runner.config.profile import Feedback
-from runner.inference.failure import EndpointFailure, Mask, refusal
+from runner.inference.errors import EndpointFailure, Mask, refusal
 from runner.inference.http import client_options, in_our_words
-from runner.text import one_line
+from runner.util.text import one_line
 
 if TYPE_CHECKING:
     import httpx

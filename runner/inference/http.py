@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from runner.inference.failure import EndpointFailure, Mask
-from runner.text import one_line
+from runner.inference.errors import EndpointFailure, Mask
+from runner.util.text import one_line
 
 if TYPE_CHECKING:
     import ssl

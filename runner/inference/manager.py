@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Self
 
 from runner.config.profile import AgentSettings
-from runner.inference.check import EndpointHealth, check_all
-from runner.inference.core import Core, Timing
+from runner.inference.endpoint_state import Core, Timing
 from runner.inference.endpoints import EndpointInfo
 from runner.inference.feedback import FeedbackSender
+from runner.inference.health import EndpointHealth, check_all
 from runner.inference.session import InferenceSession
 from runner.types import EpisodeHeader
 

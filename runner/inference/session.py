@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from runner.inference.chain import Answer, Asked, Chain
-from runner.inference.core import Core
+from runner.inference.chat_format import Question
+from runner.inference.endpoint_state import Core
+from runner.inference.fallback import Answer, Asked, Chain
 from runner.inference.feedback import FeedbackSender, Link
-from runner.inference.prices import cost_of
-from runner.inference.wire import Question
+from runner.inference.pricing import cost_of
 from runner.tracing import Tracer
 from runner.types import Chat, EpisodeHeader, Message, Piece, ToolSchema, Usage
 

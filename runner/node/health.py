@@ -11,16 +11,16 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from runner.clock import Clock
 from runner.config import EnvironmentEntry, Profile
-from runner.envs.probe import ServerState, probe
+from runner.envs.availability import asked_at, foresee
+from runner.envs.http.probe import ServerState, probe
 from runner.errors import boundary
 from runner.events.control import HealthItem
-from runner.events.live import LivePublisher
-from runner.events.schema import EnvHealth, Gpu, Heartbeat, Host, ModelHealth
-from runner.models import Models
-from runner.node.servers import Servers
-from runner.outlook import asked_at, foresee
+from runner.events.durable import EnvHealth, Gpu, Heartbeat, Host, ModelHealth
+from runner.inference.models import Models
+from runner.node.env_servers.manager import Servers
+from runner.publish.live_publisher import LivePublisher
+from runner.util.clock import Clock
 
 if TYPE_CHECKING:
     from runner.inference import EndpointHealth

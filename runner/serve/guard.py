@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runner.text import one_line
+from runner.util.text import one_line
 
 MAX_BODY = 1 << 20
 BODY_S = 30.0

@@ -23,7 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from runner.errors import ConfigError
 from runner.serve.guard import MAX_BODY, guarded, is_loopback
-from runner.text import one_line
+from runner.util.text import one_line
 
 __all__ = ["MAX_BODY", "Say", "Site", "check_exposure", "guarded", "read_token", "run_apps", "serve_apps"]
 

@@ -10,13 +10,13 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from runner.database import DATABASE_ERRORS, connect
 from runner.errors import StoreError
-from runner.store.database import COLUMNS, SCHEMA, EpisodeRow, episode_row, from_columns, to_columns
-from runner.store.episodes import EpisodeFile, EpisodeStore
+from runner.store.episode_file import EpisodeRecord
+from runner.store.episode_store import EpisodeFile, EpisodeStore
 from runner.store.files import Damaged, locked
-from runner.store.records import EpisodeRecord
-from runner.tracing.values import encodable
+from runner.store.index_schema import COLUMNS, SCHEMA, EpisodeRow, episode_row, from_columns, to_columns
+from runner.store.sqlite import DATABASE_ERRORS, connect
+from runner.util.safe_values import encodable
 
 FILES_PER_TRANSACTION = 200
 """Files that are added at once, so that other writers get their turn."""

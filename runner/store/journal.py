@@ -13,9 +13,9 @@ from typing import TypeVar
 import msgspec
 
 from runner.errors import StoreError
-from runner.store.encoding import encode, finite
+from runner.store.episode_file import EpisodeRecord, StoredChat, TimestepRecord, check_header, decode, episode_record
 from runner.store.files import TEMPORARY, create, make_folder, read, write_all
-from runner.store.records import EpisodeRecord, StoredChat, TimestepRecord, check_header, decode, episode_record
+from runner.store.safe_json import encode, finite
 from runner.types import EpisodeHeader, ErrorInfo, Flow, Outcome, Span, ToolSchema
 
 SUFFIX = ".journal.jsonl"

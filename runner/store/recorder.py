@@ -7,13 +7,12 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from runner.clock import Clock
 from runner.errors import StoreError
-from runner.store.encoding import encode
-from runner.store.episodes import EpisodeStore
+from runner.store.episode_file import EpisodeRecord, StoredSteps, played_record
+from runner.store.episode_store import EpisodeStore
 from runner.store.index import EpisodeIndex
 from runner.store.journal import Extras, Journal, JournalWriter, Traces, unfinished_record
-from runner.store.records import EpisodeRecord, StoredSteps, played_record
+from runner.store.safe_json import encode
 from runner.types import (
     Chat,
     EpisodeEnded,
@@ -26,6 +25,7 @@ from runner.types import (
     Span,
     TimestepPlayed,
 )
+from runner.util.clock import Clock
 
 logger = logging.getLogger(__name__)
 

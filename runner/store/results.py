@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from runner.store.encoding import finite
 from runner.store.index import EpisodeIndex
+from runner.store.safe_json import finite
 from runner.types import Outcome, Tokens
 
 UNRATED = frozenset({Outcome.CANCELLED, Outcome.INTERRUPTED})

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from runner.episode.validation import check_details, check_schemas, settle
 from runner.errors import boundary
-from runner.replies import check_details, check_schemas, settle
 from runner.testing.probes import (
     HOSTILE_ARGUMENTS,
     HOSTILE_TEXTS,

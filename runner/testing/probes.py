@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from runner.episode.validation import check_chat, check_step, settle
 from runner.errors import EnvironmentFault
-from runner.replies import check_chat, check_step, settle
 from runner.types import Action, Chat, Environment, InvalidAction, StepResult, TimeStep
 
 HOSTILE_TEXTS: tuple[str, ...] = (

@@ -1,7 +1,7 @@
 """Spans of an episode: recorded once, collected for the episode file and for Perfetto at the same time."""
 
 from runner.tracing.collectors import Collector, SpanList
-from runner.tracing.failures import create_error_info
+from runner.tracing.error_info import create_error_info
 from runner.tracing.perfetto import PerfettoFile, PerfettoTrack
 from runner.tracing.tracer import SpanHandle, Tracer, create_flow_id, traced_method
 

@@ -9,12 +9,12 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from runner.tracing.appending import append_packets, header
 from runner.tracing.collectors import take_all
-from runner.tracing.lanes import Event, arrange
+from runner.tracing.perfetto_append import append_packets, header
+from runner.tracing.perfetto_tracks import Event, arrange
 from runner.tracing.tracer import create_flow_id
-from runner.tracing.values import Value, plain_text
 from runner.types import Flow, Span
+from runner.util.safe_values import Value, plain_text
 
 _REALTIME, _MONOTONIC = 1, 3
 """Perfetto's numbers of the two clocks."""

@@ -15,8 +15,8 @@ from typing import Any, Literal, Self, TypeVar, cast
 import msgspec
 
 from runner.tracing.collectors import Collector
-from runner.tracing.values import MAX_VALUE_BYTES, plain, plain_attributes, plain_text
 from runner.types import Flow, Span, SpanLevel
+from runner.util.safe_values import MAX_VALUE_BYTES, plain, plain_attributes, plain_text
 
 _UINT64 = 2**64 - 1
 _F = TypeVar("_F", bound=Callable[..., Any])

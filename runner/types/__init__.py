@@ -25,7 +25,7 @@ from runner.types.data import (
     fallback_of,
     passed_over,
 )
-from runner.types.items import (
+from runner.types.events import (
     BatchProgress,
     EpisodeEnded,
     EpisodeEvent,

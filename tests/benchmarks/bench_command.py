@@ -9,10 +9,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from runner.batch import Batch
-from runner.spec import BatchSpec
+from runner.batch.batch import Batch
+from runner.batch.spec import BatchSpec
+from runner.batch.state_dir import Workspace
 from runner.types import Limits
-from runner.workspace import Workspace
 from tests.benchmarks.measure import PAIRS, Row, quartiles, ratio
 
 COMMAND = str(Path(sys.executable).with_name("agentgym-runner"))

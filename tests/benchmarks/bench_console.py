@@ -11,16 +11,16 @@ from pathlib import Path
 
 import psutil
 
-from runner.batch import Batch
-from runner.events.outbox import LOCAL, Outbox
-from runner.spec import BatchSpec
+from runner.batch.batch import Batch
+from runner.batch.spec import BatchSpec
+from runner.batch.state_dir import Workspace
+from runner.publish.outbox import LOCAL, Outbox
 from runner.store import EpisodeStore, open_index
 from runner.types import Limits
-from runner.workspace import Workspace
 from tests.benchmarks.measure import Row, quartiles, ratio
-from tests.node_process import NodeProcess
-from tests.store_samples import new_id
-from tests.terminal import ENTER, Terminal
+from tests.support.episodes import new_id
+from tests.support.node_process import NodeProcess
+from tests.support.terminal import ENTER, Terminal
 
 CONSOLE = str(Path(sys.executable).with_name("agentgym-tui"))
 MINIMAL = """

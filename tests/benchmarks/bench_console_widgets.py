@@ -19,12 +19,12 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 import agentgym_tui
-from agentgym_tui.clean import own
-from agentgym_tui.views.cells import Cell, Column, Line
-from agentgym_tui.views.trace import SpanRows
-from agentgym_tui.widgets.lines import LineView
+from agentgym_tui.presenters.cells import Cell, Column, Line
+from agentgym_tui.presenters.span_rows import SpanRows
+from agentgym_tui.safe_text import own
+from agentgym_tui.widgets.line_list import LineView
 from agentgym_tui.widgets.table import Table
-from agentgym_tui.widgets.tones import TONES
+from agentgym_tui.widgets.theme_styles import TONES
 from agentgym_tui.widgets.waterfall import Waterfall
 from runner.types import Span
 from tests.benchmarks.measure import PAIRS, Ratio, Row, ratio_of

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from runner.events.connect import BusAddress, Connection
-from runner.events.consumer import Follow, Received
+from runner.bus.connection import BusAddress, Connection
+from runner.subscribe.subscription import Follow, Received
 from tests.benchmarks.measure import Row, ratio
-from tests.following import SUBJECT, add_stream, headers, status
-from tests.nats_server import NatsServer
+from tests.support.nats_server import NatsServer
+from tests.support.subscriptions import SUBJECT, add_stream, headers, status
 
 N_MESSAGES = 5_000
 PART = 500

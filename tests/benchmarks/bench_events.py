@@ -7,12 +7,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from runner.events.drain import GATHER_S, IN_FLIGHT
-from runner.events.outbox import Outbox, OutboxEvent
-from runner.publish import ADDED_AT_ONCE
+from runner.publish.event_factory import ADDED_AT_ONCE
+from runner.publish.outbox import Outbox, OutboxEvent
+from runner.publish.outbox_drain import GATHER_S, IN_FLIGHT
 from tests.benchmarks.measure import PAIRS, Row, quartiles
-from tests.nats_server import NatsServer
-from tests.publishing import client_of, event, publishing, sink
+from tests.support.nats_server import NatsServer
+from tests.support.publishing import client_of, event, publishing, sink
 
 N = 5000
 PAYLOAD = b'{"text": "' + b"x" * 480 + b'"}'

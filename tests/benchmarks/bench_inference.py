@@ -20,8 +20,8 @@ from runner.inference import InferenceManager, InferenceSession
 from runner.tracing import SpanList, Tracer
 from runner.types import Action, Chat, EpisodeScope, Piece
 from tests.benchmarks.measure import PAIRS, Ratio, Row, ratio
-from tests.inferring import TOOLS, header
-from tests.rude_model import answer, chunks
+from tests.support.inference import TOOLS, header
+from tests.support.rude_model import answer, chunks
 
 N = 40
 """Calls that one measurement takes."""

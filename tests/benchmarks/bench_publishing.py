@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from runner.announcer import Announcer
-from runner.batch import Batch
-from runner.cli.outlet import Outlet
-from runner.events.address import BusAddress
+from runner.batch.batch import Batch
+from runner.batch.spec import BatchSpec
+from runner.batch.state_dir import Workspace
+from runner.bus.address import BusAddress
+from runner.cli.event_thread import Outlet
 from runner.events.codec import DurableNames
-from runner.events.places import place_of
-from runner.events.publisher import Sink
-from runner.spec import BatchSpec
-from runner.workspace import Workspace
+from runner.publish.event_recorder import Announcer
+from runner.publish.places import place_of
+from runner.publish.publisher import Sink
 from tests.benchmarks.measure import PAIRS, Row, quartiles, ratio_of, seconds
-from tests.nats_server import NatsServer
+from tests.support.nats_server import NatsServer
 
 N_EPISODES = 20
 N_PAIRS = 2 * PAIRS

@@ -17,14 +17,14 @@ from ulid import ULID
 
 from runner.agents.oracle import OracleAgent
 from runner.agents.random import RandomAgent
+from runner.batch.running_episode import EpisodeSpans
+from runner.batch.state_dir import Workspace
 from runner.envs.babyai import BabyAI
-from runner.episode import EpisodeContext, Runner
-from runner.playing import EpisodeSpans
-from runner.replies import settle
+from runner.episode.runner import EpisodeContext, Runner
+from runner.episode.validation import settle
 from runner.store import EpisodeRecorder
 from runner.tracing import SpanList, Tracer
 from runner.types import EpisodeHeader, Limits
-from runner.workspace import Workspace
 from tests.benchmarks.measure import PAIRS, Row, quartiles, ratio_of
 
 LONG, SHORT = 100, 1

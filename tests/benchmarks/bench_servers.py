@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from runner import registry
+from runner import plugins as registry
 from runner.envs.base import EmbeddedEnvironment
-from runner.serve.environments import DIALECTS
+from runner.serve.env_api import DIALECTS
 from runner.types import Action
 from tests.benchmarks.measure import PAIRS, Row, ratio_of
-from tests.command import COMMAND, ENVIRON
+from tests.support.command import COMMAND, ENVIRON
 
 ENVIRONMENTS = ("Maze", "Wordle", "TextCraft", "BabyAI")
 N_INSTANCES = 16

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 
-from agentgym_tui.app import Console
-from agentgym_tui.sessions.launch import Wanted
-from agentgym_tui.sessions.sources import BusSession
-from agentgym_tui.store.run_store import RunStore
-from agentgym_tui.terminal import run
+from agentgym_tui.app.console import Console
+from agentgym_tui.sessions.bus_session import BusSession
+from agentgym_tui.sessions.node_launcher import Wanted
+from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.terminal.run import run
 
 
 class Counted(msgspec.Struct):

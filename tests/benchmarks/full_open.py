@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from runner.batch import Batch
-from runner.spec import BatchSpec
+from runner.batch.batch import Batch
+from runner.batch.spec import BatchSpec
+from runner.batch.state_dir import Workspace
 from runner.types import Limits
-from runner.workspace import Workspace
 from tests.benchmarks.measure import PAIRS, Ratio, Row, quartiles, ratio_of
-from tests.command import REPOSITORY
-from tests.store_samples import new_id
-from tests.terminal import Terminal, environ
+from tests.support.command import REPOSITORY
+from tests.support.episodes import new_id
+from tests.support.terminal import Terminal, environ
 
 CONSOLE = str(Path(sys.executable).with_name("agentgym-tui"))
 N_EPISODES, EPISODE_BYTES = 10_000, 11_400

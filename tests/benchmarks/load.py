@@ -20,9 +20,9 @@ import msgspec
 import nats
 from ulid import ULID
 
-from runner.events.address import BusAddress
-from runner.events.live import LivePublisher
-from runner.events.sink import Sink, Uplink
+from runner.bus.address import BusAddress
+from runner.publish.live_publisher import LivePublisher
+from runner.publish.sink import Sink, Uplink
 from tests.benchmarks.played import n_items, played
 
 NODE: Final = "load"

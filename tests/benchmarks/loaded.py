@@ -19,12 +19,12 @@ from typing import Final, Self
 import msgspec
 import psutil
 
-from runner.events.streams import DEFAULTS, ensure_live_stream
+from runner.bus.streams import DEFAULTS, ensure_live_stream
 from tests.benchmarks.counted_console import Counted
 from tests.benchmarks.load import READY, Sent
-from tests.nats_server import NatsServer
-from tests.publishing import client_of
-from tests.terminal import Terminal
+from tests.support.nats_server import NatsServer
+from tests.support.publishing import client_of
+from tests.support.terminal import Terminal
 
 COLUMNS, ROWS = 200, 50
 WAIT_S: Final = 60.0

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from runner import registry
+from runner import plugins as registry
 from runner.agents.model.calls import answer_of
 from runner.agents.model.conversation import without_thinking
 from runner.agents.model.parsing import style_of
 from runner.types import Action, Message
-from tests.contract.recordings import FOLDER
+from tests.support.recordings import FOLDER
 
 NAMES = {
     "babyai": "BabyAI",

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.command import COMMAND, ENVIRON, agentgym
+from tests.support.command import COMMAND, ENVIRON, agentgym
 
 
 @pytest.fixture

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from runner.batch import Batch
-from runner.cli import command, ending, main
-from runner.cli.ending import Interrupts
-from runner.spec import BatchSpec
-from runner.workspace import Workspace
-from tests.command import agentgym, with_environments
+from runner.batch.batch import Batch
+from runner.batch.spec import BatchSpec
+from runner.batch.state_dir import Workspace
+from runner.cli import main
+from runner.cli import run_command as command
+from runner.cli import signals as ending
+from runner.cli.signals import Interrupts
+from tests.support.command import agentgym, with_environments
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from runner.serve.model import ModelServer
-from tests.command import agentgym
-from tests.nats_server import NatsServer
+from runner.serve.mock_llm import ModelServer
+from tests.support.command import agentgym
+from tests.support.nats_server import NatsServer
 
 NOBODY = {"TENSORZERO_URL": "http://127.0.0.1:1", "OLLAMA_HOST": "127.0.0.1:1"}
 KEY = "sk-4f1d9c-never-to-be-seen"

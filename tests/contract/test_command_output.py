@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import COMMAND, ENVIRON, REPOSITORY, agentgym, shell, with_environments
+from tests.support.command import COMMAND, ENVIRON, REPOSITORY, agentgym, shell, with_environments
 
 
 def test_what_environments_print_never_gets_into_the_result(tmp_path: Path) -> None:

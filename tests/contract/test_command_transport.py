@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import agentgym
-from tests.serving import serving
+from tests.support.command import agentgym
+from tests.support.serving import serving
 
 PASSWORD = "hunter22"
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.batch import Batch
+from runner.batch.batch import Batch
+from runner.batch.spec import BatchSpec
+from runner.batch.state_dir import Workspace
 from runner.config import load_profile
-from runner.spec import BatchSpec
 from runner.types import Limits, Outcome
-from runner.workspace import Workspace
 
 EXPECTED: dict[str, dict[str, list[int]]] = json.loads(Path(__file__).with_name("solved_by_oracle.json").read_text())
 AT_LEAST = {"ALFWorld": 20, "Maze": 20, "Wordle": 18, "TextCraft": 20, "BabyAI": 17, "WebShop": 20, "SQLGym": 20}

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import content_type_conformance, status_code_conformance
 
-from runner.serve.environments import DIALECTS
-from tests.serving import serving
+from runner.serve.env_api import DIALECTS
+from tests.support.serving import serving
 
 PLAIN_ERRORS = {"SQLGym", "WebShop"}
 ROUTES = ["/create", "/reset", "/step", "/close", "/observation", "/detail", "/available_actions", "/list_envs", "/x"]

@@ -10,13 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
-from runner import registry
+from runner import plugins as registry
 from runner.envs.base import EmbeddedEnvironment
 from runner.envs.http import HttpEnvironment, ServerAddress
-from runner.replies import settle
-from runner.serve.environments import DIALECTS
+from runner.episode.validation import settle
+from runner.serve.env_api import DIALECTS
 from runner.types import Action, InvalidAction, Mode, SupportsOracle, TimeStep, Trajectory
-from tests.serving import serving
+from tests.support.serving import serving
 
 N_TASKS = 20
 MAX_ROUNDS = 100

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from runner.serve.model import ModelServer
-from tests.command import COMMAND, ENVIRON, agentgym
-from tests.tensorzero_gateway import Gateway
+from runner.serve.mock_llm import ModelServer
+from tests.support.command import COMMAND, ENVIRON, agentgym
+from tests.support.tensorzero_gateway import Gateway
 
 MODEL, FALLBACK = "qwen35_9b", "qwen3:8b"
 """Of the default profile, which is used as it is."""

@@ -55,7 +55,7 @@ def test_the_wheel_carries_profiles_licences_and_both_commands(installed: Path, 
     listed = json.loads(run([str(installed / "agentgym-runner"), "--list-envs", "--json"], tmp_path))
     assert listed["profile"] == "field-runner-4090"
     code = (
-        "from runner.resources import shipped\n"
+        "from runner.util.package_data import shipped\n"
         "for name in ('alfworld', 'sqlgym', 'textcraft', 'webshop', 'wordle'):\n"
         "    print(len(shipped('data', name, 'LICENSE').read_text()) > 100)"
     )

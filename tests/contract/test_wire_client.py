@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from runner.envs.http import HttpEnvironment, ServerAddress, dialect_for
-from runner.envs.http.replies import Payload, read
 from runner.envs.http.request import Reply, Request
+from runner.envs.http.response import Payload, read
 from runner.envs.http.scoring import Scoring
 from runner.errors import EnvironmentFault
 from runner.types import Action, TimeStep, Trajectory
-from tests.contract.recordings import Exchange, exchanges
-from tests.rude_env import Asked, RudeServer, raw, rude_server, told
+from tests.support.recordings import Exchange, exchanges
+from tests.support.rude_env import Asked, RudeServer, raw, rude_server, told
 
 CASES = Path(__file__).parent / "wire_cases"
 REQUEST = Request("Maze", "http://127.0.0.1:1/step", b"{}")

@@ -9,7 +9,7 @@ import pytest
 from runner.envs.maze import STARTS, Maze
 from runner.errors import EnvironmentFault
 from runner.types import Action
-from tests.contract.recordings import exchanges
+from tests.support.recordings import exchanges
 
 AGENTGYM_STARTS = len(STARTS) + 1
 """AgentGym's list of starts also has the goal as its last one, which counts for negative indices."""

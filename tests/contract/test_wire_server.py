@@ -15,9 +15,9 @@ import msgspec
 import pytest
 
 from runner.envs.textcraft.recipes import shipped_table
-from tests.bird_sample import write_bird
-from tests.contract.replaying import Recorded, Replay, recorded, replayed
-from tests.serving import serving
+from tests.support.bird_sample import write_bird
+from tests.support.replay import Recorded, Replay, recorded, replayed
+from tests.support.serving import serving
 
 CHANGED_LEVELS = {3, 35, 36}
 """GoToObjS6, SynthLoc and SynthSeq are drawn differently since minigrid 3.2."""

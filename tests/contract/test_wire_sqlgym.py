@@ -8,8 +8,8 @@ import pytest
 
 from runner.envs.sqlgym import SQLGym
 from runner.types import Action
-from tests.bird_sample import write_bird
-from tests.contract.recordings import exchanges
+from tests.support.bird_sample import write_bird
+from tests.support.recordings import exchanges
 
 FIRST_OF_DEV = 9428
 """The number of the first task of BIRD's second part; here each part has one task."""

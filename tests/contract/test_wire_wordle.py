@@ -7,7 +7,7 @@ import pytest
 from runner.envs.wordle import Wordle
 from runner.envs.wordle.rules import consistent
 from runner.types import Action
-from tests.contract.recordings import exchanges
+from tests.support.recordings import exchanges
 
 
 def task_of(seed: object) -> int:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from nats.aio.client import Client
 
-from runner.events.broker import Broker
-from runner.events.connect import BusAddress, Connection
-from tests.nats_server import NatsServer
+from runner.bus.broker.broker import Broker
+from runner.bus.connection import BusAddress, Connection
+from tests.support.nats_server import NatsServer
 
 
 @pytest.fixture

@@ -14,18 +14,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runner.events.address import address_of_node
-from runner.events.broker import Broker
-from runner.events.connect import BusAddress, BusError, Connection
-from runner.events.streams import ensure_streams
+from runner.bus.address import address_of_node
+from runner.bus.broker.broker import Broker
+from runner.bus.connection import BusAddress, BusError, Connection
+from runner.bus.streams import ensure_streams
 from runner.events.subjects import DURABLE
-from tests.bus_helpers import States
+from tests.support.bus import States
 
 ROOT = Path(__file__).parents[2]
 NODE = """
 import sys, time
 from pathlib import Path
-from runner.events.broker import Broker
+from runner.bus.broker.broker import Broker
 
 broker = Broker(Path(sys.argv[1]), "node")
 broker.start()
@@ -132,7 +132,7 @@ def test_port_and_credential_outlive_the_node(broker: Broker, tmp_path: Path) ->
 
 
 def test_it_moves_when_its_port_was_taken(broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.events.broker.PORT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("runner.bus.broker.broker.PORT_TIMEOUT_S", 0.2)
     before = broker.url
     broker.stop()
     with socket.socket() as squatter:
@@ -156,7 +156,7 @@ def test_a_damaged_credential_is_made_anew(content: str, tmp_path: Path) -> None
 def test_a_second_broker_is_refused_with_the_pid_of_the_first(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.events.broker.LOCK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("runner.bus.broker.broker.LOCK_TIMEOUT_S", 0.2)
     with pytest.raises(BusError, match=f"in use by process {os.getpid()}"):
         Broker(tmp_path, "node-2").start()
     assert broker.pid is not None
@@ -175,7 +175,7 @@ def test_what_it_cannot_use_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_server_that_hangs_is_stopped_all_the_same(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.events.broker.STOP_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("runner.bus.broker.broker.STOP_TIMEOUT_S", 0.2)
     pid = broker.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)

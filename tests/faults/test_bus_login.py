@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from runner.bus.connection import BusAddress, BusError, Connection, TlsSettings
 from runner.errors import ConfigError
-from runner.events.connect import BusAddress, BusError, Connection, TlsSettings
-from tests.bus_helpers import Certificates, States, creds_file, new_seed, operator_mode, public_key
-from tests.nats_server import NatsServer
+from tests.support.bus import Certificates, States, creds_file, new_seed, operator_mode, public_key
+from tests.support.nats_server import NatsServer
 
 PASSWORD = "c4n4ry-p4ssw0rd"
 

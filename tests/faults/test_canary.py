@@ -19,12 +19,12 @@ import pytest
 from nats.aio.msg import Msg
 from ulid import ULID
 
-from runner.events.address import address_from_environ
-from runner.events.connect import Connection
-from tests.bus_helpers import Certificates, creds_file, new_seed, operator_mode, public_key
+from runner.bus.address import address_from_environ
+from runner.bus.connection import Connection
 from tests.faults.test_delivery import command, subscriber_on
-from tests.nats_server import NatsServer
-from tests.node_process import COMMAND, NodeProcess, environ
+from tests.support.bus import Certificates, creds_file, new_seed, operator_mode, public_key
+from tests.support.nats_server import NatsServer
+from tests.support.node_process import COMMAND, NodeProcess, environ
 
 pytestmark = pytest.mark.timeout(120)
 

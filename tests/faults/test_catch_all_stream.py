@@ -7,10 +7,10 @@ from pathlib import Path
 from nats.js.api import StreamConfig
 from ulid import ULID
 
-from runner.events.connect import BusAddress, Connection
-from tests.nats_server import NatsServer
-from tests.node_process import NodeProcess, environ
-from tests.publishing import client_of
+from runner.bus.connection import BusAddress, Connection
+from tests.support.nats_server import NatsServer
+from tests.support.node_process import NodeProcess, environ
+from tests.support.publishing import client_of
 
 PROFILE = "id: p\nenvironments: {lightweight: [{name: Maze}]}\nnats: {control: true}\n"
 

@@ -11,21 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from runner.announcer import Announcer
-from runner.batch import Batch
-from runner.clock import Clock
+from runner.batch.batch import Batch
+from runner.batch.spec import BatchSpec
+from runner.batch.state_dir import Workspace
 from runner.events.codec import DurableNames
-from runner.events.rows import DurableRow
-from runner.events.schema import EpisodeCompleted
+from runner.events.decoded import DurableRow
+from runner.events.durable import EpisodeCompleted
 from runner.events.subjects import EPISODE_COMPLETED
-from runner.spec import BatchSpec
+from runner.publish.event_recorder import Announcer
 from runner.store import EpisodeRecord, EpisodeStore, open_index
 from runner.types import Item, Outcome
-from runner.workspace import Workspace
-from tests.following import watching
-from tests.nats_server import NatsServer
-from tests.publishing import publishing, sink
-from tests.store_samples import Recording
+from runner.util.clock import Clock
+from tests.support.episodes import Recording
+from tests.support.nats_server import NatsServer
+from tests.support.publishing import publishing, sink
+from tests.support.subscriptions import watching
 
 ROOT = Path(__file__).parents[2]
 HOUR = timedelta(hours=1)
@@ -110,7 +110,7 @@ import os, sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from runner.store import EpisodeStore, open_index
-from tests.store_samples import Recording, step
+from tests.support.episodes import Recording, step
 
 store = EpisodeStore(Path(sys.argv[1]))
 ahead = timedelta(hours=float(sys.argv[2]))

@@ -10,13 +10,14 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType
 
-from runner.events import consumer, subjects
+from runner.bus.connection import BusAddress, Connection
+from runner.events import subjects
 from runner.events.codec import ForeignRow, RawRow
-from runner.events.connect import BusAddress, Connection
-from runner.events.consumer import Follow
-from runner.events.seen import Notice, Received, Seen
-from tests.following import SUBJECT, add_stream, headers, publish, publish_surely, status, surely, watching
-from tests.nats_server import NatsServer
+from runner.subscribe import subscription as consumer
+from runner.subscribe.messages import Notice, Received, Seen
+from runner.subscribe.subscription import Follow
+from tests.support.nats_server import NatsServer
+from tests.support.subscriptions import SUBJECT, add_stream, headers, publish, publish_surely, status, surely, watching
 
 PASSWORD = "hush-hush"
 

@@ -14,10 +14,10 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from runner.events.subjects import BATCH_COMPLETED, DURABLE, EPISODE_COMPLETED, FIELD_STATUS
-from tests.contract.schemas import validate
-from tests.following import surely
-from tests.nats_server import NatsServer
-from tests.node_process import COMMAND, NodeProcess, environ
+from tests.support.nats_server import NatsServer
+from tests.support.node_process import COMMAND, NodeProcess, environ
+from tests.support.schemas import validate
+from tests.support.subscriptions import surely
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -12,12 +12,13 @@ import pytest
 from nats.js.api import DiscardPolicy, StorageType, StreamConfig
 from ulid import ULID
 
-from runner.events import delivery, subjects
-from runner.events.outbox import LOCAL, Outbox, SinkCounts
-from tests.full_disk import small_disk
-from tests.nats_server import NatsServer
-from tests.node_process import NodeProcess, environ
-from tests.publishing import client_of, event, ids, outbox_in, publishing, sink, stored
+from runner.events import subjects
+from runner.publish import delivery
+from runner.publish.outbox import LOCAL, Outbox, SinkCounts
+from tests.support.full_disk import small_disk
+from tests.support.nats_server import NatsServer
+from tests.support.node_process import NodeProcess, environ
+from tests.support.publishing import client_of, event, ids, outbox_in, publishing, sink, stored
 
 ROOM = 1 << 20
 PAYLOAD = b'"%s"' % (b"x" * 20_000)

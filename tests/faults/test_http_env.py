@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.envs.http import HttpEnvironment, ServerAddress, client, instance, pool
+from runner.envs.http import HttpEnvironment, ServerAddress, client, pool
+from runner.envs.http import session as instance
 from runner.envs.maze import Maze
 from runner.errors import EnvironmentFault
 from runner.types import Action
-from tests.rude_env import Answer, Asked, RudeServer, Served, raw, rude_server, told
+from tests.support.rude_env import Answer, Asked, RudeServer, Served, raw, rude_server, told
 
 UP = Action(text="move up")
 PLAYED = {"observation": "x", "reward": 0, "done": False}

@@ -10,12 +10,12 @@ from typing import Final
 import pytest
 from nats.aio.client import Client
 
-from runner.events.buffer import Incoming
-from runner.events.connect import BusAddress, Connection
-from runner.events.consumer import Follow
-from runner.events.seen import Since
-from tests.following import add_stream
-from tests.nats_server import NatsServer
+from runner.bus.connection import BusAddress, Connection
+from runner.subscribe.buffer import Incoming
+from runner.subscribe.messages import Since
+from runner.subscribe.subscription import Follow
+from tests.support.nats_server import NatsServer
+from tests.support.subscriptions import add_stream
 
 MOST: Final = 24 << 20
 """What this server lets wait, less than its usual 64 MiB so that less has to be stored."""

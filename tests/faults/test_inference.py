@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from runner.config.profile import Endpoint
 from runner.errors import InferenceFault
 from runner.inference import InferenceManager
-from tests.inferring import Waits, header, infer, manager_of, settings_of
-from tests.rude_model import (
+from tests.support.inference import Waits, header, infer, manager_of, settings_of
+from tests.support.rude_model import (
     FINISHED,
     Behaviour,
     RudeModel,

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from runner import registry
+from runner import plugins as registry
 from runner.config.profile import Endpoint
-from runner.episode import Runner
+from runner.episode.runner import Runner
 from runner.inference import InferenceManager
-from runner.serve.model import Behaviour, EchoPlayer, Fault, ModelServer, Reply, ScriptPlayer
+from runner.serve.mock_llm import Behaviour, EchoPlayer, Fault, ModelServer, Reply, ScriptPlayer
 from runner.types import Limits, Outcome, Trajectory
-from tests.inferring import header, infer, settings_of
+from tests.support.inference import header, infer, settings_of
 
 KINDS = {
     "429": "HTTP 429",

@@ -18,7 +18,7 @@ PLAYER = """
 import sys
 from pathlib import Path
 from runner.store import EpisodeStore, open_index
-from tests.store_samples import Recording, step
+from tests.support.episodes import Recording, step
 
 store = EpisodeStore(Path(sys.argv[1]))
 index = open_index(store)

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from ulid import ULID
 
-from runner.announcer import Announcer
-from runner.batch import Batch
+from runner.batch.batch import Batch
+from runner.batch.spec import BatchSpec
+from runner.batch.state_dir import Workspace
 from runner.events.codec import DurableNames
-from runner.spec import BatchSpec
-from runner.workspace import Workspace
+from runner.publish.event_recorder import Announcer
 from tests.faults.test_node_faults import shown, viewing
-from tests.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
 
 pytestmark = pytest.mark.timeout(60)
 

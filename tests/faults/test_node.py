@@ -20,17 +20,17 @@ from nats.aio.msg import Msg
 from ulid import ULID
 
 from runner.config import Profile
-from runner.events.publisher import Publisher, Sink
-from runner.node import stopping
-from runner.node.operations import derived_batch_id
-from runner.node.player import Player
-from runner.node.service import Node
+from runner.node import shutdown as stopping
+from runner.node.batch_runner import Player
+from runner.node.handlers import derived_batch_id
+from runner.node.node import Node
+from runner.publish.publisher import Publisher, Sink
 from runner.store import EpisodeStore, open_index
 from runner.types import Outcome
-from tests.nats_server import NatsServer
-from tests.node_process import NodeProcess, environ
-from tests.publishing import event, outbox_in
-from tests.store_samples import Recording, step
+from tests.support.episodes import Recording, step
+from tests.support.nats_server import NatsServer
+from tests.support.node_process import NodeProcess, environ
+from tests.support.publishing import event, outbox_in
 
 pytestmark = pytest.mark.timeout(120)
 

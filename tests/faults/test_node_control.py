@@ -19,15 +19,15 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from ulid import ULID
 
+from runner.bus.address import address_from_environ
+from runner.bus.connection import Connection
 from runner.config import Profile
-from runner.events.address import address_from_environ
-from runner.events.connect import Connection
-from runner.events.live import LivePublisher
 from runner.node import tasks
 from runner.node.health import Health
-from runner.node.service import Node
-from tests.nats_server import NatsServer
-from tests.node_process import NodeProcess, environ
+from runner.node.node import Node
+from runner.publish.live_publisher import LivePublisher
+from tests.support.nats_server import NatsServer
+from tests.support.node_process import NodeProcess, environ
 
 pytestmark = pytest.mark.timeout(120)
 

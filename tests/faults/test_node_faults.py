@@ -13,10 +13,10 @@ import psutil
 import pytest
 from ulid import ULID
 
-from runner.events.consumer import Follow
 from runner.events.subjects import DURABLE
-from tests.following import Watcher
-from tests.node_process import NodeProcess
+from runner.subscribe.subscription import Follow
+from tests.support.node_process import NodeProcess
+from tests.support.subscriptions import Watcher
 
 FULL = os.environ.get("AGENTGYM_FAULTS") == "full"
 REPEAT, N_KILLS = (2000, 10) if FULL else (60, 2)

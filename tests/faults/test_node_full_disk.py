@@ -13,19 +13,20 @@ from typing import TypeAlias
 import pytest
 from ulid import ULID
 
-from runner.announcer import Announcer
-from runner.events import delivery, disk_watch
-from runner.events.broker import Broker
+from runner.batch.state_dir import Workspace
+from runner.bus.broker import disk_watch
+from runner.bus.broker.broker import Broker
+from runner.bus.connection import BusError, Connection
 from runner.events.codec import DurableNames
-from runner.events.connect import BusError, Connection
-from runner.events.publisher import Sink
-from runner.workspace import Workspace
+from runner.publish import delivery
+from runner.publish.event_recorder import Announcer
+from runner.publish.publisher import Sink
 from tests.faults.test_node_faults import viewing
-from tests.following import Watcher
-from tests.full_disk import Disk, Forbidden, small_disk
-from tests.node_process import NodeProcess
-from tests.publishing import event, outbox_in, publishing
-from tests.store_samples import Recording
+from tests.support.episodes import Recording
+from tests.support.full_disk import Disk, Forbidden, small_disk
+from tests.support.node_process import NodeProcess
+from tests.support.publishing import event, outbox_in, publishing
+from tests.support.subscriptions import Watcher
 
 pytestmark = pytest.mark.timeout(120)
 

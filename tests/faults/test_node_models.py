@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from ulid import ULID
 
-from runner.serve.model import ModelServer
-from tests.node_process import NodeProcess, environ
+from runner.serve.mock_llm import ModelServer
+from tests.support.node_process import NodeProcess, environ
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -11,11 +11,11 @@ import pytest
 from nats.aio.msg import Msg
 from ulid import ULID
 
-from runner.events.connect import BusAddress
-from runner.node.names import refuse_taken_name
-from tests.nats_server import NatsServer
-from tests.node_process import COMMAND, NodeProcess, environ
-from tests.publishing import client_of
+from runner.bus.connection import BusAddress
+from runner.node.name_claim import refuse_taken_name
+from tests.support.nats_server import NatsServer
+from tests.support.node_process import COMMAND, NodeProcess, environ
+from tests.support.publishing import client_of
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from ulid import ULID
 
-from tests.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
 
 pytestmark = pytest.mark.timeout(120)
 

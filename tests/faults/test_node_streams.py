@@ -12,8 +12,8 @@ from nats.js.api import StreamConfig
 from nats.js.errors import NotFoundError
 from ulid import ULID
 
-from runner.events.connect import Connection
-from tests.node_process import NodeProcess
+from runner.bus.connection import Connection
+from tests.support.node_process import NodeProcess
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -10,7 +10,7 @@ import pytest
 from ulid import ULID
 
 from tests.faults.test_node_faults import shown, viewing
-from tests.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -15,14 +15,17 @@ from nats.aio.msg import Msg
 from nats.js.api import DiscardPolicy, StreamConfig
 
 from runner.errors import ConfigError
-from runner.events import delivery, drain, routes, subjects
+from runner.events import subjects
 from runner.events.codec import DurableNames
-from runner.events.outbox import Outbox, SinkCounts
-from runner.events.publisher import Sink
-from runner.publish import enqueue_missing
+from runner.publish import delivery
+from runner.publish import outbox_drain as drain
+from runner.publish import stream_routes as routes
+from runner.publish.event_factory import enqueue_missing
+from runner.publish.outbox import Outbox, SinkCounts
+from runner.publish.publisher import Sink
 from runner.store import EpisodeStore, open_index
-from tests.nats_server import NatsServer
-from tests.publishing import client_of, event, ids, outbox_in, place, publishing, sink, stored
+from tests.support.nats_server import NatsServer
+from tests.support.publishing import client_of, event, ids, outbox_in, place, publishing, sink, stored
 
 ROOT = Path(__file__).parents[2]
 N_EVENTS, N_KILLS = (2000, 10) if os.environ.get("AGENTGYM_FAULTS") == "full" else (600, 3)
@@ -136,9 +139,9 @@ async def _until_acked(outbox: Outbox, n: int) -> None:
 PUBLISHER = """
 import asyncio, sys
 from pathlib import Path
-from runner.events.connect import BusAddress
-from runner.events.outbox import Outbox
-from runner.events.publisher import Publisher, Sink
+from runner.bus.connection import BusAddress
+from runner.publish.outbox import Outbox
+from runner.publish.publisher import Publisher, Sink
 
 sink = Sink("local", lambda: BusAddress(sys.argv[2]), owned=True)
 asyncio.run(Publisher(Outbox(Path(sys.argv[1])), [sink]).run())
@@ -489,7 +492,7 @@ import os, sys
 from pathlib import Path
 from typing import Any
 from runner.store import EpisodeStore, open_index
-from tests.store_samples import Recording
+from tests.support.episodes import Recording
 
 store = EpisodeStore(Path(sys.argv[1]))
 index = open_index(store)

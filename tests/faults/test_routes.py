@@ -12,12 +12,13 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from runner.events import delivery, routes
-from runner.events.outbox import LOCAL, Outbox, SinkCounts
 from runner.events.subjects import EPISODE_COMPLETED
-from tests.following import add_stream
-from tests.nats_server import NatsServer
-from tests.publishing import client_of, event, ids, outbox_in, publishing, sink, stored
+from runner.publish import delivery
+from runner.publish import stream_routes as routes
+from runner.publish.outbox import LOCAL, Outbox, SinkCounts
+from tests.support.nats_server import NatsServer
+from tests.support.publishing import client_of, event, ids, outbox_in, publishing, sink, stored
+from tests.support.subscriptions import add_stream
 
 WITHOUT_QUORUM = {
     "server_name": "alone",

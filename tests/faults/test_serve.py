@@ -22,11 +22,11 @@ from runner.cli.serve import THREADS, main_serve
 from runner.envs.maze import Maze
 from runner.errors import ConfigError
 from runner.serve import host
-from runner.serve.environments import DIALECTS, EnvironmentApp
-from runner.serve.environments.pool import Pool
+from runner.serve.env_api import DIALECTS, EnvironmentApp
+from runner.serve.env_api.pool import Pool
 from runner.serve.host import guarded
-from tests.command import COMMAND, ENVIRON, agentgym
-from tests.serving import hosted, serving
+from tests.support.command import COMMAND, ENVIRON, agentgym
+from tests.support.serving import hosted, serving
 
 TOKEN = "a-token-of-the-tests"
 BOMB = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"

@@ -16,10 +16,10 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from runner.serve.model import NAME, Behaviour, EchoPlayer, Fault, ModelServer, Reply, ScriptPlayer
-from runner.serve.model.delivery import Delivery
-from tests.command import COMMAND, ENVIRON, agentgym
-from tests.serving import hosted
+from runner.serve.mock_llm import NAME, Behaviour, EchoPlayer, Fault, ModelServer, Reply, ScriptPlayer
+from runner.serve.mock_llm.delivery import Delivery
+from tests.support.command import COMMAND, ENVIRON, agentgym
+from tests.support.serving import hosted
 
 CHAT = "/v1/chat/completions"
 ASKED = {"model": NAME, "messages": [{"role": "user", "content": "Say something."}]}

@@ -14,11 +14,12 @@ import pytest
 
 from runner.config import EnvironmentEntry, Environments, Profile
 from runner.errors import ConfigError
-from runner.node import server, server_log
-from runner.node.server import child_environ
-from runner.node.server_log import ServerLog, log_name
-from runner.node.servers import Servers
-from tests.rude_env import rude_server
+from runner.node.env_servers import log as server_log
+from runner.node.env_servers import process as server
+from runner.node.env_servers.log import ServerLog, log_name
+from runner.node.env_servers.manager import Servers
+from runner.node.env_servers.process import child_environ
+from tests.support.rude_env import rude_server
 
 WELL = """
 import http.server, os, subprocess, sys

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.events.connect import BusAddress, Connection
+from runner.bus.connection import BusAddress, Connection
 from tests.faults.test_watch import CANARY, line_of, watch
-from tests.following import SUBJECT, add_stream, publish
-from tests.nats_server import NatsServer
+from tests.support.nats_server import NatsServer
+from tests.support.subscriptions import SUBJECT, add_stream, publish
 
 LIVE = "agentgym.other"
 MORE_THAN_PIPES_HOLD = [b"x" * 30_000] * 700

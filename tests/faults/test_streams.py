@@ -8,12 +8,12 @@ import pytest
 from nats.js.api import StreamConfig
 from nats.js.errors import BadRequestError, ServiceUnavailableError
 
+from runner.bus.broker.broker import Broker
+from runner.bus.connection import BusAddress, Connection
+from runner.bus.streams import ensure_streams, stream_of
 from runner.config import EventsStream, LiveStream, StreamSettings
-from runner.events.broker import Broker
-from runner.events.connect import BusAddress, Connection
-from runner.events.streams import ensure_streams, stream_of
 from runner.events.subjects import DURABLE, EVENTS_STREAM, LIVE_STREAM, live_subject
-from tests.nats_server import NatsServer
+from tests.support.nats_server import NatsServer
 
 
 async def test_streams_are_made_and_brought_up_to_date(broker: Broker) -> None:

@@ -12,12 +12,12 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import DiscardPolicy, StorageType
 
-from runner.events.buffer import Incoming
-from runner.events.connect import BusAddress, Connection
-from runner.events.consumer import Follow
-from runner.events.seen import Notice, Since
-from tests.following import add_stream
-from tests.nats_server import NatsServer
+from runner.bus.connection import BusAddress, Connection
+from runner.subscribe.buffer import Incoming
+from runner.subscribe.messages import Notice, Since
+from runner.subscribe.subscription import Follow
+from tests.support.nats_server import NatsServer
+from tests.support.subscriptions import add_stream
 
 LARGE = b" " * 20_000
 

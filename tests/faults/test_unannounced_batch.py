@@ -12,23 +12,23 @@ import msgspec
 import pytest
 from ulid import ULID
 
-from runner.announcer import Announcer
+from runner.batch.spec import BatchSpec
+from runner.batch.state_dir import Workspace
 from runner.events.codec import DurableNames
-from runner.events.outbox import LOCAL
-from runner.events.schema import BatchCompleted
-from runner.node.queue import BatchQueue, QueuedBatch, queued_ids
-from runner.spec import BatchSpec
-from runner.unannounced import announce_complete
-from runner.workspace import Workspace
-from tests.node_process import COMMAND, NodeProcess, environ
+from runner.events.durable import BatchCompleted
+from runner.node.batch_queue import BatchQueue, QueuedBatch, queued_ids
+from runner.publish.event_recorder import Announcer
+from runner.publish.outbox import LOCAL
+from runner.publish.recovery import announce_complete
+from tests.support.node_process import COMMAND, NodeProcess, environ
 
 ROOT = Path(__file__).parents[2]
 RUN = """
 import os, sys
 from pathlib import Path
-from runner.batch import Batch
-from runner.spec import BatchSpec
-from runner.workspace import Workspace
+from runner.batch.batch import Batch
+from runner.batch.spec import BatchSpec
+from runner.batch.state_dir import Workspace
 
 folder, batch_id, n_played = sys.argv[1:]
 played = []

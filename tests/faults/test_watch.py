@@ -14,18 +14,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from runner.bus.connection import BusAddress, Connection
 from runner.cli.nats_info import main_nats_info
 from runner.cli.watch import main_watch
-from runner.cli.watch_rows import json_lines, plain_lines
+from runner.cli.watch_format import json_lines, plain_lines
 from runner.errors import ConfigError
 from runner.events import subjects
-from runner.events.buffer import Incoming, SeenBuffer
 from runner.events.codec import DurableNames, encode
-from runner.events.connect import BusAddress, Connection
 from runner.events.live_items import Heartbeat, LiveBatch
-from runner.events.seen import Received
-from tests.following import SUBJECT, add_stream, headers, publish, status
-from tests.nats_server import NatsServer
+from runner.subscribe.buffer import Incoming, SeenBuffer
+from runner.subscribe.messages import Received
+from tests.support.nats_server import NatsServer
+from tests.support.subscriptions import SUBJECT, add_stream, headers, publish, status
 
 COMMAND = [str(Path(sys.executable).with_name("agentgym-runner")), "watch"]
 CANARY = "canary-81f3c2"

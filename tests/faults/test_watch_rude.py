@@ -13,9 +13,9 @@ from pathlib import Path
 
 from nats.aio.msg import Msg
 
-from tests.command import COMMAND
-from tests.nats_server import NatsServer
-from tests.publishing import client_of
+from tests.support.command import COMMAND
+from tests.support.nats_server import NatsServer
+from tests.support.publishing import client_of
 
 INFO = {"server_id": "a", "version": "2.10.0", "proto": 1, "max_payload": 1 << 20, "headers": True, "jetstream": False}
 NO_HISTORY = "agentgym.>: "

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_tui import cli, terminal
+from agentgym_tui import cli
+from agentgym_tui.terminal.run import run as terminal
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from runner.agents.model.parsing import EXPECTED, MARK, Style, action_in
-from runner.inference.loose import as_dict, as_text, decoded
-from runner.inference.wire import told_as_text
+from runner.inference.chat_format import told_as_text
+from runner.inference.lenient_json import as_dict, as_text, decoded
 from runner.types import Action, InvalidAction, Message, ToolCall, ToolSchema
 
 _DECODER = json.JSONDecoder(strict=False)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from runner.inference import split_thinking
-from runner.inference.loose import as_text, content_text
-from runner.inference.wire import told_as_text, tool_call
+from runner.inference.chat_format import told_as_text, tool_call
+from runner.inference.lenient_json import as_text, content_text
 from runner.types import Action, Chat, InvalidAction, Message
 
 MAX_CALLS = 8000

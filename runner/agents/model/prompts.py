@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from runner.agents.model.parsing import Style, style_of
-from runner.inference.loose import as_dict, as_text
-from runner.text import one_line
+from runner.inference.lenient_json import as_dict, as_text
 from runner.types import ToolSchema
+from runner.util.text import one_line
 
 
 class Guide(NamedTuple):

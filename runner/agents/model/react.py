@@ -14,7 +14,7 @@ from runner.agents.model.prompts import instructions
 from runner.config.profile import AgentSettings
 from runner.errors import AgentFault
 from runner.inference import Inference, InferenceManager, InferenceSession
-from runner.inference.wire import told_as_text
+from runner.inference.chat_format import told_as_text
 from runner.types import Action, Chat, EpisodeScope, InvalidAction, ToolSchema, Usage
 
 

@@ -15,7 +15,7 @@ from runner.envs.alfworld.engine import LocalGame
 from runner.envs.alfworld.real import DATA_VARIABLE, GameFile, RealGame
 from runner.envs.alfworld.scene import Goal, GoalKind, Placement, ReceptacleKind, Scene, Trait
 from runner.errors import ConfigError
-from runner.resources import shipped
+from runner.util.package_data import shipped
 
 Game: TypeAlias = LocalGame | RealGame
 

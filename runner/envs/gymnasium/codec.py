@@ -12,7 +12,7 @@ import msgspec
 from runner.envs.grammar import Command, Grammar
 from runner.envs.gymnasium.spaces import MAX_NUMBERS, digits, n_numbers, numbers
 from runner.errors import ConfigError, boundary
-from runner.text import one_line
+from runner.util.text import one_line
 
 MAX_ACTIONS = 100
 

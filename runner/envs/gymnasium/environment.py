@@ -6,9 +6,9 @@ import re
 from typing import Any, ClassVar
 
 from runner.envs.base import EmbeddedEnvironment, StepText
+from runner.envs.data_labels import DataLabel
 from runner.envs.grammar import Grammar
 from runner.envs.gymnasium.codec import codec_of
-from runner.envs.labels import DataLabel
 from runner.types import Mode, Trajectory
 
 MAX_DRAWING = 4000

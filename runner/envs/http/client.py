@@ -6,9 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from runner.envs.http.address import ServerAddress
-from runner.envs.http.replies import OTHER_SERVER, SEE_LOG, Payload, read
 from runner.envs.http.request import Reply, Request
-from runner.text import one_line
+from runner.envs.http.response import OTHER_SERVER, SEE_LOG, Payload, read
+from runner.util.text import one_line
 
 if TYPE_CHECKING:
     import httpx

@@ -12,10 +12,10 @@ from runner.envs.base import answer_to
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.admissible import visits
 from runner.envs.http.dialects import Dialect, create_env_dialect, dialect_for
-from runner.envs.http.instance import Instance
-from runner.envs.http.replies import Payload
-from runner.envs.http.rules import count_tasks, rules_for
+from runner.envs.http.response import Payload
 from runner.envs.http.scoring import Scoring
+from runner.envs.http.session import Instance
+from runner.envs.http.task_rules import count_tasks, rules_for
 from runner.errors import ConfigError, EnvironmentFault
 from runner.types import Action, Chat, InvalidAction, MaybeAwaitable, Mode, StepResult, ToolSchema, Trajectory
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from runner.errors import EnvironmentFault
-from runner.text import one_line
+from runner.util.text import one_line
 
 
 class Request(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runner.envs.http.dialects import Dialect
-from runner.envs.http.replies import Payload
+from runner.envs.http.response import Payload
 
 _COMPLETED = "The task is completed."
 """BabyAI's server says so even where it takes back ``done``, which it does for a success after half of the time."""

@@ -8,8 +8,8 @@ from typing import ClassVar
 import msgspec
 
 from runner.envs.base import EmbeddedEnvironment, StepText
+from runner.envs.data_labels import DataLabel
 from runner.envs.grammar import Command, Grammar
-from runner.envs.labels import DataLabel
 from runner.envs.sqlgym.oracle import SQLGymOracle
 from runner.envs.sqlgym.sandbox import judge
 from runner.envs.sqlgym.schema import Schema

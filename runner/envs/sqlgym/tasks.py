@@ -14,7 +14,7 @@ import msgspec
 
 from runner.envs.sqlgym.schema import Schema
 from runner.errors import ConfigError
-from runner.resources import shipped
+from runner.util.package_data import shipped
 
 BIRD_VARIABLE = "AGENTENV_SQLGYM_BIRD_PATH"
 """The folder with BIRD's ``train`` and ``dev``, each as BIRD's archives unpack; AgentGym's server reads it too."""

@@ -9,7 +9,7 @@ from functools import cache, cached_property
 
 import msgspec
 
-from runner.resources import shipped
+from runner.util.package_data import shipped
 
 
 class Recipe(msgspec.Struct, frozen=True, dict=True, cache_hash=True):

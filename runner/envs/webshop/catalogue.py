@@ -7,7 +7,7 @@ from functools import cache
 
 import msgspec
 
-from runner.resources import shipped
+from runner.util.package_data import shipped
 
 
 class Product(msgspec.Struct, frozen=True, array_like=True):

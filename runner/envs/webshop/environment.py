@@ -7,8 +7,8 @@ import re
 from typing import ClassVar
 
 from runner.envs.base import EmbeddedEnvironment, StepText
+from runner.envs.data_labels import DataLabel
 from runner.envs.grammar import Command, Grammar
-from runner.envs.labels import DataLabel
 from runner.envs.webshop.catalogue import shipped_catalogue
 from runner.envs.webshop.oracle import WebShopOracle
 from runner.envs.webshop.search import shipped_index

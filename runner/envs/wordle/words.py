@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 
-from runner.resources import shipped
+from runner.util.package_data import shipped
 
 _AGENTGYM = (
     "panic solar shire proxy point robot prick wince crimp knoll sugar whack mount perky could wrung light those moist "

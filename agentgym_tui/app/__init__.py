@@ -1,0 +1,1 @@
+"""The Textual application: its screens, its refresh loop and its notifications."""

@@ -1,0 +1,1 @@
+"""Commands and their keys: the default keymap, and which command is available when."""

@@ -1,0 +1,1 @@
+"""Settings, the user keymap and the UI state kept between sessions."""

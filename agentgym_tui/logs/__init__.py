@@ -1,0 +1,1 @@
+"""Reads log files of any size: line index, search and parsed records."""

@@ -1,0 +1,121 @@
+"""The spans of an episode as the lines of a waterfall: a tree, derived from the flat list, on one axis of time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from agentgym_tui.presenters.cells import Cell, Line, Tone
+from agentgym_tui.presenters.number_format import duration
+from agentgym_tui.presenters.segments import flagged, hostile
+from agentgym_tui.safe_text import Safe, join, line, own
+from runner.types import Span
+
+MAX_INDENT: Final = 12
+"""Depth from which on lines are no longer indented further."""
+
+MIN_LABELS: Final = 30
+"""Columns from which on an axis has a label in its middle."""
+
+_TONES: Final[dict[str, Tone]] = {"environment": "accent", "agent": "good", "model": "good"}
+_EIGHTHS: Final = ("", *"▏▎▍▌▋▊▉")
+_LATEST: Final = 2**63
+"""Nanoseconds; outside times beyond it are cut to it."""
+
+
+class SpanRows:
+    """Spans as lines; a span whose parent is not there, or is below itself, starts a tree of its own.
+
+    Args:
+        spans: in any order.
+    """
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self._spans = spans
+        self._order = list(_tree(spans))
+        self._start = _bounded(min((span.start_ns for span in spans), default=0))
+        self._total = max(_bounded(max((span.end_ns for span in spans), default=0)) - self._start, 1)
+
+    def __len__(self) -> int:
+        """How many spans."""
+        return len(self._order)
+
+    def line(self, index: int, width: int) -> Line:
+        """Name and duration."""
+        return self.name(index), self.duration(index)
+
+    def key(self, index: int) -> str:
+        """The span's id and where it is in the list, as ids from outside may be there twice."""
+        position = self._order[index][0]
+        return f"{self._spans[position].id}.{position}"
+
+    def name(self, index: int) -> Cell:
+        """The name, indented, with the error if there is one."""
+        position, depth = self._order[index]
+        span = self._spans[position]
+        indent = own("  " * min(depth, MAX_INDENT))
+        name = flagged(line(span.name, 80), self.hostile_text(index))
+        if "error" in span.attributes:
+            return Cell(join([indent, own("✗ "), name, own(" "), line(span.attributes["error"], 40)]), "bad")
+        return Cell(join([indent, name]))
+
+    def bar(self, index: int, width: int) -> Cell:
+        """When it ran, on an axis of ``width`` columns; at least one column of it is marked."""
+        span = self._spans[self._order[index][0]]
+        start, end = _bounded(span.start_ns) - self._start, _bounded(span.end_ns) - self._start
+        left = min(start * width // self._total, width - 1)
+        full, rest = divmod(max(end - start, 0) * width * 8 // self._total, 8)
+        shape = ("█" * full + _EIGHTHS[rest])[: width - left] or _EIGHTHS[1]
+        tone: Tone = "bad" if "error" in span.attributes else _TONES.get(span.category, "dim")
+        return Cell(own(" " * left + shape), tone)
+
+    def duration(self, index: int) -> Cell:
+        """How long it took."""
+        span = self._spans[self._order[index][0]]
+        return Cell(elapsed(_bounded(span.end_ns) - _bounded(span.start_ns)))
+
+    def axis(self, width: int) -> Safe:
+        """Labels of an axis of ``width`` columns."""
+        middle, end = elapsed(self._total // 2), elapsed(self._total)
+        if not self._spans or width <= len(end):
+            return own("")
+        left = f"0{middle:>{(width + len(middle)) // 2 - 1}}" if width >= MIN_LABELS else "0"
+        return own(f"{left}{end:>{width - len(left)}}")
+
+    def hostile_text(self, index: int) -> str | None:
+        """Name and attributes of a span where cleaning changes them."""
+        if index >= len(self):
+            return None
+        span = self._spans[self._order[index][0]]
+        return hostile([span.name, *(f"{name}={value}" for name, value in span.attributes.items())])
+
+
+def elapsed(ns: int) -> Safe:
+    """Nanoseconds for people."""
+    if ns < 1_000_000:
+        return own(f"{max(ns, 0) / 1e3:.0f} µs")
+    return own(f"{ns / 1e6:.1f} ms") if ns < 10_000_000 else duration(ns / 1e9)
+
+
+def _bounded(ns: int) -> int:
+    return max(-_LATEST, min(ns, _LATEST))
+
+
+def _tree(spans: Sequence[Span]) -> Iterator[tuple[int, int]]:
+    """Position and depth of each span, parents before their children and those by their start."""
+    by_start = sorted(range(len(spans)), key=lambda position: spans[position].start_ns)
+    ids = {span.id for span in spans}
+    below: defaultdict[int | None, list[int]] = defaultdict(list)
+    for position in reversed(by_start):
+        parent = spans[position].parent
+        below[parent if parent in ids else None].append(position)
+    seen: set[int] = set()
+    for first in (*reversed(below[None]), *by_start):
+        waiting = [(first, 0)]
+        while waiting:
+            position, depth = waiting.pop()
+            if position not in seen:
+                seen.add(position)
+                yield position, depth
+                waiting += ((child, depth + 1) for child in below.get(spans[position].id, ()))

@@ -1,0 +1,1 @@
+"""Dialogs: confirmation, run form, battery picker, help, hex dump, command palette and quit."""

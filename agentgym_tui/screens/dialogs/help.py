@@ -1,0 +1,101 @@
+"""All keys of a screen, and what its signs mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import ClassVar, Final
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+
+from agentgym_tui.commands.availability import Reachable
+from agentgym_tui.commands.keymap import Command, Keys, Place, bindings, keys_of
+from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.presenters.number_format import UNKNOWN
+from agentgym_tui.presenters.text_width import line_width, wrapped
+from agentgym_tui.safe_text import own
+from agentgym_tui.screens.base import DialogScreen
+from agentgym_tui.widgets.dialog import Dialog
+from agentgym_tui.widgets.wrapped_text import Prose
+
+_HEADS: Final[dict[Place, str]] = {
+    "everywhere": "Everywhere",
+    "list": "In lists",
+    "table": "In sorted tables",
+}
+_SIGNS: Final = (
+    ("▸", "the line of the cursor"),
+    ("▌", "the pane the keys go to; tab goes to the next one"),
+    (UNKNOWN, "not known"),
+    ("baseline", "played without a model: oracle or random"),
+    ("⚠", "hostile bytes: something was made visible that a terminal must not get"),
+    ("following", "the newest step is shown; scrolling up ends it, G goes back"),
+)
+_MOUSE: Final = (
+    ("click", "selects; on the name of a column it sorts"),
+    ("double click", "opens"),
+    ("wheel", "scrolls, with shift sideways"),
+)
+_KEYS: Final = 17
+_TITLE: Final = 15
+_ROWS: Final = 4
+"""Of one explanation."""
+
+
+class Help(DialogScreen[None]):
+    """Shows what can be done.
+
+    Args:
+        commands: those that can be given.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("dialog")]
+
+    def __init__(self, commands: Sequence[Reachable]) -> None:
+        super().__init__()
+        self._commands = [each.command for each in commands]
+
+    def compose(self) -> ComposeResult:
+        """The keys."""
+        with Dialog(own("Help"), keys="{dialog.close} closes · {list.down} {list.up} scroll"):
+            keys = keys_of(self.app)
+            yield Prose(lambda width: list(help_lines(self._commands, keys, width)), id="help")
+
+    def action_close(self) -> None:
+        """Back."""
+        self.leave()
+
+
+def help_lines(commands: Sequence[Command], keys: Keys, width: int) -> Iterator[Line]:
+    """The commands by where they work, mouse and signs."""
+    for place, group in groupby(commands, key=lambda command: command.place):
+        yield _head(_HEADS.get(place, "This screen"))
+        yield from (row for command in group for row in _command(command, keys, width))
+        yield ()
+    yield _head("Mouse")
+    yield from (row for what, meaning in _MOUSE for row in _pair(what, meaning, width))
+    yield ()
+    yield _head("Signs")
+    yield from (row for sign, meaning in _SIGNS for row in _pair(sign, meaning, width))
+
+
+def _command(command: Command, keys: Keys, width: int) -> Iterator[Line]:
+    shown = own(f"  {' or '.join(keys.shown(command)):<{_KEYS}}")
+    return _explained([Cell(shown, "accent"), Cell(own(f"{command.title:<{_TITLE}}"))], command.help, width)
+
+
+def _pair(what: str, meaning: str, width: int) -> Iterator[Line]:
+    return _explained([Cell(own(f"  {what:<{_KEYS}}"), "accent")], meaning, width)
+
+
+def _explained(what: list[Cell], meaning: str, width: int) -> Iterator[Line]:
+    """The explanation goes on below itself."""
+    indent = line_width(what)
+    first, *more = wrapped(own(meaning), max(width - indent, 10), _ROWS)
+    yield [*what, Cell(first, "dim")]
+    yield from ([Cell(own(" " * indent)), Cell(row, "dim")] for row in more)
+
+
+def _head(text: str) -> Line:
+    return [Cell(own(text), "head")]

@@ -1,0 +1,44 @@
+"""The bytes behind a text of which something had to be made visible."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+
+from agentgym_tui.commands.keymap import bindings
+from agentgym_tui.presenters.cells import Cell, FixedLines
+from agentgym_tui.safe_text import hex_lines, own
+from agentgym_tui.screens.base import DialogScreen
+from agentgym_tui.widgets.dialog import Dialog
+from agentgym_tui.widgets.line_list import LineView
+
+SHOWN: Final = 4_096
+"""Bytes that are shown."""
+
+
+class Hex(DialogScreen[None]):
+    """Shows a text as bytes.
+
+    Args:
+        text: as it came.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("dialog")]
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._lines = [[Cell(row)] for row in hex_lines(text, SHOWN)]
+        n_bytes = len(text.encode("utf-8", "surrogatepass"))
+        more = f", the first {SHOWN:,} are shown" if n_bytes > SHOWN else ""
+        self._title = own(f"{n_bytes:,} bytes of UTF-8{more}")
+
+    def compose(self) -> ComposeResult:
+        """The bytes."""
+        with Dialog(self._title, keys="{dialog.close} closes"):
+            yield LineView(FixedLines(self._lines), cursor_type="none", id="hex")
+
+    def action_close(self) -> None:
+        """Back."""
+        self.leave()

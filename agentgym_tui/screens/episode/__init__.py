@@ -1,0 +1,1 @@
+"""The screen of one episode: steps, transcript, trace and file."""

@@ -1,0 +1,155 @@
+"""The views of an episode, one at a time: transcript of a step, trace, file."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Final
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.widgets import ContentSwitcher
+
+from agentgym_tui.commands.keymap import keys_of
+from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.presenters.model_answer import answer_parts
+from agentgym_tui.presenters.plain_text import failure_blocks, no_file, spans_text, transcript_text
+from agentgym_tui.presenters.segments import joined
+from agentgym_tui.presenters.transcript import Block, blocks, json_text
+from agentgym_tui.safe_text import own
+from agentgym_tui.services.working import begin
+from agentgym_tui.sessions.episode_loader import Loaded
+from agentgym_tui.widgets.line_list import LineView
+from agentgym_tui.widgets.tab_bar import Tab, TabLine
+from agentgym_tui.widgets.text_view import TextView
+from agentgym_tui.widgets.transcript import Transcript
+from agentgym_tui.widgets.waterfall import Waterfall
+
+TABS: Final = (
+    Tab("transcript", own("Transcript"), "episode.transcript"),
+    Tab("trace", own("Trace"), "episode.trace"),
+    Tab("json", own("JSON"), "episode.json"),
+)
+
+
+_NOTE: Final = 120
+"""Columns of what stands right of the names of the views."""
+
+
+class EpisodeViews(Vertical):
+    """What there is to see of an episode beside its steps."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._key = ""
+        self._loaded: Loaded | None = None
+        self._failure = ""
+        self._step = 0
+        self._full = False
+        self._follow = False
+        self._blocks: list[Block] = []
+        self._json: str | None = None
+
+    def compose(self) -> ComposeResult:
+        """The names of the views, and the views."""
+        yield TabLine(TABS, id="tabs")
+        with ContentSwitcher(initial=TABS[0].id):
+            yield Transcript(id="transcript")
+            yield Waterfall(id="trace")
+            yield TextView(id="json")
+
+    @property
+    def tab(self) -> str:
+        """The view that is shown."""
+        return self.query_one(ContentSwitcher).current or TABS[0].id
+
+    def pick(self, tab: str) -> None:
+        """Show another view."""
+        self.query_one(ContentSwitcher).current = tab
+        self.query_one(TabLine).pick(tab)
+        self.query_one(TabLine).note(self._note())
+        self._fill()
+        self.screen.set_focus(self.query_one(f"#{tab}", LineView))
+
+    def show(self, key: str, loaded: Loaded | None, failure: str = "") -> None:
+        """Show an episode; ``failure`` says why there is none, hostile text."""
+        if loaded is not self._loaded:
+            self._json = None
+        self._key, self._loaded, self._failure = key, loaded, failure
+        self._fill()
+
+    def show_step(self, index: int, *, follow: bool = False) -> None:
+        """Show the transcript of a step; ``follow`` to stay at its end."""
+        self._full = self._full and index == self._step
+        self._step, self._follow = index, follow
+        self._show_blocks()
+
+    def hostile_text(self) -> str | None:
+        """What is behind the shown text where cleaning changed it."""
+        return self.query_one(f"#{self.tab}", LineView).hostile_text()
+
+    def text(self, *, raw: bool) -> str:
+        """What is shown, as one text."""
+        loaded = self._loaded
+        if self.tab == "transcript" or loaded is None:
+            return transcript_text(self._blocks)
+        if self.tab == "trace":
+            return spans_text(loaded.episode.spans.all, raw=raw)
+        if raw and loaded.data is not None:
+            return loaded.data.decode("utf-8", "replace")
+        return self._json or ""
+
+    @on(TabLine.Picked)
+    def _picked(self, event: TabLine.Picked) -> None:
+        self.pick(event.tab)
+
+    @on(LineView.Chosen, "#transcript")
+    def _expanded(self) -> None:
+        """Enter shows earlier messages, or hides them again."""
+        self._full = not self._full
+        self._show_blocks()
+
+    def _show_blocks(self) -> None:
+        if self._loaded is None or not self._has_steps:
+            self._blocks = failure_blocks(self._loaded.lacking if self._loaded else self._failure)
+        else:
+            self._blocks = blocks(self._loaded.episode, self._step, full=self._full)
+        subject = f"{self._key}/{self._step}"
+        self.query_one(Transcript).show_blocks(self._blocks, subject=subject, follow=self._follow)
+        self.query_one(TabLine).note(self._note())
+
+    @property
+    def _has_steps(self) -> bool:
+        """Whether there is something to show of what is, or will be, played."""
+        loaded = self._loaded
+        return loaded is not None and bool(loaded.episode.steps or not loaded.lacking)
+
+    def _note(self) -> Line:
+        """Which step it is, what Enter does where there is more of it, and who answered how fast."""
+        if not self._has_steps or self.tab != "transcript":
+            return []
+        has_more = any(shown.kind == "earlier" for shown in self._blocks)
+        more = "fewer" if self._full else "all" if has_more else ""
+        choose = keys_of(self.app).key("list.choose")
+        step = [Cell(own(f"step {self._step}" + f" · {choose}: {more} messages" * bool(more)), "dim")]
+        return joined([step, *(answer_parts(self._loaded.episode, self._step) if self._loaded else ())], _NOTE)
+
+    def _fill(self) -> None:
+        """Make what is shown now."""
+        loaded = self._loaded
+        if self.tab == "trace":
+            self.query_one(Waterfall).show_spans(loaded.episode.spans.all if loaded else ())
+        elif self.tab == "json" and self._json is None:
+            begin(self, partial(self._format, loaded), group="json", exclusive=True)
+
+    async def _format(self, loaded: Loaded | None) -> None:
+        if loaded is None:
+            text = ""
+        elif loaded.data is None:
+            text = no_file(loaded.lacking)
+        else:
+            text = await asyncio.to_thread(json_text, loaded.data)
+        if loaded is self._loaded and self.query(TextView):  # else another one is shown, or none any more
+            self._json = text
+            self.query_one(TextView).show_text(text)

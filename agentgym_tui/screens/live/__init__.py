@@ -1,0 +1,1 @@
+"""The live screen: environments, timesteps, rewards and traces while episodes run."""

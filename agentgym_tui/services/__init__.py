@@ -1,0 +1,1 @@
+"""Services that screens share: clipboard, export, screenshots, toasts, timers and redraw throttling."""

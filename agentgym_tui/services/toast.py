@@ -1,0 +1,20 @@
+"""What is said in passing, above the screen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from textual.app import App
+
+    from agentgym_tui.safe_text import Safe
+
+TOLD_S: Final = 4.0
+FAILED_S: Final = 6.0
+
+
+def tell(app: App[Any], text: Safe, *, failed: bool = False) -> None:
+    """Say something instead of what was said last: these texts cover others."""
+    app.clear_notifications()
+    timeout = FAILED_S if failed else TOLD_S
+    app.notify(text, severity="error" if failed else "information", timeout=timeout, markup=False)

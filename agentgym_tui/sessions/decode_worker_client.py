@@ -1,0 +1,183 @@
+"""Large live messages are read by a process of their own, so that keys are answered meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import math
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from agentgym_tui.sessions import decode_worker as digest_process
+from agentgym_tui.sessions.decode_worker import N_LENGTH
+from agentgym_tui.state.item_batches import Digest
+from runner.events.codec import DurableNames, is_live
+
+if TYPE_CHECKING:
+    from runner.subscribe.buffer import Incoming
+
+LARGE: Final = 64 * 1024
+"""Bytes of a message from which on it is: about a millisecond of work. Few nodes ever say so much at once."""
+
+PATIENCE_S: Final = 2.0
+"""Seconds within which it has to answer: while it is waited for nothing else is heard, also no sign of a node."""
+
+FIRST: Final = 10
+"""How much longer its first answer may take, for which nothing waits."""
+
+SOON_S: Final = 1.0
+"""Seconds within which a second large message has to come for it to be worth while."""
+
+AGAIN_S: Final = 10.0
+"""Seconds after which another one is started where one came to nothing."""
+
+IDLE_S: Final = 60.0
+"""Seconds after which one ends that is not asked."""
+
+PIPE: Final = 1 << 20
+"""Bytes a pipe takes at once, where it can: about as much as a message may have."""
+
+_COMMAND: Final = (sys.executable, "-P", "-m", digest_process.__name__)
+
+
+class Digester:
+    """Has that process while there is something for it to do; until it is there, and where it fails, there is none.
+
+    Args:
+        names: the subjects of the durable events.
+        command: starts it.
+        patience_s: seconds within which it has to answer.
+        now: a monotonic clock, seconds.
+
+    Attributes:
+        coming: its first answer, None where that does not come; it is there then. None before it is wanted.
+    """
+
+    def __init__(
+        self,
+        names: DurableNames,
+        command: tuple[str, ...] = _COMMAND,
+        *,
+        patience_s: float = PATIENCE_S,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Nothing is started."""
+        self.coming: asyncio.Task[bytes | None] | None = None
+        self._names = names
+        self._command = command
+        self._patience_s = patience_s
+        self._now = now
+        self._not_before = now()
+        self._large_at = -math.inf
+        self._process: _Process | None = None
+        self._idle: asyncio.TimerHandle | None = None
+
+    def close(self) -> None:
+        """End the process."""
+        if self._idle is not None:
+            self._idle.cancel()
+        if self.coming is not None:
+            self.coming.cancel()
+        if self._process is not None:
+            self._process.close()
+        self._process = self.coming = self._idle = None
+
+    async def digest(self, message: Incoming) -> Digest | None:
+        """What a large live message says; None where that is to be found out here, as with all others."""
+        if len(message.payload) < LARGE or not is_live(message.subject, message.headers, self._names):
+            return None
+        before, self._large_at = self._large_at, self._now()
+        if self._process is None and self._large_at - before <= SOON_S:
+            self._start()
+        if self._process is None or self.coming is None or not self.coming.done():
+            return None
+        told = self.coming.result()
+        if told is not None:
+            told = await self._asked(self._process, message.payload, self._patience_s)
+        with contextlib.suppress(msgspec.MsgspecError):  # another version of this was installed meanwhile
+            if told is not None:
+                return _DECODER.decode(told) if told else None
+        self.close()
+        self._not_before = self._now() + AGAIN_S
+        return None
+
+    def _start(self) -> None:
+        if self._now() < self._not_before:
+            return
+        try:
+            self._process = _Process(self._command)
+        except OSError:
+            self._not_before = self._now() + AGAIN_S
+            return
+        self.coming = asyncio.create_task(self._asked(self._process, b"", FIRST * self._patience_s))
+
+    async def _asked(self, process: _Process, payload: bytes, patience_s: float) -> bytes | None:
+        """What the process says, None where it does not answer; ended when nobody waits for that any more."""
+        if self._idle is not None:
+            self._idle.cancel()
+        self._idle = asyncio.get_running_loop().call_later(IDLE_S, self.close)
+        try:
+            async with asyncio.timeout(patience_s):
+                return await process.ask(payload)
+        except (TimeoutError, OSError, asyncio.IncompleteReadError):
+            return None
+        except asyncio.CancelledError:
+            process.close()  # else its reply would be taken for that to the next
+            raise
+
+
+class _Process:
+    """The process; raises ``OSError`` when it cannot be started."""
+
+    def __init__(self, command: tuple[str, ...]) -> None:
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd="/",  # the folder the console was started in may be taken away
+            start_new_session=True,
+        )
+        self._files = [pipe for pipe in (self._process.stdin, self._process.stdout) if pipe is not None]
+        self._replies = asyncio.StreamReader(PIPE)
+        self._requests: asyncio.WriteTransport | None = None
+        self._reading: asyncio.ReadTransport | None = None
+
+    async def ask(self, payload: bytes) -> bytes:
+        """Ask, and wait for the reply; raises ``OSError`` or ``IncompleteReadError`` when it has ended."""
+        requests = self._requests or await self._connected()
+        requests.write(len(payload).to_bytes(N_LENGTH))
+        requests.write(payload)
+        return await self._replies.readexactly(int.from_bytes(await self._replies.readexactly(N_LENGTH)))
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        if self._requests is not None and not self._requests.is_closing():
+            self._requests.abort()  # closed with something unwritten it would stay in the loop, by a number others get
+        if self._reading is not None:
+            self._reading.close()
+        for pipe in self._files:
+            pipe.close()
+        threading.Thread(target=self._process.wait, daemon=True).start()
+
+    async def _connected(self) -> asyncio.WriteTransport:
+        """Hand both pipes to the loop, which closes them from then on."""
+        loop, replies = asyncio.get_running_loop(), asyncio.StreamReaderProtocol(self._replies)
+        for pipe in self._files:
+            if hasattr(fcntl, "F_SETPIPE_SZ"):
+                with contextlib.suppress(OSError):  # a limit of the system's: then it takes several goes
+                    fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE)
+        self._reading, _ = await loop.connect_read_pipe(lambda: replies, self._files.pop())
+        self._requests, _ = await loop.connect_write_pipe(asyncio.Protocol, self._files.pop())
+        return self._requests
+
+
+_DECODER: Final = msgspec.msgpack.Decoder(Digest)

@@ -1,0 +1,167 @@
+"""Stored episodes on this machine: those of a state directory by its index, others by reading their files."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from agentgym_tui.sessions.protocols import Unusable
+from agentgym_tui.state.episode_content import Spans, Told, messages
+from agentgym_tui.state.models import Episode, Step
+from runner.events.live_items import LiveAction
+
+if TYPE_CHECKING:
+    from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRow, EpisodeStore, TimestepRecord
+
+MAX_ROWS: Final = 100_000
+RECONCILE_EVERY_S: Final = 5.0
+
+
+def episode_of_record(record: EpisodeRecord) -> Episode:
+    """A stored episode as the console shows it."""
+    error = record.error
+    return Episode(
+        **{name: getattr(record, name) for name in _SAME},
+        outcome=str(record.outcome),
+        error_type=error.type if error else None,
+        error_message=error.message if error else None,
+        error_traceback=error.traceback if error else None,
+        reset_observation=messages(record.reset_observation),
+        steps=[_step(step) for step in record.timesteps],
+        spans=Spans(record.spans),
+    )
+
+
+def episode_of_bytes(data: bytes, path: Path) -> Episode:
+    """The content of an episode file, wherever it lies; ``path`` names it in errors.
+
+    Raises:
+        StoreError: when it is no episode, or one of another schema.
+    """
+    return episode_of_record(record_of_bytes(data, path))
+
+
+def record_of_bytes(data: bytes, path: Path) -> EpisodeRecord:
+    """As ``episode_of_bytes``; an episode may have been moved, so the name of its file does not have to fit."""
+    from msgspec.json import Decoder
+
+    from runner.errors import StoreError
+    from runner.store import EpisodeRecord
+    from runner.store.episode_file import check_header, decode
+
+    record = decode(data, Decoder(EpisodeRecord), path)
+    try:
+        check_header(record, Path(record.batch_id, f"{record.episode_id}.json"))
+    except StoreError as exc:
+        raise StoreError(f"{path} is no episode of this version: {exc}") from exc
+    return record
+
+
+class StateLibrary:
+    """The episodes of a state directory, by the index that its node keeps too; see ``Library``.
+
+    Args:
+        find: the state directory; called in the thread that asks first, may raise ``ConfigError``.
+    """
+
+    def __init__(self, find: Callable[[], Path]) -> None:
+        """Nothing is opened yet."""
+        self.unusable: Sequence[Unusable] = ()
+        self._find = find
+        self._lock = threading.Lock()
+        self._opened: tuple[EpisodeStore, EpisodeIndex] | None = None
+        self._reconciled = 0.0
+
+    def rows(self) -> list[EpisodeRow]:
+        """All episodes, the newest first; raises ``StoreError``."""
+        _, index = self._open()
+        if time.monotonic() - self._reconciled > RECONCILE_EVERY_S:
+            index.reconcile()
+            self._reconciled = time.monotonic()
+        self.unusable = [Unusable(bad.path, bad.reason) for bad in index.damaged]
+        return index.recent(MAX_ROWS)
+
+    def load(self, episode_id: str) -> tuple[Episode, bytes]:
+        """An episode and its file; raises ``StoreError``."""
+        from runner.store.episode_file import decode_episode
+        from runner.store.files import read
+
+        store, index = self._open()
+        known = index.select("SELECT batch_id FROM episodes WHERE episode_id = ? LIMIT 1", (episode_id,))
+        if not known:
+            data = store.read_bytes(episode_id)
+            return episode_of_bytes(data, store.runs / episode_id), data
+        path = store.path(known[0][0], episode_id)
+        data = read(path)
+        return episode_of_record(decode_episode(data, path)), data
+
+    def running(self, batch_ids: Iterable[str]) -> list[Episode]:
+        """What the journals of some batches hold: the episodes that are being played, with all their steps so far."""
+        from runner.errors import StoreError
+        from runner.store import is_id
+        from runner.store.journal import SUFFIX, read_journal
+
+        store, _ = self._open()
+        found: list[Episode] = []
+        for batch_id in filter(is_id, batch_ids):
+            for path in (store.runs / batch_id).glob(f"*{SUFFIX}"):
+                try:
+                    found.append(_unfinished(read_journal(path)))
+                except StoreError:  # it ended meanwhile, or is damaged, which its node will say
+                    continue
+        return found
+
+    def close(self) -> None:
+        """Let go of the index."""
+        with self._lock:
+            if self._opened is not None:
+                self._opened[1].close()
+                self._opened = None
+
+    def _open(self) -> tuple[EpisodeStore, EpisodeIndex]:
+        from runner.errors import ConfigError, StoreError
+        from runner.store import EpisodeStore, open_index
+
+        with self._lock:
+            if self._opened is None:
+                try:
+                    store = EpisodeStore(self._find())
+                except ConfigError as exc:
+                    raise StoreError(str(exc)) from exc
+                self._opened = store, open_index(store)
+                self._reconciled = time.monotonic()
+            return self._opened
+
+
+_SAME = (
+    *("episode_id", "batch_id", "env", "started_at", "battery_id", "node", "transport", "data_label", "mode"),
+    *("task_index", "seed", "attempt", "agent", "model", "profile"),
+    *("success", "reward", "rounds", "duration_s", "tokens", "cost"),
+)
+"""Fields that a record and an ``Episode`` have in common."""
+
+
+def _unfinished(journal: Any) -> Episode:  # noqa: ANN401
+    from runner.store.journal import unfinished_record
+    from runner.types import Outcome
+
+    record = unfinished_record(journal, Outcome.INTERRUPTED, ended_at=journal.header.started_at)
+    episode = episode_of_record(record)
+    episode.outcome = episode.duration_s = None
+    return episode
+
+
+def _step(record: TimestepRecord) -> Step:
+    names = Step.__struct_fields__
+    same = {name: getattr(record, name) for name in names if hasattr(record, name)}
+    return Step(
+        **{
+            **same,
+            "told": Told([messages(chat) for chat in record.chats], messages(record.observation)),
+            "action": LiveAction(record.action.text, record.action.tool_calls),
+            "valid": record.action.valid,
+        }
+    )

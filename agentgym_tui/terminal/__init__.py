@@ -1,0 +1,1 @@
+"""The terminal: entering and leaving it, signals, the startup preview and the crash report."""

@@ -1,0 +1,88 @@
+"""The report of a crash: where it happened and in what, but nothing that could quote outside text."""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from runner import __version__
+from runner.util.text import one_line
+
+if TYPE_CHECKING:
+    from agentgym_tui.sessions.protocols import Session
+
+LIBRARIES: Final = ("textual", "rich", "msgspec", "nats-py")
+MAX_FRAMES: Final = 60
+MAX_DEPTH: Final = 8
+
+
+def write_report(error: BaseException | None, session: Session) -> Path | str:
+    """Write the report for this user alone; returns its path, or why there is none."""
+    text = "\n".join(report(error, session)) + "\n"
+    for folder in _folders(session):
+        try:
+            descriptor, name = tempfile.mkstemp(prefix="agentgym-tui-crash-", suffix=".txt", dir=folder)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+        except (OSError, ValueError):  # ValueError: a folder with a name that no file system takes
+            continue
+        return Path(name)
+    return "none could be written"
+
+
+def report(error: BaseException | None, session: Session) -> Iterator[str]:
+    """The lines of a report."""
+    yield f"agentgym-tui {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    yield ", ".join(f"{name} {_version(name)}" for name in LIBRARIES)
+    yield f"TERM {one_line(os.environ.get('TERM', ''), 40)}, size {_size()}"
+    store = session.store
+    yield f"{len(store.nodes)} nodes, {len(store.batches)} batches, {len(store.episodes)} episodes"
+    yield f"link {store.link.status}, {type(session).__name__}"
+    yield ""
+    if error is None:
+        yield "the framework ended without an error of its own, as when the terminal's input cannot be read"
+    else:
+        yield from _stack(error, MAX_DEPTH)
+
+
+def _stack(error: BaseException, depth: int) -> Iterator[str]:
+    """Kind and frames of an error and of what led to it; its message may quote anything and stays out."""
+    yield f"{type(error).__module__}.{type(error).__qualname__}"
+    frames = traceback.extract_tb(error.__traceback__, limit=-MAX_FRAMES)
+    yield from (f"  {frame.filename}:{frame.lineno} {frame.name}" for frame in frames)
+    if depth == 0:
+        return
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield "of the group:"
+            yield from _stack(inner, depth - 1)
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if cause is not None:
+        yield "caused by:"
+        yield from _stack(cause, depth - 1)
+
+
+def _folders(session: Session) -> list[str]:
+    logs = [] if session.data_dir is None else [str(session.data_dir / "logs")]
+    return [*logs, tempfile.gettempdir()]
+
+
+def _version(name: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version  # takes its time, and no start should wait for it
+
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "?"
+
+
+def _size() -> str:
+    try:
+        return "x".join(map(str, os.get_terminal_size(2)))
+    except OSError:
+        return "unknown"

@@ -1,0 +1,136 @@
+"""Ways to choose in a form: some of a list, and one of a few."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import events
+from textual.binding import BindingType
+from textual.message import Message
+
+from agentgym_tui.commands.keymap import bindings
+from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.presenters.text_width import cut_middle
+from agentgym_tui.safe_text import Safe, own
+from agentgym_tui.widgets.line_list import LineView
+from agentgym_tui.widgets.static_lines import Heading
+
+
+class CheckRows:
+    """Names with a mark for each that is chosen.
+
+    Args:
+        names: what is shown, in this order.
+        chosen: the indices of those that are chosen.
+    """
+
+    def __init__(self, names: Sequence[Safe], chosen: set[int]) -> None:
+        self._names = names
+        self._chosen = chosen
+
+    def __len__(self) -> int:
+        """How many names."""
+        return len(self._names)
+
+    def line(self, index: int, width: int) -> Line:
+        """Mark and name."""
+        is_chosen = index in self._chosen
+        return [
+            Cell(own("[x] " if is_chosen else "[ ] "), "accent" if is_chosen else "dim"),
+            Cell(cut_middle(self._names[index], width - 4)),
+        ]
+
+    def key(self, index: int) -> str:
+        """The number."""
+        return str(index)
+
+
+class CheckList(LineView):
+    """Chooses any number of names.
+
+    Args:
+        names: what is shown.
+        chosen: the indices that are chosen at first.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("checks")]
+
+    def __init__(self, names: Sequence[Safe], chosen: set[int], *, id: str) -> None:
+        self.chosen = chosen
+        super().__init__(CheckRows(names, chosen), id=id)
+
+    def on_mount(self) -> None:
+        """Start at the first chosen one."""
+        super().on_mount()
+        self.move_to(min(self.chosen, default=0))
+
+    def action_check(self) -> None:
+        """Choose the one of the cursor, or do not."""
+        if len(self.source):
+            self.chosen ^= {self.cursor}
+            self.refresh()
+
+    def action_all(self) -> None:
+        """Choose all, or none."""
+        everything = set(range(len(self.source)))
+        self.chosen ^= everything if self.chosen in (everything, set()) else everything - self.chosen
+        self.refresh()
+
+    def on_click(self, event: events.Click) -> None:
+        """A click is enough."""
+        if event.chain == 1:
+            super().on_click(event)
+            self.action_check()
+
+
+class OneOf(Heading, can_focus=True):
+    """Chooses one of a few names, which are gone through with left and right.
+
+    Args:
+        names: what can be chosen.
+        index: which one is chosen at first.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("choice")]
+
+    class Changed(Message):
+        """Another one was chosen."""
+
+    def __init__(self, names: Sequence[Safe], index: int = 0, *, id: str) -> None:
+        super().__init__(self._lines, id=id)
+        self._names = names
+        self.index = index
+
+    def offer(self, names: Sequence[Safe]) -> None:
+        """Offer other names; the first one is chosen if they are others."""
+        if list(names) != list(self._names):
+            self._names, self.index = names, 0
+            self.show(self._lines)
+
+    def mark(self, index: int) -> str:
+        """That the keys go there."""
+        return "▌" if self.has_focus and index == 0 else " "
+
+    def action_left(self) -> None:
+        """The one before."""
+        self._go(-1)
+
+    def action_right(self) -> None:
+        """The next one."""
+        self._go(1)
+
+    def on_click(self) -> None:
+        """The next one."""
+        self._go(1)
+
+    def _go(self, by: int) -> None:
+        self.index = (self.index + by) % len(self._names)
+        self.show(self._lines)
+        self.post_message(self.Changed())
+
+    def _lines(self, width: int) -> list[Line]:
+        name = cut_middle(self._names[self.index], width - 4)
+        if len(self._names) < 2:
+            return [[Cell(name)]]
+        return [[Cell(own("◂ "), "accent"), Cell(name), Cell(own(" ▸"), "accent")]]

@@ -1,0 +1,76 @@
+"""A line of names, one of which is shown below it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from textual import events
+from textual.message import Message
+
+from agentgym_tui.commands.keymap import keys_of
+from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.presenters.text_width import cells
+from agentgym_tui.safe_text import Safe, join, own
+from agentgym_tui.widgets.static_lines import Heading
+
+_GAP = "  "
+
+
+class Tab(NamedTuple):
+    """A name, and the command whose key picks it."""
+
+    id: str
+    title: Safe
+    command: str
+
+
+class TabLine(Heading):
+    """Names that can be clicked; the keys are the screen's.
+
+    Args:
+        tabs: from left to right, the first one is shown at first.
+    """
+
+    class Picked(Message):
+        """A click on a name."""
+
+        def __init__(self, tab: str) -> None:
+            super().__init__()
+            self.tab = tab
+
+    def __init__(self, tabs: Sequence[Tab], *, id: str | None = None) -> None:
+        super().__init__(self._line, id=id)
+        self._tabs = tabs
+        self._shown = tabs[0].id
+        self._note: Line = ()
+
+    def pick(self, tab: str) -> None:
+        """Say that another one is shown."""
+        self._shown = tab
+        self.show(self._line)
+
+    def note(self, note: Line) -> None:
+        """What stands right of the names."""
+        self._note = note
+        self.show(self._line)
+
+    def on_click(self, event: events.Click) -> None:
+        """Find the name below the pointer."""
+        column = event.x - 1
+        for tab in self._tabs:
+            width = cells(self._label(tab, False))
+            if 0 <= column < width:
+                self.post_message(self.Picked(tab.id))
+            column -= width + len(_GAP)
+
+    def _line(self, width: int) -> Sequence[Line]:
+        names = [cell for tab in self._tabs for cell in self._cells(tab)]
+        return [[*names, *self._note]]
+
+    def _cells(self, tab: Tab) -> list[Cell]:
+        shown = tab.id == self._shown
+        return [Cell(self._label(tab, shown), "head" if shown else "dim"), Cell(own(_GAP))]
+
+    def _label(self, tab: Tab, shown: bool) -> Safe:
+        return join([own("● " if shown else "○ "), tab.title, own(f" {keys_of(self.app).key(tab.command)}")])

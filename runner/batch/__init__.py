@@ -1,0 +1,1 @@
+"""Plays many episodes: planning, workers, deadlines and the result of a batch."""

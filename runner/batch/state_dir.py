@@ -1,0 +1,77 @@
+"""A state directory in use: its store and index, and the name under which episodes are played into it."""
+
+from __future__ import annotations
+
+import logging
+import platform
+from pathlib import Path
+
+from ulid import ULID
+
+from runner import __version__
+from runner.batch.spec import BatchSpec, PlannedEpisode
+from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore, open_index
+from runner.tracing import PerfettoFile
+from runner.types import EpisodeHeader
+from runner.util.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+
+class Workspace:
+    """Opens a state directory, finishing first what a killed process left there.
+
+    Args:
+        data_dir: absolute; created with mode 0700.
+        node: the name of this machine in what is stored.
+        profile: the profile's id.
+    """
+
+    def __init__(self, data_dir: Path, *, node: str, profile: str, clock: Clock | None = None) -> None:
+        """Open or create the directory.
+
+        Raises:
+            StoreError: when it cannot be created or written.
+        """
+        self.data_dir = data_dir
+        self.node = node
+        self.profile = profile
+        self.boot = str(ULID())
+        self.clock = clock or Clock()
+        self.store = EpisodeStore(data_dir)
+        self.recovered: list[EpisodeRecord] = self.store.recover(self.clock)
+        self.index: EpisodeIndex = open_index(self.store)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """What plays here, for the episode files."""
+        return {"agentgym-console": __version__, "python": platform.python_version()}
+
+    def trace_file(self, batch_id: str) -> PerfettoFile:
+        """The trace that the episodes of a batch are appended to."""
+        return PerfettoFile(self.data_dir / "traces" / f"{batch_id}.pftrace", boot=self.boot)
+
+    def header(
+        self, spec: BatchSpec, planned: PlannedEpisode, *, batch_id: str, battery_id: str | None
+    ) -> EpisodeHeader:
+        """The header of a new episode that is about to be played here."""
+        return EpisodeHeader(
+            episode_id=str(ULID()),
+            batch_id=batch_id,
+            battery_id=battery_id,
+            node=self.node,
+            boot=self.boot,
+            profile=self.profile,
+            env=spec.env,
+            mode=spec.mode,
+            task_index=planned.task_index,
+            seed=planned.seed,
+            attempt=planned.attempt,
+            agent=spec.agent,
+            model=spec.model,
+            started_at=self.clock.now(),
+        )
+
+    def close(self) -> None:
+        """Close the index."""
+        self.index.close()

@@ -1,0 +1,1 @@
+"""The connection to NATS: addresses, streams, request and reply, reconnection."""

@@ -1,0 +1,1 @@
+"""The node's own nats-server: its process, its store and its disk."""

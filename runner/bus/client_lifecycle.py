@@ -1,0 +1,205 @@
+"""The life of one client: its first connect, its reconnects, and the end after which another one is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import nats.errors
+
+from runner.bus.address import BusAddress
+from runner.bus.backoff import Pauses
+from runner.bus.client import GuardedClient, connect_options
+from runner.bus.errors import BusError, bus_error
+from runner.errors import boundary
+
+logger = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S = 2.0
+STUCK_S = 10.0
+"""A client that reconnects reports each attempt; one that says nothing for this long has lost its way."""
+
+
+@dataclass(frozen=True)
+class Up:
+    """The client is connected, again."""
+
+
+@dataclass(frozen=True)
+class Down:
+    """The client is not connected any more, or another attempt failed."""
+
+    error: BusError | None
+
+
+@dataclass(frozen=True)
+class Denied:
+    """The server refused a subject."""
+
+    error: BusError
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Anything else that went wrong, such as a slow subscription; the client goes on."""
+
+    exc: Exception
+
+
+@dataclass(frozen=True)
+class Over:
+    """The client will not come back."""
+
+
+News: TypeAlias = Up | Down | Denied | Failed | Over
+
+
+class ClientLife:
+    """One client of the bus. When ``over`` it is to be closed and replaced: a closed client never revives.
+
+    Args:
+        address: where to connect.
+        tell: hears what happens after ``open`` has returned.
+    """
+
+    def __init__(self, address: BusAddress, tell: Callable[[News], None]) -> None:
+        """Not connected yet."""
+        self.client = GuardedClient(tls_required=address.tls_required)
+        self.over = False
+        self._address = address
+        self._tell = tell
+        self._connects = 0
+        self._down = False
+        self._pauses = Pauses(0.5)
+        self._last_sign = time.monotonic()
+        self._first_errors: list[BusError] = []
+        self._opening: asyncio.Future[None] | None = None
+
+    async def open(self, name: str, timeout_s: float) -> None:
+        """Connect, trying each server once.
+
+        Raises:
+            BusError: the first error, as itself; the client is closed then.
+            ConfigError: for an address that cannot be used.
+        """
+        options = connect_options(self._address)
+        self._opening = asyncio.get_running_loop().create_future()
+        attempt = asyncio.create_task(self.client.connect(name=name, **self._callbacks(), **options))
+        try:
+            await asyncio.wait({attempt, self._opening}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if not self._succeeded(attempt):
+                raise self._first_errors[0] if self._first_errors else self._error(TimeoutError())
+            self._connects = 1
+        finally:
+            self._opening.cancel()
+            self._opening = None
+            if not self._connects:
+                attempt.cancel()
+                await asyncio.wait({attempt}, timeout=CLOSE_TIMEOUT_S)
+                await self.close()
+
+    async def close(self) -> None:
+        """End the client without waiting for a server that hangs."""
+        self.over = True
+        # A task of its own: what it waits for may have been cancelled, which must not look like our cancellation.
+        closing = asyncio.create_task(self.client.close())
+        await asyncio.wait({closing}, timeout=CLOSE_TIMEOUT_S)
+        self.client.drop_socket()
+        if not closing.cancel() and not closing.cancelled() and (exc := closing.exception()) is not None:
+            logger.debug("closing a client: %s", exc)
+
+    def give_up(self) -> None:
+        """Ask to be replaced."""
+        if not self.over:
+            self.over = True
+            self._tell(Over())
+
+    async def answers(self, timeout_s: int) -> bool:
+        """Whether the server reacts, or is known not to be there."""
+        if not self.client.is_connected:
+            if time.monotonic() - self._last_sign > STUCK_S:
+                self.give_up()
+            return True
+        if not self.client.reads:
+            self.give_up()
+            return True
+        connects = self._connects
+        try:
+            await self.client.flush(timeout=timeout_s)
+        except nats.errors.TimeoutError:
+            # A reconnect in the meantime takes the answer with it.
+            return not self.client.is_connected or self._connects != connects
+        except (nats.errors.Error, OSError):
+            return True
+        return True
+
+    def _succeeded(self, attempt: asyncio.Task[None]) -> bool:
+        """A foreign server may greet with anything, so any exception may come of it."""
+        succeeded: list[None] = []
+        if attempt.done():
+            with boundary(lambda exc: self._first_errors.append(self._error(exc))):
+                succeeded.append(attempt.result())
+        if succeeded and not self.client.is_connected:  # the client takes any answer for a welcome
+            self._first_errors.append(self._rejected())
+        return self.client.is_connected
+
+    def _callbacks(self) -> dict[str, Any]:
+        return {
+            "error_cb": self._on_error,
+            "disconnected_cb": self._on_disconnected,
+            "reconnected_cb": self._on_reconnected,
+            "closed_cb": self._on_closed,
+        }
+
+    async def _on_error(self, exc: Exception) -> None:
+        error = self._error(exc)
+        if self._opening is not None:
+            self._first_errors.append(error)
+            if len(self._first_errors) >= len(self._address.servers) and not self._opening.done():
+                self._opening.set_result(None)
+        elif error.kind == "permission":
+            self._tell(Denied(error))
+        elif self._down:
+            await self._attempt_failed(error)
+        elif not self.over:
+            self._tell(Failed(exc))
+
+    async def _attempt_failed(self, error: BusError) -> None:
+        self._last_sign = time.monotonic()
+        self.client.drop_socket()
+        self._tell(Down(error))
+        # Keys and certificates are read when a client is made: they may have been replaced.
+        if error.kind in ("auth", "tls"):
+            self.give_up()
+        await asyncio.sleep(self._pauses.next())
+
+    async def _on_disconnected(self) -> None:
+        self._down = True
+        self._last_sign = time.monotonic()
+        if not self.over:
+            exc = self.client.last_error or self.client.cut_by
+            self._tell(Down(None if exc is None else self._error(exc)))
+
+    async def _on_reconnected(self) -> None:
+        self._connects += 1
+        self._down = False
+        self._pauses.reset()
+        if not self.over:
+            self._tell(Up())
+
+    async def _on_closed(self) -> None:
+        self.give_up()
+
+    def _rejected(self) -> BusError:
+        if self._address.tls_required:
+            return BusError("tls", f"{self._address.shown} ended the connection; it may want NATS_CERT and NATS_KEY")
+        return BusError("other", f"{self._address.shown} ended the connection; is it a NATS server?")
+
+    def _error(self, exc: BaseException) -> BusError:
+        if self._opening is not None and isinstance(exc, ConnectionResetError | BrokenPipeError):
+            return self._rejected()
+        return bus_error(exc, self._address.shown)

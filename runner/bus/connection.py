@@ -1,0 +1,250 @@
+"""A connection to a bus that shows its first error as itself and afterwards never gives up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from nats.aio.client import Client
+
+from runner.bus.address import BusAddress, TlsSettings, address_from_environ, address_of_node
+from runner.bus.backoff import Pauses
+from runner.bus.client_lifecycle import CLOSE_TIMEOUT_S, ClientLife, Denied, Down, Failed, News, Over, Up
+from runner.bus.errors import BusError, BusErrorKind, BusState
+from runner.errors import RunnerError, boundary, log_failure
+
+__all__ = [
+    "BusAddress",
+    "BusError",
+    "BusErrorKind",
+    "BusState",
+    "Connection",
+    "TlsSettings",
+    "address_from_environ",
+    "address_of_node",
+]
+
+logger = logging.getLogger(__name__)
+
+PROBE_EVERY_S = 1.0
+PROBE_TIMEOUT_S = 2
+LONGEST_PAUSE_S = 2.0
+MAX_DENIED = 100
+
+
+class Connection:
+    """A connection that outlives its clients; made by ``open``, closed as a context manager or by ``close``.
+
+    ``client`` reconnects by itself and keeps its subscriptions. It is replaced after errors that a client does not
+    survive, such as a revoked password, and when the bus moved: then ``generation`` is one higher and subscriptions
+    must be made again.
+
+    ``last_loss`` is why it was lost the last time, which ``state`` does not tell any more once it is there again.
+    Set ``on_permission`` to learn of refused subjects, as publishing to one only looks like a time-out, and
+    ``on_error`` of everything else that comes asynchronously, such as ``nats.errors.SlowConsumerError``.
+    """
+
+    def __init__(
+        self,
+        address: BusAddress,
+        *,
+        name: str,
+        on_state: Callable[[BusState], None] | None = None,
+        read_address: Callable[[], BusAddress | None] | None = None,
+        timeout_s: float = 3.0,
+    ) -> None:
+        """See ``open``."""
+        self.address = address
+        self.state = BusState("connecting")
+        self.generation = 0
+        self.last_loss = ""
+        self.last_permission_error: BusError | None = None
+        self.on_permission: Callable[[BusError], None] | None = None
+        self.on_error: Callable[[Exception], None] | None = None
+        self._name = name
+        self._on_state = on_state
+        self._read_address = read_address
+        self._timeout_s = timeout_s
+        self._life: ClientLife | None = None
+        self._denied: dict[str, BusError] = {}
+        self._closed = False
+        self._wake = asyncio.Event()
+        self._pauses = Pauses(LONGEST_PAUSE_S)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def open(
+        cls,
+        address: BusAddress,
+        *,
+        name: str,
+        on_state: Callable[[BusState], None] | None = None,
+        read_address: Callable[[], BusAddress | None] | None = None,
+        timeout_s: float = 3.0,
+        required: bool = True,
+    ) -> Self:
+        """Connect to a bus and stay connected.
+
+        Args:
+            address: where.
+            name: shown by the server.
+            on_state: told of each change, in the event loop.
+            read_address: asked again before each attempt, for a bus that may move; None keeps the last one.
+            timeout_s: bounds each attempt, in seconds.
+            required: raise when the first attempt fails; else it goes on in the background.
+
+        Raises:
+            BusError: the first attempt's first error.
+            ConfigError: for an address that cannot be used.
+        """
+        connection = cls(address, name=name, on_state=on_state, read_address=read_address, timeout_s=timeout_s)
+        try:
+            await connection._connect()
+        except RunnerError as exc:
+            if required:
+                raise
+            connection._show_failure(exc)
+        connection._tasks = [asyncio.create_task(connection._keep()), asyncio.create_task(connection._probe())]
+        return connection
+
+    @property
+    def client(self) -> Client:
+        """The client in use.
+
+        Raises:
+            BusError: when there never was a connection.
+        """
+        if self._life is None:
+            raise BusError(self.state.kind or "other", self.state.reason or "not connected")
+        return self._life.client
+
+    @property
+    def connected(self) -> bool:
+        """Whether the bus is there and answers, as far as is known."""
+        return self.state.status == "connected"
+
+    def permission_error(self, subject: str) -> BusError | None:
+        """Whether publishing or subscribing to a subject was refused since the last connect."""
+        return self._denied.get(subject.lower())
+
+    async def __aenter__(self) -> Self:
+        """Already open."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Send what is written, then close for good; a server that hangs is waited for some seconds at most."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks, timeout=CLOSE_TIMEOUT_S)
+        if self._life is not None:
+            await self._life.close()
+        self._show(BusState("closed"))
+
+    async def _connect(self) -> None:
+        """One attempt with a new client."""
+        life = ClientLife(self.address, lambda news: self._hear(life, news))
+        await life.open(self._name, self._timeout_s)
+        self._life = life
+        self.generation += 1
+        self._hear(life, Up())
+
+    async def _keep(self) -> None:
+        """Replace the client whenever it is over."""
+        while True:
+            if self._life is not None and not self._life.over:
+                await self._wake.wait()
+            self._wake.clear()
+            if self._life is None or self._life.over:
+                await self._replace()
+
+    async def _replace(self) -> None:
+        if self._life is not None:
+            await self._life.close()
+        self._move()
+        try:
+            await self._connect()
+        except RunnerError as exc:
+            self._show_failure(exc)
+            await asyncio.sleep(self._pauses.next())
+
+    async def _probe(self) -> None:
+        """Look whether the server answers: one that hangs keeps its connections."""
+        while not self._closed:  # flushing may swallow a cancellation
+            await asyncio.sleep(PROBE_EVERY_S)
+            life = self._life
+            if life is None or life.over:
+                continue
+            answers = await life.answers(PROBE_TIMEOUT_S)
+            if life is not self._life or not life.client.is_connected:
+                continue
+            if not answers:
+                self._show(BusState("stalled", "timeout", f"{self.address.shown} does not answer"))
+            elif self.state.status == "stalled":
+                self._show(BusState("connected"))
+
+    def _hear(self, life: ClientLife, news: News) -> None:
+        if life is not self._life:  # news of a client that was given up
+            return
+        match news:
+            case Up():
+                self._pauses.reset()
+                self._denied.clear()
+                self._show(BusState("connected"))
+            case Down(error):
+                self._show_failure(error)
+                if self._move():
+                    life.give_up()
+            case Denied(error):
+                self._deny(error)
+            case Failed(exc):
+                self._report(exc)
+            case Over():
+                self._wake.set()
+
+    def _move(self) -> bool:
+        """Read the address again; whether the bus is elsewhere now."""
+        before = self.address
+        if self._read_address is not None:
+            with contextlib.suppress(RunnerError):  # its files are being replaced, or damaged: the old one may do
+                self.address = self._read_address() or before
+        return self.address != before
+
+    def _deny(self, error: BusError) -> None:
+        self.last_permission_error = error
+        if len(self._denied) < MAX_DENIED:
+            self._denied[error.subject.lower()] = error  # the client reads it in lower case
+        if self.on_permission is not None:
+            with boundary(log_failure(logger, "a permission callback")):
+                self.on_permission(error)
+
+    def _report(self, exc: Exception) -> None:
+        if self.on_error is not None:
+            with boundary(log_failure(logger, "an error callback")):
+                self.on_error(exc)
+
+    def _show_failure(self, error: Exception | None) -> None:
+        if error is not None:
+            kind = error.kind if isinstance(error, BusError) else "other"
+            self._show(BusState("disconnected", kind, str(error)))
+        elif self.state.status != "disconnected":  # else the reason that is known says more
+            self._show(BusState("disconnected"))
+
+    def _show(self, state: BusState) -> None:
+        if state != self.state:
+            if state.status == "disconnected":
+                self.last_loss = state.reason
+            self.state = state
+            if self._on_state is not None:
+                with boundary(log_failure(logger, "a state callback")):
+                    self._on_state(state)

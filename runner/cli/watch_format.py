@@ -1,0 +1,111 @@
+"""Messages of a bus as lines of text; nothing of them reaches the terminal unfiltered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from runner.events import codec
+from runner.events.decoded import DurableRow, ForeignRow, LiveRow, RawRow
+from runner.events.live_items import LiveBatch, LiveItem
+from runner.subscribe.messages import Received
+from runner.util.text import mask, masker, one_line
+
+MAX_LINE = 600
+MAX_VALUE = 120
+SKEW_S = 2.0
+"""Seconds that the sender's clock may be off before that is said."""
+
+
+def plain_lines(message: Received) -> Iterator[str]:
+    """A line per event or live item: when, where, what, and its fields."""
+    at = message.time.astimezone().strftime("%H:%M:%S") if message.time else "-"
+    place = "-" if message.sequence is None else f"#{message.sequence}"
+    for what, fields in _contents(message):
+        parts = (
+            f"{name}={_shown(value)}" for name, value in {**fields, **_clock(message)}.items() if value is not None
+        )
+        yield one_line(mask(" ".join([at, place, what, *parts])), MAX_LINE)
+
+
+def json_lines(message: Received) -> Iterator[str]:
+    """One JSON document with everything there is, in ASCII: it may be looked at in a terminal as well."""
+    document: dict[str, Any] = {
+        "subject": message.subject,
+        "stream": message.stream,
+        "sequence": message.sequence,
+        "time": message.time,
+        "headers": message.headers,
+        **_document(message),
+    }
+    text = json.dumps(_masked(msgspec.to_builtins(document), masker()), ensure_ascii=True)
+    yield text.replace("\x7f", "\\u007f")
+
+
+def _masked(value: Any, mask_text: Callable[[str], str]) -> Any:  # noqa: ANN401 - whatever JSON can hold
+    """Only in strings: elsewhere JSON would not be valid any more."""
+    match value:
+        case str():
+            return mask_text(value)
+        case dict():
+            return {name: _masked(item, mask_text) for name, item in value.items()}
+        case list():
+            return [_masked(item, mask_text) for item in value]
+    return value
+
+
+def _document(message: Received) -> dict[str, Any]:
+    match message.decoded:
+        case DurableRow() as row:
+            return {"row": "event", "id": row.id, "type": row.type, "data": row.event}
+        case ForeignRow() as row:
+            return {"row": "foreign", "data": row.event}
+        case LiveRow() as row:
+            items, unusable = _read(row)
+            batch = LiveBatch(node=row.batch.node, boot=row.batch.boot, dropped=row.batch.dropped, items=items)
+            return {"row": "live", "data": batch, "raw": [_raw(raw) for raw in unusable]}
+        case RawRow() as row:
+            return {"row": "raw", **_raw(row)}
+
+
+def _read(row: LiveRow) -> tuple[list[LiveItem], list[RawRow]]:
+    """What its items say, and those that do not say what they should."""
+    read = [codec.read(item) for item in row.batch.items]
+    unusable = [item for item in read if isinstance(item, RawRow)]
+    return [item for item in read if not isinstance(item, RawRow)], [*row.raw, *unusable]
+
+
+def _raw(row: RawRow) -> dict[str, Any]:
+    return {"reason": row.reason, "size": row.size, "payload": row.payload.decode("utf-8", "backslashreplace")}
+
+
+def _contents(message: Received) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    match message.decoded:
+        case DurableRow() as row:
+            yield row.type, msgspec.to_builtins(row.event)
+        case ForeignRow() as row:
+            yield message.subject, msgspec.to_builtins(row.event)
+        case LiveRow() as row:
+            items, unusable = _read(row)
+            for item in items:
+                fields = msgspec.to_builtins(item)
+                yield f"{row.batch.node} {fields.pop('kind')}", fields
+            for raw in unusable:
+                yield f"{row.batch.node} ?", _raw(raw)
+        case RawRow() as row:
+            yield message.subject, _raw(row)
+
+
+def _clock(message: Received) -> dict[str, str]:
+    ahead_s = message.ahead_s or 0.0
+    if abs(ahead_s) <= SKEW_S:
+        return {}
+    return {"clock" if ahead_s > 0 else "late": f"{abs(ahead_s):.0f}s"}
+
+
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= MAX_VALUE else f"{text[: MAX_VALUE - 1]}…"

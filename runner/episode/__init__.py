@@ -1,0 +1,1 @@
+"""Plays one episode: reset, the loop of timesteps, teardown, and the commands that reach it."""

@@ -1,0 +1,86 @@
+"""The public face of an episode: a ``Runner`` plays one agent in one environment, again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ulid import ULID
+
+from runner.episode.loop import EpisodeContext, Play
+from runner.types import Agent, Environment, EpisodeHeader, Limits, SpanLevel, Trajectory
+from runner.util.clock import Clock
+
+__all__ = ["EpisodeContext", "Runner"]
+
+
+class Runner:
+    """Plays episodes; holds only picklable settings, so it can travel to another process.
+
+    Args:
+        env_cfg: what builds the environment, with ``_target_`` (see ``hydra.utils.instantiate``).
+        agent_cfg: what builds the agent, likewise.
+        inference_mngr: handed to the agent as ``inference_mngr`` when there is one.
+        tracing_level: ``off``, ``episode`` or ``full``.
+        limits: rounds and seconds after which an episode ends.
+    """
+
+    def __init__(
+        self,
+        *,
+        env_cfg: Mapping[str, Any],
+        agent_cfg: Mapping[str, Any],
+        inference_mngr: object | None = None,
+        tracing_level: SpanLevel = "full",
+        limits: Limits | None = None,
+    ) -> None:
+        """Keep the settings; nothing is built before an episode is played."""
+        self.env_cfg = env_cfg
+        self.agent_cfg = agent_cfg
+        self.inference_mngr = inference_mngr
+        self.tracing_level: SpanLevel = tracing_level
+        self.limits = limits or Limits()
+
+    async def play_episode(
+        self, reset_kwargs: Mapping[str, Any] | None = None, *, context: EpisodeContext | None = None
+    ) -> Trajectory:
+        """Play one episode.
+
+        Errors of the environment or the agent end the episode and are returned as ``error_info`` beside the timesteps
+        so far; only cancellation is raised. ``cleanup`` and ``close`` are called exactly once.
+
+        Args:
+            reset_kwargs: passed to ``reset``; ``task`` (with ``task_id``) and ``task_unique_id`` name it in traces.
+            context: ids, control, tracer and listener; a fresh unnamed one by default.
+        """
+        context = context or EpisodeContext(self._anonymous_header(reset_kwargs or {}))
+        return await Play(self, dict(reset_kwargs or {}), context).run()
+
+    def build_environment(self) -> Environment:
+        """A fresh environment."""
+        environment: Environment = _instantiate(self.env_cfg)
+        return environment
+
+    def build_agent(self) -> Agent:
+        """A fresh agent."""
+        extra = {} if self.inference_mngr is None else {"inference_mngr": self.inference_mngr}
+        agent: Agent = _instantiate(self.agent_cfg, **extra)
+        return agent
+
+    def _anonymous_header(self, reset_kwargs: Mapping[str, Any]) -> EpisodeHeader:
+        return EpisodeHeader(
+            episode_id=str(ULID()),
+            batch_id=str(ULID()),
+            env=str(self.env_cfg.get("_target_", "")).rpartition(".")[2],
+            task_index=int(reset_kwargs.get("task_index", 0)),
+            started_at=Clock().now(),
+        )
+
+
+def _instantiate(cfg: Mapping[str, Any], **objects: object) -> Any:  # noqa: ANN401 - whatever the target is
+    from hydra.utils import instantiate
+
+    if not objects:
+        return instantiate(cfg, _convert_="all")
+    # Live objects bypass the config tree, which would copy them.
+    return instantiate(cfg, _convert_="all", _partial_=True)(**objects)

@@ -1,0 +1,212 @@
+"""Request and reply bodies of the OpenAI chat format, and what TensorZero adds to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from itertools import chain, count
+from typing import Any
+
+import msgspec
+
+from runner.inference.errors import EndpointFailure
+from runner.inference.lenient_json import as_count, as_dict, as_list, as_text, content_text, decoded
+from runner.inference.providers import Target
+from runner.types import Chat, Message, Tokens, ToolSchema
+
+MAX_TEXT = 2 << 20
+"""Characters of content, reasoning and tool calls together that a reply may have."""
+MAX_TOOL_CALLS = 64
+
+_SENT_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id"})
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked, whichever endpoint it is."""
+
+    messages: Chat
+    tools: list[ToolSchema] = []
+    temperature: float | None = None
+    max_tokens: int | None = None
+    stream: bool = False
+
+
+class Reply(msgspec.Struct, kw_only=True):
+    """What an endpoint answered; texts are encodable and bounded, tool calls have the OpenAI shape."""
+
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: list[dict[str, Any]] = []
+    finish_reason: str | None = None
+    tokens: Tokens | None = None
+    model: str | None = None
+    episode_id: str | None = None
+    ttft_s: float | None = None
+
+    def message(self) -> Message:
+        """As the message of a chat."""
+        message: Message = {"role": "assistant", "content": self.content or (None if self.tool_calls else "")}
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
+        if self.tool_calls:
+            message["tool_calls"] = self.tool_calls
+        return message
+
+
+def tokens_per_s(reply: Reply, seconds: float) -> float | None:
+    """How fast a reply came that took this long, from its first token on where that is known."""
+    seconds -= reply.ttft_s or 0.0
+    return reply.tokens.completion / seconds if reply.tokens and reply.tokens.completion and seconds > 0 else None
+
+
+def request_body(question: Question, target: Target, *, use_tools: bool, episode_id: str | None = None) -> bytes:
+    """The body that asks ``target``; without tools the chat's own calls are told as texts."""
+    chat = question.messages if use_tools or not question.tools else told_as_text(question.messages)
+    body: dict[str, Any] = {
+        "model": target.model,
+        "messages": [{key: value for key, value in message.items() if key in _SENT_FIELDS} for message in chat],
+    }
+    if use_tools:
+        body["tools"] = question.tools
+    if question.temperature is not None:
+        body["temperature"] = question.temperature
+    if question.max_tokens is not None:
+        body["max_tokens"] = question.max_tokens
+    if question.stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    if episode_id is not None:
+        body["tensorzero::episode_id"] = episode_id
+    return _encoded(body)
+
+
+def told_as_text(chat: Chat) -> Chat:
+    """The chat for an endpoint that knows no tools: calls and their results as plain messages."""
+    return [_plain(message) for message in chat]
+
+
+def parse_reply(body: bytes) -> Reply:
+    """The reply in a body.
+
+    Raises:
+        EndpointFailure: when it holds no usable answer.
+    """
+    value = decoded(body)
+    if not isinstance(value, dict):
+        raise EndpointFailure("reply", "the reply is no JSON object")
+    fail_on_error(value)
+    choice = as_dict(next(iter(as_list(value.get("choices"))), None))
+    message = as_dict(choice.get("message"))
+    reply = Reply(
+        content=content_text(message.get("content")),
+        reasoning=reasoning_of(message),
+        tool_calls=whole_calls(message.get("tool_calls")),
+        finish_reason=as_text(choice.get("finish_reason"))[:40] or None,
+    )
+    note_origin(reply, value)
+    return checked(reply)
+
+
+def fail_on_error(value: dict[str, Any]) -> None:
+    """An error in place of an answer, whatever the status said.
+
+    Raises:
+        EndpointFailure: the text still has to be masked by whoever knows the secrets.
+    """
+    if error := value.get("error"):
+        said = as_text(error) or as_text(as_dict(error).get("message"))
+        raise EndpointFailure("server", f"an error in place of an answer: {said[:2000]}")
+
+
+def checked(reply: Reply) -> Reply:
+    """The reply, if there is anything in it.
+
+    Raises:
+        EndpointFailure: when it is empty or longer than ``MAX_TEXT``.
+    """
+    calls = sum(len(call["function"]["arguments"]) for call in reply.tool_calls)
+    if len(reply.content) + len(reply.reasoning) + calls > MAX_TEXT:
+        raise too_long()
+    if not (reply.content or reply.reasoning or reply.tool_calls):
+        raise EndpointFailure("reply", "the reply is empty")
+    return reply
+
+
+def too_long() -> EndpointFailure:
+    """The failure that a reply beyond the limits is."""
+    return EndpointFailure("reply", f"the reply is longer than {MAX_TEXT >> 20} MiB of text")
+
+
+def reasoning_of(message: dict[str, Any]) -> str:
+    """What the model thought, under the names that servers have for it."""
+    told = as_text(message.get("reasoning_content")) or as_text(message.get("reasoning"))
+    if told:
+        return told
+    thoughts = map(as_dict, as_list(message.get("tensorzero_extra_content")))
+    return "".join(as_text(thought.get("text")) for thought in thoughts if thought.get("type") == "thought")
+
+
+def note_origin(reply: Reply, value: dict[str, Any]) -> None:
+    """Take from a body or a chunk what is not the answer itself; what an earlier chunk said stays."""
+    reply.model = reply.model or as_text(value.get("model"))[:200] or None
+    reply.episode_id = reply.episode_id or as_text(value.get("episode_id"))[:64] or None
+    usage = value.get("usage")
+    if isinstance(usage, dict) and usage:
+        reply.tokens = Tokens(
+            prompt=as_count(usage.get("prompt_tokens")),
+            completion=as_count(usage.get("completion_tokens")),
+            reasoning=as_count(as_dict(usage.get("completion_tokens_details")).get("reasoning_tokens")),
+            cached=as_count(as_dict(usage.get("prompt_tokens_details")).get("cached_tokens")),
+        )
+
+
+def whole_calls(value: object) -> list[dict[str, Any]]:
+    """Tool calls of any shape as the OpenAI format has them; those without a name are left out."""
+    calls = [as_dict(call) for call in as_list(value)[:MAX_TOOL_CALLS]]
+    functions = [(as_text(call.get("id")), as_dict(call.get("function"))) for call in calls]
+    return told_apart(
+        tool_call(number, id, as_text(function.get("name")), arguments_text(function.get("arguments")))
+        for number, (id, function) in enumerate(functions)
+        if as_text(function.get("name"))
+    )
+
+
+def told_apart(calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The calls, each with an id of its own: their answers are found by it."""
+    taken: set[str] = set()
+    apart = []
+    for call in calls:
+        id = next(id for id in chain([call["id"]], map("call_{}".format, count())) if id not in taken)
+        taken.add(id)
+        apart.append({**call, "id": id})
+    return apart
+
+
+def tool_call(number: int, id: str, name: str, arguments: str) -> dict[str, Any]:
+    """One call; it gets an id where it has none."""
+    return {
+        "id": id[:200] or f"call_{number}",
+        "type": "function",
+        "function": {"name": name[:200], "arguments": arguments or "{}"},
+    }
+
+
+def arguments_text(value: object) -> str:
+    """Arguments as JSON text: some servers send the object itself."""
+    return as_text(value) if value is None or isinstance(value, str) else _encoded(value).decode()
+
+
+def _plain(message: Message) -> Message:
+    calls = [as_dict(as_dict(call).get("function")) for call in as_list(message.get("tool_calls"))]
+    if calls:
+        told = [f"{as_text(call.get('name'))}({as_text(call.get('arguments'))})" for call in calls]
+        return {"role": "assistant", "content": "\n".join([*filter(None, [message.get("content")]), *told])}
+    if message["role"] == "tool":
+        return {"role": "user", "content": message.get("content") or ""}
+    return message
+
+
+def _encoded(value: object) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:  # lone surrogates in what an environment said
+        return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")

@@ -1,0 +1,108 @@
+"""One request to one endpoint, and its reply within every limit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from runner.inference.chat_format import Reply, parse_reply
+from runner.inference.errors import EndpointFailure, Mask, refusal
+from runner.inference.http import MAX_SMALL_BODY, exchange, read, refuse_encoding
+from runner.inference.providers import Target
+from runner.inference.retry import retry_after_s
+from runner.inference.sse import Assembly, EventParser
+from runner.types import Piece
+from runner.util.clock import Clock
+from runner.util.text import one_line
+
+if TYPE_CHECKING:
+    import httpx
+
+MAX_BODY = 4 << 20
+"""Bytes of a reply that is not streamed."""
+MAX_STREAM = 64 << 20
+"""Bytes of a streamed reply: each token brings some hundred of them along."""
+END_S = 0.25
+"""Seconds that a stream has to end once it said that it is over."""
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that is ready to be sent; ``key`` goes nowhere but into its header."""
+
+    target: Target
+    body: bytes
+    key: str | None
+    mask: Mask
+    on_piece: Callable[[Piece], None] | None = None
+    clock: Clock = Clock()
+
+
+async def ask(client: httpx.AsyncClient, call: Call) -> Reply:
+    """Send a request and read its reply; how long that may take is the caller's business.
+
+    Raises:
+        EndpointFailure: when no usable reply comes.
+    """
+    headers = {"Authorization": f"Bearer {call.key}"} if call.key else {}
+    assembly = Assembly(call.clock.monotonic, call.on_piece)
+    async with exchange(client, "POST", call.target.url, call.body, headers, call.mask) as response:
+        if response.status_code != 200:
+            raise await _refusal(response, call)
+        if _media_type(response) == "text/event-stream":
+            return await _stream(response, assembly)
+        return _whole(await read(response, MAX_BODY), assembly, _media_type(response))
+
+
+async def _refusal(response: httpx.Response, call: Call) -> EndpointFailure:
+    body = await read(response, MAX_SMALL_BODY)
+    wait_s = retry_after_s(response.headers.get("retry-after"), call.clock.now())
+    return refusal(response.status_code, body, call.mask, wait_s)
+
+
+async def _stream(response: httpx.Response, assembly: Assembly) -> Reply:
+    """Read events until the stream says that it is over, or ends."""
+    refuse_encoding(response)
+    chunks, parser, size = response.aiter_raw(), EventParser(), 0
+    async for chunk in chunks:
+        size += len(chunk)
+        if size > MAX_STREAM:
+            raise EndpointFailure("reply", f"the stream is larger than {MAX_STREAM >> 20} MiB")
+        for data in parser.feed(chunk):
+            assembly.add(data)
+        if assembly.done:
+            await _end(chunks)
+            break
+    return assembly.result()
+
+
+async def _end(chunks: AsyncIterator[bytes]) -> None:
+    """Read what is left, so that the connection can be used again; not all servers end what they say is over."""
+    import httpx
+
+    with suppress(TimeoutError, httpx.TransportError):
+        async with asyncio.timeout(END_S):
+            async for _ in chunks:
+                pass
+
+
+def _whole(body: bytes, assembly: Assembly, media_type: str) -> Reply:
+    """A reply that came in one piece; events under a wrong name are taken as what they are."""
+    if body.startswith((b"data:", b":", b"event:")):
+        for data in EventParser().feed(body + b"\n\n"):
+            assembly.add(data)
+        return assembly.result()
+    try:
+        return parse_reply(body)
+    except EndpointFailure as failure:
+        if "json" in media_type:
+            raise
+        raise EndpointFailure(failure.reason, f"{failure}, it is {one_line(media_type, 60) or 'of no type'}") from None
+
+
+def _media_type(response: httpx.Response) -> str:
+    declared: str = response.headers.get("content-type", "")
+    return declared.partition(";")[0].strip().lower()

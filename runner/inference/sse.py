@@ -1,0 +1,184 @@
+"""Server-sent events, and the reply that the chunks in them add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from runner.inference.chat_format import (
+    MAX_TEXT,
+    MAX_TOOL_CALLS,
+    Reply,
+    arguments_text,
+    checked,
+    fail_on_error,
+    note_origin,
+    reasoning_of,
+    told_apart,
+    too_long,
+    tool_call,
+)
+from runner.inference.errors import EndpointFailure
+from runner.inference.lenient_json import as_dict, as_list, as_text, content_text, decoded
+from runner.types import Part, Piece
+
+MAX_EVENT = 4 << 20
+"""Bytes of one event; more is no model's reply."""
+DONE = b"[DONE]"
+
+_BOM = b"\xef\xbb\xbf"
+
+
+class EventParser:
+    """The data of the events in a stream of bytes, however the bytes are cut."""
+
+    def __init__(self) -> None:
+        """Start before the first byte."""
+        self._line_parts: list[bytes] = []
+        self._data: list[bytes] = []
+        self._size = 0
+        self._begun = False
+        self._after_return = False
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Take more bytes; returns the data of the events that are complete now.
+
+        Raises:
+            EndpointFailure: when an event is larger than ``MAX_EVENT``.
+        """
+        if self._after_return:  # it ended a line, and what follows may be the other half of that end
+            chunk, self._after_return = chunk.removeprefix(b"\n"), not chunk
+        if not chunk:
+            return []
+        self._after_return = chunk.endswith(b"\r")
+        lines = chunk.splitlines()
+        unfinished = b"" if chunk.endswith((b"\r", b"\n")) else lines.pop()
+        events = [data for line in lines if (data := self._line(line)) is not None]
+        self._line_parts.append(unfinished)
+        self._size += len(unfinished)
+        if self._size > MAX_EVENT:
+            raise EndpointFailure("reply", f"an event of the stream is larger than {MAX_EVENT >> 20} MiB")
+        return events
+
+    def _line(self, end: bytes) -> bytes | None:
+        """Take the end of a line; returns the event's data if the line ends one that has any."""
+        self._size += len(end)
+        line = b"".join([*self._line_parts, end])
+        self._line_parts.clear()
+        if not self._begun:
+            self._begun, line = True, line.removeprefix(_BOM)
+        if line:
+            name, _, value = line.partition(b":")
+            if name == b"data":
+                self._data.append(value.removeprefix(b" "))
+            return None
+        data, self._data, self._size = self._data, [], 0
+        return b"\n".join(data) if data else None
+
+
+class Assembly:
+    """Adds up the chunks of a streamed reply.
+
+    Args:
+        now: a monotonic clock in seconds.
+        on_piece: takes each piece of the answer, of what the model thinks and of its tool calls, as it comes.
+
+    ``done`` says whether the stream told that it is over.
+    """
+
+    def __init__(self, now: Callable[[], float], on_piece: Callable[[Piece], None] | None = None) -> None:
+        """Start counting the time to the first piece."""
+        self.done = False
+        self._now = now
+        self._started = now()
+        self._on_piece = on_piece
+        self._reply = Reply()
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: dict[int, _Call] = {}
+        self._length = 0
+
+    def add(self, data: bytes) -> None:
+        """Take the data of one event.
+
+        Raises:
+            EndpointFailure: when it is an error or no chunk of a reply, or the reply becomes too long.
+        """
+        data = data.strip()
+        if data in (DONE, b""):
+            self.done = self.done or data == DONE
+            return
+        chunk = decoded(data)
+        if not isinstance(chunk, dict):  # it may have held a part of the answer
+            raise EndpointFailure("reply", "an event of the stream is no JSON object")
+        fail_on_error(chunk)
+        note_origin(self._reply, chunk)
+        choices = [as_dict(choice) for choice in as_list(chunk.get("choices"))]
+        for choice in choices:
+            if choice.get("index", 0) == 0:
+                self._add_choice(choice)
+
+    def result(self) -> Reply:
+        """The whole reply.
+
+        Raises:
+            EndpointFailure: when the stream ended before it was over, or holds no usable answer.
+        """
+        if not self.done and self._reply.finish_reason is None:
+            raise EndpointFailure("reply", "the stream ended in the middle of the reply")
+        reply = self._reply
+        reply.content, reply.reasoning = "".join(self._content), "".join(self._reasoning)
+        calls = [call for _, call in sorted(self._calls.items()) if call.name]
+        reply.tool_calls = told_apart(
+            tool_call(number, call.id, call.name, "".join(call.arguments)) for number, call in enumerate(calls)
+        )
+        return checked(reply)
+
+    def _add_choice(self, choice: dict[str, Any]) -> None:
+        self._reply.finish_reason = as_text(choice.get("finish_reason"))[:40] or self._reply.finish_reason
+        delta = as_dict(choice.get("delta")) or as_dict(choice.get("message"))
+        self._add_text(reasoning_of(delta), self._reasoning, "reasoning")
+        self._add_text(content_text(delta.get("content")), self._content, "text")
+        for call in as_list(delta.get("tool_calls"))[:MAX_TOOL_CALLS]:
+            self._add_call(as_dict(call))
+
+    def _add_text(self, text: str, into: list[str], part: Part) -> None:
+        if text:
+            self._note(len(text))
+            into.append(text)
+            self._tell(text, part)
+
+    def _add_call(self, delta: dict[str, Any]) -> None:
+        function, index = as_dict(delta.get("function")), delta.get("index")
+        name, arguments = as_text(function.get("name")), arguments_text(function.get("arguments"))
+        if type(index) is not int:  # without one, a name begins a call and everything else goes on with the last
+            index = max(self._calls, default=-1) + bool(name)
+        if index not in self._calls and len(self._calls) >= MAX_TOOL_CALLS:
+            return
+        call = self._calls.setdefault(index, _Call(len(self._calls)))
+        call.id = call.id or as_text(delta.get("id"))
+        call.name = call.name or name
+        call.arguments.append(arguments)
+        self._note(len(arguments))
+        if name or arguments:
+            self._tell(arguments, "call", call.number, call.name)
+
+    def _tell(self, text: str, part: Part, call: int = 0, tool: str = "") -> None:
+        if self._on_piece is not None:
+            self._on_piece(Piece(text=text, part=part, call=call, tool=tool[:200], n=1, ttft_s=self._reply.ttft_s))
+
+    def _note(self, length: int) -> None:
+        if self._reply.ttft_s is None:
+            self._reply.ttft_s = self._now() - self._started
+        self._length += length
+        if self._length > MAX_TEXT:
+            raise too_long()
+
+
+class _Call(msgspec.Struct):
+    number: int
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = []

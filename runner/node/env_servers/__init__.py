@@ -1,0 +1,1 @@
+"""Processes of environment servers: start, supervise, log and stop them."""

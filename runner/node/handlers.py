@@ -1,0 +1,261 @@
+"""What a node does when it is asked: the operations of the control subject, apart from the bus."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar, assert_never
+
+import msgspec
+from ulid import ULID
+
+from runner import plugins as registry
+from runner.batch.running_episode import CommandName
+from runner.batch.spec import DEFAULT_AGENT, BatchSpec, model_of, resolve_environment
+from runner.config import Profile
+from runner.errors import boundary
+from runner.events.control import (
+    BatchState,
+    EpisodeArgs,
+    NoArgs,
+    NodeHealth,
+    NodeList,
+    Op,
+    Reply,
+    Request,
+    ServerArgs,
+    ShutdownArgs,
+    StartArgs,
+    SubmitActionArgs,
+    TargetArgs,
+)
+from runner.inference.models import Models, NoModel
+from runner.node.batch_queue import BatchQueue, QueuedBatch
+from runner.node.batch_runner import Player
+from runner.node.control_requests import Refused, arguments, check_id, error_of, id_of, shown
+from runner.node.env_servers.manager import Servers
+from runner.node.file_chunks import EpisodeFiles
+from runner.store import is_id
+from runner.types import Limits
+from runner.util.text import mask, one_line
+
+_T = TypeVar("_T")
+
+N_LISTED = 200
+MAX_HINT = 400
+"""Characters; there may be one for each endpoint."""
+
+
+@dataclass(frozen=True)
+class Operations:
+    """Answers requests; from any thread.
+
+    Attributes:
+        health: what ``health`` answers.
+        shutdown: called with ``drain``.
+    """
+
+    profile: Profile
+    files: EpisodeFiles
+    queue: BatchQueue
+    player: Player
+    servers: Servers
+    models: Models
+    health: Callable[[], NodeHealth]
+    stopping: Callable[[], bool]
+    shutdown: Callable[[bool], object]
+
+    def answer(self, payload: bytes, *, commands: bool = True) -> bytes:
+        """The reply to a request, whatever its bytes are; without ``commands`` only ``health`` is answered."""
+        request_id = ""
+        result = msgspec.Raw()
+        problems: list[BaseException] = []
+        with boundary(problems.append):
+            request_id = id_of(payload)
+            check_id(request_id)
+            request = msgspec.json.decode(payload, type=Request)
+            if not commands and request.op != "health":
+                raise Refused("no_control", "this node takes no requests here", "set nats.control in its profile")
+            result = msgspec.Raw(msgspec.json.encode(self._do(request)))
+        if problems:
+            return msgspec.json.encode(Reply(id=shown(request_id), ok=False, error=error_of(problems[0])))
+        return msgspec.json.encode(Reply(id=request_id, ok=True, result=result))
+
+    def _do(self, request: Request) -> object:
+        args = arguments(request.op, request.args)
+        match args:
+            case StartArgs() as start:
+                return self._start(start)
+            case TargetArgs() as target:
+                return self._command(_as_command(request.op), target)
+            case EpisodeArgs() as episode:
+                return self.files.chunk(episode.episode_id, episode.offset)
+            case SubmitActionArgs() as action:
+                raise Refused("not_human", f"episode {action.episode_id} is not played by a person")
+            case ServerArgs() as server:
+                return (self.servers.start if request.op == "server_start" else self.servers.stop)(server.env)
+            case ShutdownArgs() as shutdown:
+                self.shutdown(shutdown.drain)
+                return {}
+            case NoArgs():
+                return self.health() if request.op == "health" else self._list()
+            case _:
+                assert_never(args)
+
+    def _start(self, args: StartArgs) -> list[BatchState]:
+        if not is_id(args.batch_id):
+            raise Refused("bad_request", "batch_id has to be a ULID", "make a new one for each request to play")
+        if self.stopping():
+            raise Refused("stopping", "this node is about to stop", "start it again, or ask another one")
+        if not args.envs:
+            raise Refused("bad_request", "envs is empty", "name at least one environment of the profile")
+        if known := self._batches(args.batch_id):
+            _check_same(args, [batch.spec for batch in known])
+            if args.resume and any(batch.status == "interrupted" for batch in known):
+                self._require_model(known[0].spec)
+            return [self._state(batch) for batch in (self._resume(known) if args.resume else known)]
+        specs = [self._spec(args, env) for env in args.envs]
+        if len({spec.env for spec in specs}) < len(specs):
+            raise Refused("bad_request", "envs names an environment twice", "use repeat or attempts to play more of it")
+        self._require_model(specs[0])
+        batches = [_queued(args.batch_id, spec, alone=len(specs) == 1) for spec in specs]
+        self.queue.add(*batches)
+        self.player.wake()
+        return [self._state(batch) for batch in batches]
+
+    def _batches(self, batch_id: str) -> list[QueuedBatch]:
+        """A batch by its id, or those of a battery."""
+        batch = self.queue.get(batch_id)
+        return [batch] if batch else self.queue.of_battery(batch_id)
+
+    def _resume(self, known: list[QueuedBatch]) -> list[QueuedBatch]:
+        for batch in known:
+            if batch.status == "interrupted":
+                self.queue.set_status(batch.batch_id, "queued")
+        self.player.wake()
+        return self._batches(known[0].battery_id or known[0].batch_id)
+
+    def _require_model(self, spec: BatchSpec) -> None:
+        """Refuse what could not be played now; all batches of a request are played by the same agent."""
+        try:
+            self.models.require(spec.model)
+        except NoModel as exc:
+            hint = "; ".join(filter(None, [exc.hint, "or choose an agent that asks no model, such as oracle"]))
+            raise Refused("no_model", str(exc), one_line(mask(hint), MAX_HINT)) from exc
+
+    def _spec(self, args: StartArgs, env: str) -> BatchSpec:
+        agent = args.agent or DEFAULT_AGENT
+        episode = self.profile.episode
+        if args.agent is not None and args.agent not in registry.names(registry.AGENTS):
+            raise Refused("unknown_agent", f"there is no agent {args.agent!r} here", "ask list for the agents")
+        if args.model is not None and args.model not in self.models.names:
+            raise Refused("unknown_model", f"there is no model {args.model!r} here", "ask list for the models")
+        if ":" in env and self.profile.find(env) is None:
+            raise Refused(
+                "refused", f"{env!r} is not in the profile {self.profile.id}", "ask list for the environments"
+            )
+        return BatchSpec(
+            env=resolve_environment(self.profile, env),
+            agent=agent,
+            model=model_of(agent, self.profile.agent, args.model),
+            repeat=args.repeat,
+            attempts=args.attempts,
+            task_index=args.task_index,
+            seed=args.seed,
+            concurrency=_given(args.concurrency, episode.concurrent),
+            limits=Limits(
+                _given(args.max_rounds, episode.max_rounds),
+                _given(args.max_duration_sec, episode.max_duration_sec),
+                self.profile.agent.max_unparsed,
+            ),
+            tracing=self.profile.tracing,
+        ).checked()
+
+    def _command(self, name: CommandName, target: TargetArgs) -> dict[str, str]:
+        if (target.batch_id is None) == (target.episode_id is None):
+            raise Refused("bad_request", "give either batch_id or episode_id")
+        if target.episode_id is not None:
+            if not self.player.command_episode(name, target.episode_id):
+                raise Refused("not_found", f"episode {target.episode_id!r} is not being played")
+            return {}
+        batches = self._batches(target.batch_id or "")
+        if not batches:
+            raise Refused("not_found", f"there is no batch {target.batch_id!r}", "ask list for the batches")
+        # A batch may begin to be played between the two questions, so it is asked for once more.
+        obeyed = [
+            self.player.command(name, batch.batch_id)
+            or (name == "cancel" and self.player.give_up(batch))
+            or self.player.command(name, batch.batch_id)
+            for batch in batches
+        ]
+        if not any(obeyed):
+            raise Refused(
+                "not_running", f"{name}: batch {target.batch_id!r} is not being played", "ask list for its state"
+            )
+        return {}
+
+    def _state(self, batch: QueuedBatch) -> BatchState:
+        return BatchState(
+            batch_id=batch.batch_id,
+            battery_id=batch.battery_id,
+            env=batch.spec.env,
+            agent=batch.spec.agent,
+            model=batch.spec.model,
+            status="paused" if self.player.pauses(batch.batch_id) else batch.status,
+            # A node that was killed may not have noted the last ones.
+            n_done=self.player.n_ended(batch.batch_id) if batch.status == "interrupted" else batch.n_done,
+            n_planned=batch.spec.n_planned,
+        )
+
+    def _list(self) -> NodeList:
+        return NodeList(
+            batches=[self._state(batch) for batch in self.queue.newest(N_LISTED)],
+            envs=[entry.name for _, entry in self.profile.listed()],
+            agents=registry.names(registry.AGENTS),
+            models=self.models.names,
+        )
+
+
+def _given(value: _T | None, otherwise: _T) -> _T:
+    return otherwise if value is None else value
+
+
+def _check_same(args: StartArgs, specs: list[BatchSpec]) -> None:
+    """Refuse a known id with another request; what that leaves to the profile may have changed since."""
+    first = specs[0]
+    pairs = {
+        "envs": ({env.lower() for env in args.envs}, {spec.env.lower() for spec in specs}),
+        "agent": ((args.agent or DEFAULT_AGENT).lower(), first.agent.lower()),
+        "model": (_given(args.model, first.model), first.model),
+        "repeat": (args.repeat, first.repeat),
+        "attempts": (args.attempts, first.attempts),
+        "task_index": (args.task_index, first.task_index),
+        "seed": (args.seed, first.seed),
+        "concurrency": (_given(args.concurrency, first.concurrency), first.concurrency),
+        "max_rounds": (_given(args.max_rounds, first.limits.max_rounds), first.limits.max_rounds),
+        "max_duration_sec": (_given(args.max_duration_sec, first.limits.max_duration_s), first.limits.max_duration_s),
+    }
+    if other := [name for name, (asked, known) in pairs.items() if asked != known]:
+        raise Refused(
+            "refused",
+            f"batch {args.batch_id} has another {', '.join(other)}",
+            "make a new batch_id for another request",
+        )
+
+
+def derived_batch_id(battery_id: str, env: str) -> str:
+    """The id of the batch of one environment of a battery: always the same, and a ULID of the same moment."""
+    digest = hashlib.blake2b(f"{battery_id}/{env}".encode(), digest_size=10).digest()
+    return str(ULID.from_bytes(ULID.from_str(battery_id).bytes[:6] + digest))
+
+
+def _queued(asked_id: str, spec: BatchSpec, *, alone: bool) -> QueuedBatch:
+    if alone:
+        return QueuedBatch(batch_id=asked_id, battery_id=None, spec=spec)
+    return QueuedBatch(batch_id=derived_batch_id(asked_id, spec.env), battery_id=asked_id, spec=spec)
+
+
+def _as_command(op: Op) -> CommandName:
+    commands: dict[Op, CommandName] = {"cancel": "cancel", "pause": "pause", "resume": "resume", "step": "step"}
+    return commands[op]

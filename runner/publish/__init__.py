@@ -1,0 +1,1 @@
+"""Delivers events: the outbox, the sinks it drains into, and the live publisher."""

@@ -1,0 +1,135 @@
+"""What is announced of what was played: durable events derived from episodes, batches and the state of a node.
+
+Their ids are derived too, so that the same event is recognised however often it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from itertools import islice
+from typing import Literal
+
+from runner.batch.result import BatchResult
+from runner.events import subjects
+from runner.events.codec import DurableNames, encode
+from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus, NodeStatus
+from runner.publish.outbox import Outbox, OutboxEvent
+from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRow
+from runner.types import Tokens
+
+ADDED_AT_ONCE = 500
+"""Events per transaction, so that other writers get their turn."""
+
+
+def episode_event(episode: EpisodeRecord | EpisodeRow, names: DurableNames) -> OutboxEvent:
+    """That an episode is over, from its file's content or from its row in the index; both give the same event."""
+    return _event(
+        f"episode:{episode.episode_id}",
+        subjects.EPISODE_COMPLETED,
+        EpisodeCompleted(
+            episode_id=episode.episode_id,
+            env=episode.env,
+            reward=episode.reward,
+            rounds=episode.rounds,
+            duration_s=episode.duration_s,
+            success=episode.success,
+            score=episode.reward,
+            duration_sec=episode.duration_s,
+            outcome=episode.outcome,
+            agent=episode.agent,
+            model=episode.model,
+            task_index=episode.task_index,
+            tokens=_tokens(episode),
+            batch_id=episode.batch_id,
+            node=episode.node,
+            profile=episode.profile,
+            cost=episode.cost,
+        ),
+        names,
+        time=episode.ended_at,
+    )
+
+
+def batch_event(result: BatchResult, names: DurableNames, *, node: str, time: datetime) -> OutboxEvent:
+    """That a batch is over; a batch has one such event, so a batch that is to be resumed is not announced yet."""
+    return _event(
+        f"batch:{result.batch_id}",
+        subjects.BATCH_COMPLETED,
+        BatchCompleted(
+            batch_id=result.batch_id,
+            env=result.env,
+            n_episodes=result.n_episodes,
+            mean_reward=result.mean_reward,
+            success_rate=result.success_rate,
+            status=result.status,
+            agent=result.agent,
+            model=result.model,
+            node=node,
+            battery_id=result.battery_id,
+            tokens=result.tokens,
+            cost=result.cost,
+            latency_s=result.latency_s,
+        ),
+        names,
+        time=time,
+    )
+
+
+def status_event(
+    status: NodeStatus,
+    names: DurableNames,
+    *,
+    n: int,
+    role: Literal["node", "run"],
+    node: str,
+    profile: str,
+    boot: str,
+    pid: int,
+    time: datetime,
+) -> OutboxEvent:
+    """That a process started, stopped or changed what it does; ``n`` counts its status events from 0."""
+    return _event(
+        f"status:{boot}:{n}",
+        subjects.FIELD_STATUS,
+        FieldStatus(node=node, config=profile, status=status, role=role, boot=boot, pid=pid),
+        names,
+        time=time,
+    )
+
+
+def enqueue_missing(index: EpisodeIndex, outbox: Outbox, names: DurableNames) -> int:
+    """Add the event of every episode whose file has none in the outbox, the oldest first; returns how many.
+
+    Call it at each start, after the index agrees with the files: a process may have died in between writing an episode
+    and adding its event, and an outbox may have been made anew.
+
+    Raises:
+        StoreError: when the index or the outbox cannot be used.
+    """
+    known = outbox.known_ids()
+    ids = (episode_id for (episode_id,) in index.select("SELECT episode_id FROM episodes"))
+    missing = {episode_id for episode_id in ids if f"episode:{episode_id}" not in known}
+    if not missing:
+        return 0
+    rows = (row for row in reversed(index.recent(-1)) if row.episode_id in missing)
+    return _add_all(outbox, (episode_event(row, names) for row in rows))
+
+
+def _add_all(outbox: Outbox, events: Iterable[OutboxEvent]) -> int:
+    added, remaining = 0, iter(events)
+    while chunk := list(islice(remaining, ADDED_AT_ONCE)):
+        added += outbox.add(*chunk)
+    return added
+
+
+def _event(event_id: str, kind: str, event: DurableEvent, names: DurableNames, *, time: datetime) -> OutboxEvent:
+    return OutboxEvent(
+        id=event_id, subject=names.subject_of(kind), type=kind, source=event.node, time=time, payload=encode(event)
+    )
+
+
+def _tokens(episode: EpisodeRecord | EpisodeRow) -> Tokens:
+    if isinstance(episode, EpisodeRecord):
+        return episode.tokens
+    return Tokens(episode.tokens_prompt, episode.tokens_completion, episode.tokens_reasoning, episode.tokens_cached)

@@ -1,0 +1,96 @@
+"""Turns what was played into durable events, which wait in the outbox until every sink has them."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Literal
+
+from runner.batch.result import BatchResult
+from runner.batch.state_dir import Workspace
+from runner.config import NatsSettings
+from runner.errors import boundary, log_failure
+from runner.events.codec import DurableNames
+from runner.events.durable import NodeStatus
+from runner.publish.event_factory import batch_event, enqueue_missing, episode_event, status_event
+from runner.publish.outbox import Outbox, OutboxEvent
+from runner.publish.outbox_writer import Adder
+from runner.store import EpisodeRecord
+
+logger = logging.getLogger(__name__)
+
+
+class Announcer:
+    """Has events added to the outbox; from any thread, and neither an error nor a delay to whoever plays.
+
+    What cannot be added now is tried again until ``close``, or derived from the episode files at the next start.
+    """
+
+    def __init__(self, workspace: Workspace, names: DurableNames, *, role: Literal["node", "run"]) -> None:
+        """Open the outbox, and add what an earlier process played but could not announce.
+
+        Raises:
+            StoreError: when the outbox cannot be used.
+        """
+        self.outbox = Outbox(workspace.data_dir / "outbox.sqlite", workspace.clock)
+        self._workspace = workspace
+        self.names = names
+        self._role: Literal["node", "run"] = role
+        self._n_status = itertools.count()
+        self._status: NodeStatus | None = None
+        self._lock = threading.Lock()
+        enqueue_missing(workspace.index, self.outbox, names)
+        self._adder = Adder(self.outbox)
+
+    def record(self, record: EpisodeRecord) -> None:
+        """An episode is over."""
+        self._add(lambda: episode_event(record, self.names))
+
+    def result(self, result: BatchResult) -> None:
+        """A batch is over for good."""
+        now = self._workspace.clock.now()
+        self._add(lambda: batch_event(result, self.names, node=self._workspace.node, time=now))
+
+    def status(self, status: NodeStatus) -> None:
+        """This process does something else than before."""
+        with self._lock:
+            if status == self._status:
+                return
+            self._status = status
+            n = next(self._n_status)
+        self._add(
+            lambda: status_event(
+                status,
+                self.names,
+                n=n,
+                role=self._role,
+                node=self._workspace.node,
+                profile=self._workspace.profile,
+                boot=self._workspace.boot,
+                pid=os.getpid(),
+                time=self._workspace.clock.now(),
+            )
+        )
+
+    def flush(self) -> None:
+        """Wait, some seconds at most, until everything is in the outbox."""
+        self._adder.flush()
+
+    def close(self) -> None:
+        """Add what is left, and close the outbox."""
+        self._adder.close()
+        self.outbox.close()
+
+    def _add(self, make: Callable[[], OutboxEvent]) -> None:
+        with boundary(log_failure(logger, "announcing")):
+            self._adder.put(make())
+
+
+def durable_names(nats: NatsSettings) -> DurableNames:
+    """The names that a profile gives the durable subjects."""
+    return DurableNames(
+        episode_completed=nats.episode_completed, eval_batch=nats.eval_batch, field_status=nats.field_status
+    )

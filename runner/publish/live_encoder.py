@@ -1,0 +1,188 @@
+"""What an episode tells its observers, as live items: without schemas, its texts and its messages bounded.
+
+A whole timestep is mostly short enough to go as it is; else each of its messages is bounded.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from itertools import chain
+from typing import Any, assert_never
+
+import msgspec
+
+from runner.events.live_items import (
+    MAX_ITEM,
+    BatchProgress,
+    EpisodeEnded,
+    EpisodePaused,
+    EpisodeResumed,
+    EpisodeStarted,
+    LiveAction,
+    SpanClosed,
+    Timestep,
+    TokenText,
+)
+from runner.publish.truncate import Room, as_json, cut, short_json, too_long
+from runner.types import Action, ErrorInfo, Item, SpansClosed, TimestepPlayed, TokensStreamed, ToolCall
+from runner.types import events as played
+
+_DICT = frozenset((dict,))
+
+
+def live_items(item: Item) -> list[msgspec.Raw]:
+    """The live items that tell of ``item``, as JSON: one, or one for each span."""
+    match item:
+        case TimestepPlayed():
+            return [_timestep(item)]
+        case SpansClosed():
+            return _spans(item)
+        case TokensStreamed():
+            return [_tokens(item)]
+        case played.EpisodeStarted():
+            return [as_json(_started(item))]
+        case played.EpisodePaused():
+            return [as_json(EpisodePaused(at=item.at, episode_id=item.episode_id, seq=item.seq))]
+        case played.EpisodeResumed():
+            return [as_json(EpisodeResumed(at=item.at, episode_id=item.episode_id, seq=item.seq))]
+        case played.EpisodeEnded():
+            return [as_json(_ended(item))]
+        case played.BatchProgress():
+            return [as_json(BatchProgress(**msgspec.structs.asdict(item)))]
+        case _:
+            assert_never(item)
+
+
+def _spans(item: SpansClosed) -> list[msgspec.Raw]:
+    at, episode_id, first = item.at, item.episode_id, item.seq
+    return [
+        as_json(SpanClosed(at=at, episode_id=episode_id, seq=first + n, span=span)) for n, span in enumerate(item.spans)
+    ]
+
+
+def _tokens(item: TokensStreamed) -> msgspec.Raw:
+    piece = item.piece
+    told = TokenText(
+        at=item.at,
+        episode_id=item.episode_id,
+        seq=item.seq,
+        step=item.step,
+        text=cut(piece.text),
+        part=piece.part,
+        call=piece.call,
+        tool=cut(piece.tool),
+        n=piece.n,
+        ttft_s=piece.ttft_s,
+        endpoint=_cut_or_none(piece.endpoint),
+        model=_cut_or_none(piece.model),
+        failure=_cut_or_none(piece.failure),
+        restart=piece.restart,
+    )
+    return as_json(told)
+
+
+def _started(item: played.EpisodeStarted) -> EpisodeStarted:
+    shared = EpisodeStarted.__struct_fields__
+    known = {name: value for name, value in msgspec.structs.asdict(item.header).items() if name in shared}
+    return EpisodeStarted(at=item.at, seq=item.seq, **known)
+
+
+def _ended(item: played.EpisodeEnded) -> EpisodeEnded:
+    trajectory = item.trajectory
+    return EpisodeEnded(
+        at=item.at,
+        episode_id=item.episode_id,
+        seq=item.seq,
+        outcome=trajectory.outcome,
+        success=trajectory.success,
+        reward=_finite(trajectory.reward),
+        rounds=len(trajectory.timesteps),
+        duration_s=trajectory.duration_s,
+        error=_error(trajectory.error_info),
+    )
+
+
+def _error(error: ErrorInfo | None) -> dict[str, str] | None:
+    if error is None:
+        return None
+    return {"type": cut(error.type), "message": cut(error.message)}
+
+
+def _timestep(item: TimestepPlayed) -> msgspec.Raw:
+    step, action = item.step, item.step.action
+    # What an agent says it held is not checked to be messages.
+    chats: list[Any] = step.chats
+    observation: list[Any] = step.observation
+    reset_observation: list[Any] | None = item.reset_observation
+    live = Timestep(
+        at=item.at,
+        episode_id=item.episode_id,
+        seq=item.seq,
+        index=step.index,
+        actor=step.actor,
+        chats=chats,
+        action=LiveAction(action.text, action.tool_calls),
+        valid=step.valid,
+        observation=observation,
+        reward=_finite(step.reward),
+        done=step.done,
+        model_s=step.model_s,
+        env_s=step.env_s,
+        endpoint=_cut_or_none(step.endpoint),
+        model=_cut_or_none(step.model),
+        ttft_s=step.ttft_s,
+        tokens_per_s=step.tokens_per_s,
+        tokens=step.tokens,
+        cost=step.cost,
+        warnings=[cut(warning) for warning in step.warnings],
+        reset_observation=reset_observation,
+    )
+    messages = list(chain(*chats, observation, reset_observation or ()))
+    if _DICT.issuperset(map(type, messages)):
+        said = chain(chain.from_iterable(messages), chain.from_iterable(map(dict.values, messages)), _texts(action))
+        if (short := short_json(said, live)) is not None:
+            return short
+    return as_json(_bounded(live))
+
+
+def _bounded(live: Timestep) -> Timestep:
+    room = Room(MAX_ITEM)
+    live.action = _action(live.action, room)
+    live.observation = room.newest(live.observation)
+    if live.reset_observation is not None:
+        live.reset_observation = room.newest(live.reset_observation)
+    live.chats = [room.newest(chat) for chat in reversed(live.chats)][::-1]
+    live.left_out = room.left_out
+    return live
+
+
+def _action(action: LiveAction, room: Room) -> LiveAction:
+    lengths: dict[str, int] = {}
+
+    def bounded(name: str, text: str) -> str:
+        if too_long(text):
+            lengths[name] = len(text)
+        return cut(text)
+
+    text = None if action.text is None else bounded("text", action.text)
+    room.take(as_json(text))
+    calls = [
+        ToolCall(cut(call.id), cut(call.name), bounded(f"tool_calls/{number}/arguments", call.arguments))
+        for number, call in enumerate(action.tool_calls)
+    ]
+    return LiveAction(text, [call for call in calls if room.take(as_json(call))], lengths)
+
+
+def _texts(action: Action) -> list[object]:
+    calls = ((call.id, call.name, call.arguments) for call in action.tool_calls)
+    return [action.text, *chain.from_iterable(calls)]
+
+
+def _cut_or_none(text: str | None) -> str | None:
+    return None if text is None else cut(text)
+
+
+def _finite(value: float) -> float:
+    """A sum of rewards may leave the range of numbers."""
+    return value if math.isfinite(value) else math.copysign(sys.float_info.max, value)

@@ -1,0 +1,62 @@
+"""Batches that were played to their end by a process that was killed before it could say so."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+
+from runner.batch.result import Tally
+from runner.batch.spec import BatchSpec
+from runner.batch.state_dir import Workspace
+from runner.errors import StoreError
+from runner.publish.event_recorder import Announcer
+from runner.store import UNRATED, EpisodeRecord
+
+logger = logging.getLogger(__name__)
+
+_FINISHED = "SELECT batch_id, count(*) FROM episodes WHERE outcome NOT IN (?, ?) GROUP BY batch_id"
+_EPISODES = "SELECT episode_id FROM episodes WHERE batch_id = ? AND outcome NOT IN (?, ?) ORDER BY episode_id"
+
+
+def announce_complete(workspace: Workspace, announcer: Announcer, owned: Callable[[], Collection[str]]) -> None:
+    """Announce each batch whose files are all there and whose event was never added.
+
+    Those of a process that is about to do so get the same event id, so that they are announced once all the same.
+
+    Args:
+        workspace: whose index agrees with the files.
+        announcer: of the same workspace.
+        owned: gives the batches that a node answers for, which are left alone.
+    """
+    try:
+        known, left_alone = announcer.outbox.known_ids(), owned()
+        for batch_id, n_finished in workspace.index.select(_FINISHED, tuple(UNRATED)):
+            if f"batch:{batch_id}" not in known and batch_id not in left_alone:
+                _announce(workspace, announcer, batch_id, n_finished)
+    except StoreError as exc:
+        logger.warning("what was played before cannot be announced now: %s", exc)
+
+
+def _announce(workspace: Workspace, announcer: Announcer, batch_id: str, n_finished: int) -> None:
+    ids = [row[0] for row in workspace.index.select(_EPISODES, (batch_id, *UNRATED))]
+    first = _load(workspace, batch_id, ids[0])
+    if first.n_planned != n_finished:
+        return
+    tally = Tally()
+    for episode_id in ids:
+        tally.add(_load(workspace, batch_id, episode_id))
+    spec = BatchSpec(env=first.env, agent=first.agent, model=first.model, repeat=n_finished, mode=first.mode)
+    announcer.result(
+        tally.result(
+            spec,
+            batch_id=batch_id,
+            battery_id=first.battery_id,
+            status="completed",
+            data_label=first.data_label,
+            duration_s=0.0,
+        )
+    )
+
+
+def _load(workspace: Workspace, batch_id: str, episode_id: str) -> EpisodeRecord:
+    return workspace.store.load(workspace.store.path(batch_id, episode_id))

@@ -1,0 +1,194 @@
+"""OpenAI's chat completions: what is read of a request, and the documents that answer it.
+
+Tokens are not counted, as there is no model that would have any: four characters are taken for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from runner.serve.mock_llm.reply import NAME, Reply
+
+TOKEN = 4
+"""Characters of a token."""
+MAX_PIECES = 20_000
+"""Of a streamed text; those of a longer one are larger than a token."""
+
+_CALL_ID = Annotated[str, Meta(max_length=1000)]
+
+
+class Part(msgspec.Struct):
+    """A piece of a message's content; what is no text has none."""
+
+    text: str = ""
+
+
+class CalledFunction(msgspec.Struct):
+    """Which tool was called, and with what."""
+
+    name: str
+    arguments: str = "{}"
+
+
+class Call(msgspec.Struct):
+    """A tool call of an earlier reply."""
+
+    function: CalledFunction
+    id: str = ""
+
+
+class ChatMessage(msgspec.Struct):
+    """A message of the conversation."""
+
+    role: str
+    content: str | list[Part] | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[Call] | None = None
+
+    @property
+    def text(self) -> str:
+        """The content as one text."""
+        return "\n".join(part.text for part in self.content) if isinstance(self.content, list) else self.content or ""
+
+
+class ToolFunction(msgspec.Struct):
+    """A function that may be called."""
+
+    name: str
+    description: str | None = None
+    parameters: Any = None
+
+
+class Tool(msgspec.Struct):
+    """A tool that may be called."""
+
+    function: ToolFunction
+
+
+class StreamOptions(msgspec.Struct):
+    """What a stream tells beside the reply."""
+
+    include_usage: bool | None = False
+
+
+class ChatRequest(msgspec.Struct, kw_only=True):
+    """A request, as far as it matters here; ``agentgym_test_fault`` asks for a fault."""
+
+    model: str
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
+    tools: list[Tool] | None = None
+    tool_choice: Any = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    agentgym_test_fault: str | None = None
+
+    @property
+    def callable_tools(self) -> frozenset[str]:
+        """The names of the tools that a reply may call."""
+        return frozenset() if self.tool_choice == "none" else frozenset(tool.function.name for tool in self.tools or ())
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with its token counts."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+class Completion(msgspec.Struct, frozen=True):
+    """A reply with all that the documents about it need; ``created`` in seconds since 1970."""
+
+    id: str
+    created: int
+    model: str
+    request: ChatRequest
+    reply: Reply
+
+    def document(self) -> dict[str, Any]:
+        """The whole completion."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.reply.content, **self._beside()}
+        if self.reply.tool_calls:
+            message["tool_calls"] = self._calls()
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._finish_reason()}
+        return {**self._head("chat.completion"), "choices": [choice], "usage": self._usage()}
+
+    def chunks(self) -> Iterator[dict[str, Any]]:
+        """The completion in pieces of about a token."""
+        yield self._chunk({"role": "assistant", "content": ""})
+        yield from (self._chunk({"reasoning_content": text}) for text in _tokens(self.reply.reasoning_content))
+        yield from (self._chunk({"content": text}) for text in _tokens(self.reply.content))
+        for index, call in enumerate(self._calls()):
+            function = call["function"]
+            first = {**call, "index": index, "function": {**function, "arguments": ""}}
+            yield self._chunk({"tool_calls": [first]})
+            for text in _tokens(function["arguments"]):
+                yield self._chunk({"tool_calls": [{"index": index, "function": {"arguments": text}}]})
+        yield self._chunk({}, self._finish_reason())
+        if self.request.wants_usage:
+            yield {**self._head("chat.completion.chunk"), "choices": [], "usage": self._usage()}
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": NAME,
+        }
+
+    def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        chunk = {**self._head("chat.completion.chunk"), "choices": [choice]}
+        return {**chunk, "usage": None} if self.request.wants_usage else chunk
+
+    def _beside(self) -> dict[str, str]:
+        reasoning = self.reply.reasoning_content
+        return {} if reasoning is None else {"reasoning_content": reasoning}
+
+    def _calls(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "id": f"call_{self.id}_{index}" if call.id is None else call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments_text},
+            }
+            for index, call in enumerate(self.reply.tool_calls)
+        ]
+
+    def _finish_reason(self) -> str:
+        return self.reply.finish_reason or ("tool_calls" if self.reply.tool_calls else "stop")
+
+    def _usage(self) -> dict[str, Any]:
+        prompt, written = n_tokens(_prompt(self.request)), n_tokens(self.reply.text)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": written,
+            "total_tokens": prompt + written,
+            "prompt_tokens_details": {"cached_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": n_tokens(self.reply.reasoning_content or "")},
+        }
+
+
+def n_tokens(text: str) -> int:
+    """About how many tokens a text has: a quarter of its characters, rounded up."""
+    return -(-len(text) // TOKEN)
+
+
+def error(message: str, *, kind: str, code: str | None, param: str | None = None) -> dict[str, Any]:
+    """An error of OpenAI's form."""
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def _prompt(request: ChatRequest) -> str:
+    parts = [message.text for message in request.messages]
+    called = [call.function for message in request.messages for call in message.tool_calls or ()]
+    parts += [function.name + function.arguments for function in called]
+    return "".join(parts) + (msgspec.json.encode(request.tools).decode() if request.tools else "")
+
+
+def _tokens(text: str | None) -> list[str]:
+    text = text or ""
+    size = max(TOKEN, -(-len(text) // MAX_PIECES))
+    return [text[start : start + size] for start in range(0, len(text), size)]

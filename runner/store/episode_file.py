@@ -1,0 +1,284 @@
+"""The episode file and its parts, as they lie on disk: schema 1."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from runner.errors import StoreError
+from runner.store.safe_json import encode, finite
+from runner.types import (
+    Action,
+    EpisodeHeader,
+    ErrorInfo,
+    EvaluatedTrajectory,
+    Flow,
+    Outcome,
+    Span,
+    TimeStep,
+    Tokens,
+    ToolSchema,
+    Trajectory,
+    fallback_of,
+)
+
+SCHEMA = 1
+"""The schema that is written, and the only one that is read."""
+
+StoredChat: TypeAlias = list[Any]
+"""Messages as the agent or the environment gave them, not checked beyond being JSON."""
+
+_ULID = re.compile("[0-7][0-9A-HJKMNP-TV-Z]{25}")
+_T = TypeVar("_T", bound=EpisodeHeader)
+
+
+class ActionRecord(Action, frozen=True):
+    """An action, and whether the environment knows it."""
+
+    valid: bool = True
+
+
+class TimestepRecord(msgspec.Struct, kw_only=True):
+    """A ``TimeStep`` whose tools are a reference into the tool schemas of its episode."""
+
+    index: int
+    actor: Literal["agent", "human"]
+    chats: list[StoredChat]
+    action: ActionRecord
+    observation: StoredChat
+    reward: float
+    done: bool
+    tool_schemas_ref: int
+    model_s: float
+    env_s: float
+    endpoint: str | None = None
+    model: str | None = None
+    ttft_s: float | None = None
+    tokens_per_s: float | None = None
+    tokens: Tokens | None = None
+    cost: float | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class EpisodeRecord(EpisodeHeader, kw_only=True):
+    """An episode file; ``tokens`` and ``cost`` are sums, ``cost`` is None when no step has one."""
+
+    env_episode_id: str | None = None
+    ended_at: datetime
+    duration_s: float
+    paused_s: float = 0.0
+    outcome: Outcome
+    success: bool
+    reward: float
+    rounds: int
+    tokens: Tokens
+    cost: float | None = None
+    reset_observation: StoredChat
+    timesteps: list[TimestepRecord]
+    tool_schemas: list[list[ToolSchema]]
+    spans: list[Span]
+    flows: list[Flow]
+    error: ErrorInfo | None = None
+    evaluation: dict[str, Any] | None = None
+    trace_last_response_flow_id: int | None = None
+
+    @property
+    def model_s(self) -> float | None:
+        """Seconds that models took for their answers, None when none answered."""
+        answered = [step.model_s for step in self.timesteps if step.endpoint is not None]
+        return finite(sum(answered)) if answered else None
+
+    @property
+    def fallback(self) -> str | None:
+        """The endpoints that answered in the place of others, None where each round had its first answer."""
+        return fallback_of((step.endpoint, step.warnings) for step in self.timesteps)
+
+
+class _Version(msgspec.Struct):
+    schema: int = SCHEMA
+
+
+_DECODER = msgspec.json.Decoder(EpisodeRecord)
+
+
+class SchemaTable:
+    """The different lists of tools of an episode, each kept once."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.lists: list[list[ToolSchema]] = []
+
+    def ref(self, schemas: list[ToolSchema]) -> int:
+        """The place of ``schemas`` among ``lists``, added if it is new."""
+        for index, known in enumerate(self.lists):
+            if known is schemas or known == schemas:
+                return index
+        self.lists.append(schemas)
+        return len(self.lists) - 1
+
+
+class StoredSteps:
+    """The timesteps of an episode while it is played, each encoded once, with the tools they refer to."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.records: list[TimestepRecord] = []
+        self.encoded: list[msgspec.Raw] = []
+        self.table = SchemaTable()
+
+    def add(self, step: TimeStep) -> bytes:
+        """Take the next played step; returns it encoded."""
+        record = timestep_record(step, self.table.ref(step.available_tool_schemas))
+        data = encode(record)
+        self.records.append(record)
+        self.encoded.append(msgspec.Raw(data))
+        return data
+
+    def written_into(self, record: EpisodeRecord) -> EpisodeRecord:
+        """The record of these steps with everything foreign encoded, so that storing it calls no foreign code."""
+        return msgspec.structs.replace(
+            record,
+            timesteps=self.encoded,
+            reset_observation=msgspec.Raw(encode(record.reset_observation)),
+            tool_schemas=msgspec.Raw(encode(record.tool_schemas)),
+        )
+
+
+def timestep_record(step: TimeStep, tool_schemas_ref: int) -> TimestepRecord:
+    """A played step as it is stored."""
+    return TimestepRecord(
+        index=step.index,
+        actor=step.actor,
+        chats=step.chats,
+        action=ActionRecord(step.action.text, step.action.tool_calls, step.valid),
+        observation=step.observation,
+        reward=finite(step.reward),
+        done=step.done,
+        tool_schemas_ref=tool_schemas_ref,
+        model_s=finite(step.model_s),
+        env_s=finite(step.env_s),
+        endpoint=step.endpoint,
+        model=step.model,
+        ttft_s=None if step.ttft_s is None else finite(step.ttft_s),
+        tokens_per_s=None if step.tokens_per_s is None else finite(step.tokens_per_s),
+        tokens=step.tokens,
+        cost=None if step.cost is None else finite(step.cost),
+        warnings=step.warnings,
+    )
+
+
+def episode_record(
+    header: EpisodeHeader,
+    steps: Sequence[TimestepRecord],
+    **rest: Any,  # noqa: ANN401 - the other fields of EpisodeRecord
+) -> EpisodeRecord:
+    """An episode with its sums over the steps."""
+    costs = [step.cost for step in steps if step.cost is not None]
+    known = {name: getattr(header, name) for name in EpisodeHeader.__struct_fields__}
+    return EpisodeRecord(
+        **known,
+        rounds=len(steps),
+        reward=finite(sum(step.reward for step in steps)),
+        tokens=sum((step.tokens for step in steps if step.tokens is not None), Tokens()),
+        cost=finite(sum(costs)) if costs else None,
+        timesteps=list(steps),
+        **rest,
+    )
+
+
+def played_record(
+    header: EpisodeHeader,
+    trajectory: Trajectory,
+    steps: StoredSteps | None = None,
+    *,
+    ended_at: datetime,
+    spans: list[Span],
+    flows: list[Flow],
+) -> EpisodeRecord:
+    """The record of an episode that came to its end; ``steps`` are those it has so far, the others are added."""
+    steps = steps or StoredSteps()
+    for step in trajectory.timesteps[len(steps.records) :]:
+        steps.add(step)
+    return episode_record(
+        header,
+        steps.records,
+        env_episode_id=trajectory.env_episode_id,
+        ended_at=ended_at,
+        duration_s=finite(trajectory.duration_s),
+        paused_s=finite(trajectory.paused_s),
+        outcome=trajectory.outcome,
+        success=trajectory.success,
+        reset_observation=trajectory.reset_observation,
+        tool_schemas=steps.table.lists,
+        spans=spans,
+        flows=flows,
+        error=trajectory.error_info,
+        evaluation=trajectory.evaluation if isinstance(trajectory, EvaluatedTrajectory) else None,
+        trace_last_response_flow_id=trajectory.trace_last_response_flow_id,
+    )
+
+
+def is_id(text: str) -> bool:
+    """Whether ``text`` is a ULID as the runner writes them: only these become parts of paths."""
+    return _ULID.fullmatch(text) is not None
+
+
+def decode_episode(data: bytes, path: Path) -> EpisodeRecord:
+    """The content of the episode file ``path``.
+
+    Raises:
+        StoreError: when it is not UTF-8, not of this schema, not an episode, or another one than its name says.
+    """
+    record = decode(data, _DECODER, path)
+    refs = range(len(record.tool_schemas))
+    if any(step.tool_schemas_ref not in refs for step in record.timesteps):
+        raise StoreError(f"{path} refers to tool schemas that it does not hold; move it away")
+    check_header(record, path)
+    return record
+
+
+def decode(data: bytes, decoder: msgspec.json.Decoder[_T], path: Path) -> _T:
+    """A header or an episode from JSON; raises like ``decode_episode``."""
+    try:
+        str(data, "utf-8")
+        return decoder.decode(data)
+    except (ValueError, RecursionError) as exc:
+        if (schema := _schema_of(data)) != SCHEMA:
+            raise _foreign_schema(path, schema) from exc
+        raise StoreError(f"{path} is damaged: {exc}; restore it or move it away") from exc
+
+
+def check_header(header: EpisodeHeader, path: Path) -> None:
+    """Raise a ``StoreError`` unless schema, ids and times fit the file ``path`` and each other."""
+    if header.schema != SCHEMA:
+        raise _foreign_schema(path, header.schema)
+    named = (path.parent.name, path.name.partition(".")[0])
+    if (header.batch_id, header.episode_id) != named or not all(map(is_id, named)):
+        raise StoreError(
+            f"{path} holds episode {header.episode_id!r} of batch {header.batch_id!r}, "
+            "another one than its name says; put it back where it belongs"
+        )
+    if not _all_aware((header.started_at, getattr(header, "ended_at", header.started_at))):
+        raise StoreError(f"{path} has a time without a time zone; move it away")
+
+
+def _all_aware(times: Iterable[datetime]) -> bool:
+    return all(time.tzinfo is not None for time in times)
+
+
+def _schema_of(data: bytes) -> int:
+    try:
+        return msgspec.json.decode(data, type=_Version).schema
+    except (ValueError, RecursionError):
+        return SCHEMA
+
+
+def _foreign_schema(path: Path, schema: int) -> StoreError:
+    return StoreError(
+        f"{path} has schema {schema}, this version reads {SCHEMA}; read it with the version that wrote it"
+    )

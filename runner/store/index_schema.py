@@ -1,0 +1,114 @@
+"""The tables of the index, and how an episode becomes a row of them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from runner.store.episode_file import EpisodeRecord
+from runner.store.episode_store import EpisodeFile
+from runner.store.sqlite import Schema
+from runner.types import Mode, Outcome
+from runner.util.safe_values import encodable
+
+_INT64 = 2**63
+
+
+class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An episode in the index.
+
+    Attributes:
+        model_s: seconds that models took for their answers, None when none answered.
+        error_type: the kind of its error.
+        fallback: the model endpoints that answered in the place of others.
+    """
+
+    episode_id: str
+    batch_id: str
+    battery_id: str | None
+    node: str
+    profile: str
+    env: str
+    transport: str
+    data_label: str
+    mode: Mode
+    agent: str
+    model: str | None
+    task_index: int
+    seed: int | None
+    attempt: int
+    started_at: datetime
+    ended_at: datetime
+    duration_s: float
+    outcome: Outcome
+    success: bool
+    reward: float
+    rounds: int
+    tokens_prompt: int
+    tokens_completion: int
+    tokens_reasoning: int
+    tokens_cached: int
+    cost: float | None
+    model_s: float | None = None
+    error_type: str | None
+    fallback: str | None = None
+
+
+COLUMNS = ", ".join(EpisodeRow.__struct_fields__)
+
+_VERSION = 3
+
+SCHEMA = Schema(
+    version=_VERSION,
+    tables=f"""
+    BEGIN IMMEDIATE;
+    CREATE TABLE episodes ({COLUMNS}, size, mtime_ns, PRIMARY KEY (episode_id, batch_id)) WITHOUT ROWID;
+    CREATE TABLE damaged (episode_id, batch_id, size, mtime_ns, reason, PRIMARY KEY (episode_id, batch_id))
+        WITHOUT ROWID;
+    PRAGMA user_version = {_VERSION};
+    COMMIT;
+""",
+    probes=(
+        f"SELECT {COLUMNS}, size, mtime_ns FROM episodes LIMIT 0",
+        "SELECT episode_id, batch_id, size, mtime_ns, reason FROM damaged LIMIT 0",
+    ),
+)
+
+_COMMON = [name for name in EpisodeRow.__struct_fields__ if name in EpisodeRecord.__struct_fields__]
+
+
+def episode_row(record: EpisodeRecord) -> EpisodeRow:
+    """What the index keeps of an episode."""
+    return EpisodeRow(
+        **{name: getattr(record, name) for name in _COMMON},
+        tokens_prompt=record.tokens.prompt,
+        tokens_completion=record.tokens.completion,
+        tokens_reasoning=record.tokens.reasoning,
+        tokens_cached=record.tokens.cached,
+        model_s=record.model_s,
+        fallback=record.fallback,
+        error_type=record.error.type if record.error else None,
+    )
+
+
+def to_columns(row: EpisodeRow, file: EpisodeFile) -> list[object]:
+    """The values of a row of ``episodes``, as SQLite can hold them."""
+    return [*map(_storable, msgspec.structs.astuple(row)), file.size, file.mtime_ns]
+
+
+def from_columns(values: tuple[object, ...]) -> EpisodeRow:
+    """A row read with ``COLUMNS``; raises ``msgspec.ValidationError`` for values that are none of ours."""
+    named = dict(zip(EpisodeRow.__struct_fields__, values, strict=True))
+    return msgspec.convert(named, EpisodeRow, strict=False)
+
+
+def _storable(value: object) -> object:
+    match value:
+        case str():
+            return encodable(value)
+        case int():
+            return max(-_INT64, min(value, _INT64 - 1))
+        case datetime():
+            return value.isoformat()
+    return value

@@ -1,0 +1,75 @@
+"""JSON of anything an episode may hold: what agents and environments put into it never costs an episode."""
+
+from __future__ import annotations
+
+import math
+import sys
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from runner.util.safe_values import encodable, shown
+
+MAX_DEPTH = 64
+"""Levels of nesting that a repaired value keeps."""
+
+
+def encode(value: object) -> bytes:
+    """``value`` as one line of JSON.
+
+    What JSON cannot hold becomes visible text: foreign objects and keys, lone surrogates, endless nesting. NaN and
+    infinity become ``null``.
+    """
+    try:
+        return _ENCODER.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return _ENCODER.encode(_repaired(value, MAX_DEPTH))
+
+
+def finite(value: float) -> float:
+    """``value``, or the nearest float that a JSON number can hold; 0 for what is not a number."""
+    if math.isfinite(value):
+        return value
+    return 0.0 if math.isnan(value) else math.copysign(sys.float_info.max, value)
+
+
+def _plain(value: object) -> int | float | str:
+    """A number or text for an object that JSON does not know."""
+    match value:
+        case float():
+            return float.__add__(value, 0.0)
+        case int():
+            return int.__add__(value, 0)
+    return shown(value, f"<{type(value).__name__}>")
+
+
+def _repaired(value: object, depth: int) -> Any:  # noqa: ANN401 - any JSON value
+    if depth == 0:
+        return "…"
+    match value:
+        case None | bool() | datetime() | msgspec.Raw():
+            return value
+        case str():
+            return encodable(value)
+        case int():
+            return _plain(value) if -(2**63) <= value < 2**64 else hex(value)
+        case msgspec.Struct():
+            return {name: _repaired(item, depth - 1) for name, item in _set_fields(value)}
+        case dict():
+            return {_key(key): _repaired(item, depth - 1) for key, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [_repaired(item, depth - 1) for item in value]
+    return _plain(value)
+
+
+def _set_fields(value: msgspec.Struct) -> list[tuple[str, object]]:
+    fields = ((name, getattr(value, name)) for name in value.__struct_fields__)
+    return [(name, item) for name, item in fields if item is not msgspec.UNSET]
+
+
+def _key(key: object) -> str:
+    return encodable(key) if isinstance(key, str) else str(_plain(key))
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_plain)

@@ -1,0 +1,1 @@
+"""Reads messages from a bus: live, from history, in order and without duplicates."""

@@ -1,0 +1,1 @@
+"""Small helpers without a domain: clocks, text, files and JSON values."""

@@ -1,0 +1,48 @@
+"""The command as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+COMMAND = str(Path(sys.executable).with_name("agentgym-runner"))
+ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
+REPOSITORY = Path(__file__).parents[2]
+
+
+def agentgym(cwd: Path, *options: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [COMMAND, *options],
+        cwd=cwd,
+        env=ENVIRON | (environ or {}),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def shell(cwd: Path, script: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """A line of bash in which ``agentgym-runner`` is ours."""
+    path = {"PATH": f"{Path(COMMAND).parent}:{ENVIRON['PATH']}"}
+    return subprocess.run(
+        ["bash", "-c", script],
+        cwd=cwd,
+        env=ENVIRON | path | (environ or {}),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def with_environments(folder: Path, *names: str) -> dict[str, str]:
+    """The variables with which a command finds environments of ``tests.support.rude_http``, as if installed."""
+    metadata = folder / "rude-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: rude\nVersion: 1.0\n")
+    points = "".join(f"{name} = tests.support.rude_http:{name}\n" for name in names)
+    (metadata / "entry_points.txt").write_text(f"[agentgym.envs]\n{points}")
+    return {"PYTHONPATH": f"{folder}:{REPOSITORY}"}

@@ -1,0 +1,101 @@
+"""Whatever may be decoded from a bus, as a strategy: made from the types of messages themselves."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+from typing import Any, get_args
+
+import msgspec
+from hypothesis import strategies as st
+from msgspec import inspect
+
+from runner.events.control import NodeHealth, NodeList
+from runner.events.decoded import DurableRow, ForeignRow, LiveRow, RawRow
+from runner.events.durable import DurableEvent, ForeignEpisode
+from runner.events.live_items import HeardBatch, HeardItem, LiveItem
+from runner.subscribe.messages import Notice, Received, Seen
+from tests.support.console.live_items import heard
+from tests.support.console.samples import ESCAPES, HOSTILE, batch_id, episode_id
+
+TEXTS = st.sampled_from([*ESCAPES, HOSTILE, "", "Wordle", "n", "A" * 70_000])
+IDS = st.sampled_from([*map(episode_id, range(4)), batch_id(0), "", "\x1b[2J", "x" * 5000])
+INTEGERS = st.one_of(st.integers(-2, 6), st.sampled_from([-(2**63), 2**64, 10**400]))
+MAX = sys.float_info.max
+FLOATS = st.sampled_from([0.0, -0.0, 1.0, -1.5, 1e-300, 0.25, MAX, -MAX])
+TIMES = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31), timezones=st.just(UTC))  # noqa: DTZ001
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), INTEGERS, FLOATS, TEXTS),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)),
+    max_leaves=6,
+)
+
+
+def values(of: Any) -> st.SearchStrategy[Any]:  # noqa: ANN401
+    """Values of a type that messages are made of."""
+    return _of(inspect.type_info(of))
+
+
+def _of(info: inspect.Type) -> st.SearchStrategy[Any]:
+    match info:
+        case inspect.Metadata():
+            return _of(info.type)
+        case inspect.UnionType():
+            return st.one_of(*map(_of, info.types))
+        case inspect.StructType():
+            return st.builds(info.cls, **{field.name: _field(field) for field in info.fields})
+        case inspect.ListType():
+            return st.lists(_of(info.item_type), max_size=3)
+        case inspect.DictType():
+            return st.dictionaries(_of(info.key_type), _of(info.value_type), max_size=3)
+        case inspect.LiteralType():
+            return st.sampled_from(info.values)
+        case inspect.EnumType():
+            return st.sampled_from(list(info.cls))
+    return _PLAIN[type(info)]
+
+
+def _field(field: inspect.Field) -> st.SearchStrategy[Any]:
+    if field.name in ("seq", "index"):
+        return st.one_of(st.integers(0, 5), INTEGERS)
+    return IDS if field.name in ("episode_id", "batch_id", "boot") else _of(field.type)
+
+
+_PLAIN: dict[type, st.SearchStrategy[Any]] = {
+    inspect.StrType: TEXTS,
+    inspect.IntType: INTEGERS,
+    inspect.FloatType: FLOATS,
+    inspect.BoolType: st.booleans(),
+    inspect.NoneType: st.none(),
+    inspect.DateTimeType: TIMES,
+    inspect.AnyType: JSON,
+    inspect.RawType: JSON.map(lambda value: msgspec.Raw(json.dumps(value).encode())),
+}
+
+HEARD = st.one_of(values(LiveItem).map(heard), values(HeardItem))
+RAW = st.builds(RawRow, reason=TEXTS, payload=st.binary(max_size=9), size=INTEGERS)
+ROWS = st.one_of(
+    st.builds(
+        LiveRow,
+        batch=st.builds(HeardBatch, node=TEXTS, boot=IDS, dropped=INTEGERS, items=st.lists(HEARD, max_size=4)),
+        raw=st.tuples(RAW),
+    ),
+    st.builds(DurableRow, event=st.one_of(*map(values, get_args(DurableEvent))), id=TEXTS, type=TEXTS),
+    st.builds(ForeignRow, event=values(ForeignEpisode)),
+    RAW,
+)
+SEEN: st.SearchStrategy[Seen] = st.one_of(
+    st.builds(
+        Received,
+        subject=TEXTS,
+        stream=st.one_of(st.none(), TEXTS),
+        sequence=st.one_of(st.none(), INTEGERS),
+        time=st.one_of(st.none(), TIMES),
+        headers=st.just({}),
+        decoded=ROWS,
+    ),
+    st.builds(Notice, kind=st.just("gap"), text=TEXTS, count=INTEGERS),
+)
+LISTS = values(NodeList)
+HEALTHS = values(NodeHealth)

@@ -1,0 +1,227 @@
+"""A session whose news are canned and whose orders are kept, for tests of the screens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from agentgym_tui.logs.log_file import LogFile
+from agentgym_tui.sessions.event_source import Came, EventFeed, EventSource
+from agentgym_tui.sessions.input_priority import Turns
+from agentgym_tui.sessions.protocols import Control, ControlFailed, Library, Order, Unusable
+from agentgym_tui.state.models import Episode, Link
+from agentgym_tui.state.run_store import RunStore
+from runner.errors import StoreError
+from runner.events.control import BatchState, NodeList, StartArgs
+from runner.store.index_schema import EpisodeRow
+from runner.subscribe.buffer import Incoming
+from runner.subscribe.messages import Since
+from runner.types import Outcome
+from tests.support.console.samples import (
+    HOSTILE,
+    START,
+    FakeClock,
+    busy_store,
+    empty_store,
+    episode,
+    episode_id,
+    error_store,
+    node_list,
+    row,
+)
+
+
+class FakeControl:
+    """Obeys, and keeps what it was asked; ``refusal`` is raised instead when it is set."""
+
+    def __init__(self) -> None:
+        self.started: list[StartArgs] = []
+        self.orders: list[tuple[Order, str | None, str | None]] = []
+        self.shutdowns: list[bool] = []
+        self.fetched: list[str] = []
+        self.files: dict[str, bytes] = {}
+        self.refusal: ControlFailed | None = None
+
+    async def start(self, args: StartArgs) -> list[BatchState]:
+        self._check()
+        self.started.append(args)
+        return [
+            BatchState(
+                batch_id=args.batch_id,
+                battery_id=None,
+                env=env,
+                agent=args.agent or "",
+                model=args.model,
+                status="queued",
+                n_done=0,
+                n_planned=args.repeat * args.attempts,
+            )
+            for env in args.envs
+        ]
+
+    async def order(self, order: Order, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
+        self._check()
+        self.orders.append((order, batch_id, episode_id))
+
+    async def listed(self) -> NodeList:
+        self._check()
+        return node_list()
+
+    async def episode(self, episode_id: str) -> bytes:
+        self._check()
+        self.fetched.append(episode_id)
+        if episode_id not in self.files:
+            raise ControlFailed(f"episode: no episode {episode_id}")
+        return self.files[episode_id]
+
+    async def shutdown(self, *, drain: bool) -> None:
+        self._check()
+        self.shutdowns.append(drain)
+
+    def _check(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+
+class FakeLibrary:
+    """``n`` stored episodes; those in ``damaged`` cannot be read."""
+
+    def __init__(self, n: int = 3, unusable: Sequence[Unusable] = ()) -> None:
+        self.unusable = unusable
+        self.damaged: dict[str, str] = {}
+        self.stored = [row(number) for number in range(n)]
+        self.loaded: list[str] = []
+
+    def rows(self) -> Sequence[EpisodeRow]:
+        return list(reversed(self.stored))
+
+    def load(self, episode_id: str) -> tuple[Episode, bytes]:
+        self.loaded.append(episode_id)
+        if (reason := self.damaged.get(episode_id)) is not None:
+            raise StoreError(reason)
+        found = next((stored for stored in self.stored if stored.episode_id == episode_id), None)
+        if found is None:
+            raise StoreError(f"there is no episode {episode_id}")
+        loaded = episode(found.task_index, env=found.env, agent=found.agent, outcome=str(found.outcome))
+        return loaded, json.dumps({"schema": 1, "episode_id": episode_id, "env": found.env}).encode()
+
+
+class FakeEvents:
+    """A bus on which ``said`` comes first and then what ``say`` is told; ``opened`` says who asked for what."""
+
+    def __init__(self) -> None:
+        self.opened: list[tuple[Sequence[str], Since]] = []
+        self.said: list[Came] = []
+        self._waiting: asyncio.Queue[Came] = asyncio.Queue()
+
+    @asynccontextmanager
+    async def open(self, patterns: Sequence[str], since: Since) -> AsyncIterator[EventFeed]:
+        self.opened.append((tuple(patterns), since))
+        self._waiting = asyncio.Queue()
+        self.say(*self.said)
+        yield self
+
+    def say(self, *came: Came) -> None:
+        for each in came:
+            self._waiting.put_nowait(each)
+
+    async def some(self, limit: int) -> Sequence[Came]:
+        came = [await self._waiting.get()]
+        while len(came) < limit and not self._waiting.empty():
+            came.append(self._waiting.get_nowait())
+        return came
+
+    async def behind(self) -> int | None:
+        return self._waiting.qsize()
+
+
+class FakeSession:
+    """Says nothing by itself; a test changes ``store``."""
+
+    def __init__(self, store: RunStore | None = None, *, read_only: str = "", data_dir: Path | None = None) -> None:
+        self.title = "node pmoves-4090"
+        self.read_only = read_only
+        self.store = empty_store() if store is None else store
+        self.turns = Turns()
+        self.orders = FakeControl()
+        self.control: Control | None = self.orders
+        self.files = FakeLibrary()
+        self.library: Library | None = self.files
+        self.bus = FakeEvents()
+        self.events: EventSource | None = self.bus
+        self.logs: Sequence[LogFile] = ()
+        self.data_dir = data_dir
+        self.running = asyncio.Event()
+        self.closed = asyncio.Event()
+        self.n_starts = 0
+        self.failure: BaseException | None = None
+
+    async def start_node(self) -> None:
+        self.n_starts += 1
+        if self.orders.refusal is not None:
+            raise self.orders.refusal
+
+    async def run(self) -> None:
+        self.running.set()
+        if self.failure is not None:
+            raise self.failure
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        self.closed.set()
+
+
+def empty_session() -> FakeSession:
+    return FakeSession(empty_store())
+
+
+def listed_session() -> FakeSession:
+    """Stored episodes that differ in what they can be sorted by."""
+    session = empty_session()
+    session.files.stored = [
+        row(1, env="Maze", reward=0.5, outcome=Outcome.FAILURE, node=HOSTILE[:20]),
+        row(2, env="Wordle", reward=-1.0),
+        row(3, env="BabyAI", reward=0.5),
+        row(4, env="maze", reward=float("nan")),
+    ]
+    return session
+
+
+def busy_session(clock: FakeClock | None = None) -> FakeSession:
+    return FakeSession(busy_store(clock))
+
+
+def error_session() -> FakeSession:
+    return FakeSession(error_store(), read_only="")
+
+
+def talking_session(*subjects: str) -> FakeSession:
+    """One that plays, and a bus on which something was said on some subjects, in their order."""
+    session = busy_session()
+    session.bus.said = [
+        Incoming(subject, {}, b'{"n": %d}' % n, "S", n, START + timedelta(seconds=n))
+        for n, subject in enumerate(subjects)
+    ]
+    return session
+
+
+def files_session(n: int = 3) -> FakeSession:
+    """Stored episodes, and nobody to ask."""
+    session = FakeSession(RunStore(now=FakeClock()), read_only="these are files: nothing can be started here")
+    session.title, session.control, session.files = "/srv/runs", None, FakeLibrary(n)
+    session.events = None
+    session.store.set_link(Link("none", "files"))
+    session.library = session.files
+    return session
+
+
+def bus_session() -> FakeSession:
+    """Somebody else's bus: what it says, no files."""
+    session = FakeSession(busy_store(), read_only="watching only: nothing can be started or stopped from here")
+    session.title, session.library = "watch nats://broker:4222", None
+    session.orders.files = {episode_id(0): b'{"schema": 1}'}
+    return session

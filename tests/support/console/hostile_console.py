@@ -1,0 +1,175 @@
+"""The console on a session in which every text that comes from outside is hostile; run by the safety tests.
+
+python -m tests.support.console.hostile_console huge|FIRST [read-only] [settings]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from agentgym_tui.app.console import Console
+from agentgym_tui.config.settings import config_path, read_settings
+from agentgym_tui.config.ui_state import read_kept, state_path
+from agentgym_tui.logs.log_file import LogFile
+from agentgym_tui.sessions.event_source import Came, EventFeed, EventSource
+from agentgym_tui.sessions.input_priority import Turns
+from agentgym_tui.sessions.protocols import Control, ControlFailed, Library, Order, Unusable
+from agentgym_tui.state.models import Episode
+from agentgym_tui.terminal.run import run
+from runner.errors import StoreError
+from runner.events.control import BatchState, NodeList, StartArgs
+from runner.events.subjects import EPISODE_COMPLETED
+from runner.store.index_schema import EpisodeRow
+from runner.subscribe.buffer import Incoming
+from runner.subscribe.messages import Notice, Since
+from tests.support.console.samples import ESCAPES, HUGE, START, episode_id, hostile_episode, hostile_store, row
+
+TRAPS: Final = (
+    "\x1b[31m\x1b[999;999H\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[<u\x1b[6n\x1bc\x1b]22;text\x07\x1bP$q\x1b\\\x9d52;c;cHdu\x9c"
+    "\u2067\u200d\u034f\u3164\U000e0041\x0e\x7f"
+)
+"""Sequences that look like what the console itself writes, and some that samples lack."""
+
+UNREADABLE: Final = episode_id(95)
+
+
+class HostileLibrary:
+    """Some episodes, one of them damaged."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.unusable: Sequence[Unusable] = [Unusable(Path("/x", text[:200].replace("\0", "")), text)]
+
+    def rows(self) -> list[EpisodeRow]:
+        names = (
+            "env",
+            "agent",
+            "model",
+            "node",
+            "profile",
+            "data_label",
+            "transport",
+            "error_type",
+            "batch_id",
+            "fallback",
+        )
+        fields: dict[str, Any] = dict.fromkeys(names, self._text)
+        return [row(n, **fields) for n in (95, 94, 93, 90)]
+
+    def load(self, episode_id: str) -> tuple[Episode, bytes]:
+        if episode_id == UNREADABLE or not episode_id[-5:].isdecimal():
+            raise StoreError(self._text)
+        document = {"schema": 1, self._text.encode("utf-8", "replace").decode(): [{"content": "\x1b]0;x\x07" * 3}]}
+        return hostile_episode(int(episode_id[-5:]), self._text), msgspec.json.encode(document) + b"\x1b[2J\x9b\xff"
+
+
+class HostileControl:
+    """Refuses everything, and says so in its own words."""
+
+    def __init__(self, text: str) -> None:
+        self._refusal = ControlFailed(text, text)
+
+    async def start(self, args: StartArgs) -> list[BatchState]:
+        raise self._refusal
+
+    async def order(self, order: Order, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
+        raise self._refusal
+
+    async def listed(self) -> NodeList:
+        raise self._refusal
+
+    async def episode(self, episode_id: str) -> bytes:
+        raise self._refusal
+
+    async def shutdown(self, *, drain: bool) -> None:
+        raise self._refusal
+
+
+class HostileEvents:
+    """Messages in which all is hostile: names, headers, payloads, remarks."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    @asynccontextmanager
+    async def open(self, patterns: Sequence[str], since: Since) -> AsyncIterator[EventFeed]:
+        self._waiting = messages(self._text)
+        yield self
+
+    async def some(self, limit: int) -> Sequence[Came]:
+        if not self._waiting:
+            await asyncio.Event().wait()
+        came, self._waiting = self._waiting, []
+        return came
+
+    async def behind(self) -> int | None:
+        return None
+
+
+def messages(text: str) -> list[Came]:
+    head = text[:2_000]
+    raw = text.encode("utf-8", "replace") + b"\x9b\xff\x1b[2J"
+    headers = {head: head, "ce-source": head, "ce-time": "2026-03-04T05:06:07+00:00"}
+    told = head.encode("utf-8", "replace").decode()  # JSON cannot hold lone surrogates
+    item = {"kind": told, "episode_id": told, "env": told, "outcome": told}
+    live = msgspec.json.encode({"node": told, "boot": told, "dropped": 3, "items": [item, {"kind": told}]})
+    event = msgspec.json.encode({"episode_id": told, told: [told] * 3})
+    return [
+        Notice(kind="gap", text=text, count=3),
+        Incoming(f"foreign.{head}", headers, raw, head, 7, START, 10**12),
+        Incoming("foreign.json", {}, event),
+        Incoming(f"agentgym.live.{head}", {}, live),
+        Incoming("agentgym.live.episode.v1.n", {"a": head}, live, head, 8, START),
+        Incoming("agentgym.episode.completed.v1", {"ce-type": head, "ce-source": head}, raw),
+        Incoming(EPISODE_COMPLETED, headers, event),
+        Incoming(head, headers, event, head, 10**18, START),
+        Notice(kind="no_history", text=text),
+    ]
+
+
+class HostileSession:
+    """Says ``text`` wherever something is said."""
+
+    def __init__(self, text: str, *, read_only: bool) -> None:
+        self.title = text
+        self.read_only = text if read_only else ""
+        self.store = hostile_store(text)
+        self.turns = Turns()
+        self.store.agents += ["oracle", text]
+        self.store.model_names += [text]
+        self.library: Library | None = HostileLibrary(text)
+        self.control: Control | None = HostileControl(text)
+        self.events: EventSource | None = HostileEvents(text)
+        self.logs: Sequence[LogFile] = ()
+        self.data_dir: Path | None = Path("/x", text[:200].replace("\0", "").encode("utf-8", "replace").decode())
+
+    async def start_node(self) -> None:
+        raise ControlFailed(self.title, self.title)
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        pass
+
+
+def text_of(words: Sequence[str]) -> str:
+    """``huge``, or all samples with another one first: short cells show no more than their beginning."""
+    if "huge" in words:
+        return HUGE
+    first = int(words[0])
+    return "".join([*ESCAPES[first:], TRAPS, *ESCAPES[:first]])
+
+
+if __name__ == "__main__":
+    session = HostileSession(text_of(sys.argv[1:]), read_only="read-only" in sys.argv)
+    own = (read_settings(config_path(os.environ)), read_kept(state_path(os.environ)))
+    sys.exit(run(Console(session, *own) if "settings" in sys.argv else Console(session), session))

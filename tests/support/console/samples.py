@@ -1,0 +1,297 @@
+"""What runs and what ran, friendly and hostile, for all tests of the console."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from agentgym_tui.state.episode_content import Spans, Told
+from agentgym_tui.state.models import Episode, Link, Step
+from agentgym_tui.state.run_store import RunStore
+from runner.events.live_items import LiveAction, LiveItem
+from runner.store.index_schema import EpisodeRow
+from runner.subscribe.messages import Notice
+from runner.types import Outcome, Span, Tokens, ToolCall
+from tests.support.console.live_items import (
+    BOOT as BOOT,
+)
+from tests.support.console.live_items import (
+    ESCAPES as ESCAPES,
+)
+from tests.support.console.live_items import (
+    HOSTILE as HOSTILE,
+)
+from tests.support.console.live_items import (
+    HUGE as HUGE,
+)
+from tests.support.console.live_items import (
+    NEXT_BOOT as NEXT_BOOT,
+)
+from tests.support.console.live_items import (
+    NODE as NODE,
+)
+from tests.support.console.live_items import (
+    PROFILE as PROFILE,
+)
+from tests.support.console.live_items import (
+    START as START,
+)
+from tests.support.console.live_items import (
+    FakeClock as FakeClock,
+)
+from tests.support.console.live_items import (
+    batch_completed as batch_completed,
+)
+from tests.support.console.live_items import (
+    batch_id as batch_id,
+)
+from tests.support.console.live_items import (
+    batch_state as batch_state,
+)
+from tests.support.console.live_items import (
+    completed as completed,
+)
+from tests.support.console.live_items import (
+    durable as durable,
+)
+from tests.support.console.live_items import (
+    ended as ended,
+)
+from tests.support.console.live_items import (
+    env_health as env_health,
+)
+from tests.support.console.live_items import (
+    episode_id as episode_id,
+)
+from tests.support.console.live_items import (
+    field_status as field_status,
+)
+from tests.support.console.live_items import (
+    foreign as foreign,
+)
+from tests.support.console.live_items import (
+    heartbeat as heartbeat,
+)
+from tests.support.console.live_items import (
+    host as host,
+)
+from tests.support.console.live_items import (
+    live as live,
+)
+from tests.support.console.live_items import (
+    model_health as model_health,
+)
+from tests.support.console.live_items import (
+    node_health as node_health,
+)
+from tests.support.console.live_items import (
+    node_list as node_list,
+)
+from tests.support.console.live_items import (
+    progress as progress,
+)
+from tests.support.console.live_items import (
+    span as span,
+)
+from tests.support.console.live_items import (
+    span_closed as span_closed,
+)
+from tests.support.console.live_items import (
+    started as started,
+)
+from tests.support.console.live_items import (
+    timestep as timestep,
+)
+from tests.support.console.live_items import (
+    token as token,
+)
+from tests.support.console.live_items import (
+    user as user,
+)
+from tests.support.console.live_items import (
+    whole as whole,
+)
+
+
+def step(index: int = 0, **fields: Any) -> Step:  # noqa: ANN401
+    known: dict[str, Any] = {
+        "actor": "agent",
+        "chats": [[user(f"observation {index}"), {"role": "assistant", "content": f"guess {index}"}]],
+        "action": LiveAction(f"guess {index}", [ToolCall("call_0", "guess", '{"word": "crane"}')]),
+        "valid": True,
+        "observation": [user(f"observation {index + 1}")],
+        "reward": 0.25,
+        "done": False,
+        "model_s": 1.25,
+        "env_s": 0.004,
+        "tokens": Tokens(120, 30),
+    }
+    known |= fields
+    return Step(index=index, told=Told(known.pop("chats"), known.pop("observation")), **known)
+
+
+def episode(n: int = 0, n_steps: int = 3, **fields: Any) -> Episode:  # noqa: ANN401
+    """One that is over; ``outcome=None`` for one that runs."""
+    known: dict[str, Any] = {
+        "batch_id": batch_id(0),
+        "env": "Wordle",
+        "started_at": START + timedelta(seconds=n),
+        "node": NODE,
+        "transport": "embedded",
+        "data_label": "upstream",
+        "task_index": n,
+        "seed": 7,
+        "agent": "oracle",
+        "profile": "field-runner-4090",
+        "outcome": "success",
+        "success": True,
+        "reward": 0.25 * n_steps,
+        "rounds": n_steps,
+        "duration_s": 3.75,
+        "tokens": Tokens(120 * n_steps, 30 * n_steps),
+        "reset_observation": [user("observation 0")],
+        "steps": [step(index) for index in range(n_steps)],
+        "spans": [span(1, end=4_000_000, name="episode"), span(2, parent=1, start=1_000_000, end=3_000_000)],
+    }
+    known |= fields
+    spans = known.pop("spans")
+    return Episode(**{"episode_id": episode_id(n), "spans": Spans(spans), **known})
+
+
+def hostile_episode(n: int = 90, text: str = HOSTILE, **fields: Any) -> Episode:  # noqa: ANN401
+    """Everything in it that may be a text is ``text``, and messages have shapes that no client would send."""
+    odd: list[Any] = [
+        {"role": text, "content": text, "reasoning_content": text},
+        {"role": ["system"], "content": [{"type": "text", "text": text}, 7, None]},
+        {"role": "assistant", "content": f"<think>{text}</think>{text}", "tool_calls": [{"function": 3}, text]},
+        {"role": "tool", "content": {"deep": [[[text]]]}, text: text},
+        {"tool_calls": [{"id": text, "function": {"name": text, "arguments": text}}]},
+        {},
+    ]
+    action = LiveAction(text, [ToolCall(text, text, text)])
+    bad = [step(i, chats=[odd, []], action=action, observation=odd, endpoint=text, model=text) for i in range(2)]
+    names = ("batch_id", "env", "node", "transport", "data_label", "agent", "model", "profile", "mode")
+    errors = ("error_type", "error_message", "error_traceback")
+    spans = [Span(id=1, parent=1, name=text, category=text, track=text, start_ns=5, end_ns=-5, attributes={text: text})]
+    known: dict[str, Any] = dict.fromkeys((*names, *errors), text)
+    known |= {"outcome": "error", "success": False, "reset_observation": odd, "steps": bad, "spans": spans}
+    return episode(n, **{**known, **fields})
+
+
+def row(n: int = 0, **fields: Any) -> EpisodeRow:  # noqa: ANN401
+    known: dict[str, Any] = {
+        "battery_id": None,
+        "node": NODE,
+        "profile": "field-runner-4090",
+        "env": "Wordle",
+        "transport": "embedded",
+        "data_label": "upstream",
+        "mode": "strict",
+        "agent": "oracle",
+        "model": None,
+        "task_index": n,
+        "seed": 7,
+        "attempt": 0,
+        "started_at": START + timedelta(seconds=n),
+        "ended_at": START + timedelta(seconds=n + 4),
+        "duration_s": 3.75,
+        "outcome": Outcome.SUCCESS,
+        "success": True,
+        "reward": 0.75,
+        "rounds": 3,
+        "tokens_prompt": 360,
+        "tokens_completion": 90,
+        "tokens_reasoning": 0,
+        "tokens_cached": 0,
+        "cost": None,
+        "error_type": None,
+    }
+    return EpisodeRow(**{"episode_id": episode_id(n), "batch_id": batch_id(0), **known, **fields})
+
+
+def busy_store(now: FakeClock | None = None) -> RunStore:
+    """A node that plays its fourth episode of ten; an older one failed."""
+    store = RunStore(now=now or FakeClock())
+    store.set_link(Link(status="connected", address="127.0.0.1:4222"))
+    store.take_profile(PROFILE)
+    store.take_health(node_health(status="running"))
+    store.take_list(node_list(batch_state()))
+    store.take([live(heartbeat(), model_health("tensorzero", "up", None))])
+    failure = ended(1, 4, outcome=Outcome.FAILURE, success=False, reward=0.0)
+    store.take([live(*whole(0)), live(*whole(1)[:-1], failure), live(*whole(2), progress())])
+    store.take([live(started(3), timestep(3, 0), timestep(3, 1), token(3, 3, "the word may be ", 2))])
+    return store
+
+
+REFUSED: Final = "gateway: no connection: connection refused"
+
+
+def streaming_store(now: FakeClock | None = None, *, fallback: bool = False) -> RunStore:
+    """A model thinks, speaks and calls a tool in the third step; ``fallback``: because the gateway did not answer."""
+    store = RunStore(now=now or FakeClock())
+    store.set_link(Link(status="connected", address="127.0.0.1:4222"))
+    store.take_profile(PROFILE)
+    store.take_health(node_health(status="running"))
+    store.take_list(node_list(batch_state(agent="react", model="qwen35_9b")))
+    gateway = model_health("gateway", "up", None, model="qwen35_9b")
+    store.take([live(heartbeat(), gateway, model_health("ollama", "up", None, model="qwen3:8b"))])
+    spent: dict[str, Any] = {"tokens": Tokens(5_200, 840), "cost": 0.0042}
+    store.take([live(*whole(0, agent="react", model="qwen35_9b"), progress(n_done=1, n_success=1, **spent))])
+    took: dict[str, Any] = {"endpoint": "gateway", "model": "qwen35_9b", "ttft_s": 0.4, "tokens_per_s": 41.6}
+    took |= {"tokens": Tokens(1_200, 60, 20, 1_000), "cost": 0.00031}
+    fell: dict[str, Any] = {**took, "endpoint": "ollama", "model": "qwen3:8b", "cost": None, "warnings": [REFUSED]}
+    start = started(3, agent="react", model="qwen35_9b")
+    store.take([live(start, timestep(3, 0, **took), timestep(3, 1, **(fell if fallback else took)))])
+    asked: dict[str, Any] = {"endpoint": "ollama", "model": "qwen3:8b"} if fallback else took
+    told: list[dict[str, Any]] = [{"failure": REFUSED}] if fallback else []
+    told += [{"endpoint": asked["endpoint"], "model": asked["model"]}]
+    told += [{"part": "reasoning", "text": "Neither r nor n is in the word, so ", "n": 8, "ttft_s": 0.4}]
+    told += [{"part": "reasoning", "text": "another vowel may help.", "n": 5}, {"text": "I try one ", "n": 3}]
+    told += [{"text": "with an i.", "n": 4}, {"part": "call", "tool": "guess", "text": '{"word": "pi', "n": 6}]
+    for seq, fields in enumerate(told, 3):
+        item = token(3, seq, "", step=2, at=START + timedelta(seconds=0.25 * seq))
+        store.take([live(replace(item, **fields))])
+    return store
+
+
+def empty_store(now: FakeClock | None = None) -> RunStore:
+    """A node that has played nothing."""
+    store = RunStore(now=now or FakeClock())
+    store.set_link(Link(status="connected", address="127.0.0.1:4222"))
+    store.take_profile(PROFILE)
+    store.take_health(node_health())
+    store.take_list(node_list())
+    return store
+
+
+def error_store(now: FakeClock | None = None) -> RunStore:
+    """A node that was lost while it played."""
+    store = busy_store(now)
+    store.set_link(Link(status="disconnected", cause="connection refused", address="127.0.0.1:4222"))
+    store.take([Notice(kind="disconnected", text="connection refused")])
+    store.lose_node(NODE)
+    return store
+
+
+def hostile_store(text: str = HOSTILE) -> RunStore:
+    """Every field that may hold an outside text holds ``text``."""
+    store = RunStore(now=FakeClock())
+    store.set_link(Link(status="failed", cause=text, address=text))
+    store.take_profile([(text, text, text)])
+    store.fill(hostile_episode(text=text))
+    items: list[LiveItem] = [
+        *(started(91, env=text, agent=text, model=text), token(91, 1, text, failure=f"{text}x: {text}")),
+        *(token(91, 2, "", endpoint=text, model=text), token(91, 3, text), token(91, 4, text, part="reasoning")),
+        token(91, 5, text, part="call", tool=text),
+    ]
+    store.take(
+        [
+            live(*items, node=text, boot=text),
+            live(env_health(text, "down", cause=text, transport=text), model_health(text, "down", text)),
+            foreign(1, env=text, model=text),
+            Notice(kind="gap", text=text, count=3),
+        ]
+    )
+    return store

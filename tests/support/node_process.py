@@ -1,0 +1,103 @@
+"""A real node process and a client that asks it, for tests."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from runner.bus.address import address_of_node
+from runner.bus.connection import Connection
+from runner.bus.rpc import ask
+from runner.events.subjects import control_subject
+
+COMMAND = str(Path(sys.executable).with_name("agentgym-runner"))
+START_S = 30.0
+
+
+def environ(**more: str) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "HOME": "/nonexistent", **more}
+
+
+class NodeProcess:
+    """``agentgym-runner node`` on a state directory; killed at the end of the block."""
+
+    def __init__(self, data_dir: Path, *options: str, env: Mapping[str, str] | None = None, name: str = "n1") -> None:
+        self.data_dir = data_dir
+        self.name = name
+        self._command = [COMMAND, "node", "--data-dir", str(data_dir), "--node", name, *options]
+        self._env = dict(env or environ())
+        self.process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def start(self) -> Self:
+        (self.data_dir / "node.json").unlink(missing_ok=True)
+        self.process = subprocess.Popen(self._command, env=self._env, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + START_S
+        while not (self.data_dir / "node.json").exists():
+            assert self.process.poll() is None, self.process.communicate()[1]
+            assert time.monotonic() < deadline, "the node did not start"
+            time.sleep(0.02)
+        return self
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def kill(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+        if self.process is not None:
+            self.process.communicate(timeout=30)
+
+    def terminate(self) -> tuple[int, str]:
+        """SIGTERM; returns the exit status and what was said."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        _, said = self.process.communicate(timeout=60)
+        return self.process.returncode, said
+
+    async def connect(self) -> Connection:
+        address = address_of_node(self.data_dir)
+        assert address is not None
+        return await Connection.open(address, name="test")
+
+    async def request(self, connection: Connection, op: str, **args: Any) -> Any:  # noqa: ANN401
+        """The result of a request; fails the test when it was refused."""
+        reply = await self.reply(connection, op, **args)
+        assert reply["ok"], reply
+        return reply["result"]
+
+    async def reply(self, connection: Connection, op: str, **args: Any) -> Any:  # noqa: ANN401
+        payload = msgspec.json.encode({"id": f"test-{op}", "op": op, "args": args})
+        async with asyncio.timeout(20):
+            while (answered := await ask(connection, control_subject(self.name), payload, timeout_s=10)) is None:  # noqa: ASYNC110 - it is in another process
+                await asyncio.sleep(0.02)  # the broker was started again and the node has not come back yet
+        return msgspec.json.decode(answered)
+
+    async def until(self, connection: Connection, batch_id: str, *statuses: str, n_done: int = 0) -> dict[str, Any]:
+        """The batch once it has one of these statuses and that many episodes."""
+        async with asyncio.timeout(60):
+            while True:
+                listed = await self.request(connection, "list")
+                batch: dict[str, Any] = next(b for b in listed["batches"] if b["batch_id"] == batch_id)
+                if batch["status"] in statuses and batch["n_done"] >= n_done:
+                    return batch
+                await asyncio.sleep(0.02)

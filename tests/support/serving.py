@@ -1,0 +1,63 @@
+"""Servers of ours for tests: in this process, on a thread and ports of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from starlette.types import ASGIApp
+
+from runner.serve.env_api import environment_app
+from runner.serve.host import Site, guarded, serve_apps
+from runner.types import Mode
+from runner.util.clock import Clock
+
+START_S = 30.0
+
+
+@contextmanager
+def hosted(apps: Mapping[str, ASGIApp]) -> Iterator[dict[str, str]]:
+    """The applications on free ports of the loopback; gives their URLs."""
+    said: queue.Queue[str] = queue.Queue()
+    stop, loop = asyncio.Event(), asyncio.new_event_loop()
+    sites = [Site(app, "127.0.0.1", 0, name) for name, app in apps.items()]
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(serve_apps(sites, say=said.put, stop=stop))
+
+    thread = threading.Thread(target=run, name="servers", daemon=True)
+    thread.start()
+    try:
+        ready = [said.get(timeout=START_S).split(" ", 1) for _ in sites]
+        yield {name: url for url, name in ready}
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(START_S)
+        assert not thread.is_alive()
+
+
+@contextmanager
+def serving(
+    names: Sequence[str],
+    *,
+    mode: Mode = "strict",
+    token: str | None = None,
+    max_open: int = 64,
+    idle_s: float = 600.0,
+    clock: Clock | None = None,
+) -> Iterator[dict[str, str]]:
+    """Embedded environments on servers of their own; gives their URLs."""
+    with ThreadPoolExecutor(8, "environment") as executor:
+        apps = {
+            name: environment_app(
+                name, mode=mode, max_open=max_open, idle_s=idle_s, executor=executor, clock=clock
+            ).application()
+            for name in names
+        }
+        with hosted({name: guarded(app, token=token) for name, app in apps.items()}) as urls:
+            yield urls

@@ -1,0 +1,73 @@
+"""From an empty folder to an exported episode, with nothing but a keyboard."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.support.console.launch import CONSOLE, NODE, node_of, node_pid, pick, running, stop_node, stored
+from tests.support.terminal import AT_FIRST, ENTER, ESCAPE, Terminal, environ
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def test_two_episodes_by_keyboard_opened_exported_told_and_the_terminal_as_it_was(tmp_path: Path) -> None:
+    data_dir, folder = tmp_path / "data", tmp_path / "folder"
+    folder.mkdir()
+    command = ["sh", "-c", 'echo "a prompt"; exec "$@"', "sh", CONSOLE, "launch"]
+    with (
+        node_of(data_dir),
+        Terminal(*command, "--data-dir", str(data_dir), "--node", NODE, cwd=folder, env=environ()) as terminal,
+    ):
+        terminal.wait_for("connected", 60)
+        assert terminal.modes != AT_FIRST
+        terminal.wait_for("agent oracle plays without a model")  # it is known that no model answers
+        terminal.wait_gone("no model is checked")
+        terminal.wait_for("model gateway down", 30)
+        pick(terminal, "Wordle")
+        terminal.send("R")
+        terminal.wait_for("◂ oracle ▸")  # the form offers it, as no model plays
+        terminal.send(ENTER)
+        terminal.wait_for(partial(has_stored, data_dir, 1), 60)
+        pick(terminal, "BabyAI")
+        terminal.send("r")
+        terminal.wait_for(partial(has_stored, data_dir, 2), 60)
+        assert [episode["env"] for episode in stored(data_dir)] == ["Wordle", "BabyAI"]
+        terminal.wait_for("success")
+        terminal.send("2")
+        terminal.wait_for("2 episodes")
+        assert "BabyAI" in terminal.row_of("▸")  # the newest is the first
+        terminal.send(ENTER)
+        terminal.wait_for("1 of 2")
+        newest = stored(data_dir)[-1]
+        terminal.wait_for(newest["episode_id"])
+        terminal.wait_for("■ action")  # it is read, too
+        terminal.send("e")
+        exported = folder / f"{newest['episode_id']}.json"
+        terminal.wait_for("exported to")
+        assert exported.read_bytes() == next(data_dir.glob(f"runs/*/{exported.name}")).read_bytes()
+        assert exported.stat().st_mode & 0o777 == 0o600
+        terminal.send("a")  # what the node said of it on its own bus
+        terminal.wait_for("Events · ● live")
+        terminal.wait_for(f"episode {newest['episode_id']}")
+        terminal.wait_for("agentgym.episode.completed.v1")
+        terminal.wait_for("BabyAI success")
+        terminal.send(ESCAPE)
+        terminal.wait_gone(f"episode {newest['episode_id']}")
+        terminal.wait_for("▾ agentgym")
+        terminal.wait_for("0 malformed")
+        terminal.send("q")
+        assert terminal.wait_exit() == 0
+        assert terminal.modes == AT_FIRST
+        assert terminal.attributes_after == terminal.attributes_before
+        assert terminal.lines[0] == "a prompt"
+        assert not any(terminal.lines[1:])
+        assert running(pid := node_pid(data_dir))  # it goes on, for whoever comes next
+        stop_node(data_dir)
+        assert not running(pid)
+
+
+def has_stored(data_dir: Path, n: int) -> bool:
+    return len(stored(data_dir)) == n

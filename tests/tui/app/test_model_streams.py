@@ -1,0 +1,77 @@
+"""A model's answer on the screen while it comes, and the endpoint that answers when another one dies over it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from runner.serve.mock_llm import Behaviour, ModelServer, Reply, ScriptPlayer
+from runner.store.journal import read_journal
+from tests.support.command import REPOSITORY
+from tests.support.console.launch import CONSOLE, NODE, node_of, pick
+from tests.support.node_process import COMMAND
+from tests.support.terminal import Terminal, environ
+
+pytestmark = pytest.mark.timeout(180)
+
+TOKEN_S = 0.05
+"""Seconds from one piece of an answer to the next: none of the long ones comes to its end."""
+
+PROFILE = """
+id: streams
+episode: {{ max_rounds: 3 }}
+agent: {{ api_endpoint: "{url}/v1/chat/completions", model: scripted, local_fallback: small, format: react }}
+environments:
+  lightweight:
+    - name: Wordle
+"""
+
+
+@contextmanager
+def gateway(script: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A test endpoint in a process of its own, and its URL."""
+    command = [COMMAND, "serve-model", "--port", "0", "--model", "scripted", "--script", str(script)]
+    with subprocess.Popen(
+        [*command, "--token-latency", str(TOKEN_S)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environ(PYTHONPATH=str(REPOSITORY)),
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().split()[0], process
+        finally:
+            process.kill()
+
+
+def test_an_answer_is_seen_while_it_comes_and_so_is_who_answers_when_its_endpoint_dies(tmp_path: Path) -> None:
+    script, profile, data_dir = tmp_path / "script", tmp_path / "profile.yaml", tmp_path / "data"
+    replies = ["Thought: quick.\nAction: crane", f"Thought: {'slowly ' * 2_000}\nAction: crane"]
+    script.write_text("".join(json.dumps({"content": reply}) + "\n" for reply in replies))
+    small = ScriptPlayer([Reply(content="Thought: " + "instead " * 2_000)])
+    other = ModelServer(small, models=["small"], behaviour=Behaviour(token_latency_s=TOKEN_S))
+    with gateway(script) as (url, process), other as fallback, node_of(data_dir):
+        profile.write_text(PROFILE.format(url=url))
+        command = [CONSOLE, "launch", "--config", str(profile), "--data-dir", str(data_dir), "--node", NODE]
+        env = environ(OLLAMA_HOST=fallback.url, PYTHONPATH=str(REPOSITORY))
+        with Terminal(*command, cwd=tmp_path, env=env) as terminal:
+            terminal.wait_for(lambda: any(f"model gateway {how}" in terminal.text for how in ("up", "slow")), 60)
+            pick(terminal, "Wordle")
+            terminal.send("r")
+            terminal.wait_for("slowly slowly")
+            terminal.wait_for("step 1 · gateway · ≈")
+            [journal] = data_dir.glob("runs/*/*.journal.jsonl")
+            assert len(read_journal(journal).steps) == 1
+            assert "↷ ollama" not in terminal.text
+            process.kill()
+            terminal.wait_for("Wordle: gateway did not answer")
+            terminal.wait_for("instead instead")
+            terminal.wait_for("step 1 · ↷ ollama · ≈")
+            terminal.wait_for("↷ model ollama ")
+            assert "slowly" not in terminal.text
+            assert len(read_journal(journal).steps) == 1

@@ -1,0 +1,210 @@
+"""The user's configuration: what it says is taken, what is wrong in it is told in a line and left as it was."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentgym_tui.cli import main
+from agentgym_tui.commands.keymap import COMMANDS, Keys, shown_keys
+from agentgym_tui.config.default_file import default_settings
+from agentgym_tui.config.settings import DEFAULT_THEME, Notify, Settings, config_path, parsed, read_settings
+from agentgym_tui.config.user_keymap import resolve
+from agentgym_tui.safe_text import is_hostile
+from tests.support.console.samples import HOSTILE
+
+KEYS = {command.id: command.keys for command in COMMANDS}
+
+
+def said(text: str) -> list[str]:
+    return list(parsed(text.encode()).complaints)
+
+
+def test_everything_that_can_be_set() -> None:
+    found = parsed(
+        b"keymap: {run.selected: e, list.down: [j, down, 5], run.battery: '?, B'}\n"
+        b"theme: nord\nnotify: {toast: false, bell: true, desktop: true}\nkeymap2: x\n"
+    )
+    assert found.theme == "nord"
+    assert found.notify == Notify(toast=False, bell=True, desktop=True)
+    assert found.keys.changed == {"run.selected": "e", "list.down": "j,down,5"}
+    assert list(found.complaints) == [
+        "there is no setting keymap2",
+        "keymap: run.battery: ? is the key of app.help already",
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "theme: default\n", "keymap:\nnotify:\ntheme:\n"])
+def test_what_says_nothing_changes_nothing(text: str) -> None:
+    assert parsed(text.encode()) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("- a", "expected keymap:, theme: and notify:"),
+        ("theme: [", "not valid YAML"),
+        ("theme: 5", "theme: there is no 5"),
+        ("keymap: q", "keymap: expected names"),
+        ("notify: {sound: true}", "notify: sound: expected toast, bell or desktop"),
+        ("notify: {bell: loud}", "notify: bell: expected"),
+        ("keymap: {run.selectd: e}", "keymap: there is no command run.selectd"),
+        ("keymap: {run.selected: {a: b}}", "keymap: run.selected: expected a key"),
+        ("keymap: {run.selected: [true]}", "keymap: run.selected: expected a key"),
+        ("keymap: {run.selected: nokey}", "keymap: run.selected: nokey is no key"),
+        ("keymap: {run.selected: ''}", "keymap: run.selected:  is no key"),
+        ("keymap: {run.selected: tab}", "keymap: run.selected: tab is no key"),
+        ("keymap: {run.selected: hyperr+a}", "keymap: run.selected: hyperr+a is no key"),
+        ("keymap: {run.selected: [a,c,d,e,f,u,i,m,A]}", "more than 8 keys"),
+        ("keymap: {dialog.close: 'ctrl+['}", "keymap: dialog.close: ctrl+left_square_bracket is sent as escape by"),
+        ("keymap: {app.quit: ctrl+H}", "keymap: app.quit: ctrl+h is sent as backspace by terminals"),
+        ("keymap: {app.quit: ctrl+space}", "keymap: app.quit: ctrl+space is sent as ctrl+@ by terminals"),
+        ("keymap: {app.quit: shift+q}", "keymap: app.quit: shift+q is sent as Q by terminals"),
+        ("keymap: {palette.close: Q}", "keymap: palette.close: Q is typed into the field"),
+        ("keymap: {filter.leave: space}", "keymap: filter.leave: space is typed into the field"),
+        ("keymap: {entry.take: x}", "keymap: entry.take: x is typed into the field"),
+        ("keymap: {events.go_to: o}", "keymap: events.go_to: o is the key of table.sort already"),
+        ("keymap: {run.cancel: s}", "keymap: run.cancel: s is the key of run.step already"),
+        ("keymap: {app.zoom: j}", "keymap: app.zoom: j is the key of list.down already"),
+        ("keymap: {dialog.close: j}", "keymap: dialog.close: j is the key of list.down already"),
+        ("keymap: {table.sort: escape}", "keymap: table.sort: esc is the key of"),
+        ("keymap: {form.close: a}", "keymap: form.close: a is typed"),
+        ("keymap: {checks.all: space}", "keymap: checks.all: space is the key of checks.toggle"),
+        ("keymap: {run.step: \"\\e[2J\"}", "is no key"),
+        ("\x1b[2J", "not valid YAML"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_in_a_line_and_left_as_it_was(text: str, complaint: str) -> None:
+    found = parsed(text.encode())
+    assert (found.keys, found.theme, found.notify) == (Keys(), DEFAULT_THEME, Notify())
+    assert len(found.complaints) == 1
+    assert complaint in found.complaints[0]
+    assert not is_hostile(found.complaints[0]) and "\n" not in found.complaints[0]
+
+
+def test_no_text_is_told_too() -> None:
+    assert list(parsed(b"theme: \xff").complaints) == ["it is no text in UTF-8"]
+
+
+def test_two_commands_may_change_places_and_keys_of_other_places_are_free() -> None:
+    assert said("keymap: {run.cancel: s, run.step: x, episode.next: r, quit.stop: r, list.down: [down, ctrl+n]}") == []
+    assert said("keymap: {live.open: 'enter,o', list.choose: enter}") != []  # o is of the table on the same screen
+    assert said("keymap: {live.open: 'enter,5', list.choose: enter}") == []
+
+
+def test_of_two_that_clash_the_later_one_stays_as_it_was() -> None:
+    keys, complaints = resolve({"run.cancel": "c", "run.step": "c", "run.pause": "x"})
+    assert keys.changed == {"run.cancel": "c", "run.pause": "x"}
+    assert complaints == ["keymap: run.step: c is the key of run.cancel already"]
+
+
+def test_a_refusal_that_makes_another_one_necessary() -> None:
+    keys, complaints = resolve({"run.step": "x", "run.cancel": "nokey"})
+    assert keys.changed == {}
+    assert len(complaints) == 2
+
+
+def test_characters_have_names() -> None:
+    keys, complaints = resolve({"run.cancel": "#", "run.step": ",", "run.pause": "é", "run.form": "ctrl+f"})
+    assert complaints == []
+    assert keys.changed["run.cancel"] == "number_sign" and keys.changed["run.step"] == "comma"
+    assert [shown_keys(key)[0] for key in keys.changed.values()] == ["#", ",", "é", "^f"]
+
+
+@given(
+    st.dictionaries(st.sampled_from(sorted(KEYS)), st.sampled_from([*"abjqsx?", "enter", "escape", "tab", "ctrl+p"]))
+)
+@settings(max_examples=40, deadline=None)
+def test_whatever_is_wished_no_key_means_two_things(wished: dict[str, str]) -> None:
+    keys, complaints = resolve(wished)
+    assert len(keys.changed) + len(complaints) == len(wished)
+    for place in {command.place for command in COMMANDS}:
+        held = [key for c in COMMANDS if c.place == place for key in keys.of(c).split(",")]
+        assert len(held) == len(set(held)), place
+    assert resolve(keys.changed).complaints == []
+
+
+@given(
+    st.one_of(st.binary(max_size=200), st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass")))
+)
+@settings(max_examples=50, deadline=None)
+def test_no_file_is_too_strange(data: bytes) -> None:
+    found = parsed(data)
+    assert found.theme == DEFAULT_THEME or found.complaints == ()
+    assert not any(is_hostile(complaint) or "\n" in complaint for complaint in found.complaints)
+
+
+def test_a_document_that_grows_without_end_does_not() -> None:
+    grows = [f"{name}: &{name} [{','.join([f'*{before}'] * 9)}]" for before, name in pairwise("abcdefghij")]
+    [complaint] = said("\n".join(["a: &a [x, x]", *grows, "keymap: *j"]))
+    assert "more than 20000 values" in complaint
+
+
+# The file.
+
+
+def test_where_it_is() -> None:
+    assert config_path({"XDG_CONFIG_HOME": "/c", "HOME": "/h"}) == Path("/c/agentgym-console/console.yaml")
+    assert config_path({"XDG_CONFIG_HOME": "c", "HOME": "/h"}) == Path("/h/.config/agentgym-console/console.yaml")
+    assert config_path({}) == Path("/.config/agentgym-console/console.yaml")
+    assert config_path({"HOME": "relative/x"}) == Path("/.config/agentgym-console/console.yaml")
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "console.yaml"
+    assert read_settings(path) == Settings()
+    assert read_settings(path / "below") == Settings()
+    os.mkfifo(path)
+    assert "cannot be read" in read_settings(path).complaints[0]
+    path.unlink()
+    path.write_bytes(b"#" * 70_000)
+    assert "cannot be read" in read_settings(path).complaints[0]
+    path.unlink()
+    path.mkdir()
+    assert "cannot be read: Is a directory" in read_settings(path).complaints[0]
+    path.rmdir()
+    path.symlink_to(path)
+    assert "cannot be read: Too many levels" in read_settings(path).complaints[0]
+    path.unlink()
+    (tmp_path / "mine.yaml").write_text("theme: nord")
+    path.symlink_to("mine.yaml")
+    assert read_settings(path).theme == "nord"
+
+
+def test_the_one_to_begin_with_changes_nothing_also_with_all_of_its_lines_in_force() -> None:
+    text = default_settings(Path("/x", HOSTILE.replace("\0", "")))
+    assert not is_hostile(text) and parsed(text.encode()) == Settings()
+    said, _, rest = text.partition("# notify:")
+    assert all(line.startswith("#") or not line for line in said.splitlines())
+    names = ("notify:", "theme:", "keymap:", " ")
+    lines = [line[2:] for line in f"# notify:{rest}".splitlines() if line[2:].startswith(names)]
+    found = parsed("\n".join(lines).encode())
+    assert found.complaints == () and (found.theme, found.notify) == (DEFAULT_THEME, Notify())
+    assert found.keys.changed == KEYS
+
+
+def test_the_command_prints_it_writes_it_once_and_says_what_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    path = tmp_path / "agentgym-console" / "console.yaml"
+    assert main(["config"]) == 0
+    assert capsys.readouterr().out == default_settings(path) and not path.exists()
+    assert main(["config", "--write"]) == 0
+    assert capsys.readouterr().out == f"{path}\n"
+    assert path.read_text() == default_settings(path) and path.stat().st_mode & 0o777 == 0o600
+    path.write_text("theme: mine")
+    assert main(["config", "--write"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "agentgym-tui: it is there already, and stays as it is",
+        "agentgym-tui: theme: there is no mine",
+    ]
+    assert path.read_text() == "theme: mine"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(path))
+    assert main(["config", "--write"]) == 2
+    assert "cannot be written" in capsys.readouterr().err

@@ -1,0 +1,136 @@
+"""Settings and what is kept, in a real terminal and from one start to the next."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentgym_tui.app.notifications import OSC_9
+from tests.support.command import REPOSITORY
+from tests.support.escapes import foreign
+from tests.support.terminal import AT_FIRST, ENTER, ESCAPE, Terminal, environ
+
+CONSOLE = "import sys; from agentgym_tui.cli import main; sys.exit(main())"
+ENDING = """
+import os, sys
+from agentgym_tui.app.console import Console
+from agentgym_tui.config.settings import config_path, read_settings
+from agentgym_tui.terminal.run import run
+from tests.support.console.fake_session import busy_session
+from tests.support.console.samples import batch_state, node_list
+
+async def end(*_, **__):
+    session.store.take_list(node_list(batch_state(0, "completed")))
+
+session = busy_session()
+session.orders.order = end
+sys.exit(run(Console(session, read_settings(config_path(os.environ))), session))
+"""
+"""A console whose batch is over as soon as something is ordered."""
+
+SIGNS = ("●", "✗", "▸", "▌", "⚠", "▾", "‖ paused", "○")
+"""What says without colours how something is, and where one is."""
+
+COLOUR = re.compile(rb"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])(?:;\d+)*m")
+
+
+def started(folder: Path, **more: str) -> Terminal:
+    own = {"XDG_CONFIG_HOME": str(folder), "XDG_STATE_HOME": str(folder), "PYTHONPATH": str(REPOSITORY)}
+    return Terminal(sys.executable, "-c", CONSOLE, "open", str(folder), cwd=folder, env=environ(**own, **more))
+
+
+@pytest.mark.parametrize(
+    ("name", "shown", "sent"),
+    [("ctrl+]", "^]", "\x1d"), ("ctrl+_", "^_", "\x1f"), ("ctrl+^", "^^", "\x1e"), ("ctrl+K", "^k", "\x0b")],
+)
+def test_a_key_is_known_by_what_it_types(tmp_path: Path, name: str, shown: str, sent: str) -> None:
+    home = tmp_path / "agentgym-console"
+    home.mkdir()
+    (home / "console.yaml").write_text(f"keymap: {{app.quit: '{name}'}}\n")
+    with started(tmp_path) as terminal:
+        terminal.wait_for(f"{shown} Quit")
+        terminal.send(sent)
+        assert terminal.wait_exit() == 0
+
+
+def test_own_keys_work_and_the_next_start_is_as_this_one_was_left(tmp_path: Path) -> None:
+    home = tmp_path / "agentgym-console"
+    home.mkdir()
+    (home / "console.yaml").write_text("keymap: {app.quit: Q, table.sort: m, run.cancel: s, nothing: x}\ntheme: nord\n")
+    with started(tmp_path) as terminal:
+        terminal.wait_for("started ▼")
+        terminal.wait_for("keymap: there is no command nothing")
+        terminal.wait_for("run.cancel: s is the key of run.step")
+        terminal.send("qm")
+        terminal.wait_for("by environment ▲")
+        terminal.send("/")
+        terminal.wait_for("words it must hold")
+        terminal.wait_quiet()
+        terminal.send("maze")
+        terminal.wait_for("match maze")
+        terminal.send("\r")
+        terminal.wait_for("Q Quit")
+        terminal.wait_quiet()
+        assert COLOUR.search(terminal.raw)
+        terminal.send("Q")
+        assert terminal.wait_exit() == 0
+        assert terminal.modes == AT_FIRST and foreign(terminal.raw) == []
+    kept = home / "console.json"
+    assert kept.stat().st_mode & 0o777 == 0o600
+    with started(tmp_path, NO_COLOR="1") as terminal:
+        terminal.wait_for("match maze")
+        terminal.wait_for("by environment ▲")
+        terminal.send("Q")
+        assert terminal.wait_exit() == 0
+        assert not COLOUR.search(terminal.raw)
+    kept.write_bytes(b'{"filters": {"episodes": "\x1b[2J\xff')
+    with started(tmp_path) as terminal:
+        terminal.wait_for("started ▼")
+        assert "match" not in terminal.text
+
+
+def test_without_colours_signs_say_it_all_on_every_screen(tmp_path: Path) -> None:
+    command = (sys.executable, "-m", "tests.support.console.hostile_console", "0")
+    env = environ(PYTHONPATH=str(REPOSITORY), NO_COLOR="1")
+    seen = ""
+    with Terminal(*command, cwd=tmp_path, env=env) as terminal:
+        terminal.wait_for("▌Environments", 60)
+        for key, text in (
+            *(
+                ("R", "╭─ Run"),
+                (ESCAPE, "Environments"),
+                ("?", "╭─ Help"),
+                (ESCAPE, "Environments"),
+                ("2", "✗ no episo"),
+            ),
+            *(("gj", "▸"), (ENTER, "● Transcript"), ("w", "● Trace"), ("J", "● JSON"), (ESCAPE, "✗ no episo")),
+            *(("3", "● Formatted"), (" ", "‖ paused"), ("t", "▾"), ("q", "╭─")),
+        ):
+            terminal.send(key)
+            terminal.wait_for(text)
+            terminal.wait_quiet(0.1, 5)
+            seen += terminal.text
+        terminal.kill(signal.SIGTERM)
+    assert [sign for sign in SIGNS if sign not in seen] == []
+    assert COLOUR.search(terminal.raw) is None
+
+
+@pytest.mark.parametrize(("notify", "n"), [("bell: true, desktop: true", 1), ("toast: true", 0)])
+def test_the_end_of_a_batch_rings_and_is_told_to_the_desktop(tmp_path: Path, notify: str, n: int) -> None:
+    home = tmp_path / "agentgym-console"
+    home.mkdir()
+    (home / "console.yaml").write_text(f"notify: {{{notify}}}\n")
+    env = environ(XDG_CONFIG_HOME=str(tmp_path), PYTHONPATH=str(REPOSITORY))
+    with Terminal(sys.executable, "-c", ENDING, cwd=tmp_path, env=env) as terminal:
+        terminal.wait_for("task 3", 60)
+        before = terminal.raw.count(b"\x07")
+        terminal.send(" ")
+        terminal.wait_for("Wordle completed")
+        terminal.wait_quiet(0.2, 5)
+        told = terminal.raw.count(OSC_9.encode())
+        assert (terminal.raw.count(b"\x07") - before - told, told) == (n, n)
+        terminal.kill(signal.SIGTERM)

@@ -1,0 +1,105 @@
+"""What is kept from one start to the next, and that of a file anybody may have written nothing wrong is taken."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentgym_tui.config.ui_state import MAX_NAMES, Kept, read_kept, state_path, write_kept
+from agentgym_tui.presenters.sorting import Sorting
+from agentgym_tui.safe_text import is_hostile
+from tests.support.console.samples import HOSTILE
+
+KEPT = Kept("episodes", {"episodes": "wordle"}, {"environments": Sorting("last", True)}, {"live.wide.left": 40})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "agentgym-console" / "console.json"
+
+
+def test_it_is_read_as_it_was_written_and_is_the_users_alone(path: Path) -> None:
+    assert read_kept(path) == Kept()
+    write_kept(path, KEPT)
+    write_kept(path, KEPT)
+    assert read_kept(path) == KEPT
+    assert path.stat().st_mode & 0o777 == 0o600 and path.parent.stat().st_mode & 0o777 == 0o700
+    assert [each.name for each in path.parent.iterdir()] == ["console.json"]
+    assert state_path({"XDG_STATE_HOME": str(path.parents[1])}) == path
+
+
+def test_a_file_that_others_could_have_prepared_is_not_followed(path: Path, tmp_path: Path) -> None:
+    write_kept(tmp_path / "theirs.json", KEPT)
+    path.parent.mkdir(parents=True)
+    path.symlink_to(tmp_path / "theirs.json")
+    assert read_kept(path) == Kept()
+    write_kept(path, Kept("live"))
+    assert not path.is_symlink() and read_kept(tmp_path / "theirs.json") == KEPT
+    path.unlink()
+    os.mkfifo(path)
+    assert read_kept(path) == Kept()
+
+
+def test_nothing_is_left_beside_what_cannot_be_replaced(path: Path) -> None:
+    path.mkdir(parents=True)
+    with pytest.raises(OSError, match="directory"):
+        write_kept(path, KEPT)
+    assert [each.name for each in path.parent.iterdir()] == ["console.json"]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"", b"[]", b"{", b"\xff", b"null", b"[" * 100_000, b'{"sizes": ' + b"[" * 50_000, b"{}" + b" " * 70_000,
+        {"screen": 5, "filters": [], "sorting": {"a": 1}, "sizes": {"a": 0}},
+        {"screen": "x" * 41, "filters": {"a": "x" * 201}, "sorting": {"a": ["x", 1]}, "sizes": {"a": 1e300}},
+        {"sizes": {"a": True}, "sorting": {"x" * 41: ["a", True]}, "filters": {"a": None}, "unknown": {}},
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_not_taken(path: Path, document: Any) -> None:  # noqa: ANN401
+    assert read(path, document) == Kept()
+
+
+def test_what_is_right_beside_it_is(path: Path) -> None:
+    document = {"screen": "episodes", "filters": 5, "sizes": {"live.wide.left": 40, "b": 100}, "sorting": {"e": ["t"]}}
+    assert read(path, document) == Kept("episodes", sorting={"e": Sorting("t")})
+
+
+def test_it_is_bounded_and_safe(path: Path) -> None:
+    found = read(path, {"filters": {**{str(n): "a" for n in range(1000)}}, "sizes": {str(n): 9 for n in range(1000)}})
+    assert len(found.filters) == len(found.sizes) == MAX_NAMES
+    found = read(path, {"filters": {"episodes": HOSTILE.encode("utf-8", "replace").decode()[:200]}})
+    assert found.filters and not is_hostile(found.filters["episodes"])
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=50),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=45), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(("screen", "filters", "sorting", "sizes"), JSON)))
+@settings(max_examples=40, deadline=None)
+def test_whatever_it_says_something_comes_of_it_that_can_be_written_again(
+    tmp_path_factory: pytest.TempPathFactory,
+    document: Any,  # noqa: ANN401
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "whatever.json"
+    path.write_text(json.dumps(document))
+    found = read_kept(path)
+    write_kept(path, found)
+    assert read_kept(path) == found
+    assert not is_hostile("".join(found.filters.values()))
+
+
+def read(path: Path, document: Any) -> Kept:  # noqa: ANN401
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(document if isinstance(document, bytes) else json.dumps(document).encode())
+    return read_kept(path)

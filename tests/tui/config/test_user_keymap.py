@@ -1,0 +1,110 @@
+"""Keys of one's own: they work on every screen, and are shown where keys are."""
+
+from __future__ import annotations
+
+from textual.widgets import Input
+
+from agentgym_tui.app.console import Console
+from agentgym_tui.config.settings import Settings, parsed
+from agentgym_tui.safe_text import own
+from agentgym_tui.screens.episodes.screen import Episodes
+from agentgym_tui.screens.live.screen import LiveScreen
+from tests.support.console.fake_session import busy_session, empty_session, talking_session
+from tests.support.console.piloted import SIZE, app_of
+from tests.support.console.screens import gone, shown, until
+
+OWN_KEYS = b"""keymap: {run.battery: f4, app.episodes: [L, f5], list.down: E, episodes.filter: c, app.help: h,
+  list.left: left, quit.leave: f2}"""
+
+
+async def test_own_keys_work_everywhere_and_are_shown_everywhere() -> None:
+    settings = parsed(OWN_KEYS)
+    assert settings.complaints == ()
+    app = app_of(busy_session(), settings)
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot, "task 3", "f4 Battery", "L Episodes", "h Help")
+        await pilot.press("b")
+        assert isinstance(app.screen, LiveScreen)
+        await pilot.press("f4")
+        await shown(pilot, "╭─ Battery")
+        await pilot.press("escape", "h")
+        await shown(pilot, "╭─ Help", "  f4 ")
+        await pilot.press("escape", "colon", *"battery")
+        await shown(pilot, "╭─ Commands", "f4    Battery")
+        await pilot.press("escape", "q")
+        await shown(pilot, "Leave them running (f2)")
+        await pilot.press("escape", "f5")
+        await until(pilot, lambda: isinstance(app.screen, Episodes), "episodes")
+        await pilot.press("c", *"cLe1")
+        assert app.screen.query_one(Input).value == "cLe1"
+
+
+NAMED_KEYS = b"""keymap: {list.bottom: E, list.choose: f3, dialog.close: f4, form.start: f5, checks.toggle: f6,
+  form.close: f7, episode.trace: W, episode.transcript: f8, events.view: V, palette.close: f9}"""
+
+
+async def test_titles_and_dialogs_name_own_keys() -> None:
+    app = app_of(talking_session("orders.eu"), settings := parsed(NAMED_KEYS))
+    assert settings.complaints == ()
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("3")
+        await shown(pilot, "● Formatted V", "○ Raw V")
+        await pilot.press("colon")
+        await shown(pilot, "f9 closes")
+    app = app_of(busy_session(), settings)
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot, "task 3")
+        await pilot.press("b")
+        await shown(pilot, "f3 plays · f4 closes")
+        await pilot.press("f4", "R")
+        await shown(pilot, "f5 starts · tab next · f6 chooses · f7 closes")
+        await pilot.press("f7", "tab", "k")
+        await shown(pilot, "not following (E)")
+        await pilot.press("f3")
+        await shown(pilot, "● Transcript f8", "○ Trace W", "○ JSON J")
+
+
+EVENT_KEYS = b"""keymap: {events.pause: f6, events.go_to: i, events.subject: S, entry.take: f7, entry.leave: f8,
+  events.filter: f9, filter.leave: f10, filter.clear: f11, events.tree: T, table.sort: m}"""
+
+
+async def test_own_keys_work_on_the_events_screen_and_where_one_types_there() -> None:
+    settings = parsed(EVENT_KEYS)
+    assert settings.complaints == ()
+    session = talking_session("orders.eu", "bills", "bills")
+    app = app_of(session, settings)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await pilot.press("3")
+        await shown(pilot, "orders", "f6 Pause", "f9 Filter", "S Subject", "i Jump")
+        await pilot.press("f6")
+        await shown(pilot, "‖ paused")
+        await pilot.press("f6", "i")
+        await until(pilot, lambda: focus(app) == "entry", "where one types")
+        await pilot.press("f8", "S")
+        await until(pilot, lambda: focus(app) == "entry", "where one types")
+        session.bus.said = []
+        await pilot.press(*"iS", "f7")
+        await until(pilot, lambda: session.bus.opened[-1][0] == ("iS",), "another subject")
+        await shown(pilot, "  i    goes back in the history", "  S    other subjects")
+        await pilot.press("f9", *"S", "f10")
+        await shown(pilot, "holds s")
+        await pilot.press("f9", "f11")
+        await gone(pilot, "holds s")
+        await pilot.press("T")
+        await until(pilot, lambda: focus(app) == "subjects", "the tree")
+        await pilot.press("m")
+        await shown(pilot, "coun▼")
+        await pilot.press("question_mark")
+        await shown(pilot, "╭─ Help", "f6               Pause", "i                Jump")
+        await pilot.press("escape", "colon", *"jump")
+        await shown(pilot, "╭─ Commands", "i     Jump")
+
+
+def focus(app: Console) -> str | None:
+    return None if app.focused is None else app.focused.id
+
+
+async def test_what_cannot_be_used_is_told_at_the_start() -> None:
+    settings = Settings(complaints=tuple(own(f"complaint {n}") for n in range(8)))
+    async with app_of(empty_session(), settings).run_test(size=SIZE, notifications=True) as pilot:
+        await shown(pilot, "console.yaml, otherwise as usual", "complaint 4", "and 3 more")

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agentgym_tui.logs.log_file import LogFile
+from agentgym_tui.logs.log_record import LineFacts, facts_of
+from agentgym_tui.logs.log_search import LogSearch, last_time, line_at
+from tests.tui.logs.test_line_index import expected, opened, read
+
+START = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+TEXT = st.lists(st.sampled_from([b"\n", b"a", b"A", b"b", b"ab ", b"\xc3\xa4", b"\0"])).map(b"".join)
+
+
+def found(search: LogSearch) -> list[int]:
+    while search.advance():
+        pass
+    return [*search.found, *([] if search.last is None else [search.last])]
+
+
+def holding(data: bytes, *words: bytes) -> list[int]:
+    return [n for n, line in enumerate(expected(data)) if all(word in line.lower() for word in words)]
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(TEXT, st.sampled_from(["a", "AB", "a b", "ä b a"]), st.integers(40, 60))
+def test_the_lines_are_those_that_hold_all_words(tmp_path: Path, data: bytes, text: str, piece: int) -> None:
+    search = LogSearch(
+        opened(tmp_path / "log", data, block=7), text, piece=max(piece, max(map(len, data.split(b"\n"))))
+    )
+    assert found(search) == holding(data, *text.lower().encode().split())
+    assert search.complete and not search.full
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(TEXT, max_size=4))
+def test_a_search_goes_on_as_the_file_grows(tmp_path: Path, pieces: list[bytes]) -> None:
+    log = opened(tmp_path / "log", block=5)
+    search = LogSearch(log, "a b")
+    for number in range(len(pieces)):
+        with log.path.open("ab") as file:
+            file.write(pieces[number])
+        read(log)
+        assert found(search) == holding(b"".join(pieces[: number + 1]), b"a", b"b")
+
+
+def test_of_a_huge_line_the_beginning_is_searched(tmp_path: Path) -> None:
+    log = opened(tmp_path / "log", b"x" * 100 + b" needle\nneedle\n" + b"needle" + b"y" * 100 + b"\nneedle")
+    assert found(LogSearch(log, "NEEDLE", piece=50)) == [1, 2, 3]
+
+
+def test_a_search_ends_where_the_file_was_read_anew(tmp_path: Path) -> None:
+    log = opened(tmp_path / "log", b"a\na\n")
+    search = LogSearch(log, "a")
+    log.path.write_bytes(b"a")
+    read(log)
+    assert search.stale and not search.advance()
+
+
+@pytest.mark.parametrize(
+    ("line", "facts"),
+    [
+        (b'{"at": "2026-03-04T05:06:07Z", "kind": "token"}', LineFacts(START, "token")),
+        (b'{"ts": 1772600767, "level": "ERROR"}', LineFacts(START, "ERROR")),
+        (b'{"time": 1772600767000, "subject": "orders.new"}', LineFacts(START, "orders.new")),
+        (b'{"timestamp": 1772600767000000000.0}', LineFacts(START, "")),
+        (b'{"@timestamp": "2026-03-04 06:06:07+01:00", "type": ""}', LineFacts(START, "")),
+        (b'{"at": {"x": 1}, "time": "2026-03-04T05:06:07.000Z", "kind": ["a"], "event": "e"}', LineFacts(START, "e")),
+        (b'{"at": true, "kind": 7}', LineFacts()),
+        (b'{"at": 1e999, "kind": "a"}', LineFacts(None, "a")),
+        (b'{"at": 12, "kind": "\\ud800"}', LineFacts()),
+        (b"2026-03-04T05:06:07Z INFO started", LineFacts(START)),
+        (b"[2026-03-04 05:06:07,000Z] INFO started", LineFacts(START)),
+        (b"2026-02-30 05:06:07Z never", LineFacts()),
+        (b"9999-12-31T23:59:59-23:59", LineFacts()),
+        (b"INFO no time", LineFacts()),
+        (b"[" * 100_000, LineFacts()),
+        (b'{"a":' * 5_000, LineFacts()),
+        (b"", LineFacts()),
+    ],
+)
+def test_what_a_line_says_of_itself(line: bytes, facts: LineFacts) -> None:
+    assert facts_of(line) == facts
+
+
+@given(st.binary(max_size=200) | st.builds(lambda data: b'{"at":' + data + b"}", st.binary(max_size=60)))
+def test_no_line_makes_reading_it_fail(line: bytes) -> None:
+    at = facts_of(line).at
+    assert at is None or at.tzinfo is not None
+
+
+def timed(path: Path, *seconds: float | None) -> LogFile:
+    lines = (
+        f'{{"at": "{(START + timedelta(seconds=s)).isoformat()}"}}' if s is not None else "no time" for s in seconds
+    )
+    return opened(path, "\n".join(lines).encode())
+
+
+@given(st.lists(st.none() | st.integers(0, 50), max_size=30), st.integers(-1, 51))
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_time_is_found_among_lines_without_one(tmp_path: Path, seconds: list[int | None], wanted: int) -> None:
+    known = iter(sorted(second for second in seconds if second is not None))
+    ordered = [None if second is None else next(known) for second in seconds]
+    log = timed(tmp_path / "log", *ordered)
+    later = [n for n, second in enumerate(ordered) if second is not None and second >= wanted]
+    nothing = None if all(second is None for second in ordered) else len(ordered) - 1
+    assert line_at(log, START + timedelta(seconds=wanted)) == (later[0] if later else nothing)
+    newest = [second for second in ordered if second is not None]
+    assert last_time(log) == (START + timedelta(seconds=newest[-1]) if newest else None)

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from agentgym_tui.presenters.span_rows import SpanRows, elapsed
+from agentgym_tui.safe_text import is_hostile
+from runner.types import Span
+from tests.support.console.samples import HOSTILE, span
+
+MS = 1_000_000
+
+
+def names(rows: SpanRows) -> list[str]:
+    return [rows.name(index).text for index in range(len(rows))]
+
+
+def test_the_tree_is_derived_from_the_flat_list_whatever_its_order() -> None:
+    spans = [
+        span(1, end=10 * MS, name="episode"),
+        span(2, parent=1, start=0, end=4 * MS, name="one"),
+        span(3, parent=2, start=MS, end=2 * MS, name="act"),
+        span(4, parent=1, start=5 * MS, end=9 * MS, name="two"),
+        span(5, parent=99, start=6 * MS, end=7 * MS, name="lost"),
+    ]
+    for seed in range(5):
+        random.Random(seed).shuffle(spans)
+        assert names(SpanRows(spans)) == ["episode", "  one", "    act", "  two", "lost"]
+
+
+def test_no_span_is_lost_or_twice_when_ids_repeat_or_parents_go_in_circles() -> None:
+    spans = [span(1, parent=1), span(2, parent=3), span(3, parent=2), span(4), span(4), span(5, parent=4)]
+    rows = SpanRows(spans)
+    assert len(rows) == len(spans)
+    assert len({rows.key(index) for index in range(len(rows))}) == len(spans)
+
+
+def test_very_deep_trees_are_indented_only_so_far() -> None:
+    rows = SpanRows([span(number, parent=number - 1, start=number) for number in range(5_000)])
+    assert names(rows)[-1] == " " * 24 + "step"
+
+
+def test_bars_lie_on_one_axis() -> None:
+    spans = [
+        span(1, end=8 * MS),
+        span(2, parent=1, start=2 * MS, end=4 * MS),
+        span(3, parent=1, start=8 * MS, end=8 * MS),
+    ]
+    rows = SpanRows(spans)
+    assert [rows.bar(index, 16).text for index in range(3)] == ["█" * 16, "    ████", " " * 15 + "▏"]
+    assert rows.bar(1, 10).text == "  ██▌"
+    assert rows.axis(16) == "0         8.0 ms"
+    assert rows.axis(40) == "0                4.0 ms           8.0 ms"
+    assert [len(rows.axis(width)) for width in (1, 6, 7, 30, 99)] == [0, 0, 7, 30, 99]
+
+
+def test_an_error_is_a_mark_and_a_word() -> None:
+    failed = msgspec.structs.replace(span(1, name="env.step"), attributes={"error": "Time\x1bout"})
+    rows = SpanRows([failed])
+    assert rows.name(0) == ("✗ ⚠ env.step Time␛out", "bad")
+    assert rows.bar(0, 4).tone == "bad"
+    assert rows.hostile_text(0) == "error=Time\x1bout"
+    assert rows.hostile_text(1) is None
+    assert SpanRows([span(1)]).hostile_text(0) is None
+
+
+@pytest.mark.parametrize("far", [2**63, -(2**63), 10**400, -(10**400), 0])
+def test_hostile_names_and_times_become_safe_lines(far: int) -> None:
+    odd = Span(id=far, parent=far, name=HOSTILE, category=HOSTILE, track="", start_ns=far, end_ns=-far)
+    rows = SpanRows([odd, span(1), odd])
+    for index in range(3):
+        texts = [*(cell.text for cell in rows.line(index, 80)), rows.bar(index, 20).text, rows.axis(60)]
+        assert not any(is_hostile(text) for text in texts)
+        assert 1 <= len(rows.bar(index, 20).text) <= 20
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (-5, "0 µs"),
+        (900, "1 µs"),
+        (800_000, "800 µs"),
+        (2_900_000, "2.9 ms"),
+        (45 * MS, "45 ms"),
+        (90_000 * MS, "1:30"),
+    ],
+)
+def test_times_are_for_people(ns: int, text: str) -> None:
+    assert elapsed(ns) == text
+
+
+def test_there_may_be_nothing() -> None:
+    rows = SpanRows([])
+    assert (len(rows), rows.axis(40)) == (0, "")

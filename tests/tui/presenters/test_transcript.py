@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from agentgym_tui.presenters.cells import BADGE
+from agentgym_tui.presenters.text_width import cells, fit, wrap
+from agentgym_tui.presenters.transcript import blocks
+from agentgym_tui.state.models import Streaming
+from agentgym_tui.widgets.transcript import BlockRows, Transcript
+from agentgym_tui.widgets.waterfall import Waterfall
+from runner.events.live_items import LiveAction
+from tests.support.console.line_views import rows, shown, top
+from tests.support.console.samples import episode, hostile_episode, span, step, user
+
+WORDS = "the quick brown fox jumps over the lazy dog"
+
+
+TEXTS = [WORDS, "a" * 50, "漢字" * 20, f"go 漢字 {WORDS} 🎲", f"  {WORDS}", "e\u0301 " * 30, "", " " * 40]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("width", [2, 3, 7, 20])
+def test_wrapped_rows_fit_and_lose_blanks_alone(text: str, width: int) -> None:
+    places = wrap(text, width)
+    assert all(cells(text[start:stop]) <= width for start, stop in places)
+    between = [text[stop:start] for (_, stop), (start, _) in pairwise(places)]
+    assert set(between) <= {"", " "}
+    assert (places[0][0], places[-1][1]) == (0, len(text))
+
+
+def test_lines_break_at_blanks_and_words_only_when_they_must() -> None:
+    narrow = [WORDS[start:stop] for start, stop in wrap(WORDS, 15)]
+    assert narrow == ["the quick brown", "fox jumps over", "the lazy dog"]
+    wide = "漢字漢字 漢字"
+    assert [wide[start:stop] for start, stop in wrap(wide, 8)] == ["漢字漢字", "漢字"]
+    assert [wide[start:stop] for start, stop in wrap(wide, 5)] == ["漢字", "漢字", "漢字"]
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "right", "fitted"),
+    [
+        ("ab", 4, False, "ab  "),
+        ("ab", 4, True, "  ab"),
+        ("abcde", 4, True, "abc…"),
+        ("漢字漢", 4, False, "漢 …"),
+        ("abcd漢字", 4, False, "abc…"),
+        ("abc漢字", 4, False, "abc…"),
+        ("abcde\u0301", 5, False, "abcde\u0301"),
+        ("", 3, False, "   "),
+        ("ab", 0, False, ""),
+        ("ab", 1, False, "…"),
+    ],
+)
+def test_texts_fit_their_columns(text: str, width: int, right: bool, fitted: str) -> None:
+    assert fit(text, width, right=right) == fitted
+    assert cells(fitted) == width
+
+
+def kind(view: Transcript) -> str | None:
+    return view.block.kind if view.block else None
+
+
+async def test_blocks_have_headings_and_wrapped_text() -> None:
+    view = Transcript()
+    played = episode(steps=[step(0, chats=[[user(WORDS)]], action=LiveAction("bad\x1b[2J"))])
+    async with shown(view, (24, 20)) as (_, pilot):
+        view.show_blocks(blocks(played, 0), subject="0")
+        await pilot.pause()
+        assert rows(view)[:8] == [
+            "■ observation",
+            "  the quick brown fox",
+            "  jumps over the lazy",
+            "  dog",
+            "",
+            f"■ action  {BADGE.text}"[:21].rstrip(),
+            "  bad␛[2J",
+            "",
+        ]
+        assert kind(view) == "observation"
+        assert view.hostile_text() == "bad\x1b[2J"
+        await pilot.press(*["j"] * 5)
+        assert kind(view) == "action"
+        await pilot.resize_terminal(60, 20)
+        await pilot.pause()
+        assert rows(view)[1] == f"  {WORDS}"
+
+
+async def test_the_bytes_to_look_at_begin_near_the_first_hostile_one() -> None:
+    view = Transcript()
+    async with shown(view) as (_, pilot):
+        view.show_blocks(blocks(episode(steps=[step(0, action=LiveAction("x\n" * 3_000 + "\x1b[2J"))]), 0))
+        await pilot.press("G")
+        found = view.hostile_text()
+        assert found is not None
+        assert (len(found) < 100, found[-4:]) == (True, "\x1b[2J")
+
+
+async def test_another_step_starts_at_its_top_and_more_of_the_same_stays_where_it_is() -> None:
+    view = Transcript()
+    many = [step(index, chats=[[user("\n".join(f"{index}.{n}" for n in range(40)))]]) for index in range(2)]
+    played = episode(steps=many, outcome=None)
+    async with shown(view) as (_, pilot):
+        view.show_blocks(blocks(played, 1), subject="1")
+        await pilot.press("ctrl+d")
+        place = top(view)
+        played.streaming = Streaming(text="more")
+        view.show_blocks(blocks(played, 1), subject="1")
+        await pilot.pause()
+        assert top(view) == place > 0
+        view.show_blocks(blocks(played, 0), subject="0")
+        await pilot.pause()
+        assert (top(view), view.cursor) == (0, 0)
+
+
+async def test_streamed_text_is_followed() -> None:
+    view = Transcript()
+    played = episode(n_steps=1, outcome=None, streaming=Streaming(text="x\n" * 30))
+    async with shown(view) as (_, pilot):
+        view.show_blocks(blocks(played, 0), subject="0", follow=True)
+        played.streaming = Streaming(text="x\n" * 30 + "last")
+        view.show_blocks(blocks(played, 0), subject="0")
+        await pilot.pause()
+        assert rows(view)[-2:] == ["  last", ""]
+        await pilot.press("k")
+        played.streaming = Streaming(text="x\n" * 30 + "last words")
+        view.show_blocks(blocks(played, 0), subject="0")
+        await pilot.pause()
+        assert not view.follow
+        assert rows(view)[-1] == "  last words"
+
+
+async def test_a_long_line_is_seen_to_grow_and_read_to_its_end_when_it_is_over() -> None:
+    view = Transcript()
+    text = " ".join(f"number {index}," for index in range(1_000))
+    played = episode(n_steps=1, outcome=None)
+    async with shown(view) as (_, pilot):
+        for stop in (3_000, 8_000, len(text)):
+            played.streaming = Streaming(text=text[:stop])
+            view.show_blocks(blocks(played, 1), subject="1", follow=True)
+            await pilot.pause()
+            assert rows(view)[-2].split() == text[:stop].split()[-len(rows(view)[-2].split()) :]
+        over = episode(steps=[step(0, chats=[], action=LiveAction(text))])
+        view.show_blocks(blocks(over, 0), subject="0", follow=False)
+        await pilot.press("G")
+        assert any(row.endswith("number 999,") for row in rows(view))
+
+
+def test_blocks_that_did_not_change_are_not_wrapped_again() -> None:
+    played = episode(n_steps=1, outcome=None, streaming=Streaming(text="a"))
+    before = BlockRows(blocks(played, 0), 40)
+    played.streaming = Streaming(text="ab")
+    after = BlockRows(blocks(played, 0), 40, before=before)
+    same = [new is old for (_, new), (_, old) in zip(after.known, before.known, strict=True)]
+    assert same == [True, True, True, True, False]
+
+
+@pytest.mark.parametrize("width", [1, 3, 20, 80])
+async def test_hostile_episodes_are_drawn_within_the_widget(width: int) -> None:
+    transcript, waterfall = Transcript(), Waterfall()
+    played = hostile_episode()
+    for view in (transcript, waterfall):
+        async with shown(view, (width, 12)) as (_, pilot):
+            transcript.show_blocks(blocks(played, 0, full=True))
+            waterfall.show_spans(played.spans.all)
+            for keys in (["j"] * 3, ["G"], ["l", "h"]):
+                await pilot.press(*keys)
+                drawn = view.render_lines(view.size.region)
+                assert all(sum(segment.cell_length for segment in strip) == width for strip in drawn)
+            assert view.hostile_text()
+
+
+async def test_a_waterfall_shows_names_bars_and_durations_under_an_axis() -> None:
+    view = Waterfall()
+    async with shown(view, (60, 6)) as (_, pilot):
+        view.show_spans([span(1, end=8_000_000, name="episode"), span(2, parent=1, start=4_000_000, end=8_000_000)])
+        await pilot.pause()
+        axis, first, second, *_ = rows(view)
+        assert axis == "span" + " " * 16 + "0" + " " * 20 + "8.0 ms"
+        assert first == "episode" + " " * 13 + "█" * 27 + "    8.0 ms"
+        assert second == "  step" + " " * 27 + "█" * 13 + "▌" + "    4.0 ms"

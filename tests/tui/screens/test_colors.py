@@ -1,0 +1,114 @@
+"""Themes, and that no colour alone says something."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from textual.theme import BUILTIN_THEMES
+
+from agentgym_tui.commands.keymap import Keys
+from agentgym_tui.config.settings import Settings
+from agentgym_tui.presenters.cells import Cell, Source
+from agentgym_tui.presenters.episode_rows import EpisodeRows, list_line
+from agentgym_tui.presenters.event_rows import EventRows, about, heading, no_events
+from agentgym_tui.presenters.span_rows import SpanRows
+from agentgym_tui.presenters.status_line import progress_line, status_lines
+from agentgym_tui.presenters.step_rows import EnvRows, StepRows
+from agentgym_tui.presenters.subject_rows import SubjectRows
+from agentgym_tui.presenters.welcome import welcome_lines
+from agentgym_tui.safe_text import own
+from agentgym_tui.sessions.event_reader import EventReader
+from agentgym_tui.sessions.protocols import Unusable
+from agentgym_tui.state.episode_list import EpisodeList
+from agentgym_tui.state.event_log import EventLog
+from agentgym_tui.state.event_query import EventView
+from agentgym_tui.state.models import Link
+from runner.events.codec import encode
+from runner.events.subjects import EPISODE_COMPLETED
+from runner.subscribe.buffer import Incoming
+from runner.subscribe.messages import Notice
+from runner.types import Outcome
+from tests.support.console.fake_session import FakeEvents, FakeSession
+from tests.support.console.live_items import START, completed
+from tests.support.console.piloted import SIZE, app_of
+from tests.support.console.samples import (
+    busy_store,
+    empty_store,
+    error_store,
+    hostile_store,
+    row,
+    span,
+)
+from tests.support.console.screens import shown
+
+
+@pytest.mark.parametrize("theme", ["textual-light", "ansi-dark"])
+async def test_themes(theme: str) -> None:
+    assert theme in BUILTIN_THEMES
+    app = app_of(FakeSession(hostile_store()), Settings(theme=theme))
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot, "␛")
+        assert app.theme == theme
+        await pilot.press("2", "question_mark")
+        await shown(pilot, "╭─ Help")
+
+
+def told_cells() -> Iterator[Cell]:
+    """What the screens say of environments, steps, episodes, batches, spans and the way to the node."""
+    ends = [row(n, outcome=outcome, success=not n, error_type="Fault") for n, outcome in enumerate(Outcome)]
+    listed = EpisodeList()
+    listed.take_stored(ends, [Unusable(Path("/x"), "no JSON")])
+    for store in (busy_store(), error_store(), empty_store()):
+        episodes = [StepRows(episode) for episode in store.episodes.values()]
+        listed.take_live(store.episodes.values())
+        spans = SpanRows([span(1), replace(span(2), attributes={"error": "x"})])
+        sources: list[Source] = [EnvRows(store), EpisodeRows(listed), spans, *episodes]
+        for rows in sources:
+            yield from (cell for index in range(len(rows)) for cell in rows.line(index, 200))
+        lines = [
+            *status_lines(store, "x", 200, n_why=3),
+            *welcome_lines(store, 200, Keys().key),
+            list_line(listed, own(""), 200),
+        ]
+        yield from (cell for line in [*lines, progress_line(store.active_batch(), 200, lost=True)] for cell in line)
+
+
+def event_cells() -> Iterator[Cell]:
+    """What the events screen says of messages, subjects, and of how it reads them."""
+    log, store = EventLog(), busy_store()
+    store.n_malformed = 1
+    said = [
+        Incoming(EPISODE_COMPLETED, {}, encode(completed()), "S", 1, START, 5_000),
+        Incoming(EPISODE_COMPLETED, {"ce-time": "2027-01-01T00:00:00Z", "ce-source": "n"}, b"{", "S", 2, START, 5_000),
+        Incoming("orders.eu", {}, b"\x1b[2J"),
+    ]
+    told = [Notice(kind="gap", text="3 left", count=3), Notice(kind="skipped", text="2 too fast", count=2)]
+    for state in (Link("connected"), Link("disconnected", "refused"), Link("stalled", "no answer")):
+        store.set_link(state)
+        for view in (EventView(), EventView(is_history=True)):
+            reader = EventReader(FakeEvents(), log, lambda: None)
+            reader.look_at(view)
+            log.take([*said, *told], START)
+            for reader.paused in (False, True):
+                yield from (cell for line in heading(reader, log, store, Keys().key, 300) for cell in line)
+            yield from (cell for line in no_events(reader, EventLog(), store, Keys().key, 200) for cell in line)
+    rows, tree = EventRows(log), SubjectRows.of(log.subjects)
+    sources: list[Source] = [rows, tree]
+    for source in sources:
+        yield from (cell for index in range(len(source)) for cell in source.line(index, 200))
+    yield from (cell for index in range(len(rows)) for cell in about(rows.entry(index), "formatted"))
+
+
+def test_no_colour_says_what_no_sign_or_word_says() -> None:
+    tones: dict[str, set[str]] = {}
+    for cell in (*told_cells(), *event_cells()):
+        tones.setdefault(cell.text.strip(), set()).add(cell.tone)
+    meant = {text: found & {"good", "bad", "warn"} for text, found in tones.items()}
+    assert {tone for found in meant.values() for tone in found} == {"good", "bad", "warn"}
+    assert [text for text, found in meant.items() if len(found) > 1] == []
+    told = re.compile(r"[-✗!◐◔…‖○?⚠a-z]")
+    assert [text for text, found in meant.items() if found & {"bad", "warn"} and not told.search(text)] == []

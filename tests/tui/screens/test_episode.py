@@ -1,0 +1,335 @@
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import ContentSwitcher
+
+from agentgym_tui.safe_text import is_hostile
+from agentgym_tui.screens.episode.screen import EpisodeScreen
+from agentgym_tui.services.osc52 import MAX_BYTES
+from agentgym_tui.state.models import Episode
+from agentgym_tui.widgets.line_list import LineView
+from agentgym_tui.widgets.table import Table
+from runner.events.durable import LiveAction
+from tests.support.console.fake_session import FakeSession, bus_session, busy_session, files_session
+from tests.support.console.piloted import console, shown, toasts, until, until_shown
+from tests.support.console.samples import (
+    HOSTILE,
+    NODE,
+    completed,
+    durable,
+    ended,
+    episode,
+    episode_id,
+    heartbeat,
+    hostile_episode,
+    live,
+    row,
+    step,
+    timestep,
+    token,
+)
+
+HEADING, STEPS, TRANSCRIPT, TRACE, JSON = "#heading", "#steps", "#transcript", "#trace", "#json"
+RUNNING = episode_id(3)
+ALL = [HEADING, STEPS, "#tabs", TRANSCRIPT, TRACE, JSON]
+
+
+@asynccontextmanager
+async def opened(
+    session: FakeSession, key: str = episode_id(1), size: tuple[int, int] = (120, 40)
+) -> AsyncIterator[Pilot[None]]:
+    """The screen of an episode, with the episodes of the store around it."""
+    async with console(session, size) as pilot:
+        pilot.app.push_screen(EpisodeScreen(session, key))
+        await until(pilot, lambda: shown(pilot, HEADING) != "" and "loading" not in shown(pilot, HEADING))
+        yield pilot
+
+
+def holding(loaded: Episode, data: bytes = b'{"schema": 1}') -> FakeSession:
+    """A session whose library has one episode, and nothing else is known."""
+    session = files_session(0)
+    session.files.stored = [row(1)]
+    session.files.load = lambda _: (loaded, data)  # type: ignore[method-assign, assignment]
+    return session
+
+
+def focused(pilot: Pilot[None]) -> str:
+    return (pilot.app.focused and pilot.app.focused.id) or ""
+
+
+async def test_an_episode_is_shown_with_its_steps_and_the_transcript_of_the_first() -> None:
+    async with opened(busy_session()) as pilot:
+        assert "Wordle task 1 · ✓ success · 3 of 4 · reward 0.75 · 3 rounds" in shown(pilot, HEADING)
+        assert episode_id(1) in shown(pilot, HEADING)
+        assert shown(pilot, STEPS).count("guess") == 3
+        assert "▸" in shown(pilot, STEPS).splitlines()[1]
+        await until_shown(pilot, TRANSCRIPT, "observation 0", "guess 0", "reward 0.25")
+        assert focused(pilot) == "steps"
+
+
+async def test_moving_among_the_steps_changes_the_transcript() -> None:
+    async with opened(busy_session()) as pilot:
+        await pilot.press("j", "down")
+        await until_shown(pilot, TRANSCRIPT, "guess 2")
+        await pilot.press("g")
+        await until_shown(pilot, TRANSCRIPT, "guess 0")
+        await pilot.press("enter")
+        assert focused(pilot) == "transcript"
+
+
+@pytest.mark.parametrize(
+    ("key", "view", "text"), [("t", "transcript", "guess 0"), ("w", "trace", "episode"), ("J", "json", '"schema": 1')]
+)
+async def test_each_view_has_its_key(key: str, view: str, text: str) -> None:
+    async with opened(busy_session()) as pilot:
+        await pilot.press("w" if key == "t" else "t", key)
+        await until_shown(pilot, f"#{view}", text)
+        assert pilot.app.screen.query_one(ContentSwitcher).current == view
+        assert focused(pilot) == view
+
+
+async def test_the_names_of_the_views_can_be_clicked() -> None:
+    async with opened(busy_session()) as pilot:
+        for name, view in (("JSON", "json"), ("Trace", "trace"), ("Transcript", "transcript")):
+            await pilot.click("#tabs", offset=(shown(pilot, "#tabs").index(name), 0))
+            await until(pilot, lambda view=view: focused(pilot) == view)  # type: ignore[misc]
+        await pilot.click("#tabs", offset=(60, 0))
+        assert focused(pilot) == "transcript"
+
+
+async def test_next_and_previous_go_through_the_list_and_end_with_it() -> None:
+    session = busy_session()
+    async with opened(session, episode_id(2)) as pilot:
+        await pilot.press("n")
+        await until_shown(pilot, HEADING, "task 1 ·", "3 of 4")
+        await until(pilot, lambda: episode_id(1) in session.files.loaded)
+        await pilot.press("n", "n")
+        await until(pilot, lambda: "this is the last one" in toasts(pilot))
+        await until_shown(pilot, HEADING, "task 0", "4 of 4")
+        await pilot.press("p")
+        await until_shown(pilot, HEADING, "task 1", "3 of 4")
+        await pilot.press("p", "p", "p")
+        await until(pilot, lambda: "this is the first one" in toasts(pilot))
+        await until_shown(pilot, HEADING, "task 3", "1 of 4", "▶ running")
+
+
+async def test_of_many_next_ones_only_the_last_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, gate, load = busy_session(), threading.Event(), busy_session().files.load
+
+    def slow(known: str) -> tuple[Episode, bytes]:
+        assert gate.wait(20)
+        return load(known)
+
+    async with opened(session, RUNNING) as pilot:
+        monkeypatch.setattr(session.files, "load", slow)
+        await pilot.press("n", "n", "n")
+        await until_shown(pilot, HEADING, "loading …", "task 0")
+        await until(pilot, lambda: "guess" not in shown(pilot, STEPS))  # not the steps of another episode
+        gate.set()
+        await until_shown(pilot, STEPS, "guess 2")
+        assert "task 0" in shown(pilot, HEADING)
+
+
+async def test_escape_leads_back() -> None:
+    async with opened(busy_session()) as pilot:
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, EpisodeScreen))
+
+
+async def test_a_running_episode_grows_while_one_looks_at_it_and_its_file_comes_when_it_ends() -> None:
+    session = busy_session()
+    session.files.stored = []
+    async with opened(session, RUNNING) as pilot:
+        await until_shown(pilot, HEADING, "▶ running")
+        await until_shown(pilot, TRANSCRIPT, "the word may be")
+        session.store.take([live(timestep(3, 2, seq=4, action=LiveAction("the third")))])
+        await until_shown(pilot, STEPS, "the third")
+        await until_shown(pilot, TRANSCRIPT, "the third")
+        session.store.take([live(token(3, 5, "and now the rest", 3))])
+        await until_shown(pilot, TRANSCRIPT, "and now the rest")
+        await pilot.press("J")
+        await until_shown(pilot, JSON, "its file is written when it ends")
+        session.files.stored.append(row(3))
+        session.store.take([live(ended(3, 6))])
+        await until_shown(pilot, HEADING, "✓ success")
+        await until_shown(pilot, JSON, '"schema": 1')
+
+
+async def test_a_step_that_one_looks_at_stays_when_others_come() -> None:
+    session = busy_session()
+    async with opened(session, RUNNING) as pilot:
+        await pilot.press("g")
+        await until_shown(pilot, TRANSCRIPT, "guess 0")
+        session.store.take([live(timestep(3, 2, seq=4))])
+        await until_shown(pilot, STEPS, "guess 2")
+        assert pilot.app.screen.query_one(STEPS, Table).key == "0"
+        assert "guess 0" in shown(pilot, TRANSCRIPT)
+
+
+async def test_one_that_ended_without_a_file_says_why_there_is_none() -> None:
+    session = busy_session()
+    session.files.stored, session.files.damaged = [], {RUNNING: "it is\ndamaged \x1b"}
+    async with opened(session, RUNNING) as pilot:
+        session.store.take([live(ended(3, 4))])
+        await until_shown(pilot, HEADING, "✓ success")
+        await pilot.press("J")
+        await until_shown(pilot, JSON, "is not here", "damaged ␛")
+        await pilot.press("e")
+        await until(pilot, lambda: "not exported" in toasts(pilot))
+        assert "damaged ␛" in toasts(pilot)
+
+
+async def test_a_damaged_file_says_why_and_the_next_one_is_shown() -> None:
+    session = files_session(3)
+    session.files.damaged[episode_id(1)] = f"it is {HOSTILE}"
+    async with console(session) as pilot:
+        await until_shown(pilot, "#summary", "3 episodes")
+        await pilot.press("j", "enter")
+        await until_shown(pilot, HEADING, "✗ cannot be shown", "2 of 3")
+        await until_shown(pilot, TRANSCRIPT, "this episode cannot be shown", "␛[2J")
+        assert "guess" not in shown(pilot, STEPS)
+        await pilot.press("J", "w", "t", "e")
+        await until(pilot, lambda: "not exported: it is ␛" in toasts(pilot))
+        await pilot.press("n")
+        await until_shown(pilot, STEPS, "guess 0")
+        await until_shown(pilot, TRANSCRIPT, "guess 0")
+
+
+async def test_one_of_a_foreign_bus_is_asked_for_and_shown_as_far_as_it_was_sent() -> None:
+    session = bus_session()
+    async with opened(session) as pilot:
+        assert session.orders.fetched == [episode_id(1)]
+        await until_shown(pilot, STEPS, "guess 2")
+        await pilot.press("J")
+        await until_shown(pilot, JSON, "no episode")
+
+
+async def test_what_its_node_has_is_asked_for_again_when_the_node_is_back() -> None:
+    session = bus_session()
+    gone = session.store.nodes[NODE]
+    gone.lost = True
+    session.store.take([durable(completed(20))])
+    async with opened(session, episode_id(20)) as pilot:
+        await until_shown(pilot, TRANSCRIPT, "this episode cannot be shown", f"no episode {episode_id(20)}")
+        assert "step 0" not in shown(pilot, "#tabs")
+        n_asked = len(session.orders.fetched)
+        session.store.take([durable(completed(21))])
+        await pilot.pause()
+        assert len(session.orders.fetched) == n_asked
+        session.store.take([live(heartbeat())])
+        await until(pilot, lambda: len(session.orders.fetched) == n_asked + 1)
+
+
+async def test_earlier_messages_come_and_go_with_enter() -> None:
+    chat: list[dict[str, Any]] = [
+        {"role": "system", "content": "the rules"},
+        {"role": "assistant", "content": "an old answer"},
+        {"role": "user", "content": "the newest observation"},
+        {"role": "assistant", "content": "guess 0"},
+    ]
+    async with opened(holding(episode(1, steps=[step(0, chats=[chat]), step(1)]))) as pilot:
+        await until_shown(pilot, TRANSCRIPT, "2 earlier messages", "the newest observation")
+        assert "enter: all messages" in shown(pilot, "#tabs")
+        await pilot.press("t", "enter")
+        await until_shown(pilot, TRANSCRIPT, "the rules", "an old answer")
+        assert "enter: fewer messages" in shown(pilot, "#tabs")
+        await pilot.press("enter")
+        await until(pilot, lambda: "the rules" not in shown(pilot, TRANSCRIPT))
+
+
+async def test_an_episode_without_steps_shows_what_there_was() -> None:
+    failed = episode(1, steps=[], outcome="error", error_type="EnvironmentFault", error_message="no reset")
+    async with opened(holding(failed)) as pilot:
+        await until_shown(pilot, HEADING, "! error: EnvironmentFault", "✗ EnvironmentFault: no reset")
+        await until_shown(pilot, TRANSCRIPT, "observation 0", "no reset")
+
+
+async def test_a_copy_is_safe_unless_it_is_asked_for_as_it_came() -> None:
+    async with opened(holding(hostile_episode(1), b'{"a": "\\u001b", "b":\x1b[2J')) as pilot:
+        for view in ("t", "w", "J"):
+            await pilot.press(view, "y")
+            await until(pilot, lambda: "sent" in toasts(pilot))
+            assert not is_hostile(pilot.app.clipboard)
+            assert "␛" in pilot.app.clipboard
+        await pilot.press("Y")
+        await until(pilot, lambda: "as it came" in toasts(pilot))
+        assert pilot.app.clipboard == '{"a": "\\u001b", "b":\x1b[2J'
+        await pilot.press("t", "Y")
+        await until(pilot, lambda: "■" in pilot.app.clipboard)
+        assert "\x1b]52;c" in pilot.app.clipboard
+
+
+async def test_a_long_copy_is_cut_and_says_so() -> None:
+    async with opened(holding(episode(1), json.dumps({"a": "x" * 2 * MAX_BYTES}).encode())) as pilot:
+        await pilot.press("J")
+        await until_shown(pilot, JSON, "xxx")
+        await pilot.press("y")
+        await until(pilot, lambda: "the first 100.0 KiB of 200.0 KiB" in toasts(pilot))
+        assert len(pilot.app.clipboard) == MAX_BYTES
+
+
+async def test_there_may_be_nothing_to_copy() -> None:
+    async with opened(holding(episode(1, spans=[]))) as pilot:
+        await pilot.press("w", "y")
+        await until(pilot, lambda: "nothing to copy" in toasts(pilot))
+
+
+async def test_an_export_says_where_the_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with opened(busy_session()) as pilot:
+        await pilot.press("e")
+        await until(pilot, lambda: "exported to" in toasts(pilot))
+        path = tmp_path / f"{episode_id(1)}.json"
+        assert json.loads(path.read_bytes())["episode_id"] == episode_id(1)
+        assert path.stat().st_mode & 0o777 == 0o600
+        await pilot.press("e")
+        await until(pilot, lambda: f"{episode_id(1)}-2.json" in toasts(pilot).replace("\n", ""))
+
+
+async def test_an_export_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    async with opened(busy_session()) as pilot:
+        await pilot.press("e")
+        await until(pilot, lambda: "not exported" in toasts(pilot))
+    async with opened(busy_session(), RUNNING) as pilot:
+        await pilot.press("e")
+        await until(pilot, lambda: "its file is written when it ends" in toasts(pilot).replace("\n", " "))
+
+
+async def test_a_part_can_be_shown_alone_and_back() -> None:
+    async with opened(busy_session()) as pilot:
+        for key, alone, hidden in (("J", JSON, STEPS), ("shift+tab", STEPS, JSON)):
+            await pilot.press(key, "z")
+            await until(pilot, lambda hidden=hidden: not shown(pilot, hidden))  # type: ignore[misc]
+            assert pilot.app.screen.query_one(alone).size.width > 100
+            await pilot.press("z")
+            await until(pilot, lambda hidden=hidden: bool(shown(pilot, hidden)))  # type: ignore[misc]
+
+
+async def test_hostile_texts_are_shown_safe_and_their_bytes_can_be_looked_at() -> None:
+    async with opened(holding(hostile_episode(1), HOSTILE.encode("utf-8", "surrogatepass"))) as pilot:
+        for view in ("t", "w", "J"):
+            await pilot.press(view)
+            await until(pilot, lambda: "␛" in shown(pilot, f"#{focused(pilot)}"))
+            assert not any(is_hostile(shown(pilot, part)) for part in ALL)
+            assert isinstance(pilot.app.screen, EpisodeScreen)
+            assert is_hostile(pilot.app.screen.hostile_text() or "")
+
+
+@pytest.mark.parametrize("size", [(60, 20), (80, 24), (200, 50)])
+async def test_steps_and_views_are_beside_each_other_where_there_is_room(size: tuple[int, int]) -> None:
+    async with opened(busy_session(), size=size) as pilot:
+        steps, views = pilot.app.screen.query_one(STEPS).region, pilot.app.screen.query_one("#views").region
+        assert (steps.right <= views.x) == (size[0] >= 110)
+        assert all(view.size.height >= 5 for view in pilot.app.screen.query(LineView) if view.display and view.size)

@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.widgets import Input
+
+from agentgym_tui.app.console import Console
+from agentgym_tui.safe_text import is_hostile
+from agentgym_tui.screens.episode.screen import EpisodeScreen
+from agentgym_tui.screens.episodes.screen import Episodes
+from agentgym_tui.sessions.bus_session import FilesSession
+from agentgym_tui.sessions.protocols import Unusable
+from agentgym_tui.state.models import READING, Link
+from agentgym_tui.widgets.table import Table
+from runner.types import Outcome
+from tests.support.console.fake_session import FakeSession, bus_session, busy_session, empty_session, files_session
+from tests.support.console.piloted import console, shown, until, until_shown
+from tests.support.console.samples import HOSTILE, ended, episode_id, live, row, started, timestep
+
+LIST, SUMMARY = "#episodes", "#summary"
+
+
+def with_rows(n: int, **fields: Any) -> FakeSession:  # noqa: ANN401
+    session = empty_session()
+    session.files.stored = [row(number, **fields) for number in range(n)]
+    return session
+
+
+async def test_stored_and_running_episodes_are_listed_with_the_newest_selected() -> None:
+    session = busy_session()
+    session.files.stored = [row(1, outcome=Outcome.ERROR, error_type="EnvironmentFault"), row(2), row(7, env="Maze")]
+    async with console(session) as pilot:
+        await pilot.press("2")
+        await until_shown(pilot, SUMMARY, "5 episodes · ▶ 1 running")
+        lines = shown(pilot, LIST).splitlines()
+        assert lines[0].split()[:5] == ["started", "▼", "environment", "task", "outcome"]
+        assert lines[1].startswith("▸")
+        assert "Maze" in lines[1]
+        assert "▶ running" in lines[2]
+        assert "! error: EnvironmentFau" in lines[4]
+
+
+async def test_a_screen_that_has_no_widgets_yet_is_not_drawn() -> None:
+    session = busy_session()
+    for screen in (Episodes(session), EpisodeScreen(session, episode_id(3))):
+        screen.draw(session.store)
+
+
+async def test_the_cursor_stays_on_its_episode_when_others_begin_and_end() -> None:
+    session = with_rows(5)
+    async with console(session) as pilot:
+        await pilot.press("2")
+        await until_shown(pilot, SUMMARY, "5 episodes")
+        await pilot.press("j", "j")
+        key = pilot.app.screen.query_one(Table).key
+        session.store.take([live(started(8), timestep(8))])
+        await until_shown(pilot, SUMMARY, "6 episodes · ▶ 1 running")
+        session.store.take([live(ended(8, 2, outcome=Outcome.FAILURE))])
+        await until_shown(pilot, LIST, "✗ failure")
+        assert pilot.app.screen.query_one(Table).key == key == episode_id(2)
+
+
+async def test_the_library_is_read_again_when_something_ended_or_when_asked_to() -> None:
+    session = with_rows(1)
+    async with console(session) as pilot:
+        await pilot.press("2")
+        await until_shown(pilot, SUMMARY, "1 episode")
+        session.files.stored.append(row(1))
+        session.store.take([live(started(8), ended(8, 1))])
+        await until_shown(pilot, SUMMARY, "3 episodes")
+        session.files.stored.append(row(2))
+        await pilot.press("ctrl+r")
+        await until_shown(pilot, SUMMARY, "4 episodes")
+
+
+async def test_a_library_that_fails_says_why_and_running_episodes_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = busy_session()
+    monkeypatch.setattr(session.files, "rows", lambda: session.files.load(HOSTILE))
+    async with console(session) as pilot:
+        await pilot.press("2")
+        await until_shown(pilot, SUMMARY, "✗ there is no episode", "running")
+        assert not is_hostile(shown(pilot, SUMMARY))
+
+
+async def test_the_list_can_be_used_while_the_library_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, gate = busy_session(), threading.Event()
+    rows = session.files.rows
+
+    def slow() -> Any:  # noqa: ANN401
+        assert gate.wait(20)
+        return rows()
+
+    monkeypatch.setattr(session.files, "rows", slow)
+    async with console(session) as pilot:
+        await pilot.press("2")
+        await until_shown(pilot, SUMMARY, "reading …")
+        assert "▶ running" in shown(pilot, LIST)
+        gate.set()
+        await until(pilot, lambda: "reading" not in shown(pilot, SUMMARY))
+
+
+async def test_words_filter_the_list_while_they_are_typed_and_escape_shows_all() -> None:
+    session = with_rows(12)
+    session.files.stored += [row(20, env="Maze"), row(21, env="Maze", outcome=Outcome.FAILURE)]
+    async with console(session) as pilot:
+        await pilot.press("2")
+        await until_shown(pilot, SUMMARY, "14 episodes")
+        await pilot.press("G", "slash", *"maze")
+        await until_shown(pilot, SUMMARY, "2 match maze")
+        await pilot.press("space", *"failure", "enter")
+        await until_shown(pilot, SUMMARY, "1 match maze failure")
+        assert pilot.app.screen.query_one(Table).key == episode_id(21)
+        assert pilot.app.focused is pilot.app.screen.query_one(Table)
+        await pilot.press("escape")
+        await until(pilot, lambda: "match" not in shown(pilot, SUMMARY))
+        assert not pilot.app.screen.query_one(Input).display
+        await pilot.press("slash", *"zzz")
+        await until_shown(pilot, "#nothing", "No episode holds zzz")
+        await pilot.press("escape")
+        await until_shown(pilot, LIST, "Maze")
+        assert pilot.app.focused is pilot.app.screen.query_one(Table)
+
+
+@pytest.mark.parametrize("key", ["down", "tab"])
+async def test_the_filter_is_left_for_the_list_and_stays(key: str) -> None:
+    session = with_rows(3)
+    async with console(session) as pilot:
+        await pilot.press("2", "slash", *"#1", key)
+        await until_shown(pilot, SUMMARY, "1 match #1")
+        assert pilot.app.focused is pilot.app.screen.query_one(Table)
+        assert pilot.app.screen.query_one(Input).display
+
+
+async def test_keys_that_do_something_elsewhere_are_letters_in_the_filter() -> None:
+    async with console(with_rows(3)) as pilot:
+        await pilot.press("2", "slash", *"qXN?12")
+        assert pilot.app.screen.query_one(Input).value == "qXN?12"
+
+
+async def test_what_is_pasted_into_the_filter_is_made_safe() -> None:
+    async with console(with_rows(3)) as pilot:
+        await pilot.press("2", "slash")
+        pilot.app.screen.query_one(Input).insert_text_at_cursor(HOSTILE * 50)
+        pilot.app.screen.query_one(Input).insert_text_at_cursor("\x1b]0;x\x07")
+        await pilot.pause()
+        value = pilot.app.screen.query_one(Input).value
+        assert len(value) <= 200
+        assert not is_hostile(value)
+        assert not is_hostile(shown(pilot, SUMMARY) + shown(pilot, "#nothing"))
+
+
+@pytest.mark.parametrize("how", ["enter", "click"])
+async def test_an_episode_is_opened_by_key_or_mouse_and_escape_leads_back_to_it(how: str) -> None:
+    session = with_rows(5)
+    async with console(session) as pilot:
+        await pilot.press("2")
+        await until_shown(pilot, SUMMARY, "5 episodes")
+        await pilot.press("j")
+        if how == "enter":
+            await pilot.press("enter")
+        else:
+            await pilot.click(LIST, offset=(5, 2), times=2)
+        await until_shown(pilot, "#heading", "2 of 5")
+        assert isinstance(pilot.app.screen, EpisodeScreen)
+        await pilot.press("n", "n")
+        await until_shown(pilot, "#heading", "4 of 5")
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(pilot.app.screen, Episodes))
+        assert pilot.app.screen.query_one(Table).key == episode_id(1)
+
+
+async def test_enter_in_an_empty_list_opens_nothing() -> None:
+    session = with_rows(0)
+    async with console(session) as pilot:
+        await pilot.press("2")
+        await until_shown(pilot, "#nothing", "No episodes yet", "r")
+        await pilot.press("enter")
+        assert isinstance(pilot.app.screen, Episodes)
+
+
+async def test_files_alone_are_the_first_screen_and_unusable_ones_say_why() -> None:
+    session = files_session(2)
+    session.files.unusable = [Unusable(Path("/srv/\x1b[2J.json"), "no JSON: \x1b]0;x\x07")]
+    async with console(session) as pilot:
+        await until_shown(pilot, SUMMARY, "2 episodes · ✗ 1 file cannot be shown")
+        await until_shown(pilot, LIST, "␛[2J.json: no JSON")
+        await pilot.press("G", "enter")
+        await until_shown(pilot, "#transcript", "/srv/␛[2J.json", "no JSON")
+        await until_shown(pilot, "#heading", "✗ cannot be shown", "3 of 3")
+
+
+async def test_files_that_are_being_read_are_not_said_to_be_none() -> None:
+    session = files_session(0)
+    session.store.set_link(READING)
+    async with console(session) as pilot:
+        await until_shown(pilot, SUMMARY, "0 episodes", "reading …")
+        assert not pilot.app.screen.query_one("#nothing").display
+        session.files.stored = [row(1)]
+        session.store.take_stored(session.files.stored)
+        await until_shown(pilot, SUMMARY, "1 episode", "reading …")
+        session.store.set_link(Link("none", "files"))
+        await until(pilot, lambda: "reading" not in shown(pilot, SUMMARY))
+
+
+async def test_a_folder_without_episodes_is_read_to_its_end(tmp_path: Path) -> None:
+    session, links = FilesSession([tmp_path]), list[Link]()
+    session.store.on_change = lambda: links.append(session.store.link)
+    await session.run()
+    assert links[0] == READING
+    assert links[-1] != READING
+    async with Console(FilesSession([tmp_path])).run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, "#nothing", "No episodes yet", "these are files")
+
+
+async def test_a_foreign_bus_on_which_nothing_was_said_says_so() -> None:
+    session = FakeSession(read_only="watching only: nothing can be started")
+    session.library = None
+    async with console(session) as pilot:
+        await pilot.press("2")
+        await until_shown(pilot, "#nothing", "No episodes yet", "watching only")
+
+
+async def test_a_foreign_bus_lists_what_was_said_on_it() -> None:
+    async with console(bus_session()) as pilot:
+        await pilot.press("2")
+        await until_shown(pilot, SUMMARY, "4 episodes · ▶ 1 running")
+        await pilot.press("ctrl+r")
+        await until_shown(pilot, LIST, "▶ running")
+
+
+async def test_the_bytes_of_a_hostile_row_can_be_looked_at() -> None:
+    async with console(with_rows(1, env="\x1b[2J")) as pilot:
+        await pilot.press("2")
+        await until_shown(pilot, LIST, "␛[2J")
+        assert isinstance(pilot.app.screen, Episodes)
+        assert pilot.app.screen.hostile_text() == "\x1b[2J"

@@ -1,0 +1,593 @@
+"""The live screen: what it follows, what its keys do, and what it asks of the node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from textual.pilot import Pilot
+
+from agentgym_tui.app.console import Console
+from agentgym_tui.screens.live.episode_picker import Watch
+from agentgym_tui.screens.live.screen import LiveScreen
+from agentgym_tui.sessions.protocols import ControlFailed
+from agentgym_tui.sessions.run_commands import tiers
+from agentgym_tui.state.models import Link
+from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.widgets.line_list import LineView
+from agentgym_tui.widgets.pane import Pane
+from runner.events.live_items import LiveAction
+from runner.subscribe.messages import Notice
+from tests.support.console.fake_session import (
+    FakeSession,
+    bus_session,
+    busy_session,
+    empty_session,
+    error_session,
+    files_session,
+)
+from tests.support.console.samples import (
+    HOSTILE,
+    batch_id,
+    batch_state,
+    busy_store,
+    empty_store,
+    ended,
+    env_health,
+    episode_id,
+    hostile_episode,
+    live,
+    node_list,
+    started,
+    streaming_store,
+    timestep,
+    token,
+    whole,
+)
+from tests.support.console.screens import gone, screen_text, shown, until
+
+SIZES = [(80, 24), (120, 40), (200, 50)]
+ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
+
+
+def view(pilot: Pilot[Any], name: str) -> LineView:
+    return pilot.app.screen.query_one(f"#{name}", LineView)
+
+
+def row(pilot: Pilot[Any], text: str) -> str:
+    return next((line for line in screen_text(pilot.app).splitlines() if text in line), "")
+
+
+# What is watched.
+
+
+def test_the_newest_running_episode_is_watched_until_it_is_over() -> None:
+    store, watch = empty_store(), Watch()
+    assert watch.pick(store, following=True) is None
+    store.take([live(started(0), timestep(0, 0))])
+    picked = watch.pick(store, following=True)
+    assert picked is not None
+    store.take([live(started(1))])
+    assert watch.pick(store, following=True) is picked
+    store.take([live(ended(0, 2))])
+    assert watch.pick(store, following=False) is picked
+    picked = watch.pick(store, following=True)
+    assert picked is not None
+    assert picked.episode_id == episode_id(1)
+    store.take([live(ended(1, 1))])
+    assert watch.pick(store, following=True) is picked
+
+
+def test_what_was_started_from_here_is_watched_as_soon_as_it_begins() -> None:
+    store, watch = empty_store(), Watch()
+    store.take([live(started(0))])
+    watch.pick(store, following=True)
+    watch.want(batch_id(7))
+    assert watch.pick(store, following=False) is store.episodes[episode_id(0)]
+    store.take([live(started(1, batch_id="other", battery_id=batch_id(7)))])
+    assert watch.pick(store, following=False) is store.episodes[episode_id(1)]
+
+
+def test_running_episodes_are_gone_through_in_a_circle() -> None:
+    store, watch = empty_store(), Watch()
+    assert watch.beside(store, 1) is None
+    store.take([live(started(0))])
+    watch.pick(store, following=True)
+    assert watch.beside(store, 1) is None
+    store.take([live(started(1), started(2))])
+    seen = [watch.beside(store, by) for by in (1, 1, 1, -1)]
+    assert [episode.episode_id for episode in seen if episode] == [episode_id(n) for n in (1, 2, 0, 2)]
+
+
+def test_the_same_batch_comes_first_and_lost_episodes_last() -> None:
+    store, watch = empty_store(), Watch()
+    store.take([live(*whole(0), started(1), started(2, batch_id=batch_id(9)))])
+    watch.episode_id = episode_id(0)
+    picked = watch.pick(store, following=True)
+    assert picked is store.episodes[episode_id(1)]
+    assert watch.pick(store, following=False) is picked
+    for episode in store.episodes.values():
+        episode.node_lost = episode.running
+    assert watch.pick(store, following=True) is picked
+
+
+def test_the_last_episode_of_a_batch_is_shown_when_it_is_over() -> None:
+    store, watch = empty_store(), Watch()
+    store.take([live(*whole(0), *whole(1), *whole(2))])
+    watch.episode_id = episode_id(0)  # others ended between two looks
+    assert watch.pick(store, following=False) is store.episodes[episode_id(0)]
+    assert watch.pick(store, following=True) is store.episodes[episode_id(2)]
+
+
+# What is shown.
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+async def test_the_running_episode_is_followed(size: tuple[int, int]) -> None:
+    session = busy_session()
+    async with Console(session).run_test(size=size, notifications=True) as pilot:
+        await shown(pilot, "task 3", "following", "the word may be", "3/10", "time left 3:21", "cpu 12%")
+        session.store.take([live(timestep(3, 2, seq=4, chats=[], observation=[]), token(3, 5, "and now ", 3))])
+        await shown(pilot, "round 3", "and now")
+        session.store.take([live(ended(3, 6), started(4), timestep(4, 0))])
+        await shown(pilot, "task 4", "round 1")
+        assert "not following" not in screen_text(pilot.app)
+
+
+async def test_scrolling_up_ends_following_and_says_so() -> None:
+    session = busy_session()
+    async with Console(session).run_test(size=(120, 40)) as pilot:
+        await shown(pilot, "task 3", "following")
+        await pilot.press("tab", "k")
+        await shown(pilot, "not following (G)", "Transcript · step 1")
+        session.store.take([live(ended(3, 4), started(4), timestep(4, 0))])
+        await shown(pilot, "✓ success", "task 3")
+        assert "task 4" not in screen_text(pilot.app)
+        await pilot.press("G")
+        await shown(pilot, "task 4", "Transcript · step 0")
+        assert "not following" not in screen_text(pilot.app)
+
+
+async def test_who_reads_the_transcript_does_not_get_the_next_step() -> None:
+    session = busy_session()
+    long = "\n".join(f"line {n}" for n in range(100))
+    session.store.take([live(timestep(3, 2, seq=4, observation=[{"role": "user", "content": long}]))])
+    async with Console(session).run_test(size=(120, 40)) as pilot:
+        await shown(pilot, "line 99")
+        await pilot.press("tab", "tab", "tab", "k", "k")
+        await shown(pilot, "not following (G)")
+        await gone(pilot, "line 99")
+        session.store.take([live(timestep(3, 3, seq=5))])
+        await shown(pilot, "guess 3", "Transcript · step 2")
+        await pilot.press("G")
+        await shown(pilot, "Transcript · step 3")
+
+
+async def test_an_empty_console_names_three_keys_and_what_is_missing() -> None:
+    for size in SIZES:
+        async with Console(empty_session()).run_test(size=size) as pilot:
+            await shown(pilot, "Nothing runs yet", "choose what to play and how", "not installed", "→ ")
+
+
+async def test_the_first_episode_takes_the_place_of_the_welcome() -> None:
+    session = empty_session()
+    async with Console(session).run_test(size=(80, 24)) as pilot:
+        await shown(pilot, "Welcome")
+        await pilot.press("tab", "z")
+        await gone(pilot, "Environments")
+        session.store.take([live(started(0), timestep(0, 0))])
+        await shown(pilot, "Environments", "task 0", "guess 0")
+        assert "Welcome" not in screen_text(pilot.app)
+
+
+async def test_the_focus_moves_on_when_its_pane_goes() -> None:
+    session = empty_session()
+    async with Console(session).run_test(size=(120, 40)) as pilot:
+        await shown(pilot, "▌Environments", "Welcome")
+        await pilot.press("tab")
+        await shown(pilot, "▌Welcome")
+        session.store.take([live(started(0), timestep(0, 0))])
+        await shown(pilot, "▌Wordle task 0")
+
+
+async def test_a_lost_node_is_said() -> None:
+    async with Console(error_session()).run_test(size=(120, 40)) as pilot:
+        await shown(pilot, "✗ disconnected", "connection refused", "✗ node lost")
+
+
+async def test_notices_are_told_when_no_batch_runs() -> None:
+    session = empty_session()
+    async with Console(session).run_test(size=(80, 24)) as pilot:
+        await shown(pilot, "Welcome")
+        session.store.take([Notice(kind="gap", text="a stream was deleted", count=3)])
+        await shown(pilot, "a stream was deleted (3)")
+
+
+async def test_the_cause_of_the_selected_environment_is_in_the_title() -> None:
+    async with Console(busy_session()).run_test(size=(120, 40)) as pilot:
+        await shown(pilot, "field-runner-4090")
+        await pilot.press("G")
+        await shown(pilot, "WebShop: not installed")
+
+
+async def test_rewards_are_those_of_the_watched_or_the_selected_environment() -> None:
+    async with Console(busy_session()).run_test(size=(120, 40)) as pilot:
+        await shown(pilot, "Rewards · Wordle", "success 67% of last 3")
+        await pilot.press("j")
+        await shown(pilot, "Rewards · TextCraft", "no rated episode yet")
+
+
+async def test_nothing_is_drawn_again_when_nothing_changed() -> None:
+    session = busy_session()
+    async with Console(session).run_test(size=(120, 40)) as pilot:
+        await shown(pilot, "task 3")
+        screen = pilot.app.screen
+        assert isinstance(screen, LiveScreen)
+        sources: list[object] = []
+
+        def same_again() -> bool:
+            before = list(sources)
+            screen.draw(session.store)
+            sources[:] = (
+                view(pilot, name).source for name in ("environments", "steps", "transcript", "trace", "rewards")
+            )
+            return len(before) == len(sources) and all(a is b for a, b in zip(before, sources, strict=True))
+
+        await until(pilot, same_again, "a look that draws nothing")  # the cursor may still be on its way to the tail
+
+
+async def test_what_a_file_fills_in_is_shown() -> None:
+    session = busy_session()
+    async with Console(session).run_test(size=(120, 40)) as pilot:
+        await shown(pilot, "task 3")
+        episode = session.store.episodes[episode_id(3)]
+        episode.steps[1] = replace(episode.steps[1], action=LiveAction("another"))
+        session.store.set_link(Link("connected", address="other"))
+        await shown(pilot, "another")
+
+
+# Keys of the panes.
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+async def test_views_and_zoom(size: tuple[int, int]) -> None:
+    async with Console(busy_session()).run_test(size=size) as pilot:
+        await shown(pilot, "Transcript")
+        for name, title in (("trace", "Trace"), ("rewards", "Rewards"), ("transcript", "Transcript")):
+            await pilot.press("v")
+            await until(pilot, lambda name=name: view(pilot, name).has_focus, name)  # type: ignore[misc]
+            await shown(pilot, title)
+            await pilot.press("z")
+            await gone(pilot, "Environments")
+            await shown(pilot, title)
+            pane = pilot.app.screen.query_one(f"#{name}-pane", Pane)
+            assert pane.size.height == size[1] - (3 if size[0] == 200 else 4)
+            await pilot.press("z")
+            await shown(pilot, "Environments")
+
+
+@pytest.mark.parametrize("name", ["transcript", "trace", "rewards"])
+async def test_the_pane_that_is_looked_at_stays_when_the_terminal_becomes_small(name: str) -> None:
+    async with Console(busy_session()).run_test(size=(200, 50)) as pilot:
+        await shown(pilot, "Transcript")
+        view(pilot, name).focus()
+        await until(pilot, lambda: view(pilot, name).has_focus, "the pane has the keys")
+        await pilot.resize_terminal(80, 24)
+        await until(pilot, lambda: "-narrow" in pilot.app.screen.classes, "the screen is small")
+        await pilot.pause()
+        assert view(pilot, name).has_focus
+        await until(pilot, lambda: view(pilot, name).region.height > 0, "the pane is there")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+async def test_zoom_of_an_empty_console(size: tuple[int, int]) -> None:
+    async with Console(empty_session()).run_test(size=size) as pilot:
+        await shown(pilot, "▌Environments", "Welcome")
+        await pilot.press("z")
+        await gone(pilot, "Welcome")
+        await pilot.press("z", "v")
+        await shown(pilot, "▌Environments", "Welcome")
+        await pilot.press("tab", "z")
+        await gone(pilot, "Environments")
+        await shown(pilot, "▌Welcome")
+
+
+async def test_every_pane_can_be_reached_and_shows_it() -> None:
+    async with Console(busy_session()).run_test(size=(120, 40)) as pilot:
+        await shown(pilot, "▌Environments", "task 3")
+        for title in ("▌Wordle", "▌Trace", "▌Transcript", "▌Rewards", "▌Environments"):
+            await pilot.press("tab")
+            await shown(pilot, title)
+
+
+async def test_next_and_previous_run() -> None:
+    session = busy_session()
+    async with Console(session).run_test(size=(120, 40), notifications=True) as pilot:
+        await shown(pilot, "task 3")
+        await pilot.press("right_square_bracket")
+        await shown(pilot, "no other episode runs")
+        session.store.take([live(started(5, task_index=77), timestep(5, 0))])
+        await pilot.press("right_square_bracket")
+        await shown(pilot, "task 77")
+        await pilot.press("left_square_bracket")
+        await shown(pilot, "task 3")
+
+
+async def test_enter_and_double_click_open_the_watched_episode() -> None:
+    from agentgym_tui.screens.episode.screen import EpisodeScreen
+
+    async with Console(busy_session()).run_test(size=(120, 40)) as pilot:
+        await shown(pilot, "task 3")
+        await pilot.press("tab", "enter")
+        await until(pilot, lambda: isinstance(pilot.app.screen, EpisodeScreen), "the episode")
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen), "back")
+        await pilot.click("#steps", offset=(10, 2), times=2)
+        await until(pilot, lambda: isinstance(pilot.app.screen, EpisodeScreen), "the episode")
+
+
+async def test_enter_on_an_environment_opens_the_form_for_it() -> None:
+    async with Console(busy_session()).run_test(size=(120, 40)) as pilot:
+        await shown(pilot, "task 3")
+        await pilot.press("j", "enter")
+        await shown(pilot, "╭─ Run", "[x] TextCraft")
+
+
+async def test_nothing_to_open() -> None:
+    async with Console(empty_session()).run_test(size=(120, 40), notifications=True) as pilot:
+        await shown(pilot, "Welcome")
+        screen = pilot.app.screen
+        await screen.run_action("open")
+        await shown(pilot, "there is no episode to open")
+
+
+# Orders.
+
+
+def with_models() -> FakeSession:
+    session = empty_session()
+    session.store.agents = ["oracle", "react"]
+    return session
+
+
+async def test_without_a_model_r_says_why_and_offers_the_oracle_by_name() -> None:
+    session = empty_session()
+    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
+        await shown(pilot, "Welcome")
+        await pilot.press("j", "r")
+        await shown(pilot, "╭─ Run", "no agent that asks a model", "agent oracle plays without a model")
+        assert session.orders.started == []
+        await pilot.press("enter")
+        await shown(pilot, "oracle plays TextCraft")
+        assert (session.orders.started[0].envs, session.orders.started[0].agent) == (["TextCraft"], "oracle")
+        await gone(pilot, "╭─ Run")
+        await pilot.press("r")
+        await until(pilot, lambda: len(session.orders.started) == 2, "who was chosen plays on")
+
+
+async def test_r_plays_the_selected_environment() -> None:
+    session = with_models()
+    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
+        await shown(pilot, "Welcome")
+        await pilot.press("j", "r")
+        await shown(pilot, "react plays TextCraft")
+        (args,) = session.orders.started
+        assert ULID.fullmatch(args.batch_id)
+        assert (args.envs, args.agent, args.repeat) == (["TextCraft"], "react", 1)
+        session.store.take([live(*whole(0)), live(started(1, batch_id=args.batch_id, env="TextCraft"))])
+        await shown(pilot, "TextCraft task 1")
+
+
+async def test_r_says_when_there_is_nothing_to_play() -> None:
+    async with Console(FakeSession(RunStore())).run_test(size=(80, 24), notifications=True) as pilot:
+        await shown(pilot, "Welcome")
+        await pilot.press("r")
+        await shown(pilot, "no environment is selected")
+
+
+async def test_full_stop_repeats_the_last_run_under_a_new_id() -> None:
+    session = with_models()
+    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
+        await shown(pilot, "Welcome")
+        await pilot.press("full_stop")
+        await shown(pilot, "nothing was started from here yet")
+        await pilot.press("j", "r", "k", "full_stop")
+        await until(pilot, lambda: len(session.orders.started) == 2, "two runs")
+        first, second = session.orders.started
+        assert (first.envs, first.agent) == (second.envs, second.agent)
+        assert first.batch_id != second.batch_id
+
+
+async def test_b_plays_a_tier() -> None:
+    session = empty_session()
+    session.store.take([live(env_health("WebShop"), env_health("SQLGym", "wrong"))])
+    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
+        await shown(pilot, "Welcome")
+        await pilot.press("b")
+        await shown(pilot, "╭─ Battery", "lightweight", "moderate", "2 of 3", "everything")
+        await pilot.press("j")
+        await shown(pilot, "2 environments: SQLGym, WebShop", "left out: ALFWorld (not installed)")
+        await pilot.press("enter")
+        await shown(pilot, "╭─ Run", "agent oracle plays without a model")
+        await pilot.press("enter")
+        await shown(pilot, "oracle plays SQLGym, WebShop")
+        assert session.orders.started[0].envs == ["SQLGym", "WebShop"]
+        await pilot.press("b")
+        await shown(pilot, "╭─ Battery")
+        await pilot.press("escape")
+        await gone(pilot, "╭─ Battery")
+        assert len(session.orders.started) == 1
+
+
+def test_tiers_are_those_of_the_profile() -> None:
+    assert [(name, len(envs), [env.name for env in left]) for name, envs, left in tiers(empty_store())] == [
+        ("lightweight", 4, []),
+        ("moderate", 0, ["ALFWorld", "SQLGym", "WebShop"]),
+        ("everything", 4, ["ALFWorld", "SQLGym", "WebShop"]),
+    ]
+    store = RunStore()
+    store.take([live(env_health("Foreign"))])
+    assert tiers(store) == []
+
+
+async def test_space_pauses_and_goes_on() -> None:
+    session = busy_session()
+    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
+        await shown(pilot, "task 3")
+        await pilot.press("space")
+        await shown(pilot, "Wordle pauses after this step")
+        session.store.batches[batch_id(0)].status = "paused"
+        await pilot.press("space")
+        await shown(pilot, "Wordle goes on")
+        await pilot.press("s")
+        await until(pilot, lambda: len(session.orders.orders) == 3, "three orders")
+    assert session.orders.orders == [
+        ("pause", batch_id(0), None),
+        ("resume", batch_id(0), None),
+        ("step", None, episode_id(3)),
+    ]
+
+
+async def test_space_pauses_between_two_episodes() -> None:
+    session = busy_session()
+    session.store.take([live(ended(3, 5))])
+    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
+        await shown(pilot, "task 3")
+        await pilot.press("space")
+        await shown(pilot, "Wordle pauses after this step")
+    assert session.orders.orders == [("pause", batch_id(0), None)]
+
+
+async def test_x_cancels_the_batch_that_runs() -> None:
+    session = busy_session()
+    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
+        await shown(pilot, "task 3")
+        await pilot.press("x")
+        await shown(pilot, "cancelled: Wordle")
+    assert session.orders.orders == [("cancel", batch_id(0), None)]
+
+
+@pytest.mark.parametrize(
+    ("key", "cancelled"), [("x", batch_id(0)), ("b", "battery"), ("escape", None), ("enter", None), ("q", None)]
+)
+async def test_x_asks_how_much_of_a_battery(key: str, cancelled: str | None) -> None:
+    store = busy_store()
+    battery = [batch_state(0, battery_id="battery"), batch_state(1, "queued", battery_id="battery", env="Maze")]
+    store.take_list(node_list(*battery))
+    session = FakeSession(store)
+    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
+        await shown(pilot, "task 3")
+        await pilot.press("x")
+        await shown(pilot, "Cancel what?", "1 environment waits")
+        await pilot.press(key)
+        await gone(pilot, "Cancel what?")
+        if cancelled:
+            await shown(pilot, "cancelled: ")
+    assert session.orders.orders == ([("cancel", cancelled, None)] if cancelled else [])
+
+
+async def test_orders_without_anything_that_runs() -> None:
+    session = empty_session()
+    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
+        await shown(pilot, "Welcome")
+        await pilot.press("x")
+        await shown(pilot, "nothing runs that could be cancelled")
+        await pilot.press("s", "s")
+        await shown(pilot, "no running episode is watched")
+        assert "cancelled" not in screen_text(pilot.app)  # one text at a time: they cover what is below
+        assert screen_text(pilot.app).count("no running episode is watched") == 1
+    assert session.orders.orders == []
+
+
+@pytest.mark.parametrize("session", [bus_session, files_session])
+async def test_who_only_looks_is_offered_no_orders_and_told_why(session: Callable[[], FakeSession]) -> None:
+    looking = session()
+    async with Console(looking).run_test(size=(120, 40), notifications=True) as pilot:
+        await pilot.press("1")
+        await shown(pilot, "Environments", "? Help")
+        assert "Battery" not in screen_text(pilot.app)
+        for key in ("r", "R", "b", "full_stop", "x", "space", "s"):
+            pilot.app.clear_notifications()
+            await pilot.press(key)
+            await shown(pilot, looking.read_only[:30])
+        await pilot.press("question_mark")
+        await shown(pilot, "╭─ Help")
+        assert "play the selected environment" not in screen_text(pilot.app)
+    assert looking.orders.started == []
+
+
+async def test_a_step_says_who_answered_and_what_went_otherwise_than_configured() -> None:
+    session = busy_session()
+    told = {"endpoint": "ollama", "model": "qwen35_9b", "ttft_s": 0.25, "cost": 0.0021, "tokens_per_s": 41.6}
+    session.store.take([live(timestep(3, 2, seq=4, warnings=["tensorzero was passed over: HTTP 503"], **told))])
+    async with Console(session).run_test(size=(120, 40)) as pilot:
+        await shown(pilot, "ollama · qwen35_9b · first token 250 ms · 42", "tokens/s · cost 0.0021")
+        await shown(pilot, "otherwise than configured", "tensorzero was passed over: HTTP 503")
+
+
+async def test_another_endpoint_is_told_of_while_it_answers_and_the_first_one_when_it_is_back() -> None:
+    session = FakeSession(streaming_store())
+    async with Console(session).run_test(size=(120, 40), notifications=True) as pilot:
+        await shown(pilot, "thought · streaming …", "I try one with an i.", "tool call guess · streaming …")
+        await shown(pilot, "model gateway up")
+        await shown(pilot, "gateway · ≈ 18 tokens/s", "first token 400 ms · qwen35_9b")
+        failure, now = "gateway: the connection broke", datetime.now(UTC)
+        session.store.take([live(token(3, 9, "", 2, failure=failure, restart=True, at=now))])
+        await shown(pilot, "↷ nobody answers yet", "↷ no answer from", failure)
+        await gone(pilot, "I try one")
+        session.store.take([live(token(3, 10, "", 2, endpoint="ollama", model="qwen3:8b", at=now))])
+        await shown(pilot, "Wordle: gateway did not answer", "asking ollama", "↷ ollama for gateway")
+        await shown(pilot, "↷ model ollama up, gateway failed")
+        pilot.app.clear_notifications()
+        await gone(pilot, "did not answer (")
+        session.store.take([live(timestep(3, 2, seq=11, endpoint="gateway", at=now))])
+        await shown(pilot, "Wordle: gateway answers again", "model gateway up")
+
+
+async def test_refusals_are_told_with_what_to_do() -> None:
+    session = busy_session()
+    session.orders.refusal = ControlFailed("pause: nobody answers [/] \x1b[2J", "press N [@click=app.quit]")
+    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
+        await shown(pilot, "task 3")
+        await pilot.press("space")
+        await shown(pilot, "nobody answers [/] ␛[2J", "press N [@click=app.quit]")
+
+
+async def test_a_click_on_a_key_of_the_last_line_is_that_key() -> None:
+    session = with_models()
+    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
+        await shown(pilot, "Welcome")
+        await pilot.click("KeyLine", offset=(screen_text(pilot.app).splitlines()[-1].index("r Run"), 0))
+        await shown(pilot, "react plays BabyAI")
+        await pilot.click("KeyLine", offset=(screen_text(pilot.app).splitlines()[-1].index("? Help") + 3, 0))
+        await shown(pilot, "╭─ Help")
+
+
+# Hostile text.
+
+
+async def test_x_shows_the_bytes_of_a_hostile_step_and_environment() -> None:
+    store = busy_store()
+    store.take([live(started(9, env="E\u202e"), timestep(9, 0, action=type(timestep().action)("go \x1b[2J", [])))])
+    store.take([live(ended(3, 4), env_health("E\u202e", "down", cause="c"))])
+    async with Console(FakeSession(store)).run_test(size=(120, 40), notifications=True) as pilot:
+        await shown(pilot, "go ␛[2J")
+        await pilot.press("X")
+        await shown(pilot, "nothing that is selected holds hostile bytes")
+        await pilot.press("G", "X")
+        await shown(pilot, "e2 80 ae")
+        await pilot.press("escape", "tab", "X")
+        await shown(pilot, "67 6f 20 1b 5b 32 4a")
+
+
+async def test_a_hostile_episode_is_shown_in_every_pane() -> None:
+    store = empty_store()
+    store.fill(hostile_episode())
+    async with Console(FakeSession(store)).run_test(size=(200, 50)) as pilot:
+        await shown(pilot, "⚠ hostile bytes", "␛")
+        text = screen_text(pilot.app)
+        assert not set(text) & set(HOSTILE) - set("\n") - {c for c in HOSTILE if c.isprintable()}

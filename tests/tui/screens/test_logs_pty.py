@@ -1,0 +1,87 @@
+"""Hostile logs in a real terminal: no byte of them gets there, and a file that changes meanwhile ends nothing."""
+
+from __future__ import annotations
+
+import base64
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import REPOSITORY
+from tests.support.console.hostile_console import TRAPS
+from tests.support.console.launch import CONSOLE
+from tests.support.console.log_consoles import events
+from tests.support.console.samples import ESCAPES, HOSTILE, HUGE
+from tests.support.escapes import CLIPBOARD, foreign
+from tests.support.terminal import ENTER, ESCAPE, TAB, Terminal, environ
+from tests.tui.terminal.test_pty_safety import check, leave, walk
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def console(*paths: Path, cwd: Path) -> Terminal:
+    return Terminal(CONSOLE, "open", *map(str, paths), cwd=cwd, env=environ(PYTHONPATH=str(REPOSITORY)))
+
+
+def hostile_lines() -> bytes:
+    texts = [*ESCAPES, TRAPS, HOSTILE, HUGE[:2_000_000]]
+    raw = [text.encode("utf-8", "replace").replace(b"\n", b"\x0b") for text in texts]
+    documents = [b'{"kind": "' + line[:5_000] + b'", "at": "' + line[:50] + b'"}' for line in raw]
+    return b"\r\n".join(
+        [*raw, *documents, b"\x9b2J\xff\x00\x1b]0;x\x07", b'{"subject": "\\u001b[2J\\u202e", "x": 1}', b"end"]
+    )
+
+
+def test_no_byte_of_a_log_or_its_name_reaches_the_terminal(tmp_path: Path) -> None:
+    name = b"\x1b]0;x\x07\xe2\x80\xae[b]\x9b.log"
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
+    path.write_bytes(hostile_lines())
+    (tmp_path / "other.log").write_text("other\n")
+    with console(path, tmp_path / "other.log", cwd=tmp_path) as terminal:
+        terminal.wait_for(lambda: terminal.row_of("Hex v").endswith(" B"), 60)
+        walk(terminal, "j", "j", "X", "v", "j", "v", "j", "G", "k", "v", "k", "X", TAB, "l", TAB, "z", "z")
+        walk(terminal, "/")
+        terminal.wait_for("words that a line")
+        walk(terminal, "zw", ENTER)
+        terminal.wait_for("holds zw")
+        walk(terminal, ESCAPE, "J", "\x1b[200~\u202e\x9b\x1b[201~", ENTER)
+        terminal.wait_for("no line and no time")
+        walk(terminal, "n", "p", "2", "4", "?", "j", ESCAPE)
+        leave(terminal)
+    assert b"bytes of UTF-8" in terminal.raw
+
+
+def test_a_copied_line_is_safe_unless_raw(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(HOSTILE.replace("\n", " ").encode("utf-8", "replace"))
+    with console(path, cwd=tmp_path) as terminal:
+        terminal.wait_for("Hex v  233 B", 60)  # the last part that comes
+        terminal.send("y")
+        terminal.wait_for(lambda: len(CLIPBOARD.findall(terminal.raw)) == 1)
+        terminal.send("Y")
+        terminal.wait_for(lambda: len(CLIPBOARD.findall(terminal.raw)) == 2)
+        terminal.wait_quiet()
+        terminal.send("q")
+        assert terminal.wait_exit() == 0
+    check(CLIPBOARD.sub(b"", terminal.raw))
+    safe, raw = (base64.b64decode(copied) for copied in CLIPBOARD.findall(terminal.raw))
+    assert foreign(safe.replace(b"\t", b"")) == []
+    assert foreign(raw) != []
+
+
+def test_a_log_that_is_cut_off_and_grows_while_it_is_read_harms_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(events(20_000))
+    with console(path, cwd=tmp_path) as terminal:
+        terminal.wait_for("20,000 lines", 60)
+        for number in range(5):
+            terminal.send("Gk"[number % 2])
+            os.truncate(path, number * 1_000)
+            path.write_bytes(events(1_000 * (number + 2)))
+            terminal.wait_for(f"{1_000 * (number + 2):,} lines")
+        os.truncate(path, 0)
+        terminal.wait_for("0 lines")
+        terminal.wait_for("Nothing is in it so far")
+        terminal.send("q")
+        assert terminal.wait_exit() == 0

@@ -1,0 +1,210 @@
+"""Panes that take the room a person gives them."""
+
+from __future__ import annotations
+
+import pytest
+from textual.geometry import Region
+from textual.pilot import Pilot
+
+from agentgym_tui.config.ui_state import Kept
+from agentgym_tui.screens.episode.screen import EpisodeScreen
+from agentgym_tui.widgets.pane import Pane
+from agentgym_tui.widgets.pane_layouts import (
+    EPISODE_NARROW,
+    EPISODE_WIDE,
+    EVENTS_NARROW,
+    EVENTS_WIDE,
+    LIVE_NARROW,
+    LIVE_NARROW_TRACE,
+    LIVE_WIDE,
+    LOG,
+    WAYS,
+    shares,
+)
+from tests.support.console.fake_session import busy_session, files_session, talking_session
+from tests.support.console.piloted import SIZE, SMALL, app_of
+from tests.support.console.samples import episode_id
+from tests.support.console.screens import shown, until
+
+
+@pytest.mark.parametrize("bound", ["least", "most"])
+@pytest.mark.parametrize("size", [SIZE, (60, 20)], ids=str)
+async def test_every_pane_can_be_seen_at_the_bounds_of_its_size(size: tuple[int, int], bound: str) -> None:
+    sizes = {share.key: getattr(share, bound) for levers in (LIVE_WIDE, LIVE_NARROW) for share in shares(levers)}
+    async with app_of(busy_session(), kept=Kept(sizes=sizes)).run_test(size=size) as pilot:
+        await until(pilot, lambda: len(visible_panes(pilot)) > 2, "an episode")
+        await pilot.pause()
+        panes = visible_panes(pilot)
+        assert all(pane.region.height > 1 and pane.region.width > 9 for pane in panes)
+
+
+async def test_each_pane_grows_and_shrinks_and_all_are_as_they_were_again() -> None:
+    kept = Kept()
+    async with app_of(busy_session(), kept=kept).run_test(size=SIZE) as pilot:
+        await shown(pilot, "task 3")
+        await pilot.pause()
+        before = [pane.region for pane in visible_panes(pilot)]
+        for pane in visible_panes(pilot):
+            pane.query_one("LineView").focus()
+            await pilot.pause()
+            for key, other, way in (("greater_than_sign", "less_than_sign", "width"), ("plus", "minus", "height")):
+                size = getattr(pane.size, way)
+                await pilot.press(key)
+                await until(pilot, lambda: getattr(pane.size, way) > size, "more room")  # noqa: B023
+                await pilot.press(other, other)
+                await until(pilot, lambda: getattr(pane.size, way) < size, "less room")  # noqa: B023
+            await pilot.press("equals_sign")
+            await until(pilot, lambda: [pane.region for pane in visible_panes(pilot)] == before, "as before")
+        assert kept.sizes == {}
+
+
+def visible_panes(pilot: Pilot[None]) -> list[Pane]:
+    return [pane for pane in pilot.app.screen.query(Pane) if pane.display and pane.size]
+
+
+async def test_the_focused_pane_takes_from_its_neighbour_and_zoom_is_above_it_all() -> None:
+    app = app_of(busy_session())
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await shown(pilot, "task 3")
+        left = app.screen.query_one("#left")
+        width = left.size.width
+        await pilot.press("greater_than_sign")
+        await until(pilot, lambda: left.size.width > width, "a wider left side")
+        await pilot.press("tab", "tab", "tab", "greater_than_sign", "greater_than_sign")
+        await until(pilot, lambda: left.size.width < width, "a wider right side")
+        await pilot.press("z")
+        await until(pilot, lambda: app.screen.query_one("#transcript").size.width > 110, "all of the screen")
+        await pilot.press("plus")
+        await shown(pilot, "nothing here can take another size")
+        await pilot.press("z")
+        await until(pilot, lambda: left.size.width < width, "the sizes from before")
+        await pilot.press("2", "plus")
+        await shown(pilot, "nothing here can take another size")
+
+
+@pytest.mark.parametrize(("size", "key", "way"), [(SIZE, "greater_than_sign", "width"), (SMALL, "plus", "height")])
+async def test_the_steps_of_an_episode_take_more_room(size: tuple[int, int], key: str, way: str) -> None:
+    kept = Kept()
+    session = files_session()
+    app = app_of(session, kept=kept)
+    async with app.run_test(size=size) as pilot:
+        app.push_screen(EpisodeScreen(session, episode_id(1), kept=kept))
+        await until(pilot, lambda: bool(app.screen.query("#steps")) and app.focused is not None, "steps")
+        await pilot.pause()
+        steps = app.screen.query_one("#steps")
+        before = getattr(steps.size, way)
+        await pilot.press(key)
+        await until(pilot, lambda: getattr(steps.size, way) > before, "more room")
+        await pilot.press("z", "z", "equals_sign")
+        await until(pilot, lambda: getattr(steps.size, way) == before, "as before")
+
+
+async def test_the_border_between_the_sides_is_dragged() -> None:
+    kept = Kept()
+    app = app_of(busy_session(), kept=kept)
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot, "task 3")
+        right = app.screen.query_one("#right")
+        x = right.region.x
+        await pilot.mouse_down(offset=(x, 20))
+        await pilot.hover(offset=(x - 20, 20))
+        await until(pilot, lambda: right.region.x < x - 15, "a border further left")
+        await pilot.mouse_up(offset=(x - 20, 20))
+        await pilot.hover(offset=(x, 20))
+        await pilot.pause()
+        assert right.region.x < x - 15
+        assert kept.sizes == {"live.wide.left": round(100 * (x - 20) / 120)}
+        await pilot.mouse_down(offset=(x + 5, 20))
+        await pilot.hover(offset=(x, 20))
+        await pilot.pause()
+        assert right.region.x < x - 15
+
+
+@pytest.mark.parametrize(
+    "levers",
+    [LIVE_WIDE, LIVE_NARROW, LIVE_NARROW_TRACE, EPISODE_WIDE, EPISODE_NARROW, EVENTS_WIDE, EVENTS_NARROW, LOG],
+)
+def test_shares_leave_room_for_what_is_beside_them(levers: dict) -> None:  # type: ignore[type-arg]
+    assert all(0 < share.least < share.most < 100 for share in shares(levers))
+    stacked = [share.most for share in shares(levers) if share.part in ("environments-pane", "trace-pane")]
+    assert sum(stacked) <= 90
+    assert {axis for _, axis in levers} <= {axis for axis, _ in WAYS.values()}
+
+
+PARTS = {"subjects": "#subjects", "messages": "#messages", "payload": "#message"}
+"""The list that has the focus, and what takes its room."""
+
+
+def regions(pilot: Pilot[None]) -> list[Region]:
+    return [pilot.app.screen.query_one(part).region for part in PARTS.values()]
+
+
+@pytest.mark.parametrize("bound", ["least", "most"])
+@pytest.mark.parametrize("size", [SIZE, (60, 20)], ids=str)
+async def test_every_part_of_the_events_can_be_seen_at_the_bounds_of_its_size(
+    size: tuple[int, int], bound: str
+) -> None:
+    sizes = {share.key: getattr(share, bound) for levers in (EVENTS_WIDE, EVENTS_NARROW) for share in shares(levers)}
+    app = app_of(talking_session("orders.eu"), kept=Kept("events", sizes=sizes))
+    async with app.run_test(size=size) as pilot:
+        await shown(pilot, "● Formatted", "orders")
+        await pilot.press("t")
+        await until(pilot, lambda: all(region.height > 3 and region.width > 9 for region in regions(pilot)), "all")
+
+
+@pytest.mark.parametrize("size", [SIZE, SMALL], ids=str)
+@pytest.mark.parametrize("focused", PARTS)
+async def test_each_part_of_the_events_grows_and_shrinks(size: tuple[int, int], focused: str) -> None:
+    kept = Kept("events")
+    app = app_of(talking_session("orders.eu"), kept=kept)
+    async with app.run_test(size=size, notifications=True) as pilot:
+        await shown(pilot, "● Formatted", "orders")
+        await pilot.press("t")
+        await until(pilot, lambda: all(regions(pilot)), "the tree")
+        app.screen.query_one(f"#{focused}").focus()
+        await until(pilot, lambda: app.focused is not None and app.focused.id == focused, "the focus")
+        before, part = regions(pilot), app.screen.query_one(PARTS[focused])
+        for key, other, way in (("greater_than_sign", "less_than_sign", "width"), ("plus", "minus", "height")):
+            size_before = getattr(part.size, way)
+            if (focused, way) == ("subjects", "height"):
+                await pilot.press(key)
+                await shown(pilot, "nothing here can take another size")
+                continue
+            await pilot.press(key)
+            await until(pilot, lambda: getattr(part.size, way) > size_before, "more room")  # noqa: B023
+            await pilot.press(other, other, other)
+            await until(pilot, lambda: getattr(part.size, way) < size_before, "less room")  # noqa: B023
+        assert kept.sizes
+        await pilot.press("equals_sign")
+        await until(pilot, lambda: regions(pilot) == before, "as before")
+        assert kept.sizes == {}
+
+
+async def test_the_border_of_the_tree_is_dragged_and_one_part_alone_is_above_it_all() -> None:
+    kept = Kept("events")
+    app = app_of(talking_session("orders.eu"), kept=kept)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await shown(pilot, "● Formatted", "orders")
+        right = app.screen.query_one("#right")
+        x = right.region.x
+        await pilot.mouse_down(offset=(x, 20))
+        await pilot.hover(offset=(x + 12, 20))
+        await until(pilot, lambda: right.region.x == x + 12, "a border further right")
+        await pilot.mouse_up(offset=(x + 12, 20))
+        await until(pilot, lambda: kept.sizes == {"events.wide.tree": round(100 * (x + 12) / 120)}, "what is kept")
+        await pilot.press("plus", "z")
+        messages = app.screen.query_one("#messages")
+        await until(pilot, lambda: messages.size.width > 110 and messages.size.height > 30, "all of the screen")
+        await pilot.press("minus")
+        await shown(pilot, "nothing here can take another size")
+        await pilot.press("z")
+        await until(pilot, lambda: right.region.x == x + 12 and messages.size.height < 30, "the sizes from before")
+
+
+async def test_without_the_tree_its_width_cannot_change() -> None:
+    kept = Kept("events")
+    async with app_of(talking_session("a"), kept=kept).run_test(size=SMALL, notifications=True) as pilot:
+        await shown(pilot, "● Formatted")
+        await pilot.press("greater_than_sign")
+        await shown(pilot, "nothing here can take another size")
+        assert kept.sizes == {}

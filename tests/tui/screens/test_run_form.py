@@ -1,0 +1,288 @@
+"""The run form: what may be typed, what it becomes, and its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from textual.geometry import Size
+from textual.widgets import Input
+
+from agentgym_tui.app.console import Console
+from agentgym_tui.screens.dialogs.run_form import RunForm
+from agentgym_tui.sessions.protocols import ControlFailed
+from agentgym_tui.sessions.run_commands import default_player, model_trouble, startable_agents
+from agentgym_tui.sessions.start_form import FIELDS, MAX_EPISODES, FieldId, parse, texts_of
+from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.widgets.dialog import Dialog
+from agentgym_tui.widgets.form_controls import CheckList, OneOf
+from runner.events.control import NodeList, StartArgs
+from tests.support.console.fake_session import FakeSession, empty_session
+from tests.support.console.samples import HOSTILE, empty_store, live, model_health
+from tests.support.console.screens import screen_text, shown, until
+
+SMALL = (80, 24)
+TEXTS: dict[FieldId, str] = {field.id: field.default for field in FIELDS}
+
+
+def read(texts: Mapping[FieldId, str], envs: Sequence[str] = ("Wordle",)) -> tuple[StartArgs | None, dict[str, str]]:
+    parsed = parse({**TEXTS, **texts}, envs=envs, agent="oracle", model=None, batch_id="01B")
+    return parsed.args, {name: str(error) for name, error in parsed.errors.items()}
+
+
+def test_defaults_play_one_episode() -> None:
+    assert read({}) == (StartArgs(batch_id="01B", envs=["Wordle"], agent="oracle"), {})
+
+
+def test_all_numbers() -> None:
+    args, errors = read(
+        {
+            "repeat": "3",
+            "attempts": "2",
+            "task_index": "7",
+            "seed": " 5 ",
+            "concurrency": "4",
+            "max_rounds": "9",
+            "max_duration_sec": "12.5",
+        }
+    )
+    assert errors == {}
+    assert args == StartArgs(
+        batch_id="01B",
+        envs=["Wordle"],
+        agent="oracle",
+        repeat=3,
+        attempts=2,
+        task_index=7,
+        seed=5,
+        concurrency=4,
+        max_rounds=9,
+        max_duration_sec=12.5,
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "error"),
+    [
+        ("repeat", "", "a whole number, please"),
+        ("repeat", "0", "at least 1"),
+        ("repeat", "1.5", "a whole number, please"),
+        ("repeat", "\u0661", "a whole number, please"),
+        ("repeat", "1_0", "a whole number, please"),
+        ("attempts", str(MAX_EPISODES + 1), "at most 1,000,000"),
+        ("task_index", "-1", "a whole number, please"),
+        ("seed", "9" * 19, f"at most {2**62 - 1:,}"),
+        ("concurrency", "257", "at most 256"),
+        ("max_rounds", "0", "at least 1"),
+        ("max_duration_sec", "0", "more than 0"),
+        ("max_duration_sec", "nan", "a number, please"),
+        ("max_duration_sec", "1e9", "a number, please"),
+    ],
+)
+def test_what_is_wrong(field: FieldId, text: str, error: str) -> None:
+    assert read({field: text}) == (None, {field: error})
+
+
+def test_an_environment_is_needed() -> None:
+    assert read({}, []) == (None, {"envs": "choose one"})
+
+
+def test_not_too_many_episodes_in_all() -> None:
+    assert read({"repeat": "1000000", "attempts": "2"}) == (None, {"attempts": "more than 1,000,000 episodes"})
+
+
+def test_texts_of_a_run_are_read_as_the_same_run() -> None:
+    args = StartArgs(batch_id="01B", envs=["Wordle"], agent="oracle", repeat=40, max_duration_sec=1_000_000.0)
+    assert parse(texts_of(args), envs=args.envs, agent="oracle", model=None, batch_id="01B").args == args
+    assert texts_of(None) == TEXTS
+
+
+def with_agents(*agents: str) -> RunStore:
+    store = empty_store()
+    store.take_list(NodeList(batches=[], envs=["Wordle"], agents=list(agents), models=["qwen35_9b"]))
+    return store
+
+
+def test_why_no_model_plays() -> None:
+    assert "not said yet" in model_trouble(RunStore())
+    assert "no agent that asks a model is installed" in model_trouble(with_agents("oracle", "random", "scripted"))
+    store = with_agents("oracle", "react")
+    assert model_trouble(store) == ""
+    store.take([live(model_health("tensorzero", "down", "refused"))])
+    assert model_trouble(store) == "no model is reachable: tensorzero down: refused"
+    store.take([live(model_health("ollama", "up", None))])
+    assert model_trouble(store) == ""
+
+
+def test_who_plays() -> None:
+    assert default_player(with_agents("oracle", "react")).agent == "react"
+    assert default_player(with_agents("oracle", "random")).agent == "oracle"
+    assert startable_agents(with_agents("oracle", "random", "scripted", "human", "react")) == [
+        "oracle",
+        "random",
+        "react",
+    ]
+    assert startable_agents(RunStore()) == ["oracle"]
+
+
+async def test_the_form_says_why_no_model_plays_and_offers_the_oracle() -> None:
+    async with Console(empty_session()).run_test(size=SMALL, notifications=True) as pilot:
+        await shown(pilot, "Welcome")
+        await pilot.press("R")
+        await shown(pilot, "no agent that asks a model is installed")
+        assert "agent oracle plays without a model" in screen_text(pilot.app)
+        assert "none is needed" in screen_text(pilot.app)
+
+
+async def test_enter_starts_what_the_form_says() -> None:
+    session = empty_session()
+    async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
+        await shown(pilot, "Welcome")
+        await pilot.press("j", "R")
+        await until(pilot, lambda: isinstance(pilot.app.focused, CheckList), "the form")
+        await pilot.press("down", "space", "tab", "right", "down", "down", "down", "2", "enter")
+        await shown(pilot, "random plays")
+    (args,) = session.orders.started
+    assert len(args.batch_id) == 26
+    assert (args.envs, args.agent, args.model) == (["TextCraft", "Maze"], "random", None)
+    assert (args.repeat, args.attempts) == (1, 2)
+
+
+@pytest.mark.parametrize("size", [SMALL, (120, 40)])
+async def test_the_form_has_its_size_from_the_first_time_it_is_drawn(
+    size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[Size] = []
+    monkeypatch.setattr(Dialog, "on_resize", lambda _, event: sizes.append(event.size), raising=False)
+    async with Console(empty_session()).run_test(size=size) as pilot:
+        await shown(pilot, "Welcome")
+        await pilot.press("R")
+        await shown(pilot, "╭─ Run", "Start")
+    assert len(set(sizes)) == 1
+
+
+async def test_what_is_wrong_is_said_beside_its_field_and_nothing_is_started() -> None:
+    session = empty_session()
+    async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
+        await shown(pilot, "Welcome")
+        await pilot.press("R")
+        await shown(pilot, "╭─ Run")
+        pilot.app.screen.query_one("#repeat", Input).value = "0"
+        await shown(pilot, "✗ at least 1")
+        await pilot.press("ctrl+s")
+        assert isinstance(pilot.app.screen, RunForm)
+        pilot.app.screen.query_one("#repeat", Input).value = "3"
+        await pilot.press("a", "a", "ctrl+s")
+        await shown(pilot, "✗ choose one")
+        await pilot.press("a", "ctrl+s")
+        await shown(pilot, "21 episodes")
+    assert [len(args.envs) for args in session.orders.started] == [7]
+
+
+async def test_the_form_remembers_what_was_played() -> None:
+    session = empty_session()
+    async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
+        await shown(pilot, "Welcome")
+        await pilot.press("R", "tab", "right", "tab", "tab", "5", "enter")
+        await shown(pilot, "5 episodes")
+        await pilot.press("R")
+        await pilot.pause()
+        assert pilot.app.screen.query_one("#repeat", Input).value == "5"
+        assert session.orders.started[0].agent == "random"
+        assert pilot.app.screen.query_one("#agent", OneOf).index == 1
+
+
+async def test_every_key_of_the_form() -> None:
+    store = with_agents("oracle", "react")
+    async with Console(FakeSession(store)).run_test(size=SMALL, notifications=True) as pilot:
+        await shown(pilot, "Welcome")
+        await pilot.press("R")
+        await pilot.pause()
+        form = pilot.app.screen
+        envs, agent, model = form.query_one(CheckList), form.query_one("#agent", OneOf), form.query_one("#model", OneOf)
+        assert envs.has_focus
+        await pilot.press("space")
+        assert envs.chosen == set()
+        await pilot.press("a")
+        assert len(envs.chosen) == 7
+        await pilot.press("tab")
+        assert agent.has_focus and agent.index == 1
+        await pilot.press("down")
+        assert model.has_focus
+        await pilot.press("right", "l")
+        assert model.index == 0
+        await pilot.press("space")
+        assert model.index == 1
+        await pilot.press("up", "left")
+        assert agent.index == 0
+        await pilot.press("h")
+        assert agent.index == 1
+        await pilot.press("escape")
+        assert not isinstance(pilot.app.screen, RunForm)
+
+
+async def test_a_click_chooses() -> None:
+    async with Console(empty_session()).run_test(size=SMALL, notifications=True) as pilot:
+        await shown(pilot, "Welcome")
+        await pilot.press("R")
+        await pilot.pause()
+        envs, agent = pilot.app.screen.query_one(CheckList), pilot.app.screen.query_one("#agent", OneOf)
+        await pilot.click(CheckList, offset=(5, 2))
+        assert envs.chosen == {0, 2}
+        await pilot.click("#agent")
+        assert agent.index == 1
+        await pilot.click("#close")
+        assert not isinstance(pilot.app.screen, RunForm)
+
+
+async def test_a_refusal_is_told_and_not_repeated_by_the_full_stop() -> None:
+    session = empty_session()
+    session.orders.refusal = ControlFailed("start: nobody answers")
+    async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
+        await shown(pilot, "Welcome")
+        await pilot.press("R", "ctrl+s")
+        await shown(pilot, "start: nobody answers")
+        await pilot.press("full_stop")
+        await shown(pilot, "nothing was started from here yet")
+    assert session.orders.started == []
+
+
+CAUSE = "HTTP 503 from the gateway: no healthy upstream; start the model server with agentgym-runner serve-model"
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)])
+async def test_the_whole_cause_of_a_missing_model_can_be_read(size: tuple[int, int]) -> None:
+    store = with_agents("oracle", "react")
+    store.take([live(model_health("http://gpu-node-17.lab:3000/openai/v1", "down", CAUSE))])
+    async with Console(FakeSession(store)).run_test(size=size) as pilot:
+        await pilot.press("R")
+        await shown(pilot, "agent oracle plays without a model")
+        said = " ".join(row.split("│")[1] for row in screen_text(pilot.app).splitlines() if row.count("│") == 2)
+        assert f"no model is reachable: gpu-node-17.lab:3000 down: {CAUSE}" in " ".join(said.split())
+
+
+async def test_what_is_wrong_can_be_read_in_the_smallest_terminal() -> None:
+    async with Console(empty_session()).run_test(size=(60, 20)) as pilot:
+        await pilot.press("R", "tab", "tab", "tab", "0")
+        await shown(pilot, "✗ tasks: at least 1", "Start")
+
+
+async def test_names_that_begin_alike_can_be_told_apart() -> None:
+    names = [f"organisation-with-a-name/model-of-a-family-{size}" for size in ("7b-awq", "70b-gguf")]
+    store = empty_store()
+    store.take_list(NodeList(batches=[], envs=["Wordle"], agents=["react"], models=names))
+    async with Console(FakeSession(store)).run_test(size=SMALL) as pilot:
+        await pilot.press("R", "tab", "tab", "right")
+        await shown(pilot, "7b-awq ▸")
+        await pilot.press("right")
+        await shown(pilot, "70b-gguf ▸")
+
+
+async def test_hostile_names_are_made_visible() -> None:
+    store = RunStore()
+    store.take_profile([(HOSTILE, HOSTILE, HOSTILE)])
+    store.take_list(NodeList(batches=[], envs=[HOSTILE], agents=["oracle", HOSTILE], models=[HOSTILE]))
+    async with Console(FakeSession(store)).run_test(size=(120, 40), notifications=True) as pilot:
+        await pilot.press("R", "tab", "right")
+        await shown(pilot, "␛[2J")
+        assert "\x1b" not in screen_text(pilot.app)

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentgym_tui.sessions.episode_library import StateLibrary, episode_of_bytes, episode_of_record
+from agentgym_tui.sessions.file_library import FilesLibrary
+from runner.errors import ConfigError, StoreError
+from runner.store import EpisodeRecord, EpisodeStore, open_index
+from runner.store.journal import SUFFIX
+from runner.types import Action, Outcome
+from tests.support.episodes import Recording, new_id, step
+
+
+def played(data_dir: Path, count: int = 1, **fields: Any) -> list[EpisodeRecord]:  # noqa: ANN401
+    store = EpisodeStore(data_dir)
+    index = open_index(store)
+    try:
+        return [Recording(store, index, **fields).whole(n_steps=2) for _ in range(count)]
+    finally:
+        index.close()
+
+
+def scanned(*paths: Path) -> FilesLibrary:
+    library = FilesLibrary(paths)
+    for _ in library.scan():
+        pass
+    return library
+
+
+def file_of(data_dir: Path, record: EpisodeRecord) -> Path:
+    return data_dir / "runs" / record.batch_id / f"{record.episode_id}.json"
+
+
+def contents(folder: Path) -> set[tuple[Path, int]]:
+    return {(path, path.stat().st_mtime_ns) for path in folder.rglob("*")}
+
+
+def test_an_episode_is_shown_as_it_was_recorded(tmp_path: Path) -> None:
+    [record] = played(tmp_path, env="Wordle", seed=4, task_index=9)
+    episode = episode_of_record(record)
+    assert (episode.env, episode.seed, episode.task_index, episode.agent) == ("Wordle", 4, 9, "oracle")
+    assert (episode.outcome, episode.success, episode.reward, episode.rounds) == ("success", True, 0.5, 2)
+    assert not episode.running and episode.error_type is None
+    assert [step.index for step in episode.steps] == [0, 1]
+    assert episode.steps[0].action.text == "move up" and episode.steps[0].valid
+    assert episode.steps[1].chats == record.timesteps[1].chats
+    assert episode.reset_observation == record.reset_observation
+    assert episode.spans.all == record.spans and episode.tokens == record.tokens and episode.cost == 1.0
+
+
+def test_what_is_no_message_becomes_one(tmp_path: Path) -> None:
+    store = EpisodeStore(tmp_path)
+    index = open_index(store)
+    recording = Recording(store, index)
+    recording.start()
+    recording.play(step(0, chats=[["no message", 7]], action=Action(None, [])))
+    recording.end()
+    index.close()
+    assert recording.recorder.record is not None
+    episode = episode_of_record(recording.recorder.record)
+    assert episode.steps[0].chats == [[{"content": "no message"}, {"content": 7}]]
+
+
+def test_the_library_of_a_state_directory_lists_the_newest_first_and_loads_each(tmp_path: Path) -> None:
+    records = played(tmp_path, 3)
+    library = StateLibrary(lambda: tmp_path)
+    assert [row.episode_id for row in library.rows()] == sorted((r.episode_id for r in records), reverse=True)
+    for record in records:
+        episode, data = library.load(record.episode_id)
+        assert episode == episode_of_record(record)
+        assert data == file_of(tmp_path, record).read_bytes()
+    library.close()
+
+
+def test_episodes_that_end_later_are_listed(tmp_path: Path) -> None:
+    played(tmp_path)
+    library = StateLibrary(lambda: tmp_path)
+    assert len(library.rows()) == 1
+    played(tmp_path)
+    assert len(library.rows()) == 2
+    library.close()
+
+
+def test_damaged_files_of_a_state_directory_are_named_with_the_reason(tmp_path: Path) -> None:
+    [record] = played(tmp_path)
+    file_of(tmp_path, record).write_bytes(b"{")
+    library = StateLibrary(lambda: tmp_path)
+    assert library.rows() == []
+    assert [bad.path for bad in library.unusable] == [file_of(tmp_path, record)]
+    assert "damaged" in library.unusable[0].reason
+    with pytest.raises(StoreError, match="damaged"):
+        library.load(record.episode_id)
+    library.close()
+
+
+@pytest.mark.parametrize("asked", ["../../etc/passwd", "", "\x1b[2J", "0" * 26])
+def test_an_id_that_is_none_is_refused(tmp_path: Path, asked: str) -> None:
+    library = StateLibrary(lambda: tmp_path)
+    with pytest.raises(StoreError):
+        library.load(asked)
+    library.close()
+
+
+def test_a_place_that_cannot_be_found_is_an_error_of_the_store(tmp_path: Path) -> None:
+    def find() -> Path:
+        raise ConfigError("no such profile")
+
+    with pytest.raises(StoreError, match="no such profile"):
+        StateLibrary(find).rows()
+
+
+def test_a_journal_gives_the_running_episode_with_all_its_steps(tmp_path: Path) -> None:
+    store = EpisodeStore(tmp_path)
+    index = open_index(store)
+    recording = Recording(store, index)
+    recording.start()
+    recording.reset()
+    for number in range(3):
+        recording.play(step(number))
+    library = StateLibrary(lambda: tmp_path)
+    [episode] = library.running([recording.header.batch_id, "../..", new_id()])
+    assert episode.running and episode.duration_s is None
+    assert episode.episode_id == recording.header.episode_id
+    assert [step.index for step in episode.steps] == [0, 1, 2]
+    assert episode.reset_observation == [{"role": "user", "content": "observation 0"}]
+    recording.end()
+    assert library.running([recording.header.batch_id]) == []
+    library.close()
+    index.close()
+
+
+def test_files_are_found_in_whatever_is_named(tmp_path: Path) -> None:
+    records = played(tmp_path / "state", 2)
+    [other] = played(tmp_path / "other")
+    wanted = sorted((record.episode_id for record in records), reverse=True)
+    for place in (tmp_path / "state", tmp_path / "state" / "runs"):
+        assert [row.episode_id for row in scanned(place).rows()] == wanted
+    batch = tmp_path / "other" / "runs" / other.batch_id
+    for place in (batch, file_of(tmp_path / "other", other)):
+        assert [row.episode_id for row in scanned(place).rows()] == [other.episode_id]
+    both = scanned(tmp_path / "state", batch, file_of(tmp_path / "other", other))
+    assert len(both.rows()) == 3
+
+
+def test_an_episode_is_read_under_any_name(tmp_path: Path) -> None:
+    [record] = played(tmp_path / "state")
+    moved = tmp_path / "\x1b[2Jsent by a friend.json"
+    file_of(tmp_path / "state", record).rename(moved)
+    library = scanned(moved)
+    assert [row.env for row in library.rows()] == ["Maze"]
+    episode, data = library.load(record.episode_id)
+    assert episode == episode_of_record(record) == episode_of_bytes(data, moved)
+
+
+def test_what_is_no_episode_is_listed_with_the_reason(tmp_path: Path) -> None:
+    [record] = played(tmp_path / "state")
+    folder = file_of(tmp_path / "state", record).parent
+    whole = json.loads(file_of(tmp_path / "state", record).read_bytes())
+    texts = {
+        "later.json": json.dumps({**whole, "schema": 9}),
+        "foreign.json": '{"some": "thing"}',
+        "torn.json": json.dumps(whole)[:-40],
+        "deep.json": "[" * 100_000,
+        "binary.json": "\x00\x1b[2J",
+        "path.json": json.dumps({**whole, "episode_id": "../../x"}),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    (folder / "loop.json").symlink_to("loop.json")
+    (folder / f"{new_id()}{SUFFIX}").touch()
+    library = scanned(folder, tmp_path / "nothing here")
+    assert [row.episode_id for row in library.rows()] == [record.episode_id]
+    named = {bad.path.name for bad in library.unusable}
+    assert named >= {*texts, "loop.json", "nothing here"} and len(named) == len(texts) + 3
+    assert all(bad.reason for bad in library.unusable)
+
+
+def test_opening_a_folder_writes_nothing_there(tmp_path: Path) -> None:
+    [record] = played(tmp_path / "state")
+    before = contents(tmp_path / "state")
+    library = scanned(tmp_path / "state")
+    library.rows()
+    library.load(record.episode_id)
+    assert contents(tmp_path / "state") == before
+
+
+def test_a_file_that_vanishes_or_is_unknown_is_an_error_of_the_store(tmp_path: Path) -> None:
+    [record] = played(tmp_path)
+    library = scanned(tmp_path)
+    file_of(tmp_path, record).unlink()
+    with pytest.raises(StoreError, match="cannot be read"):
+        library.load(record.episode_id)
+    with pytest.raises(StoreError, match="there is no episode"):
+        library.load("../x")
+
+
+def test_rows_appear_while_files_are_read(tmp_path: Path) -> None:
+    records = played(tmp_path, 60)
+    library = FilesLibrary([tmp_path])
+    parts = library.scan()
+    newest = sorted((record.episode_id for record in records), reverse=True)
+    assert [row.episode_id for row in next(parts)] == newest[:50]
+    assert [row.episode_id for row in library.rows()] == newest[:50]
+    assert sum(len(part) for part in parts) == 10
+
+
+def test_a_failed_episode_says_what_failed(tmp_path: Path) -> None:
+    [record] = played(tmp_path)
+    raw = json.loads(file_of(tmp_path, record).read_bytes())
+    error = {"type": "ValueError", "message": "\x1b]0;x\x07", "traceback": "line"}
+    episode = episode_of_bytes(json.dumps({**raw, "error": error, "outcome": "error"}).encode(), Path("x"))
+    assert episode.outcome == str(Outcome.ERROR)
+    assert (episode.error_type, episode.error_message, episode.error_traceback) == tuple(error.values())

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import asyncio
+
+from agentgym_tui.app.console import Console
+from agentgym_tui.sessions.input_priority import Turns
+from tests.support.console.fake_session import busy_session
+from tests.support.console.screens import shown, until
+
+
+class Counted(Turns):
+    """Says what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def asked(self) -> None:
+        self.said.append("asked")
+        super().asked()
+
+    def answered(self) -> None:
+        self.said.append("answered")
+        super().answered()
+
+
+async def test_more_is_taken_in_once_a_person_has_an_answer() -> None:
+    turns = Turns()
+    async with asyncio.timeout(5):
+        await turns.mine()
+    turns.asked()
+    waiting = asyncio.create_task(turns.mine())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    turns.answered()
+    async with asyncio.timeout(5):
+        await waiting
+
+
+async def test_it_is_taken_in_also_when_there_is_no_answer() -> None:
+    turns = Turns()
+    turns.asked()
+    turns.asked()
+    async with asyncio.timeout(5):
+        await turns.mine()
+
+
+async def test_a_wheel_that_turns_on_keeps_nothing_out() -> None:
+    turns = Turns()
+
+    async def turn() -> None:
+        while True:
+            turns.asked()
+            await asyncio.sleep(0)
+
+    turning = asyncio.create_task(turn())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await turns.mine()
+    turning.cancel()
+
+
+async def test_a_key_is_a_question_and_the_next_drawing_its_answer() -> None:
+    session = busy_session()
+    session.turns = turns = Counted()
+    async with Console(session).run_test(size=(120, 40)) as pilot:
+        await shown(pilot, "Transcript")
+        await pilot.pause()
+        turns.said.clear()
+        await pilot.press("j")
+        await until(pilot, lambda: "asked" in turns.said, "the question")
+        asked = turns.said.index("asked")
+        await until(pilot, lambda: "answered" in turns.said[asked:], "the answer")
+        turns.said.clear()
+        await pilot.hover("#steps")
+        assert "asked" not in turns.said

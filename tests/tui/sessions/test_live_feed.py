@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+from ulid import ULID
+
+from agentgym_tui.sessions.input_priority import Turns
+from agentgym_tui.sessions.live_feed import Feed, batch_age, link_of
+from agentgym_tui.state.models import Link
+from agentgym_tui.state.run_store import RunStore
+from runner.bus.connection import BusAddress, Connection
+from runner.bus.errors import BusState
+from runner.bus.streams import ensure_streams
+from runner.events.codec import DurableNames, encode
+from runner.events.durable import EpisodeStarted, Heartbeat, LiveBatch, LiveItem
+from runner.events.subjects import LIVE_SUBJECTS, live_subject
+from tests.support.console.live_items import token
+from tests.support.episodes import new_id
+from tests.support.nats_server import NatsServer
+
+BOOT = new_id()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsServer]:
+    with NatsServer(tmp_path) as server:
+        yield server
+
+
+@asynccontextmanager
+async def fed(
+    connection: Connection, store: RunStore, worked: Callable[[], float] = time.thread_time
+) -> AsyncIterator[asyncio.Event]:
+    """The event is set at each change of the store."""
+    changed = asyncio.Event()
+    store.on_change = changed.set
+    names = DurableNames()
+    patterns = [*names.all(), LIVE_SUBJECTS]
+    task = asyncio.create_task(Feed(store, Turns(), worked).follow(connection, patterns, timedelta(hours=1), names))
+    try:
+        yield changed
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def started(episode_id: str) -> LiveBatch:
+    item = EpisodeStarted(
+        at=datetime.now(UTC),
+        episode_id=episode_id,
+        seq=0,
+        batch_id=new_id(),
+        battery_id=None,
+        env="Wordle",
+        mode="strict",
+        transport="embedded",
+        data_label="",
+        task_index=0,
+        seed=0,
+        attempt=0,
+        agent="oracle",
+        model=None,
+        profile="p",
+    )
+    return LiveBatch(node="n1", boot=BOOT, dropped=0, items=[item, Heartbeat(at=datetime.now(UTC))])
+
+
+async def test_what_is_said_reaches_the_store_once(server: NatsServer) -> None:
+    store, early, late = RunStore(), new_id(), new_id()
+    async with await Connection.open(BusAddress(server.url), name="test") as connection:
+        js = connection.client.jetstream()
+        await ensure_streams(js, DurableNames().all())
+        subject = live_subject("episode", "n1")
+        await js.publish(subject, encode(started(early)))
+        await js.publish("agentgym.live.episode.v1.n1", b"\x1b[2J nonsense")
+        async with fed(connection, store) as changed, asyncio.timeout(20):
+            while early not in store.episodes:
+                changed.clear()
+                await changed.wait()
+            server.restart()
+            async with await Connection.open(BusAddress(server.url), name="again") as other:
+                js = other.client.jetstream()
+                await ensure_streams(js, DurableNames().all())
+                await js.publish(subject, encode(started(early)))
+                await js.publish(subject, encode(started(late)))
+            while late not in store.episodes:
+                changed.clear()
+                await changed.wait()
+    assert list(store.episodes) == [early, late]
+    assert store.n_malformed == 1 and list(store.nodes) == ["n1"]
+    assert store.notices
+
+
+async def test_large_messages_reach_the_store_whole_whoever_reads_them(server: NatsServer) -> None:
+    store, before, n_messages = RunStore(), set(psutil.Process().children()), 6
+    async with await Connection.open(BusAddress(server.url), name="test") as connection:
+        js = connection.client.jetstream()
+        await ensure_streams(js, DurableNames().all())
+        for number in range(n_messages):
+            items: list[LiveItem] = [token(seq=number * 1_000 + n, text="so ") for n in range(1_000)]
+            batch = LiveBatch(node="n1", boot=BOOT, dropped=0, items=items)
+            await js.publish(live_subject("token", "n1"), encode(batch))
+        async with fed(connection, store) as changed, asyncio.timeout(30):
+            while store.n_items < n_messages * 1_000:
+                changed.clear()
+                await changed.wait()
+            (helper,) = set(psutil.Process().children()) - before
+        await asyncio.to_thread(helper.wait, 10)
+    (episode,) = store.episodes.values()
+    assert episode.streaming is not None and episode.streaming.text == "so " * n_messages * 1_000
+    assert episode.n_missing == store.n_malformed == 0
+
+
+async def test_a_clock_that_jumps_while_something_is_taken_in_keeps_nothing_waiting(server: NatsServer) -> None:
+    store, ids, hours = RunStore(), [new_id() for _ in range(3)], itertools.count(step=3600.0)
+    async with await Connection.open(BusAddress(server.url), name="test") as connection:
+        js = connection.client.jetstream()
+        await ensure_streams(js, DurableNames().all())
+        async with fed(connection, store, lambda: next(hours)) as changed, asyncio.timeout(20):
+            for known in ids:
+                await js.publish(live_subject("episode", "n1"), encode(started(known)))
+                while known not in store.episodes:
+                    changed.clear()
+                    await changed.wait()
+    assert list(store.episodes) == ids
+
+
+@pytest.mark.parametrize("status", ["connecting", "connected", "stalled", "disconnected"])
+def test_each_state_of_a_connection_is_one_of_the_link(status: str) -> None:
+    state = BusState(status, reason="why")  # type: ignore[arg-type]
+    link = link_of(state, "nats://x:1")
+    assert link == Link(status, "why", "nats://x:1")  # type: ignore[arg-type]
+
+
+def test_a_connection_that_is_left_says_nothing_about_the_way() -> None:
+    assert link_of(BusState("closed", reason="why"), "nats://x:1") is None
+
+
+def test_the_age_of_a_batch_comes_from_its_id() -> None:
+    now = datetime.now(UTC)
+    age = batch_age(str(ULID.from_datetime(now - timedelta(minutes=7))), now)
+    assert age is not None and abs(age - timedelta(minutes=7)) < timedelta(milliseconds=5)
+    assert batch_age(str(ULID.from_datetime(now + timedelta(days=1))), now) == timedelta()
+    assert batch_age("\x1b[2J", now) is None and batch_age("", now) is None

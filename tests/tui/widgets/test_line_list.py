@@ -1,0 +1,321 @@
+from __future__ import annotations
+
+import random
+from typing import Self
+
+import pytest
+from textual import events
+from textual.geometry import Region
+from textual.scrollbar import ScrollBar
+
+from agentgym_tui.widgets.line_list import CursorType, LineView
+from tests.support.console.line_views import SIZE, Names, numbered, rows, shown, top
+from tests.support.console.screens import until
+
+
+@pytest.mark.parametrize(
+    ("keys", "cursor"),
+    [
+        (["j"], 1),
+        (["down", "down", "k"], 1),
+        (["up"], 0),
+        (["G"], 99),
+        (["end", "home"], 0),
+        (["end", "g"], 0),
+        (["pagedown"], 10),
+        (["ctrl+d", "ctrl+d", "ctrl+u"], 10),
+        (["ctrl+d", "pageup"], 0),
+        (["end", "j"], 99),
+    ],
+)
+async def test_keys_move_the_cursor_and_keep_it_in_view(keys: list[str], cursor: int) -> None:
+    view = LineView(numbered(100))
+    async with shown(view) as (app, pilot):
+        await pilot.press(*keys)
+        assert view.cursor == cursor
+        assert view.key == f"line {cursor}" == app.moved[-1]
+        assert top(view) <= cursor < top(view) + SIZE[1]
+        assert rows(view)[cursor - top(view)].startswith(f"line {cursor}second")
+
+
+async def test_what_a_lack_of_room_pushed_out_comes_back_with_the_room() -> None:
+    view = LineView(numbered(100))
+    async with shown(view) as (_, pilot):
+        before = rows(view)
+        await pilot.resize_terminal(SIZE[0], 1)
+        await until(pilot, lambda: view.size.height == 1, "a single line")
+        await pilot.press("j", "j")
+        await until(pilot, lambda: top(view) == 2, "the third line alone")
+        await pilot.resize_terminal(*SIZE)
+        await until(pilot, lambda: top(view) == 0, "the first line")
+        assert (view.cursor, rows(view)[3:]) == (2, before[3:])
+
+
+async def test_where_nothing_ever_scrolled_a_click_at_the_right_edge_is_one_on_a_line() -> None:
+    view = LineView(numbered(5))
+    async with shown(view) as (app, pilot):
+        await pilot.click(view, offset=(SIZE[0] - 1, 3))
+        await until(pilot, lambda: view.cursor == 3, "the cursor on the line")
+        assert not view.show_vertical_scrollbar
+        await pilot.click(view, offset=(SIZE[0] - 1, 2), times=2)
+        await until(pilot, lambda: app.chosen == [(2, "line 2")], "the choice")
+
+
+@pytest.mark.parametrize("n_lines", [11, 23, 100, 3_000])
+async def test_a_scroll_bar_looks_as_the_framework_draws_it(n_lines: int) -> None:
+    view = LineView(numbered(n_lines))
+    async with shown(view) as (app, pilot):
+        for key in ("j", "ctrl+d", "ctrl+d", "end", "k", "home"):
+            await pilot.press(key)
+            bar = view.vertical_scrollbar
+            extent = bar.outer_size.region
+            assert extent.height == SIZE[1]
+            assert bar.render_lines(extent) == ScrollBar.render_lines(bar, extent)
+        before = bar.render_lines(extent)
+        app.theme = "textual-light"
+        await until(pilot, lambda: bar.render_lines(extent) != before, "the bar in other colours")
+        assert bar.render_lines(extent) == ScrollBar.render_lines(bar, extent)
+
+
+async def test_a_scroll_bar_goes_with_the_lack_of_room() -> None:
+    view = LineView(numbered(8))
+    async with shown(view) as (_, pilot):
+        await pilot.resize_terminal(SIZE[0], 4)
+        await until(pilot, lambda: view.show_vertical_scrollbar, "a scroll bar")
+        view.show(numbered(9))
+        await pilot.resize_terminal(*SIZE)
+        await until(pilot, lambda: not view.show_vertical_scrollbar, "no scroll bar")
+        await pilot.click(view, offset=(SIZE[0] - 1, 3))
+        await until(pilot, lambda: view.cursor == 3, "the cursor on the line")
+
+
+async def test_a_scroll_bar_that_came_with_the_room_knows_how_much_there_is() -> None:
+    view = LineView(numbered(100))
+    async with shown(view) as (_, pilot):
+        await until(pilot, lambda: view.show_vertical_scrollbar, "the scroll bar")
+        for number in (50, 5, 30):
+            view.show(numbered(number))
+            await pilot.pause()
+            assert view.vertical_scrollbar.window_virtual_size == number
+            assert view.vertical_scrollbar.window_size == SIZE[1]
+
+
+async def test_enter_and_a_double_click_choose() -> None:
+    view = LineView(numbered(5))
+    async with shown(view) as (app, pilot):
+        await pilot.press("j", "enter")
+        assert app.chosen == [(1, "line 1")]
+        await pilot.click(view, offset=(3, 3))
+        assert (view.cursor, app.chosen[1:]) == (3, [])
+        await pilot.click(view, offset=(3, 2), times=2)
+        assert app.chosen[1:] == [(2, "line 2")]
+        await pilot.click(view, offset=(3, 8))
+        assert view.cursor == 2
+
+
+async def test_the_cursor_stays_on_its_key_and_the_line_where_it_is() -> None:
+    view = LineView(numbered(100))
+    async with shown(view) as (app, pilot):
+        await pilot.press("pagedown", "pagedown")
+        seen, moved = rows(view), list(app.moved)
+        view.show(Names(["new", "newer", *(f"line {number}" for number in range(100))]))
+        await pilot.pause()
+        assert (view.cursor, view.key) == (22, "line 20")
+        assert [row.split("second")[0] for row in rows(view)] == [row.split("second")[0] for row in seen]
+        assert app.moved == moved
+
+
+async def test_a_cursor_whose_line_goes_says_where_it_is_then() -> None:
+    source = numbered(5)
+    view = LineView(source)
+    async with shown(view) as (app, pilot):
+        await pilot.press("end")
+        del source.names[2:]
+        view.refresh_lines()
+        await pilot.pause()
+        assert (view.cursor, app.moved[-1]) == (1, "line 1")
+        view.show(Names([]))
+        await pilot.pause()
+        assert (view.cursor, view.key, app.moved[-1]) == (0, "", "")
+        await pilot.press("enter", "j", "k", "G", "g", "ctrl+d", "l", "h")
+        assert app.chosen == []
+
+
+async def test_a_source_that_shrinks_before_it_is_drawn_breaks_nothing() -> None:
+    source = numbered(100)
+    view = LineView(source)
+    async with shown(view) as (_, pilot):
+        del source.names[3:]
+        view.refresh()
+        await pilot.pause()
+        assert rows(view)[2:4] == ["line 2second 2", ""]
+
+
+async def test_a_line_that_says_something_else_all_the_time_is_drawn_alone() -> None:
+    source, drawn = numbered(5), set[Region]()
+
+    class Noting(LineView):
+        def refresh(self, *regions: Region, **options: bool) -> Self:
+            drawn.update(regions)
+            return super().refresh(*regions, **options)
+
+    view = Noting(source)
+    async with shown(view):
+        view.render_lines(view.size.region)
+        drawn.clear()
+        for n in range(500):
+            source.names[2] = f"line 2, {n}"
+            view.refresh_changed()
+            assert rows(view)[1:3] == ["line 1second 1", f"line 2, {n}second 2"]
+        assert drawn == {Region(0, 2, SIZE[0], 1)}
+
+
+@pytest.mark.parametrize(
+    ("keys", "cursor"),
+    [(["j"], "line 51"), (["k"], "line 49"), (["G"], "line 60"), (["ctrl+d"], "line 60"), (["g"], "line 45")],
+)
+@pytest.mark.parametrize("n_new", [0, 1, 45])
+async def test_keys_go_on_from_the_line_one_sees_when_others_went_since_it_was_drawn(
+    keys: list[str], cursor: str, n_new: int
+) -> None:
+    names = numbered(61)
+    view = LineView(names)
+    async with shown(view) as (_, pilot):
+        assert view.select("line 50")
+        await pilot.pause()
+        names.names[:45] = []
+        names.names += [f"new {n}" for n in range(n_new)]
+        await pilot.press(*keys)
+        assert view.key == (names.names[-1] if keys == ["G"] else cursor)
+
+
+@pytest.mark.parametrize("cursor_type", ["line", "none"])
+@pytest.mark.parametrize("seed", range(5))
+async def test_lines_may_come_and_go_between_any_keys(seed: int, cursor_type: CursorType) -> None:
+    dice, names = random.Random(seed), numbered(50)
+    view = LineView(names, cursor_type=cursor_type)
+    async with shown(view) as (_, pilot):
+        view.follow = seed == 0
+        for n in range(80):
+            for _ in range(dice.choice([1, 1, 3])):
+                del names.names[: dice.choice([0, 1, 5, 100])]
+                names.names += [f"new {n} {m}" for m in range(dice.choice([0, 1, 1, 5, 30]))]
+                view.post_message(
+                    events.Key(dice.choice(["j", "k", "G", "g", "ctrl+d", "ctrl+u", "down", "end"]), None)
+                )
+            if dice.random() < 0.3:
+                view.scroll_to(y=dice.randrange(60), animate=False)
+            await pilot.pause()
+            view.refresh_lines()
+            assert view.key == (names.names[view.cursor] if names.names else "")
+
+
+async def test_a_line_is_looked_for_among_those_that_are_there_now() -> None:
+    names = numbered(100)
+    view = LineView(names)
+    async with shown(view) as (_, pilot):
+        await pilot.press("G")
+        del names.names[3:]
+        assert not view.select("line 50")
+        assert view.select("line 1")
+        await until(pilot, lambda: view.cursor == 1 and view.key == "line 1", "the cursor on the line")
+
+
+async def test_following_stays_at_the_end_until_one_goes_up() -> None:
+    source = numbered(30)
+    view = LineView()
+    async with shown(view) as (app, pilot):
+        view.show(source, follow=True)
+        await pilot.pause()
+        assert (view.cursor, top(view), app.followed) == (29, 20, [True])
+        source.names.append("line 30")
+        view.refresh_lines()
+        await pilot.pause()
+        assert (view.cursor, top(view), app.moved[-1]) == (30, 21, "line 30")
+        await pilot.press("k")
+        source.names.append("line 31")
+        view.show(source)
+        await pilot.pause()
+        assert (view.cursor, view.follow, top(view), app.followed) == (29, False, 21, [True, False])
+        await pilot.press("G")
+        assert (view.cursor, view.follow, app.followed) == (31, True, [True, False, True])
+
+
+def wheel(view: LineView, kind: type[events.MouseEvent], *, shift: bool = False) -> None:
+    view.post_message(kind(view, 3, 3, 0, 0, 0, shift, False, False))
+
+
+async def test_the_wheel_leaves_the_end_without_moving_the_cursor() -> None:
+    view = LineView()
+    async with shown(view) as (app, pilot):
+        view.show(numbered(30), follow=True)
+        await pilot.pause()
+        wheel(view, events.MouseScrollUp)
+        await pilot.pause()
+        await pilot.wait_for_scheduled_animations()
+        assert (view.follow, view.cursor, app.followed) == (False, 29, [True, False])
+        assert top(view) < 20
+
+
+async def test_the_wheel_goes_sideways_with_shift() -> None:
+    view = LineView(Names(["a" * 30 + "b" * 30] * 30))
+    async with shown(view) as (_, pilot):
+        wheel(view, events.MouseScrollDown, shift=True)
+        await pilot.pause()
+        assert (rows(view)[0], top(view)) == ("a" * 22 + "b" * 15, 0)
+        wheel(view, events.MouseScrollUp, shift=True)
+        await pilot.pause()
+        assert rows(view)[0].startswith("a" * 30)
+
+
+async def test_a_shorter_list_and_another_size_are_followed_too() -> None:
+    view = LineView()
+    async with shown(view) as (app, pilot):
+        view.show(numbered(30), follow=True)
+        await pilot.pause()
+        view.show(numbered(15))
+        await pilot.pause()
+        assert (view.follow, view.cursor, top(view)) == (True, 14, 5)
+        await pilot.resize_terminal(40, 5)
+        await pilot.pause()
+        assert (view.follow, top(view)) == (True, 10)
+        assert app.followed == [True]
+
+
+async def test_the_end_of_a_list_that_has_nothing_to_follow_is_only_its_end() -> None:
+    view = LineView(numbered(30))
+    async with shown(view) as (app, pilot):
+        await pilot.press("G")
+        assert (view.cursor, view.follow, app.followed) == (29, False, [])
+
+
+async def test_select_finds_a_key() -> None:
+    view = LineView(numbered(30))
+    async with shown(view):
+        assert view.select("line 20")
+        assert view.cursor == 20
+        assert not view.select("line 99")
+        assert view.cursor == 20
+
+
+async def test_wide_lines_move_sideways_as_far_as_they_go() -> None:
+    view = LineView(Names(["a" * 30 + "b" * 30, "short"]))
+    async with shown(view) as (_, pilot):
+        await pilot.press("l")
+        assert rows(view)[0] == "a" * 22 + "b" * 15
+        await pilot.press(*["l"] * 20)
+        assert rows(view)[0].endswith("second 0")
+        await pilot.press(*["h"] * 20)
+        assert rows(view)[0].startswith("a" * 30)
+
+
+async def test_prose_scrolls_first_and_then_moves_the_cursor() -> None:
+    view = LineView(numbered(15), cursor_type="none")
+    async with shown(view) as (_, pilot):
+        await pilot.press("j", "j")
+        assert (top(view), view.cursor) == (2, 2)
+        await pilot.press("ctrl+d", "j")
+        assert (top(view), view.cursor) == (5, 6)
+        await pilot.press("k")
+        assert (top(view), view.cursor) == (4, 6)
+        assert "▸" not in "".join(strip.text for strip in view.render_lines(view.size.region))

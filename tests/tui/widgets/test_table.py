@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import pytest
+
+from agentgym_tui.presenters.cells import Cell, Column, Line
+from agentgym_tui.presenters.column_layout import arrange
+from agentgym_tui.presenters.text_width import EDGES
+from agentgym_tui.safe_text import own
+from agentgym_tui.widgets.line_list import LineView
+from agentgym_tui.widgets.table import Table
+from agentgym_tui.widgets.text_view import TextView
+from tests.support.console.line_views import Names, numbered, rows, shown, top
+
+HOSTILE = ["漢字" * 40, "🎲" * 40, "", "\x1b[2J\x9b\u202e\x00", "e\u0301" * 40, "\u0301", "❤\ufe0f" * 30, "x" * 10**6]
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 7, 20, 41])
+async def test_rows_are_as_wide_as_the_widget_whatever_they_hold(width: int) -> None:
+    columns = [Column("a", 9), Column("title that is long", 5, True, 1), Column("rest", None, rank=2)]
+    for view in (LineView(Names(HOSTILE)), Table(columns, Names(HOSTILE)), TextView()):
+        async with shown(view, (width, 12)) as (_, pilot):
+            if isinstance(view, TextView):
+                view.show_text("\n".join(HOSTILE))
+                await pilot.pause()
+            drawn = view.render_lines(view.size.region)
+            text = "".join(strip.text for strip in drawn)
+            assert {strip.cell_length for strip in drawn} == {width}
+            assert all(sum(segment.cell_length for segment in strip) == width for strip in drawn)
+            assert not set(text) & set("\x1b\x9b\u202e\x00\n")
+
+
+async def test_a_click_counts_from_below_the_header() -> None:
+    view = Table([Column("name", None), Column("second", 9)], numbered(50))
+    async with shown(view) as (_, pilot):
+        await pilot.press("end")
+        await pilot.click(view, offset=(3, 0))
+        assert view.cursor == 49
+        await pilot.click(view, offset=(3, 1))
+        assert view.cursor == top(view) == 41
+
+
+async def test_text_is_numbered_and_says_which_lines_are_hostile() -> None:
+    view = TextView()
+    async with shown(view) as (_, pilot):
+        view.show_text("one\n" * 8 + "t\x1bwo\nend")
+        await pilot.pause()
+        assert rows(view)[7:] == [" 8 one", " ⚠ t␛wo", "10 end"]
+        assert view.hostile_text() == "t\x1bwo"
+        view.show_text("fine")
+        await pilot.pause()
+        assert view.hostile_text() is None
+
+
+@pytest.mark.parametrize(
+    ("width", "kept"),
+    [(60, [0, 1, 2, 3]), (36, [0, 1, 2]), (29, [0, 1]), (4, [0, 1])],
+)
+def test_columns_are_left_out_by_rank(width: int, kept: list[int]) -> None:
+    columns = [Column("name", None), Column("state", 8), Column("time", 6, True, 1), Column("rate", 5, True, 2)]
+    found = arrange(columns, width)
+    assert [number for number, _, _ in found] == kept
+    if width > 20:
+        assert sum(size for _, size, _ in found) + 2 * (len(found) - 1) == width
+
+
+async def test_a_table_aligns_its_cells_under_its_titles() -> None:
+    view = Table([Column("name", None), Column("second", 9, right=True)], Names(["a", "b" * 50]))
+    async with shown(view) as (_, pilot):
+        await pilot.press("j")
+        assert rows(view)[:3] == [
+            "name" + " " * 24 + "   second",
+            "a" + " " * 27 + " second 0",
+            "b" * 25 + "…" + "   second 1",
+        ]
+
+
+def test_a_column_has_its_least_before_another_is_kept() -> None:
+    columns = [Column("name", None, least=24), Column("state", 8), Column("time", 6, True, 1)]
+    assert arrange(columns, 42) == [(0, 24, False), (1, 8, False), (2, 6, True)]
+    assert arrange(columns, 41) == [(0, 31, False), (1, 8, False)]
+
+
+@pytest.mark.parametrize("width", [12, 30, 50])
+async def test_the_last_cell_of_a_short_row_takes_the_rest_of_the_line(width: int) -> None:
+    columns = [Column("a", 4), Column("b", None, least=6), Column("c", 8, True, 1), Column("d", 8, True, 2)]
+    view = Table(columns, Short())
+    async with shown(view, (width, 5)):
+        room = view.scrollable_content_region.width - EDGES - len("abcd  ")
+        assert rows(view)[1].rstrip() == "abcd  " + TEXT[: room - 1] + "…"
+
+
+TEXT = "x" * 60
+
+
+class Short:
+    def __len__(self) -> int:
+        return 1
+
+    def line(self, index: int, width: int) -> Line:
+        return [Cell(own("abcd")), Cell(own(TEXT))]
+
+    def key(self, index: int) -> str:
+        return ""

@@ -1,0 +1,317 @@
+import json
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.batch.batch import Batch
+from runner.batch.result import BatchResult
+from runner.batch.spec import BatchSpec
+from runner.batch.state_dir import Workspace
+from runner.errors import ConfigError
+from runner.store import EpisodeRecord
+from runner.types import (
+    BatchProgress,
+    EpisodeEnded,
+    EpisodePaused,
+    EpisodeStarted,
+    Item,
+    Limits,
+    Outcome,
+    SpansClosed,
+    TimestepPlayed,
+    Tokens,
+)
+from tests.conftest import Install
+from tests.support.fakes import AsyncHanging, Counter, Gated
+
+FAKES = {
+    name: f"tests.support.fakes:{name}" for name in ("Counter", "FailingStep", "Gated", "AsyncHanging", "Evaluated")
+}
+FAKES |= {name: f"tests.support.fakes:{name}" for name in ("Panicking", "Interrupting", "StrayExit")}
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, install: Install) -> Iterator[Workspace]:
+    install(envs=FAKES, agents={"up": "tests.support.fakes:UpAgent"})
+    opened = Workspace(tmp_path / "data", node="test", profile="p1")
+    Gated.fresh()
+    yield opened
+    Gated.fresh()
+    opened.close()
+
+
+class Running:
+    """A batch on a thread of its own, as a node plays it."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.results: list[BatchResult] = []
+        self._thread = threading.Thread(target=lambda: self.results.append(batch.run()), daemon=True)
+        self._thread.start()
+
+    def result(self) -> BatchResult:
+        self._thread.join(30)
+        assert self.results, "the batch did not come back"
+        return self.results[0]
+
+
+def stored(workspace: Workspace, result: BatchResult) -> list[EpisodeRecord]:
+    return [workspace.store.load(episode.episode_id) for episode in result.episodes]
+
+
+def spec(env: str = "Counter", **rest: Any) -> BatchSpec:  # noqa: ANN401
+    return BatchSpec(env=env, agent="up", **rest).checked()
+
+
+def test_repeat_and_attempts_play_each_task_that_often(workspace: Workspace) -> None:
+    result = Batch(spec(repeat=3, attempts=2, task_index=5, seed=40), workspace).run()
+    records = stored(workspace, result)
+    played = [(record.task_index, record.attempt, record.seed) for record in records]
+    assert played == [(5, 0, 40), (5, 1, 41), (6, 0, 40), (6, 1, 41), (7, 0, 40), (7, 1, 41)]
+    assert result.status == "completed"
+    assert (result.n_episodes, result.n_planned, result.success_rate, result.mean_reward) == (6, 6, 1.0, 1.0)
+    assert result.success_interval is not None
+    assert 0.5 < result.success_interval[0] < result.success_interval[1] <= 1.0
+
+
+def test_episode_files_hold_what_was_played_and_where(workspace: Workspace) -> None:
+    result = Batch(spec(), workspace, battery_id="01JZZZZZZZZZZZZZZZZZZZZZZZ").run()
+    (record,) = stored(workspace, result)
+    assert (record.env, record.agent, record.node, record.profile, record.transport) == (
+        "Counter",
+        "up",
+        "test",
+        "p1",
+        "embedded",
+    )
+    assert record.battery_id == "01JZZZZZZZZZZZZZZZZZZZZZZZ"
+    assert record.env_episode_id == "../counter\x1b[2J/0"
+    assert [step.observation[0]["content"] for step in record.timesteps] == ["at 1", "at 2", "at 3"]
+    assert {span.name for span in record.spans} >= {"episode", "timestep", "agent.act", "env.step", "cleanup"}
+    path = workspace.data_dir / "runs" / result.batch_id / f"{record.episode_id}.json"
+    assert json.loads(path.read_bytes())["schema"] == 1
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    assert (workspace.data_dir / "traces" / f"{result.batch_id}.pftrace").stat().st_size > 0
+
+
+def test_an_error_is_data_and_the_batch_goes_on(workspace: Workspace) -> None:
+    result = Batch(spec("FailingStep", repeat=3), workspace).run()
+    assert result.outcomes == {"error": 3}
+    assert result.has_errors
+    assert result.success_rate == 0.0
+    assert {record.error.message for record in stored(workspace, result) if record.error} == {"broke at two [/]"}
+
+
+def test_evaluation_details_are_stored(workspace: Workspace) -> None:
+    result = Batch(spec("Evaluated"), workspace).run()
+    assert stored(workspace, result)[0].evaluation == {"count": 3, "notes": ["fine"]}
+
+
+def test_episodes_play_at_the_same_time_in_slots_of_their_own(workspace: Workspace) -> None:
+    running = Running(Batch(spec("Gated", repeat=4, concurrency=3), workspace))
+    for _ in range(3):
+        assert Gated.entered.acquire(timeout=10)
+    assert not Gated.entered.acquire(timeout=0.1)  # the fourth has no slot yet
+    Gated.gate.release(12)
+    result = running.result()
+    assert result.outcomes == {"success": 4}
+    tracks = {span.track for record in stored(workspace, result) for span in record.spans}
+    assert tracks == {"slot 0", "slot 1", "slot 2"}
+
+
+def test_a_slot_that_does_not_come_back_is_stored_as_timeout_from_its_journal(workspace: Workspace) -> None:
+    stuck = spec("Gated", repeat=2, limits=Limits(max_duration_s=0.3))
+    running = Running(Batch(stuck, workspace, grace_s=0.2))
+    assert Gated.entered.acquire(timeout=10)
+    Gated.gate.release()  # one step of the first episode
+    result = running.result()
+    first, second = stored(workspace, result)
+    assert (first.outcome, first.rounds) == (Outcome.TIMEOUT, 1)
+    assert (second.outcome, second.rounds) == (Outcome.TIMEOUT, 0)
+    assert first.error is not None
+    assert first.error.type == "slot_abandoned"
+    before = (workspace.data_dir / "runs" / result.batch_id / f"{first.episode_id}.json").read_bytes()
+    Gated.gate.release(10)  # the abandoned threads wake up and must not touch anything
+    assert workspace.store.load(first.episode_id).rounds == 1
+    assert (workspace.data_dir / "runs" / result.batch_id / f"{first.episode_id}.json").read_bytes() == before
+
+
+def test_cancel_keeps_what_ran_and_leaves_it_out_of_the_rates(workspace: Workspace) -> None:
+    running = Running(Batch(spec("Gated", repeat=5), workspace))
+    for _ in range(3):
+        assert Gated.entered.acquire(timeout=10)
+        Gated.gate.release()
+    assert Gated.entered.acquire(timeout=10)  # the second episode's first step
+    running.batch.command("cancel")
+    Gated.gate.release()
+    result = running.result()
+    assert result.status == "cancelled"
+    assert result.outcomes == {"success": 1, "cancelled": 1}
+    assert (result.success_rate, result.n_episodes, result.n_planned) == (1.0, 2, 5)
+
+
+def test_cancel_reaches_an_await_that_never_returns(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.batch.running_episode.INTERRUPT_AFTER_S", 0.05)
+    running = Running(Batch(spec("AsyncHanging"), workspace))
+    assert AsyncHanging.entered.acquire(timeout=10)
+    Counter.closed.clear()
+    running.batch.command("cancel")
+    assert running.result().outcomes == {"cancelled": 1}
+    assert Counter.closed == ["AsyncHanging"]
+
+
+def test_abort_gives_up_on_a_step_that_blocks(workspace: Workspace) -> None:
+    running = Running(Batch(spec("Gated", repeat=3), workspace))
+    assert Gated.entered.acquire(timeout=10)
+    running.batch.command("abort")
+    result = running.result()
+    assert (result.status, result.outcomes) == ("cancelled", {"cancelled": 1})
+    assert result.episodes[0].error == "slot_abandoned: The episode was given up at once, in the middle of a step"
+    Gated.gate.release(3)
+
+
+def test_a_step_that_blocks_is_given_up_some_time_after_a_cancel(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.batch.running_episode.INTERRUPT_AFTER_S", 0.05)
+    running = Running(Batch(spec("Gated"), workspace, grace_s=0.05))
+    assert Gated.entered.acquire(timeout=10)
+    running.batch.command("cancel")
+    (episode,) = running.result().episodes
+    assert episode.error is not None
+    assert "was told to end and did not come back within 0." in episode.error
+    Gated.gate.release()
+
+
+def test_pause_holds_every_slot_and_resume_lets_go(workspace: Workspace) -> None:
+    paused: queue.Queue[Item] = queue.Queue()
+    played: list[Item] = []
+
+    def observe(item: Item) -> None:
+        if isinstance(item, EpisodePaused):
+            paused.put(item)
+        elif isinstance(item, TimestepPlayed):
+            played.append(item)
+
+    batch = Batch(spec("Gated", repeat=2, concurrency=2), workspace, observers=[observe])
+    batch.command("pause")
+    running = Running(batch)
+    for _ in range(2):
+        paused.get(timeout=10)
+    assert played == []
+    running.batch.command("step")
+    Gated.gate.release(2)
+    for _ in range(2):
+        paused.get(timeout=10)
+    assert len(played) == 2
+    running.batch.command("resume")
+    Gated.gate.release(4)
+    assert running.result().outcomes == {"success": 2}
+
+
+def test_observers_receive_every_event_and_cannot_hurt(workspace: Workspace) -> None:
+    items: list[Item] = []
+
+    def raising(item: Item) -> None:
+        raise RuntimeError("observer")
+
+    result = Batch(spec(repeat=2), workspace, observers=[items.append, raising]).run()
+    assert result.outcomes == {"success": 2}
+    kinds = [type(item) for item in items]
+    one_episode = [EpisodeStarted, *[TimestepPlayed, SpansClosed] * 3, SpansClosed, EpisodeEnded]
+    assert kinds == [*one_episode, BatchProgress, *one_episode, BatchProgress]
+    first = [item for item in items if not isinstance(item, BatchProgress)][: len(one_episode)]
+    told = [span.name for item in first if isinstance(item, SpansClosed) for span in item.spans]
+    assert told[:3] == ["env.reset", "agent.init_after_reset", "get_tool_schemas"]
+    assert told[-2:] == ["cleanup", "episode"]
+    numbers = [n for i in first for n in range(i.seq, i.seq + (len(i.spans) if isinstance(i, SpansClosed) else 1))]
+    assert numbers == list(range(len(numbers)))
+    last = items[-1]
+    assert isinstance(last, BatchProgress)
+    assert (last.n_done, last.n_planned, last.n_success, last.mean_reward, last.eta_s) == (2, 2, 2, 1.0, 0.0)
+    assert (last.tokens, last.cost) == (Tokens(), None)
+
+
+def test_a_result_that_cannot_be_stored_is_a_named_problem(workspace: Workspace) -> None:
+    runs = workspace.data_dir / "runs"
+    batch = Batch(spec(), workspace)
+    runs.mkdir(exist_ok=True)
+    (runs / batch.batch_id).write_text("a file where the folder should be")
+    result = batch.run()
+    assert result.outcomes == {"success": 1}
+    assert result.has_errors
+    assert batch.batch_id in result.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"repeat": 0}, "repeat is 0; it has to be at least 1"),
+        ({"task_index": -1}, "task_index is -1"),
+        ({"seed": -(2**70)}, "seed is -1180591620717411303424; it has to be below"),
+        ({"concurrency": 30_000}, "at most 256 slots"),
+        ({"repeat": 10_000, "attempts": 10_000}, "at most 1000000 episodes"),
+        ({"limits": Limits(max_rounds=0)}, "at least one round"),
+        ({"agent": "scripted"}, "give both or neither"),
+        ({"script": ("a",)}, "give both or neither"),
+        ({"env": "Contr"}, "Did you mean"),
+    ],
+)
+def test_what_cannot_be_played_is_refused_before_it_starts(
+    workspace: Workspace, changed: dict[str, object], message: str
+) -> None:
+    values: dict[str, Any] = {"env": "Counter", "agent": "up", **changed}
+    with pytest.raises(ConfigError, match=message):
+        BatchSpec(**values).checked()
+
+
+def test_scripts_are_outside_text_and_never_interpreted(workspace: Workspace) -> None:
+    script = ("${oc.env:HOME}", "{_target_: os.system}", "up", "up", "up")
+    result = Batch(BatchSpec(env="Counter", agent="scripted", script=script).checked(), workspace).run()
+    (record,) = stored(workspace, result)
+    assert [step.action.text for step in record.timesteps] == list(script)
+    assert [step.action.valid for step in record.timesteps] == [False, False, True, True, True]
+    assert record.outcome is Outcome.SUCCESS
+
+
+@pytest.mark.parametrize(("env", "kind"), [("Panicking", "ForeignPanic"), ("Interrupting", "KeyboardInterrupt")])
+def test_no_exception_of_an_environment_ends_a_slot(workspace: Workspace, env: str, kind: str) -> None:
+    started = time.monotonic()
+    result = Batch(spec(env, repeat=2), workspace).run()
+    assert time.monotonic() - started < 5
+    assert result.outcomes == {"error": 2}
+    assert {record.error.type for record in stored(workspace, result) if record.error} == {kind}
+
+
+def test_an_exit_in_a_task_of_the_environment_is_a_named_problem(workspace: Workspace) -> None:
+    result = Batch(spec("StrayExit"), workspace).run()
+    assert result.outcomes == {"success": 1}
+    assert "SystemExit: 5" in result.problems[0]
+
+
+def test_observers_cannot_spoil_what_is_stored(workspace: Workspace) -> None:
+    def spoil(item: Item) -> None:
+        if isinstance(item, TimestepPlayed):
+            for chat in (item.step.observation, item.reset_observation or [], *item.step.chats):
+                for message in chat:
+                    message["content"] = "spoilt"
+                chat.clear()
+            item.step.available_tool_schemas.clear()
+            item.step.reward = 7.0
+        elif isinstance(item, EpisodeStarted):
+            item.header.env = "spoilt"
+        elif isinstance(item, EpisodeEnded):
+            item.trajectory.timesteps.clear()
+            item.trajectory.reset_observation.clear()
+
+    plain, spoilt = (stored(workspace, Batch(spec(), workspace, observers=by).run())[0] for by in ([], [spoil]))
+    assert spoilt.reset_observation == plain.reset_observation != []
+    assert spoilt.tool_schemas == plain.tool_schemas
+    assert (spoilt.env, spoilt.reward, spoilt.rounds) == ("Counter", 1.0, 3)
+    for ours, others in zip(plain.timesteps, spoilt.timesteps, strict=True):
+        assert (ours.chats, ours.observation) == (others.chats, others.observation)

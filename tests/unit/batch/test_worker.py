@@ -1,0 +1,93 @@
+import asyncio
+import queue
+import threading
+
+from runner.batch.worker import Slot
+
+
+def test_work_runs_on_the_slots_own_thread_and_loop_again_and_again() -> None:
+    reports: queue.Queue[BaseException | None] = queue.Queue()
+    threads: list[str] = []
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def work() -> None:
+        threads.append(threading.current_thread().name)
+        loops.append(asyncio.get_running_loop())
+
+    slot = Slot("slot 7")
+    for _ in range(2):
+        slot.submit(work, reports.put)
+        assert reports.get(timeout=10) is None
+    slot.close()
+    assert threads == ["slot 7", "slot 7"]
+    assert loops[0] is loops[1]
+
+
+def test_what_work_raises_is_reported_and_the_slot_lives_on() -> None:
+    reports: queue.Queue[BaseException | None] = queue.Queue()
+
+    async def fail() -> None:
+        raise SystemExit(4)
+
+    async def succeed() -> None:
+        pass
+
+    slot = Slot("slot")
+    slot.submit(fail, reports.put)
+    assert isinstance(reports.get(timeout=10), SystemExit)
+    slot.submit(succeed, reports.put)
+    assert reports.get(timeout=10) is None
+    slot.close()
+
+
+def test_interrupt_cancels_what_awaits() -> None:
+    reports: queue.Queue[BaseException | None] = queue.Queue()
+    entered = threading.Event()
+
+    async def hang() -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    slot = Slot("slot")
+    slot.submit(hang, reports.put)
+    assert entered.wait(10)
+    slot.interrupt()
+    assert isinstance(reports.get(timeout=10), asyncio.CancelledError)
+    slot.close()
+
+
+def test_whatever_ends_the_work_is_reported_and_the_slot_lives_on() -> None:
+    reports: queue.Queue[BaseException | None] = queue.Queue()
+
+    class Panic(BaseException):
+        pass
+
+    slot = Slot("slot")
+    for kind in (Panic, KeyboardInterrupt, GeneratorExit):
+
+        async def fail(kind: type[BaseException] = kind) -> None:
+            raise kind
+
+        slot.submit(fail, reports.put)
+        assert isinstance(reports.get(timeout=10), kind)
+    slot.close()
+
+
+def test_what_a_stray_task_raises_does_not_end_the_work() -> None:
+    reports: queue.Queue[BaseException | None] = queue.Queue()
+    ended: list[str] = []
+
+    async def leave() -> None:
+        raise SystemExit(5)
+
+    async def work() -> None:
+        stray = asyncio.ensure_future(leave())
+        await asyncio.sleep(0.01)
+        assert isinstance(stray.exception(), SystemExit)
+        ended.append("work")
+
+    slot = Slot("slot")
+    slot.submit(work, reports.put)
+    assert isinstance(reports.get(timeout=10), SystemExit)
+    assert ended == ["work"]
+    slot.close()

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.cli.logs import LIBRARIES, log_to, log_to_person
+
+HOSTILE = "\x1b[2J\u202e"
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    loggers = [logging.getLogger(name) for name in ("runner", *LIBRARIES)]
+    before = [(logger.handlers, logger.propagate) for logger in loggers]
+    yield
+    for logger, (handlers, propagate) in zip(loggers, before, strict=True):
+        for handler in logger.handlers:
+            handler.close()
+        logger.handlers, logger.propagate = handlers, propagate
+
+
+def _rude(name: str) -> None:
+    try:
+        raise ValueError(f"{HOSTILE}\nWARNING: forged")
+    except ValueError as exc:
+        logging.getLogger(name).error("%s encountered error", HOSTILE, exc_info=exc)
+
+
+@pytest.mark.parametrize("name", ["nats.aio.client", "asyncio"])
+def test_what_libraries_log_goes_to_the_file_alone_and_is_safe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    log_to(tmp_path)
+    _rude(name)
+    assert capsys.readouterr().err == ""
+    lines = (tmp_path / "logs" / "runner.log").read_text().splitlines()
+    assert f"ERROR {name} ␛[2J" in lines[0]
+    assert lines[1:] == ["  ValueError: ␛[2J\\u{202e}", "  WARNING: forged"]
+
+
+def test_without_a_file_what_libraries_log_goes_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
+    log_to_person()
+    _rude("nats.aio.client")
+    assert capsys.readouterr().err == ""
+    logging.getLogger("runner.bus.client_lifecycle").warning("a callback failed: %s", HOSTILE)
+    assert capsys.readouterr().err == "WARNING: a callback failed: ␛[2J\\u{202e}\n"

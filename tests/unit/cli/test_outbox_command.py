@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner.cli.outbox import main_outbox
+from runner.publish.outbox import LOCAL, Ack
+from tests.support.publishing import event, outbox_in
+
+EGRESS = "egress nats://there:4222"
+FORMER = "egress nats://gone:4222"
+
+
+@pytest.fixture(autouse=True)
+def egress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NATS_URL", "nats://user:secret@there")
+
+
+def _filled(folder: Path) -> None:
+    with outbox_in(folder) as outbox:
+        outbox.register(EGRESS, FORMER)
+        outbox.add(*map(event, range(4)))
+        outbox.ack(LOCAL, [Ack("event:0", "S", 1)])
+        outbox.bury(EGRESS, "event:1", "too \x1b[31mlarge")
+        outbox.bury(EGRESS, "event:2", "not allowed")
+
+
+def test_counts_and_dead_letters_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _filled(tmp_path)
+    assert main_outbox(["--data-dir", str(tmp_path), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["sinks"] == {
+        EGRESS: {"configured": True, "pending": 2, "acked": 0, "dead": 2},
+        FORMER: {"configured": False, "pending": 4, "acked": 0, "dead": 0},
+        "local": {"configured": True, "pending": 3, "acked": 1, "dead": 0},
+    }
+    assert [letter["id"] for letter in shown["dead_letters"]] == ["event:1", "event:2"]
+
+
+def test_tables_are_safe_for_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _filled(tmp_path)
+    assert main_outbox(["--data-dir", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "not allowed" in out
+    assert "event:2" in out
+    assert "\x1b[31m" not in out
+
+
+def test_a_sink_that_nothing_is_sent_to_any_more_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # each sink in a line of its own
+    _filled(tmp_path)
+    assert main_outbox(["--data-dir", str(tmp_path)]) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if "not configured" in line]
+    assert [FORMER in line for line in said] == [True]
+    monkeypatch.delenv("NATS_URL")
+    assert main_outbox(["--data-dir", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert out.count("not configured") == 2
+    assert "secret" not in out
+
+
+def test_dead_letters_are_sent_again_on_demand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _filled(tmp_path)
+    place = ["--data-dir", str(tmp_path), "--json"]
+    assert main_outbox([*place, "--retry", "event:1"]) == 0
+    sink = json.loads(capsys.readouterr().out)["sinks"][EGRESS]
+    assert (sink["pending"], sink["dead"]) == (3, 1)
+    assert main_outbox([*place, "--retry", "event:1"]) == 1
+    assert main_outbox([*place, "--retry", "all"]) == 0
+    capsys.readouterr()
+    assert main_outbox([*place, "--retry", "all"]) == 1
+    assert json.loads(capsys.readouterr().out)["dead_letters"] == []
+
+
+def test_nothing_is_created_where_nothing_was_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main_outbox(["--data-dir", str(tmp_path / "data"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"sinks": {}, "dead_letters": []}
+    assert not (tmp_path / "data").exists()
+
+
+def test_it_needs_no_client_of_the_bus() -> None:
+    code = "import sys, runner.cli.outbox, runner.publish.event_factory; sys.exit('nats' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

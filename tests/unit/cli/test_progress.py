@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import pytest
+
+from runner.batch.spec import BatchSpec
+from runner.cli.progress import progress_for
+from runner.types import BatchProgress, EpisodeEnded, Outcome
+from tests.support.episodes import END, header, trajectory
+
+
+def test_the_live_rate_leaves_out_what_the_summary_does(capsys: pytest.CaptureFixture[str]) -> None:
+    of = header()
+    with progress_for(BatchSpec(env="Maze", agent="oracle", repeat=4)) as show:
+        for outcome in (Outcome.SUCCESS, Outcome.CANCELLED, Outcome.INTERRUPTED, Outcome.FAILURE):
+            ended = trajectory(of, [], outcome=outcome)
+            show(EpisodeEnded(at=END, episode_id=of.episode_id, seq=0, trajectory=ended))
+        show(
+            BatchProgress(
+                at=END, batch_id="b", seq=0, n_done=4, n_planned=4, n_success=1, mean_reward=0.5, eta_s=0.0
+            )
+        )  # fmt: skip
+    assert "4/4 episodes, success 50%, mean reward 0.500" in capsys.readouterr().err

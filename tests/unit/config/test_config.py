@@ -1,0 +1,460 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import runner.config
+from runner.config import (
+    EnvironmentEntry,
+    EventsStream,
+    LiveStream,
+    Profile,
+    SkipEntry,
+    load_profile,
+    resolve_data_dir,
+    resolve_node,
+)
+from runner.errors import ConfigError
+from runner.util.package_data import shipped
+
+FIELD_RUNNER = """
+id: field-9
+hardware: {gpu: RTX 3060, vram_gb: 11.5, ram_gb: 32, node: lab_9}
+episode: {max_duration_sec: 90.5, max_rounds: 40, concurrent: 3}
+agent:
+  mode: local
+  api_endpoint: "${TENSORZERO_URL:-http://gw:3030}/v1/chat/completions"
+  model: llama3
+  local_fallback: "llama3:8b"
+environments:
+  lightweight: [{name: Maze, server_cmd: "lmrlgym --port 7001", port: 7001}]
+  moderate: [{name: WebShop, server_cmd: webshop, port: 7002}]
+  skip: [{name: WebArena, reason: no browser}]
+nats: {episode_completed: a.b.v1, eval_batch: a.c.v1, field_status: a.d.v1}
+metrics: [score, token_count]
+"""
+
+
+def load(tmp_path: Path, text: str | bytes, environ: dict[str, str] | None = None) -> Profile:
+    path = tmp_path / "p.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return load_profile(str(path), environ=environ or {}, cwd=tmp_path)
+
+
+def refusal(tmp_path: Path, text: str | bytes, environ: dict[str, str] | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text, environ)
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path / 'p.yaml'}:")
+    return message
+
+
+def test_the_default_profile_has_the_values_of_field_runners(tmp_path: Path) -> None:
+    profile = load_profile(None, environ={}, cwd=tmp_path)
+    assert profile.id == "field-runner-4090"
+    assert profile.hardware == runner.config.Hardware(gpu="RTX 4090 Laptop", vram_gb=16, ram_gb=64, node="pmoves-4090")
+    assert profile.episode == runner.config.EpisodeSettings(max_duration_sec=300, max_rounds=15, concurrent=1)
+    assert profile.agent == runner.config.AgentSettings(
+        mode="api",
+        api_endpoint="http://localhost:3030/v1/chat/completions",
+        model="qwen35_9b",
+        local_fallback="qwen3:8b",
+    )
+    assert [(tier, entry.name, entry.port) for tier, entry in profile.listed()] == [
+        ("lightweight", "BabyAI", 36001),
+        ("lightweight", "TextCraft", 36002),
+        ("lightweight", "Maze", 36003),
+        ("lightweight", "Wordle", 36004),
+        ("moderate", "ALFWorld", 36005),
+        ("moderate", "SQLGym", 36006),
+        ("moderate", "WebShop", 36007),
+    ]
+    assert all(f"--port {entry.port}" in (entry.server_cmd or "") for _, entry in profile.listed())
+    assert [entry.name for entry in profile.environments.skip] == ["WebArena", "SciWorld"]
+    assert profile.metrics == ("score", "success_rate", "avg_rounds", "completion_time_sec", "token_count")
+    assert profile.nats == runner.config.NatsSettings()
+    assert profile.tracing == "full"
+
+
+def test_the_shipped_profiles_all_load(tmp_path: Path) -> None:
+    names = [Path(file.name).stem for file in shipped("configs").iterdir() if file.name.endswith(".yaml")]
+    assert "field-runner-4090" in names
+    assert [load_profile(name, environ={}, cwd=tmp_path).id for name in names] == names
+
+
+def test_a_file_with_only_the_keys_of_field_runners_loads_unchanged(tmp_path: Path) -> None:
+    profile = load(tmp_path, FIELD_RUNNER, {"TENSORZERO_URL": "http://other:1"})
+    assert (profile.hardware.vram_gb, profile.episode.max_duration_sec, profile.hardware.node) == (11.5, 90.5, "lab_9")
+    assert (profile.agent.mode, profile.agent.api_endpoint) == ("local", "http://other:1/v1/chat/completions")
+    assert profile.tier("moderate") == (EnvironmentEntry(name="WebShop", server_cmd="webshop", port=7002),)
+    assert profile.nats.eval_batch == "a.c.v1"
+    assert profile.metrics == ("score", "token_count")
+
+
+def test_only_the_id_is_needed(tmp_path: Path) -> None:
+    assert load(tmp_path, "id: small") == Profile(id="small")
+
+
+def test_all_our_own_keys_load(tmp_path: Path) -> None:
+    profile = load(
+        tmp_path,
+        """
+        id: all
+        data_dir: /var/lib/gym
+        tracing: off
+        agent:
+          format: tools
+          endpoints: [{url: "https://api.example/v1", name: far, model: big, kind: openai, api_key_env: FAR_KEY}]
+          price: {"qwen3:8b": {prompt_per_mtok: 0.1, completion_per_mtok: 1, cached_per_mtok: 0}}
+        environments:
+          lightweight:
+            - {name: Maze, ram: 1 MiB, deps: [numpy], transport: http, base_url: "http://[::1]:80/maze",
+               timeout_sec: 2.5, autostart: true}
+        nats:
+          url: "nats://a:4222, tls://b"
+          control: true
+          monitor_url: "http://a:8222"
+          streams: {events: {max_age_sec: 700, max_bytes: "${ROOM:-2000000}"}, live: {max_age_sec: 1.5}}
+        """,
+    )
+    assert profile.tracing == "off"
+    assert profile.agent.endpoints[0].api_key_env == "FAR_KEY"
+    assert profile.agent.price["qwen3:8b"].completion_per_mtok == 1
+    assert profile.tier("lightweight")[0].timeout_sec == 2.5
+    assert profile.nats.control
+    assert profile.nats.streams.events == EventsStream(max_age_sec=700, max_bytes=2_000_000, duplicate_window_sec=600)
+    assert profile.nats.streams.live == LiveStream(max_age_sec=1.5, max_bytes=256 << 20)
+
+
+def test_environments_are_found_in_any_case(tmp_path: Path) -> None:
+    profile = load(tmp_path, FIELD_RUNNER)
+    assert profile.find("mAZE") == profile.tier("lightweight")[0]
+    assert profile.find("webarena") == SkipEntry(name="WebArena", reason="no browser")
+    assert profile.find("Chess") is None
+
+
+def test_an_expansion_becomes_what_its_key_wants(tmp_path: Path) -> None:
+    profile = load(
+        tmp_path,
+        'id: "${ID}"\nhardware: {node: "${NODE}", gpu: "${UNSET:-}"}\nepisode: {max_rounds: "${ROUNDS:-9}"}\n'
+        'nats: {url: "${NATS_URL:-}", control: "${CONTROL:-true}"}\nmetrics: ["${ID}"]\n'
+        'environments: {lightweight: [{name: a, port: "${PORT:-36001}"}]}',
+        {"ID": "4090", "NODE": "7", "PORT": "36009"},
+    )
+    assert (profile.id, profile.hardware.node, profile.hardware.gpu, profile.metrics) == ("4090", "7", "", ("4090",))
+    assert (profile.episode.max_rounds, profile.tier("lightweight")[0].port) == (9, 36009)
+    assert (profile.nats.url, profile.nats.control) == (None, True)
+
+
+BAD_VALUES = [
+    ("hardware: {vram: 1}", "hardware.vram", "unknown key; the keys here are gpu, vram_gb, ram_gb, node"),
+    ("typo: 1", "typo", "unknown key; the keys here are id, hardware"),
+    ("agent: {endpoints: [{url: 'http://a', _target_: x}]}", "agent.endpoints[0]._target_", "must not start with _"),
+    ("agent: {price: {_x: {}}}", "agent.price._x", "must not start with _"),
+    ("hardware: 7", "hardware", "expected a mapping with the keys gpu"),
+    ("environments: {lightweight: {}}", "environments.lightweight", "expected a list, got a mapping"),
+    ("environments: {skip: [WebArena]}", "environments.skip[0]", "expected a mapping with the keys name, reason"),
+    ("environments: {lightweight: [{port: 1}]}", "environments.lightweight[0].name", "got nothing"),
+    ("environments: {lightweight: [{name: ''}]}", "environments.lightweight[0].name", "not empty"),
+    ("episode: {max_rounds: 0}", "episode.max_rounds", "expected a whole number of at least 1, got 0"),
+    ("episode: {max_rounds: -3}", "episode.max_rounds", "got -3"),
+    ("episode: {max_rounds: 2.5}", "episode.max_rounds", "whole number"),
+    ("episode: {max_rounds: true}", "episode.max_rounds", "whole number of at least 1, got true"),
+    ("episode: {max_rounds: '15'}", "episode.max_rounds", "got '15'"),
+    ("episode: {concurrent: null}", "episode.concurrent", "got nothing"),
+    ("episode: {max_duration_sec: 0}", "episode.max_duration_sec", "above 0"),
+    ("episode: {max_duration_sec: .nan}", "episode.max_duration_sec", "got '.nan'"),
+    ("episode: {max_duration_sec: .inf}", "episode.max_duration_sec", "got '.inf'"),
+    ("episode: {max_duration_sec: 1e999}", "episode.max_duration_sec", "got '1e999'"),
+    ("episode: {max_duration_sec: true}", "episode.max_duration_sec", "got true"),
+    ("hardware: {ram_gb: -1}", "hardware.ram_gb", "at least 0"),
+    ("hardware: {node: 'a b'}", "hardware.node", "1 to 64 letters, digits, _ and -"),
+    ('hardware: {node: "a\\n"}', "hardware.node", "got 'a␊'"),
+    ("environments: {moderate: [{name: a, port: 0}]}", "environments.moderate[0].port", "a port from 1 to 65535"),
+    ("environments: {moderate: [{name: a, port: 65536}]}", "environments.moderate[0].port", "got 65536"),
+    ("environments: {moderate: [{name: a, timeout_sec: 0}]}", "environments.moderate[0].timeout_sec", "above 0"),
+    ("environments: {moderate: [{name: a, autostart: yes}]}", "environments.moderate[0].autostart", "true or false"),
+    ("environments: {moderate: [{name: a, transport: tcp}]}", "environments.moderate[0].transport", "one of "),
+    ("environments: {moderate: [{name: a, deps: x}]}", "environments.moderate[0].deps", "expected a list"),
+    ("environments: {moderate: [{name: a, base_url: 'h:1'}]}", "environments.moderate[0].base_url", "http://"),
+    ("environments: {moderate: [{name: a, base_url: 'http://h:99999'}]}", "environments.moderate[0].base_url", "URL"),
+    ("agent: {api_endpoint: 'file:///etc/passwd'}", "agent.api_endpoint", "expected an http:// or https:// URL"),
+    ("agent: {endpoints: [{url: 'http://'}]}", "agent.endpoints[0].url", "URL"),
+    ("agent: {endpoints: [{name: x}]}", "agent.endpoints[0].url", "got nothing"),
+    ("agent: {mode: remote}", "agent.mode", "expected one of api, local, got 'remote'"),
+    ("agent: {price: {'q:8': {prompt_per_mtok: -1}}}", 'agent.price["q:8"].prompt_per_mtok', "at least 0, got -1"),
+    ("agent: {price: {a: {}, b: 3}}", "agent.price.b", "expected a mapping"),
+    ("nats: {eval_batch: 'a.*'}", "nats.eval_batch", "expected a NATS subject"),
+    ("nats: {eval_batch: 'a..b'}", "nats.eval_batch", "expected a NATS subject"),
+    ("nats: {field_status: 'a b'}", "nats.field_status", "expected a NATS subject"),
+    ("nats: {episode_completed: '>'}", "nats.episode_completed", "expected a NATS subject"),
+    ("nats: {url: 'http://h'}", "nats.url", "nats://"),
+    ("nats: {monitor_url: 'nats://h'}", "nats.monitor_url", "http://"),
+    ("nats: {streams: {name: X}}", "nats.streams.name", "unknown key; the keys here are events, live"),
+    ("nats: {streams: {events: {max_bytes: 1000}}}", "nats.streams.events.max_bytes", "4294967296 (4 GiB), got 1000"),
+    ("nats: {streams: {events: {max_bytes: 4294967297}}}", "nats.streams.events.max_bytes", "got 4294967297"),
+    ("nats: {streams: {events: {max_bytes: 1 GiB}}}", "nats.streams.events.max_bytes", "got '1 GiB'"),
+    ("nats: {streams: {events: {max_age_sec: 0}}}", "nats.streams.events.max_age_sec", "from 1 to 1000000000, got 0"),
+    (
+        "nats: {streams: {events: {max_age_sec: 60}}}",
+        "nats.streams.events.duplicate_window_sec",
+        "expected at most max_age_sec, which is 60, got 600",
+    ),
+    ("nats: {streams: {live: {max_bytes: 536870913}}}", "nats.streams.live.max_bytes", "536870912 (512 MiB)"),
+    ("nats: {streams: {live: {duplicate_window_sec: 9}}}", "nats.streams.live.duplicate_window_sec", "unknown key"),
+    ("tracing: all", "tracing", "one of "),
+    ("data_dir: ${NOPE}", "data_dir", "NOPE is not set"),
+    ('data_dir: "a\\0b"', "data_dir", "control characters"),
+    ("metrics: [1]", "metrics[0]", "got 1"),
+]
+
+
+@pytest.mark.parametrize(("text", "where", "why"), BAD_VALUES)
+def test_a_bad_value_is_refused_with_its_place_and_what_was_expected(
+    tmp_path: Path, text: str, where: str, why: str
+) -> None:
+    message = refusal(tmp_path, f"id: x\n{text}")
+    assert f": {where}: " in message
+    assert why in message
+
+
+def test_names_stand_once_over_all_lists_in_any_case(tmp_path: Path) -> None:
+    message = refusal(
+        tmp_path,
+        "id: x\nenvironments: {lightweight: [{name: Maze, port: 5}], moderate: [{name: b, port: 5}],"
+        " skip: [{name: MAZE}]}",
+    )
+    assert "environments.skip[0].name: expected a name that stands once, but environments.lightweight[0]" in message
+    assert "environments.moderate[0].port: expected a port that stands once, but environments.lightweight[0]" in message
+
+
+def test_all_problems_of_a_file_are_shown_together(tmp_path: Path) -> None:
+    message = refusal(tmp_path, "hardware: {gpu: 1, vram: 2}\nepisode: {max_rounds: 0}\ntracing: x\nnats: 4")
+    assert re.findall(r"^  ([\w.]+):", message, re.MULTILINE) == [
+        "hardware.gpu",
+        "hardware.vram",
+        "episode.max_rounds",
+        "tracing",
+        "nats",
+        "id",
+    ]
+    assert len(refusal(tmp_path, "\n".join(f"k{i}: 1" for i in range(5000))).splitlines()) == 21
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("id: x\nepisode: [1\nmetrics: ]", "line 3: not valid YAML"),
+        ("id: x\n\tid: y", "line 2: not valid YAML"),
+        ("id: x\nid: y", "line 2: holds the same key twice"),
+        ("id: x\nhardware:\n  gpu: a\n  'gpu': b", "line 4: holds the same key twice"),
+        ("id: !!python/object/apply:os.system [ls]", "line 1: holds a tag"),
+        ("id: !!int 5", "line 1: holds a tag"),
+        ("id: x\n---\nid: y", "a second document"),
+        ("id: x\n? [a]\n: b", "line 2: holds a key that is not a plain text"),
+        ("id: x\nmetrics: &m [*m]", "line 2: holds an alias"),
+        ("id: *nothing", "line 1: holds an alias"),
+        ("[" * 100_000, "more than 32 levels"),
+        ("- " * 5_000 + "x", "more than 32 levels"),
+        ("id: x\nmetrics: [" + "a," * 30_000 + "]", "more than 20000 values"),
+        ("x" * (1 << 20) + "x", "larger than"),
+        ("[a, b]", "the file as a whole: expected a mapping"),
+        ("", "the file as a whole: expected a mapping"),
+        ("${ID:-x}", "the file as a whole: expected a mapping"),
+        (b"id: \xff", "not UTF-8"),
+        (b"id: \x00", "not valid YAML"),
+    ],
+)
+def test_a_file_that_is_no_plain_mapping_is_refused_with_its_line(tmp_path: Path, text: str | bytes, why: str) -> None:
+    assert why in refusal(tmp_path, text)
+
+
+def test_aliases_work_but_cannot_multiply_beyond_the_bound(tmp_path: Path) -> None:
+    profile = load(tmp_path, "id: &name x\nmetrics: [*name, *name]")
+    assert profile.metrics == ("x", "x")
+    bomb = "\n".join(f"- &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 12))
+    assert "more than 20000 values" in refusal(tmp_path, f"- &l0 lol\n{bomb}")
+
+
+def test_errors_show_no_secret_and_no_control_character(tmp_path: Path) -> None:
+    environ = {"GATEWAY_TOKEN": "hush-hush-1", "URL": "ftp://me:pa55word@host"}
+    text = (
+        'id: x\nhardware: {node: "a ${GATEWAY_TOKEN}"}\nagent: {mode: "${URL}", endpoints: '
+        '[{url: "http://a", api_key_env: sk-literal-1}]}\ntracing: "\u202eevil"'
+    )
+    message = refusal(tmp_path, text, environ)
+    for secret in ("hush-hush-1", "pa55word", "sk-literal-1", "\u202e"):
+        assert secret not in message
+    assert "ftp://***@host" in message
+    assert "\\u{202e}evil" in message
+
+
+def test_a_name_is_looked_for_in_three_places_in_order(tmp_path: Path) -> None:
+    user = tmp_path / "home" / "agentgym-console" / "configs"
+    local = tmp_path / "configs"
+    for folder in (user, local):
+        folder.mkdir(parents=True)
+    environ = {"XDG_CONFIG_HOME": str(tmp_path / "home")}
+
+    def found() -> str:
+        return load_profile(None, environ=environ, cwd=tmp_path).id
+
+    assert found() == "field-runner-4090"
+    (user / "field-runner-4090.yml").write_text("id: from-user")
+    assert found() == "from-user"
+    (local / "field-runner-4090.yaml").write_text("id: from-here")
+    assert found() == "from-here"
+    assert load_profile("field-runner-4090", environ={}, cwd=user, user_config=user).id == "from-user"
+
+
+def test_the_home_folder_is_the_default_place_of_the_user(tmp_path: Path) -> None:
+    folder = tmp_path / ".config" / "agentgym-console" / "configs"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text("id: mine")
+    environ = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": "relative"}
+    assert load_profile("mine", environ=environ, cwd=tmp_path).id == "mine"
+
+
+def test_a_path_is_a_path(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("id: a")
+    (tmp_path / "b").write_text("id: b")
+    assert load_profile("a.yaml", environ={}, cwd=tmp_path).id == "a"
+    assert load_profile("./b", environ={}, cwd=tmp_path).id == "b"
+
+
+def test_what_is_not_found_is_looked_for_by_similarity(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Did you mean field-runner-4090\?") as by_name:
+        load_profile("field-runer-4090", environ={}, cwd=tmp_path, user_config=tmp_path / "mine")
+    assert str(tmp_path / "configs") in str(by_name.value)
+    assert str(tmp_path / "mine") in str(by_name.value)
+    with pytest.raises(ConfigError, match=r"Did you mean field-runner-4090\?"):
+        load_profile("field-runner-4090.yaml", environ={}, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["..", ".", ".hidden", "a b", "a\x00b", "a\\b", "x" * 101, "~", "\u202e"])
+def test_a_name_cannot_leave_its_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="is no profile name"):
+        load_profile(name, environ={}, cwd=tmp_path)
+
+
+def test_a_path_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_profile(f"{tmp_path}/", environ={}, cwd=tmp_path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_profile("/" + "x" * 5000, environ={}, cwd=tmp_path)
+
+
+YAMLISH = st.text(st.sampled_from("id: x\n\t-?&*!|>'\"%@`{}[],#~<=$_0.1eE\\\x85\u2028\ufeffé😀"), max_size=60)
+SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8))
+KNOWN_KEYS = sorted(
+    {field for cls in (Profile, EnvironmentEntry, runner.config.Hardware) for field in cls.__struct_fields__}
+    | {"lightweight", "moderate", "skip", "endpoints", "url", "price", "max_rounds", "episode_completed"}
+)
+KEYS = st.one_of(
+    st.sampled_from(KNOWN_KEYS),
+    st.text(max_size=6),
+    st.sampled_from(["_target_", "x`", "x` - at `$.environments.skip[99]"]),
+)
+TREES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5), max_leaves=25
+)
+
+
+def loads_or_is_refused(folder: Path, text: str | bytes) -> None:
+    try:
+        assert isinstance(load(folder, text, {"A": "1"}), Profile)
+    except ConfigError as exc:
+        assert str(exc)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("profiles")
+
+
+@given(text=st.one_of(YAMLISH, st.binary(max_size=40)))
+@example(text='"\\UFFFFFFFF"')
+@example(text="%YAML 1." + "9" * 5000)
+@example(text="!<%ff> a")
+def test_no_text_crashes_the_loader(folder: Path, text: str | bytes) -> None:
+    loads_or_is_refused(folder, text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
+
+
+@given(tree=st.dictionaries(KEYS, TREES))
+@example(tree={"x` - at `$.environments.skip[99]": 1})
+@example(tree={"x` - at `$.agent.price[...].a": 1})
+def test_no_tree_crashes_the_loader(folder: Path, tree: dict[str, Any]) -> None:
+    loads_or_is_refused(folder, json.dumps({"id": "x", **tree}))
+    loads_or_is_refused(folder, yaml.safe_dump({"id": "x", **tree}, allow_unicode=True).encode("utf-8", "replace"))
+
+
+def test_the_state_directory_is_the_first_that_is_given(tmp_path: Path) -> None:
+    profile = Profile(id="x", data_dir="from/profile")
+    environ = {"AGENTGYM_DATA_DIR": "/from/env", "HOME": "/home/me"}
+    assert resolve_data_dir("opt", environ, profile, tmp_path) == tmp_path / "opt"
+    assert resolve_data_dir(None, environ, profile, tmp_path) == Path("/from/env")
+    assert resolve_data_dir(None, {"AGENTGYM_DATA_DIR": ""}, profile, tmp_path) == tmp_path / "from" / "profile"
+    assert resolve_data_dir(None, {}, Profile(id="x"), tmp_path) == tmp_path / "data"
+    assert resolve_data_dir("~/gym", environ, profile, tmp_path) == Path("/home/me/gym")
+    assert resolve_data_dir("x", {}, profile, Path("sub")).is_absolute()
+
+
+def test_the_node_is_the_first_name_that_is_given() -> None:
+    profile = Profile(id="x", hardware=runner.config.Hardware(node="from-profile"))
+    environ = {"AGENTGYM_NODE": "from-env"}
+    assert resolve_node("from-option", environ, profile, "host") == "from-option"
+    assert resolve_node(None, environ, profile, "host") == "from-env"
+    assert resolve_node(None, {}, profile, "host") == "from-profile"
+    assert resolve_node(None, {}, Profile(id="x"), "my.laptop.local") == "my-laptop-local"
+    assert resolve_node(None, {}, Profile(id="x"), "é" * 99) == "-" * 64
+    assert resolve_node(None, {}, Profile(id="x"), "") == "local"
+
+
+@pytest.mark.parametrize("name", ["a b", "a.b", "x" * 65, "a\n", "../x", "\x1b"])
+def test_a_node_name_that_is_given_is_refused_rather_than_changed(name: str) -> None:
+    with pytest.raises(ConfigError, match="--node: expected a name of 1 to 64"):
+        resolve_node(name, {}, Profile(id="x"), "host")
+    with pytest.raises(ConfigError, match="AGENTGYM_NODE: expected"):
+        resolve_node(None, {"AGENTGYM_NODE": name}, Profile(id="x"), "host")
+
+
+def test_the_public_surface_is_what_it_says() -> None:
+    assert all(hasattr(runner.config, name) for name in runner.config.__all__)
+
+
+def test_the_documentation_names_every_key() -> None:
+    document = Path(__file__).parents[3] / "docs" / "profiles.md"
+    text = document.read_text("utf-8")
+    sections = [getattr(runner.config, name) for name in runner.config.__all__]
+    keys = {field for section in sections for field in getattr(section, "__struct_fields__", ())}
+    assert {"max_rounds", "monitor_url", "cached_per_mtok"} <= keys
+    assert not [key for key in sorted(keys) if f"`{key}`" not in text and f".{key}`" not in text]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")
+def test_a_folder_that_may_not_be_read_is_passed_over(tmp_path: Path) -> None:
+    closed = tmp_path / "configs"
+    closed.mkdir(mode=0)
+    assert load_profile(None, environ={}, cwd=tmp_path).id == "field-runner-4090"
+
+
+@pytest.mark.timeout(10)
+def test_a_pipe_or_a_folder_in_the_place_of_a_profile_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    (tmp_path / "folder.yaml").mkdir()
+    for name in ("pipe.yaml", "folder.yaml"):
+        with pytest.raises(ConfigError, match=rf"{name}: cannot be read: it is not a regular file"):
+            load_profile(name, environ={}, cwd=tmp_path)
+
+
+def test_the_length_of_an_id_is_bounded(tmp_path: Path) -> None:
+    assert load(tmp_path, f"id: {'x' * 200}").id == "x" * 200
+    assert "id: expected a text of 1 to 200 characters" in refusal(tmp_path, f"id: {'x' * 201}")

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runner.bus.address import BusAddress
+from runner.errors import ConfigError
+from runner.publish.places import lock_of, place_of
+from runner.publish.publisher import Sink
+
+
+def place(url: str, name: str = "egress", token: str | None = None) -> str | None:
+    return place_of(Sink(name, lambda: BusAddress(url, token=token)))
+
+
+def test_the_own_broker_is_one_place_wherever_it_moves() -> None:
+    assert place("nats://127.0.0.1:4001", "local") == place("nats://127.0.0.1:4002", "local") == "local"
+    assert place_of(Sink("local", lambda: None)) == "local"
+
+
+def test_another_broker_is_known_by_its_servers_alone() -> None:
+    assert place("nats://somewhere:4222") == "egress nats://somewhere:4222"
+    assert place("nats://user:canary@somewhere") == place("nats://somewhere", token="canary") == place("somewhere")
+    assert place("nats://a,nats://b") == place("nats://b:4222,nats://a:4222") != place("nats://a")
+
+
+@pytest.mark.parametrize("url", [None, "ftp://somewhere"])
+def test_without_a_usable_address_there_is_none(url: str | None) -> None:
+    assert place_of(Sink("egress", lambda: BusAddress(url) if url else None)) is None
+
+
+def test_an_address_that_cannot_be_read_is_none() -> None:
+    def damaged() -> BusAddress:
+        raise ConfigError("damaged")
+
+    assert place_of(Sink("egress", damaged)) is None
+
+
+def test_each_place_has_its_own_lock() -> None:
+    outbox = Path("/data/outbox.sqlite")
+    assert lock_of(outbox, "local") == Path("/data/outbox.local.lock")
+    first, second = (lock_of(outbox, f"egress nats://{host}/../:4222") for host in "ab")
+    assert first != second
+    assert first.parent == second.parent == outbox.parent

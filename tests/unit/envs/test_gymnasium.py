@@ -1,0 +1,167 @@
+"""Gymnasium's ids as environments: FrozenLake and CliffWalking in words, others by their numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from runner import plugins as registry
+from runner.batch.batch import Batch
+from runner.batch.spec import BatchSpec, resolve_environment
+from runner.batch.state_dir import Workspace
+from runner.config import EnvironmentEntry, Environments, Profile
+from runner.envs.gymnasium import GymnasiumEnvironment
+from runner.envs.gymnasium.codec import KNOWN
+from runner.errors import ConfigError
+from runner.testing import check_env
+from runner.types import Action, Limits, Outcome, TimeStep, Trajectory
+
+LAKE = "gymnasium:FrozenLake-v1"
+CLIFF = "gymnasium:CliffWalking-v1"
+AROUND_THE_CLIFF = ("up", *["right"] * 11, "down")
+
+
+def played(env: GymnasiumEnvironment, *actions: str, task_index: int = 0) -> Trajectory:
+    env.reset(task_index=task_index)
+    steps: list[TimeStep] = []
+    for text in actions:
+        chat, reward, done = env.step(Action(text=text))
+        step = TimeStep(
+            index=len(steps),
+            chats=[],
+            action=Action(text=text),
+            observation=chat,
+            reward=reward,
+            done=done,
+            available_tool_schemas=[],
+        )
+        steps.append(step)
+        if done:
+            break
+    return Trajectory(episode_id="x", timesteps=steps)
+
+
+@pytest.mark.parametrize("env_id", ["FrozenLake-v1", "CliffWalking-v1", "Blackjack-v1", "CartPole-v1"])
+def test_the_contract_of_environments_holds(env_id: str) -> None:
+    check_env(lambda: GymnasiumEnvironment(id=env_id), max_steps=20)
+
+
+def test_a_grid_is_told_in_rows_and_columns_with_its_map() -> None:
+    first = GymnasiumEnvironment(id="FrozenLake-v1").reset(task_index=3)[0]["content"]
+    assert first is not None
+    assert first.splitlines()[1:] == [
+        "Actions: left, down, right, up.",
+        "row 0, column 0",
+        "SFFF",
+        "FHFH",
+        "FFFH",
+        "HFFG",
+    ]
+    assert first.isascii()
+
+
+def test_a_task_is_a_seed_and_a_wrong_action_changes_nothing() -> None:
+    env = GymnasiumEnvironment(id="Blackjack-v1")
+    hands = {str(env.reset(task_index=task)) for task in range(8)}
+    assert len(hands) > 1
+    assert all("your sum" in hand for hand in hands)
+    invalid = played(env, "split", "", "HIT").timesteps
+    assert [(step.reward, step.done) for step in invalid] == [(0.0, False)] * 3
+    assert "exactly one of: stick, hit" in str(invalid[0].observation)
+
+
+def test_success_is_the_goal_where_every_step_costs() -> None:
+    env = GymnasiumEnvironment(id="CliffWalking-v1")
+    walked = played(env, *AROUND_THE_CLIFF)
+    assert (walked.reward, walked.timesteps[-1].done, env.success(walked)) == (-13.0, True, True)
+    fallen = played(env, "right", "up")
+    assert (fallen.timesteps[0].reward, env.success(fallen)) == (-100.0, False)
+    assert not env.success(Trajectory(episode_id="x"))
+
+
+def test_a_limit_of_gymnasiums_truncates_and_is_success_where_one_has_to_last() -> None:
+    lake = GymnasiumEnvironment(id="FrozenLake-v1")
+    limit = max(len(played(lake, *["up"] * 200, task_index=task).timesteps) for task in range(20))
+    assert limit == 100
+    pole = GymnasiumEnvironment(id="CartPole-v1")
+    fallen = played(pole, *["push left"] * 500)
+    assert (pole.truncated, pole.success(fallen)) == (False, False)
+    car = GymnasiumEnvironment(id="MountainCar-v0")
+    stuck = played(car, *["do nothing"] * 300)
+    assert (len(stuck.timesteps), car.truncated, car.success(stuck)) == (200, True, False)
+
+
+def test_an_id_that_is_not_known_by_name_is_played_by_its_numbers() -> None:
+    env = GymnasiumEnvironment(id="Acrobot-v1")
+    first = env.reset()[0]["content"] or ""
+    assert first.splitlines()[1] == "Actions: 0, 1, 2."
+    assert len(first.splitlines()[2].split(", ")) == 6
+    assert env.admissible_actions() == ["0", "1", "2"]
+
+
+def test_every_known_id_fits_its_spaces() -> None:
+    import gymnasium
+
+    for name, known in KNOWN.items():
+        newest = max(env_id for env_id in gymnasium.registry if env_id.rpartition("-v")[0] == name)
+        env = GymnasiumEnvironment(id=newest)
+        told = (env.reset(task_index=1)[0]["content"] or "").splitlines()[2]
+        assert [part.rpartition(" ")[0] for part in told.split(", ")] == list(known.fields)
+        env.step(Action(text=known.actions[-1]))
+        env.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gymnasium:CliffWalkin-v1", "Did you mean gymnasium:CliffWalking-v1?"),
+        ("gymnasium:Zyzzyva-v1", "pprint_registry"),
+        ("gymnasium:../../etc-v1", "Malformed environment ID"),
+        ("gymnasium:Pendulum-v1", "its actions are Box"),
+        ("gymnasium:os:Path-v1", "There is no environment named"),
+        ("gymnasium:", "There is no environment named"),
+        ("gymnasium:${oc.env:HOME}-v1", "There is no environment named"),
+        ("other:FrozenLake-v1", "There is no environment named"),
+    ],
+)
+def test_what_cannot_be_played_is_refused_with_a_hint(name: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        BatchSpec(env=resolve_environment(Profile(id="p"), name), agent="random").checked()
+    assert said in str(refused.value)
+
+
+def test_an_old_version_is_played_without_a_word(recwarn: pytest.WarningsRecorder) -> None:
+    assert "pole angle" in (GymnasiumEnvironment(id="CartPole-v0").reset()[0]["content"] or "")
+    assert not recwarn.list
+
+
+def test_an_oracle_is_refused() -> None:
+    with pytest.raises(ConfigError, match="has no oracle; choose another agent"):
+        BatchSpec(env=LAKE, agent="oracle").checked()
+
+
+def test_the_registry_knows_the_family_and_lists_it_not() -> None:
+    assert registry.knows(registry.ENVS, "Gymnasium:Anything-v0")
+    assert not registry.knows(registry.AGENTS, LAKE)
+    assert registry.canonical(registry.ENVS, "GYMNASIUM:FrozenLake-v1") == LAKE
+    assert not any("gymnasium" in name.lower() for name in registry.names(registry.ENVS))
+    profile = Profile(id="p", environments=Environments(lightweight=(EnvironmentEntry(name=LAKE),)))
+    assert resolve_environment(profile, LAKE.lower()) == LAKE
+
+
+def test_a_batch_is_played_stored_and_labelled(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path, node="n", profile="p")
+    script = BatchSpec(env=CLIFF, agent="scripted", script=AROUND_THE_CLIFF, limits=Limits(max_rounds=20))
+    random = BatchSpec(env=LAKE, agent="random", repeat=3, tracing="off")
+    results = [Batch(spec.checked(), workspace).run() for spec in (script, random)]
+    workspace.close()
+    assert [result.problems for result in results] == [[], []]
+    assert results[0].outcomes == {Outcome.SUCCESS: 1}
+    assert results[1].n_episodes == 3
+    files = [json.loads(path.read_bytes()) for path in tmp_path.glob("runs/*/*.json")]
+    assert {(file["data_label"], file["transport"]) for file in files} == {("Gymnasium", "embedded")}
+    assert {file["env"] for file in files} == {LAKE, CLIFF}
+    assert all(file["versions"]["gymnasium"] for file in files)
+    assert not [path for path in tmp_path.rglob("*") if "gymnasium" in path.name.lower()]

@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from runner.agents.random import RandomAgent
+from runner.envs.http import HttpEnvironment, ServerAddress, dialect_for
+from runner.envs.http.environment import MAX_REQUEST
+from runner.envs.http.session import Instance
+from runner.envs.maze import Maze
+from runner.episode.validation import settle
+from runner.errors import EnvironmentFault
+from runner.testing import check_env
+from runner.types import Action, StepResult, ToolCall
+from tests.support.rude_env import Asked, RudeServer, Served, raw, rude_server, told
+
+UP = Action(text="move up")
+
+
+@pytest.fixture(scope="module")
+def serving() -> Iterator[RudeServer]:
+    with rude_server() as server:
+        yield server
+
+
+@pytest.fixture
+def server(serving: RudeServer) -> RudeServer:
+    serving.start_over(Served(Maze))
+    return serving
+
+
+def maze(server: RudeServer) -> HttpEnvironment:
+    return HttpEnvironment(env="maze", address=ServerAddress(server.url, 10))
+
+
+def test_it_keeps_the_contract_of_environments(server: RudeServer) -> None:
+    check_env(lambda: maze(server), tasks=(0,), max_steps=20)
+
+
+async def test_an_episode_is_the_embedded_one(server: RudeServer) -> None:
+    twin, env = Maze(), maze(server)
+    planner = twin.oracle(0)
+    assert await env.reset(task_index=28, seed=1) == twin.reset(task_index=28)
+    done = False
+    while not done:
+        text = planner.next_action()
+        result: StepResult = await env.step(Action(text=text))
+        assert result == twin.step(Action(text=text))
+        done = result[2]
+    assert env.get_episode_id() == "Maze-3@0"
+    assert env.admissible_actions() == twin.admissible_actions()
+    await env.cleanup()
+    assert [asked.path for asked in server.asked][-1] == "/maze/close"
+
+
+async def test_a_limit_of_the_server_is_a_truncation(server: RudeServer) -> None:
+    env = maze(server)
+    await env.reset(task_index=0)
+    done = False
+    while not done:
+        _, _, done = await env.step(UP)
+    ended_by_limit = [env.truncated]
+    await env.reset(task_index=0)
+    ended_by_limit.append(env.truncated)
+    assert ended_by_limit == [True, False]
+    await env.cleanup()
+
+
+async def test_what_fits_no_tool_is_answered_here(server: RudeServer) -> None:
+    env = maze(server)
+    await env.reset()
+    n_asked = len(server.asked)
+    calls = [ToolCall("a", "move", '{"direction": "sideways"}'), ToolCall("b", "move", '{"direction": "up"}')]
+    chat, reward, done = await env.step(Action(tool_calls=calls))
+    assert [message["role"] for message in chat] == ["tool", "tool"]
+    assert str(chat[0]["content"]).startswith("Invalid action. Expected move with exactly direction")
+    assert (reward, done) == (0.0, False)
+    chat, _, _ = await env.step(Action(text="x" * MAX_REQUEST))
+    assert chat[0]["content"] == "Invalid action. Expected a shorter text."
+    assert len(server.asked) == n_asked
+    chat, _, _ = await env.step(Action(tool_calls=calls[1:]))
+    assert server.asked[-1].sent == {"id": 0, "action": "move up"}
+    await env.cleanup()
+
+
+async def test_outside_an_episode_nothing_is_sent(server: RudeServer) -> None:
+    env = maze(server)
+    with pytest.raises(EnvironmentFault, match="call reset first"):
+        await env.step(UP)
+    await env.reset(task_index=20)
+    await env.cleanup()
+    n_asked = len(server.asked)
+    with pytest.raises(EnvironmentFault, match="call reset first"):
+        await env.step(UP)
+    await env.cleanup()
+    assert len(server.asked) == n_asked
+    await env.reset(task_index=20)
+    assert env.get_episode_id() == "Maze-20@1"
+    await env.cleanup()
+
+
+async def test_requests_of_one_instance_never_overlap(server: RudeServer) -> None:
+    running, most = 0, 0
+
+    async def slowly(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        writer.write(told({"observation": "x", "reward": 0, "done": False}))
+
+    server.start_over(Served(Maze, slowly))
+    env = maze(server)
+    await env.reset()
+    await asyncio.gather(*(env.step(UP) for _ in range(4)))
+    await env.cleanup()
+    assert most == 1
+
+
+async def test_environments_of_a_loop_share_connections_which_the_last_one_closes(server: RudeServer) -> None:
+    closed_before = server.n_closed
+    envs = [maze(server) for _ in range(3)]
+    for env in envs:
+        await env.reset()
+        await env.step(UP)
+    assert server.n_connections == 1
+    for env in envs:
+        assert server.n_closed == closed_before
+        await env.cleanup()
+    await asyncio.to_thread(server.wait_closed, closed_before + 1)
+
+
+def test_each_thread_has_connections_of_its_own(server: RudeServer) -> None:
+    async def play() -> None:
+        env = maze(server)
+        await env.reset()
+        await env.step(UP)
+        await env.cleanup()
+
+    threads = [threading.Thread(target=asyncio.run, args=(play(),)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert server.n_connections == 3
+    assert len(server.asked) == 12
+
+
+async def test_an_instance_that_is_in_use_is_not_played_twice(server: RudeServer) -> None:
+    given = iter([1, 1, 2, *[1] * 100])
+
+    async def reissues(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        create = asked.path.endswith("create")
+        writer.write(told({"id": next(given)} if create else {"observation": "x"}))
+
+    server.start_over(reissues)
+    envs = [maze(server) for _ in range(3)]
+    for env in envs[:2]:
+        await env.reset()
+    assert [env.get_episode_id() for env in envs[:2]] == ["Maze-0@1", "Maze-0@2"]
+    with pytest.raises(EnvironmentFault, match="Play fewer episodes at the same time"):
+        await envs[2].reset()
+    await envs[0].cleanup()
+    await envs[2].reset()
+    assert envs[2].get_episode_id() == "Maze-0@1"
+    for env in envs[1:]:
+        await env.cleanup()
+
+
+async def test_an_instance_that_nobody_has_any_more_is_not_in_use(server: RudeServer) -> None:
+    """As of a slot that was given up: its environment is never cleaned up."""
+
+    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(told({"id": 1}))
+
+    server.start_over(answer)
+    row = dialect_for("maze")
+    assert row is not None
+    given_up, later = (Instance(row, ServerAddress(server.url, 10)) for _ in range(2))
+    await given_up.open(0)
+    with pytest.raises(EnvironmentFault, match="in use"):
+        await later.open(0)
+    await given_up.disconnect()
+    del given_up
+    gc.collect()
+    await later.open(0)
+    await later.close()
+    await later.disconnect()
+
+
+@pytest.mark.parametrize("reply", [raw("no", 404), told({"has_search_bar": 1, "clickables": []}), told("x")])
+async def test_what_a_server_says_of_its_page_is_not_believed(server: RudeServer, reply: bytes) -> None:
+    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        answers = {"/create": told(3), "/reset": told(["WebShop [SEP] Instruction: [SEP] a hat [SEP] Search", None])}
+        writer.write(answers.get(asked.path, reply))
+
+    server.start_over(answer)
+    env = HttpEnvironment(env="webshop", address=ServerAddress(server.url, 10))
+    await env.reset()
+    with pytest.raises(
+        EnvironmentFault, match=r"WebShop: GET http://.*/available_actions\?env_idx=3 was answered with"
+    ):
+        await settle(env.admissible_actions())
+    await env.cleanup()
+
+
+async def test_a_random_agent_plays_what_a_page_lists(server: RudeServer) -> None:
+    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        page = {"has_search_bar": True, "clickables": ["search"]}
+        opening = ["WebShop [SEP] Instruction: [SEP] a hat [SEP] Search", None]
+        answers = {"/create": told(3), "/reset": told(opening), "/available_actions?env_idx=3": told(page)}
+        writer.write(answers.get(asked.path, told({"state": "x", "reward": 1, "done": True})))
+
+    server.start_over(answer)
+    env, agent = HttpEnvironment(env="webshop", address=ServerAddress(server.url, 10)), RandomAgent()
+    agent.bind(env, {})
+    _, action = await settle(agent.act(await env.reset(), []))
+    assert action == Action(text="search[a hat]")
+    assert (await env.step(action))[1:] == (1.0, True)
+    await env.cleanup()
+
+
+async def test_a_login_is_sent_and_cookies_are_not(server: RudeServer) -> None:
+    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(raw('{"id": 5, "observation": "x"}', set_cookie="a=b; Path=/"))
+
+    server.start_over(answer)
+    address = ServerAddress(server.url.replace("//", "//me:hidden@"), 10)
+    env = HttpEnvironment(env="maze", address=address)
+    await env.reset()
+    await env.cleanup()
+    for asked in server.asked:
+        assert asked.headers["authorization"] == "Basic bWU6aGlkZGVu"
+        assert asked.headers["content-type"] == "application/json"
+        assert "cookie" not in asked.headers
+
+
+async def test_half_of_a_surrogate_pair_becomes_a_question_mark(server: RudeServer) -> None:
+    env = maze(server)
+    await env.reset()
+    await env.step(Action(text="\ud800"))
+    assert server.asked[-1].sent["action"] == "?"
+    await env.cleanup()

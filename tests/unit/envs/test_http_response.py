@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.envs.http import dialect_for
+from runner.envs.http.dialects import _ROWS, Dialect
+from runner.envs.http.request import Reply, Request
+from runner.envs.http.response import Payload, read
+from runner.envs.http.scoring import Scoring
+from runner.errors import EnvironmentFault
+
+REQUEST = Request("Maze", "http://127.0.0.1:1/step", b'{"id": 0}')
+NAMES = st.sampled_from(["observation", "reward", "done", "truncated", "terminated", "state", "score", "error", "info"])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES | st.text(max_size=3), inner, max_size=6),
+    max_leaves=8,
+)
+
+
+def understood(dialect: Dialect, reply: Reply) -> tuple[str, float, bool]:
+    payload = Payload(REQUEST, read(REQUEST, reply))
+    text = payload.text(dialect.observation_at)
+    return text, *Scoring(dialect).read(payload, text)
+
+
+@given(st.sampled_from(_ROWS), st.integers(0, 1000), st.text(max_size=20), st.binary(max_size=60))
+def test_no_bytes_do_more_than_a_fault(dialect: Dialect, status: int, kind: str, body: bytes) -> None:
+    with pytest.raises(EnvironmentFault):
+        understood(dialect, Reply(status, kind, body))
+
+
+@given(st.sampled_from(_ROWS), st.sampled_from([200, 422, 500]), VALUES)
+def test_no_json_does_more_than_a_fault(dialect: Dialect, status: int, value: Any) -> None:  # noqa: ANN401
+    try:
+        text, reward, done = understood(dialect, Reply(status, "application/json", json.dumps(value).encode()))
+    except EnvironmentFault as exc:
+        assert "\n" not in str(exc)
+        return
+    assert isinstance(text, str)
+    assert isinstance(done, bool)
+    assert math.isfinite(reward)
+
+
+@pytest.mark.parametrize(
+    ("payload", "says"),
+    [
+        ([1], "a list, which should have a text as observation; it has nothing there"),
+        ({}, "an object with no fields, which should have a text as observation; it has nothing there"),
+        ({"observation": 5, "info": "gold"}, "with observation, info, which should have a text as"),
+        ({"observation": "gold", "reward": "gold", "done": True}, "a number up to 1e+100 as reward; it has a text"),
+        ({"observation": "gold", "reward": True, "done": True}, "it has a truth value there"),
+        ({"observation": "gold", "reward": 10**400, "done": True}, "it has a number there"),
+        ({"observation": "gold", "reward": 1e101, "done": True}, "it has a number there"),
+        ({"observation": "gold", "reward": 0, "done": 1}, "true or false as done; it has a number there"),
+        ({"observation": "gold", "reward": 0, "done": True, "truncated": "gold"}, "as truncated; it has a text there"),
+    ],
+)
+def test_values_of_another_type_are_named_and_not_quoted(payload: object, says: str) -> None:
+    maze = dialect_for("maze")
+    assert maze is not None
+    with pytest.raises(EnvironmentFault) as caught:
+        understood(maze, Reply(200, "application/json", json.dumps(payload).encode()))
+    assert says in str(caught.value)
+    assert "gold" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [None, True, "", "x" * 201, 2**63, 1.5, [1]])
+def test_an_id_is_a_number_or_a_short_text(value: object) -> None:
+    with pytest.raises(EnvironmentFault, match="which should have an id"):
+        Payload(REQUEST, value).id(())
+
+
+def test_deep_json_is_a_fault() -> None:
+    with pytest.raises(EnvironmentFault, match="not JSON"):
+        read(REQUEST, Reply(200, "application/json", b"[" * 100_000))
+
+
+def test_a_fault_names_all_there_is_to_know_on_one_line() -> None:
+    request = Request("Maze\n", "http://h/step", json.dumps({"action": "\x1b[2J" + "x" * 5000}).encode())
+    message = str(request.fault("was lost", "Look for it"))
+    assert message.startswith('Maze␊: POST http://h/step {"action": "')
+    assert message.endswith(" was lost. Look for it")
+    assert len(message) < 400
+    assert message.isprintable()

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+
+from runner.envs.http import ServerAddress, dialect_for
+from runner.envs.http.dialects import Dialect
+from runner.envs.http.environment import HttpEnvironment
+from runner.envs.http.task_rules import rules_for
+from runner.errors import ConfigError
+from runner.types import Action, InvalidAction, Mode, TimeStep, ToolCall, Trajectory
+
+EMBEDDED = ("ALFWorld", "BabyAI", "Maze", "SQLGym", "TextCraft", "WebShop", "Wordle")
+SERVED = ("SciWorld", "WebArena", "SearchQA", "Academia", "Movie", "Sheet", "Todo", "Weather")
+
+
+def row(env: str) -> Dialect:
+    found = dialect_for(env)
+    assert found is not None
+    return found
+
+
+def played(*rewards: float) -> Trajectory:
+    steps = [
+        TimeStep(
+            index=index,
+            chats=[],
+            action=Action(text="x"),
+            observation=[],
+            reward=reward,
+            done=False,
+            available_tool_schemas=[],
+        )
+        for index, reward in enumerate(rewards)
+    ]
+    return Trajectory(episode_id="x", timesteps=steps)
+
+
+@pytest.mark.parametrize("env", [*EMBEDDED, *SERVED])
+def test_every_server_has_a_dialect_under_its_name_in_any_case(env: str) -> None:
+    assert row(env.upper()) == row(env.lower())
+    assert row(env).name == env
+    assert (row(env).embedded is not None) == (env in EMBEDDED)
+
+
+@pytest.mark.parametrize("env", EMBEDDED)
+@pytest.mark.parametrize("mode", ["strict", "compat"])
+def test_the_rules_are_those_of_the_embedded_environment(env: str, mode: Mode) -> None:
+    made = rules_for(row(env), mode)
+    over_http = HttpEnvironment(env=env, address=ServerAddress("http://127.0.0.1:1"), mode=mode)
+    assert over_http.get_tool_schemas() == made.grammar.schemas
+    assert over_http.parse("move up") == made.parse("move up")
+    assert over_http.n_tasks == (row(env).n_tasks if mode == "compat" and row(env).n_tasks else made.n_tasks)
+
+
+def test_what_a_server_says_of_its_tasks_comes_first() -> None:
+    address = ServerAddress("http://127.0.0.1:1", n_tasks=7)
+    assert HttpEnvironment(env="maze", address=address, mode="compat").n_tasks == 7
+
+
+@pytest.mark.parametrize("env", SERVED)
+def test_other_environments_have_one_tool_for_any_text(env: str) -> None:
+    over_http = HttpEnvironment(env=env, address=ServerAddress("http://127.0.0.1:1"))
+    (schema,) = over_http.get_tool_schemas()
+    assert schema["function"]["name"] == "act"
+    parsed = over_http.parse("look\naround")
+    assert isinstance(parsed, Action)
+    assert parsed.tool_calls == [ToolCall(id="call_0", name="act", arguments='{"text": "look\\naround"}')]
+    assert isinstance(over_http.parse(" "), InvalidAction)
+    assert over_http.admissible_actions() is None
+
+
+@pytest.mark.parametrize(
+    ("env", "rewards", "succeeds"),
+    [
+        ("BabyAI", [0, 0.4], True),
+        ("BabyAI", [-0.125], False),
+        ("SciWorld", [40, 60], True),
+        ("SciWorld", [40, 59], False),
+        ("SearchQA", [0.1] * 20, False),
+        ("SearchQA", [0, 1], True),
+        ("WebArena", [], False),
+        ("Weather", [1 / 3, 2 / 3 - 1 / 3, 1 - 2 / 3], True),
+        ("Weather", [0.5, 0.25], False),
+        ("WebShop", [0.75], False),
+    ],
+)
+def test_success_is_each_environments_own(env: str, rewards: list[float], succeeds: bool) -> None:
+    over_http = HttpEnvironment(env=env, address=ServerAddress("http://127.0.0.1:1"))
+    assert over_http.success(played(*rewards)) is succeeds
+
+
+def test_what_nothing_is_known_of_cannot_be_played() -> None:
+    assert dialect_for("Sokoban") is None
+    with pytest.raises(ConfigError, match="not known how a server of 'Sokoban'"):
+        HttpEnvironment(env="Sokoban", address=ServerAddress("http://127.0.0.1:1"))

@@ -1,0 +1,246 @@
+"""Where a batch is played, and what becomes of that in its episodes; servers are real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner import plugins as registry
+from runner.batch.batch import Batch
+from runner.batch.spec import BatchSpec, resolve_environment
+from runner.batch.state_dir import Workspace
+from runner.config import EnvironmentEntry, Environments, Profile
+from runner.envs.availability import asked_at, foresee
+from runner.envs.data_labels import label_of, what_data_lacks
+from runner.envs.http.address import ServerAddress
+from runner.envs.http.probe import ServerState, probe
+from runner.envs.placement import Choice, decide
+from runner.errors import ConfigError
+from tests.conftest import Install
+from tests.support.rude_env import Asked, RudeServer, raw, rude_server, told
+from tests.support.serving import serving
+
+AGENTGYM = {"/": told("This is environment lmrl-gym.")}
+
+
+@pytest.fixture(scope="module")
+def ours() -> Iterator[str]:
+    with serving(["Maze"]) as urls:
+        yield urls["Maze"]
+
+
+@pytest.fixture(scope="module")
+def rude() -> Iterator[RudeServer]:
+    with rude_server() as server:
+        yield server
+
+
+def answering(server: RudeServer, answers: dict[str, bytes]) -> str:
+    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(answers.get(asked.path, raw("no", 404)))
+        writer.write_eof()
+
+    server.start_over(answer)
+    return server.url
+
+
+def entry(url: str | None, transport: str = "auto", name: str = "Maze", **more: Any) -> EnvironmentEntry:  # noqa: ANN401
+    return EnvironmentEntry(name=name, base_url=url, transport=transport, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def nobody() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def test_without_a_server_it_is_this_process(nobody: int) -> None:
+    plain = Choice(data_label="local catalogue")
+    assert decide(None, "WebShop", "strict") == plain
+    assert decide(EnvironmentEntry(name="WebShop"), "WebShop", "strict") == plain
+    assert decide(EnvironmentEntry(name="WebShop", port=nobody), "WebShop", "strict") == plain
+    assert decide(None, "Maze", "compat") == Choice(mode="compat")
+
+
+def test_auto_takes_the_server_that_is_there(ours: str) -> None:
+    choice = decide(entry(ours, timeout_sec=3.0), "Maze", "strict")
+    assert choice.address == ServerAddress(ours, 3.0, n_tasks=25, lists_actions=True)
+    assert (choice.transport, choice.mode, choice.data_label) == ("http", "strict", "")
+    assert choice.note == f"over HTTP at {ours} (AgentGym Console, strict rules, as published)"
+    assert decide(entry(ours, "embedded"), "Maze", "strict") == Choice()
+
+
+def test_a_server_of_agentgyms_has_its_rules_and_its_label(rude: RudeServer) -> None:
+    url = answering(rude, AGENTGYM)
+    for mode in ("strict", "compat"):
+        choice = decide(entry(url), "Maze", mode)
+        assert (choice.transport, choice.mode, choice.data_label) == ("http", "compat", "AgentGym server")
+
+
+def test_rules_that_were_asked_for_are_kept_to(ours: str) -> None:
+    choice = decide(entry(ours), "Maze", "compat")
+    assert (choice.transport, choice.mode) == ("embedded", "compat")
+    assert "strict rules" in choice.note
+    with pytest.raises(ConfigError, match="strict rules, not those of --compat"):
+        decide(entry(ours, "http"), "Maze", "compat")
+
+
+@pytest.mark.parametrize("reply", [told("This is environment BabyAI."), told("hello"), raw("no", 404)])
+def test_auto_says_why_a_server_will_not_do(rude: RudeServer, reply: bytes) -> None:
+    choice = decide(entry(answering(rude, {"/": reply})), "Maze", "strict")
+    assert choice.transport == "embedded"
+    assert choice.note.startswith(f"embedded: at {rude.url}: ")
+
+
+def test_http_needs_its_server_and_says_what_to_do(rude: RudeServer, nobody: int) -> None:
+    with pytest.raises(ConfigError) as refused:
+        decide(EnvironmentEntry(name="Maze", port=nobody, transport="http"), "Maze", "strict")
+    assert str(refused.value) == (
+        f"Maze is to be played at http://127.0.0.1:{nobody}, but nothing listens there. Start its server, e.g. with: "
+        f"agentgym-runner serve Maze --port {nobody}; or set its transport to auto or embedded"
+    )
+    with pytest.raises(ConfigError, match=r"answered with HTTP 200: .This is environment BabyAI"):
+        decide(entry(answering(rude, {"/": told("This is environment BabyAI.")}), "http"), "Maze", "strict")
+    with pytest.raises(ConfigError, match="give its port or its base_url"):
+        decide(EnvironmentEntry(name="Maze", transport="http"), "Maze", "strict")
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://127.0.0.1:{port}", "agentgym-runner serve Maze --port {port}; or set its transport"),
+        ("http://:hunter22-token@localhost:{port}/", "agentgym-runner serve Maze --port {port}; or set its transport"),
+        ("http://127.0.0.1:{port}/behind/a/proxy", "Start its server; or set its transport"),
+        ("https://127.0.0.1:{port}", "Start its server; or set its transport"),
+    ],
+)
+def test_a_server_is_to_be_started_where_it_is_looked_for(nobody: int, url: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        decide(entry(url.format(port=nobody), "http"), "Maze", "strict")
+    assert said.format(port=nobody) in str(refused.value)
+    assert "hunter22" not in str(refused.value)
+
+
+def test_a_wrong_token_is_answered_with_where_to_put_the_right_one(nobody: int) -> None:
+    with serving(["Maze"], token="a-token-of-the-tests") as urls, pytest.raises(ConfigError) as refused:
+        decide(entry(urls["Maze"].replace("//", "//:wrong-hunter22@"), "http"), "Maze", "strict")
+    assert "HTTP 401" in str(refused.value)
+    assert "http://:TOKEN@HOST" in str(refused.value)
+    assert "agentgym-runner serve" not in str(refused.value)
+    assert "hunter22" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("env", "variable", "marker"),
+    [("ALFWorld", "ALFWORLD_DATA", "json_2.1.1"), ("SQLGym", "AGENTENV_SQLGYM_BIRD_PATH", "dev/dev.json")],
+)
+def test_data_that_is_named_and_not_there_is_said_before_anything_is_played(
+    env: str, variable: str, marker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert what_data_lacks(env, {}) is None
+    assert marker in (what_data_lacks(env, {variable: str(tmp_path)}) or "")
+    monkeypatch.setenv(variable, str(tmp_path))
+    with pytest.raises(ConfigError, match=variable):
+        decide(None, env, "strict")
+    (tmp_path / marker).mkdir(parents=True)
+    assert what_data_lacks(env.lower(), {variable: str(tmp_path)}) is None
+    with pytest.raises(ConfigError):  # it is empty
+        decide(None, env, "strict")
+    monkeypatch.delenv(variable)
+    assert decide(None, env, "strict").transport == "embedded"
+
+
+def test_http_takes_a_server_that_says_nothing_of_itself(rude: RudeServer) -> None:
+    choice = decide(entry(answering(rude, {"/": told("hello")}), "http"), "Maze", "strict")
+    assert (choice.transport, choice.mode, choice.data_label) == ("http", "compat", "unknown server")
+
+
+def test_an_environment_that_only_servers_have(rude: RudeServer) -> None:
+    url = answering(rude, {"/": told("This is environment ScienceWorld.")})
+    profile = Profile(id="p", environments=Environments(moderate=(entry(url, name="SciWorld"),)))
+    assert resolve_environment(profile, "sciworld") == "SciWorld"
+    spec = BatchSpec(env="SciWorld", agent="scripted", script=("look",)).checked()
+    choice = decide(profile.environments.moderate[0], "SciWorld", "strict")
+    assert (choice.transport, choice.data_label) == ("http", "AgentGym server")
+    assert spec.runner(choice).env_cfg["env"] == "SciWorld"
+    with pytest.raises(ConfigError, match="has no oracle"):
+        BatchSpec(env="SciWorld", agent="oracle").checked()
+    homeless = Profile(id="p", environments=Environments(moderate=(EnvironmentEntry(name="SciWorld"),)))
+    with pytest.raises(ConfigError, match="no environment of that name is installed"):
+        resolve_environment(homeless, "SciWorld")
+
+
+def test_what_logs_in_is_shown_nowhere(ours: str) -> None:
+    address = ours.replace("//", "//user:hunter22@")
+    said = [decide(entry(address), "Maze", mode) for mode in ("strict", "compat")]
+    assert said[0].transport == "http"
+    assert "hunter22" not in repr(said)
+
+
+def test_episodes_tell_how_they_were_played(ours: str, tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path, node="n", profile="p")
+    spec = BatchSpec(env="Maze", agent="oracle", repeat=2, task_index=24).checked()
+    choice = decide(entry(ours), "Maze", "strict")
+    result = Batch(spec, workspace, choice=choice).run()
+    compat = Batch(spec, workspace, choice=Choice(mode="compat")).run()
+    workspace.close()
+    assert (result.success_rate, result.mode, result.data_label, result.problems) == (1.0, "strict", "", [])
+    assert (compat.success_rate, compat.mode) == (1.0, "compat")
+    files = [json.loads(path.read_bytes()) for path in tmp_path.glob(f"runs/{result.batch_id}/*.json")]
+    assert {(file["transport"], file["mode"], file["data_label"]) for file in files} == {("http", "strict", "")}
+    assert all("http://" not in path.read_text() for path in tmp_path.glob("runs/*/*.json"))
+
+
+def test_the_oracle_looks_inside_a_twin_with_the_servers_rules(ours: str) -> None:
+    address = ServerAddress(ours)
+    runner = BatchSpec(env="Maze", agent="oracle").runner(Choice(transport="http", address=address, mode="compat"))
+    assert runner.env_cfg == {"_target_": registry.ON_SERVER, "env": "Maze", "address": address, "mode": "compat"}
+    assert runner.agent_cfg["twin"] == {"_target_": "runner.envs.maze.Maze", "mode": "compat"}
+
+
+@pytest.mark.parametrize("environ", [{}, {"ALFWORLD_DATA": "/d", "AGENTENV_SQLGYM_BIRD_PATH": "/d"}])
+def test_labels_are_those_of_the_classes(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    names = [name for name in registry.names(registry.ENVS) if registry.is_built_in(registry.ENVS, name)]
+    assert len(names) >= 7
+    for name in [*names, "gymnasium:FrozenLake-v1"]:
+        assert label_of(name, environ) == registry.load(registry.ENVS, name).data_label
+
+
+def state_of(listed: EnvironmentEntry) -> ServerState | None:
+    address = asked_at(listed)
+    return None if address is None else probe({listed.name: address})[listed.name]
+
+
+def test_the_outlook_is_what_would_be_decided(ours: str, rude: RudeServer, nobody: int, install: Install) -> None:
+    install(envs={"Theirs": "tests.support.fakes:Counter"})
+    wrong = answering(rude, {"/": told("This is environment BabyAI.")})
+    cases: list[tuple[EnvironmentEntry, tuple[object, ...]]] = [
+        (entry(ours), ("up", "http", "", True)),
+        (entry(ours, "http"), ("up", "http", "", True)),
+        (entry(ours, "embedded"), ("embedded", "embedded", "", True)),
+        (entry(wrong), ("wrong", "embedded", "", True)),
+        (entry(wrong, "http"), ("wrong", "http", None, False)),
+        (EnvironmentEntry(name="SQLGym", port=nobody), ("embedded", "embedded", "local databases", True)),
+        (EnvironmentEntry(name="SQLGym", port=nobody, transport="http"), ("down", "http", None, False)),
+        (EnvironmentEntry(name="SQLGym", transport="http"), ("down", "embedded", None, False)),
+        (EnvironmentEntry(name="SciWorld", port=nobody), ("down", "http", None, False)),
+        (EnvironmentEntry(name="Nowhere", base_url=ours), ("down", "embedded", None, False)),
+        (EnvironmentEntry(name="Maze", deps=("no-such-thing",)), ("down", "embedded", None, False)),
+        (EnvironmentEntry(name="Theirs"), ("embedded", "embedded", None, True)),
+        (EnvironmentEntry(name="gymnasium:FrozenLake-v1"), ("embedded", "embedded", "Gymnasium", True)),
+    ]
+    for listed, expected in cases:
+        outlook = foresee(listed, state_of(listed))
+        assert (outlook.status, outlook.transport, outlook.data_label, outlook.playable) == expected, listed
+        assert outlook.playable or outlook.cause
+        if outlook.playable:
+            assert decide(listed, listed.name, "strict").transport == outlook.transport
+    assert foresee(EnvironmentEntry(name="Maze", port=nobody, transport="http"), None).status == "unknown"

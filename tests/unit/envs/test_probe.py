@@ -1,0 +1,195 @@
+"""What a server is asked and what is made of its answer, whatever that is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from runner.envs.http.address import ServerAddress
+from runner.envs.http.probe import MAX_BYTES, NOBODY, ServerState, probe
+from runner.util.text import one_line
+from tests.support.rude_env import Answer, Asked, RudeServer, raw, rude_server, told
+from tests.support.serving import serving
+
+OURS = "AgentGym Console 0.1.0: Maze (compat, as published)"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RudeServer]:
+    with rude_server() as server:
+        yield server
+
+
+def asked_of(server: RudeServer, answers: dict[str, bytes], env: str = "Maze", url: str = "") -> ServerState:
+    """The state of a server with these replies by path; others are not found."""
+
+    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(answers.get(asked.path, raw('{"detail":"Not Found"}', 404)))
+        writer.write_eof()
+
+    server.start_over(answer)
+    return probe({env: ServerAddress(url or server.url)})[env]
+
+
+def test_a_server_of_ours_tells_what_it_plays_and_how_much_is_open() -> None:
+    with serving(["Maze"]) as urls:
+        state = probe({"Maze": ServerAddress(urls["Maze"], 7.0)})["Maze"]
+    assert (state.status, state.open, state.cause) == ("up", 0, None)
+    assert state.address == ServerAddress(urls["Maze"], 7.0, n_tasks=25, lists_actions=True)
+    assert state.greeting is not None
+    assert (state.greeting.kind, state.greeting.mode, state.greeting.label) == ("console", "strict", "as published")
+    assert state.latency_s is not None
+    assert state.latency_s >= 0
+
+
+def test_a_server_with_a_token_is_asked_with_it_and_says_nothing_without() -> None:
+    token = "a-token-of-sixteen-or-more"
+    with serving(["Maze"], token=token) as urls:
+        known = probe({"Maze": ServerAddress(urls["Maze"].replace("//", f"//:{token}@"))})["Maze"]
+        stranger = probe({"Maze": ServerAddress(urls["Maze"])})["Maze"]
+    assert known.status == "up"
+    assert stranger.status == "wrong"
+    assert "HTTP 401" in (stranger.cause or "")
+    assert token not in repr(known)
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [("Maze", "This is environment lmrl-gym."), ("SQLGym", "ok"), ("BabyAI", "This is environment BabyAI.")],
+)
+def test_agentgyms_own_servers_are_known_by_their_greeting(server: RudeServer, env: str, said: str) -> None:
+    state = asked_of(server, {"/": told(said)}, env)
+    assert (state.status, state.greeting and state.greeting.kind, state.open) == ("up", "agentgym", None)
+
+
+@pytest.mark.parametrize(
+    ("reply", "shown"),
+    [
+        (told("This is environment BabyAI."), 'HTTP 200: "This is environment BabyAI."'),
+        (told({"hello": 1}), 'HTTP 200: {"hello": 1}'),
+        (raw("<html>\x1b[2J</html>", kind="text/html"), "HTTP 200: <html>␛[2J</html>"),
+        (raw(b"\xff\xfe\x00", kind="text/plain"), "HTTP 200: "),
+        (raw("[" * 10_000), "HTTP 200: ["),
+        (raw("moved", 302, location="http://elsewhere/"), "HTTP 302: moved"),
+        (raw("no", 404), "HTTP 404: no"),
+        (raw("broken", 500), "HTTP 500: broken"),
+    ],
+)
+def test_something_else_is_the_wrong_server_and_said_safely(server: RudeServer, reply: bytes, shown: str) -> None:
+    state = asked_of(server, {"/": reply})
+    assert (state.status, state.usable) == ("wrong", False)
+    assert shown in (state.cause or "")
+    assert (state.cause or "").isprintable()
+
+
+def test_a_server_that_does_not_say_what_it_is_may_well_be_right(server: RudeServer) -> None:
+    state = asked_of(server, {"/": told("hello")})
+    assert (state.status, state.greeting and state.greeting.kind, state.address.dialect) == ("up", "unknown", "env")
+
+
+@pytest.mark.parametrize("greeting", [raw("no", 404), told("hello")])
+def test_a_server_with_the_other_dialect_is_known_by_its_paths(server: RudeServer, greeting: bytes) -> None:
+    state = asked_of(server, {"/": greeting, "/createEnv": raw('{"detail":"Method Not Allowed"}', 405)})
+    assert (state.status, state.greeting and state.greeting.kind, state.address.dialect) == (
+        "up",
+        "unknown",
+        "createEnv",
+    )
+
+
+@pytest.mark.parametrize("health", [raw("?"), told({"open": "many"}), raw("no", 500), b"", told([])])
+def test_health_that_cannot_be_read_changes_nothing(server: RudeServer, health: bytes) -> None:
+    state = asked_of(server, {"/": told(OURS), "/health": health})
+    assert (state.status, state.open, state.address.n_tasks) == ("up", None, None)
+
+
+def test_a_path_in_the_address_comes_first(server: RudeServer) -> None:
+    state = asked_of(
+        server, {"/gym/": told(OURS), "/gym/health": told({"open": 3, "n_tasks": 25})}, url=server.url + "/gym/"
+    )
+    assert (state.status, state.open) == ("up", 3)
+    assert [asked.path for asked in server.asked] == ["/gym/", "/gym/health"]
+
+
+def _rude(server: RudeServer, answer: Answer, within_s: float = 5.0) -> ServerState:
+    server.start_over(answer)
+    return probe({"Maze": ServerAddress(server.url)}, within_s)["Maze"]
+
+
+async def _drip(asked: Asked, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nx: ")
+    while True:
+        writer.write(b"y")
+        await writer.drain()
+        await asyncio.sleep(0.01)
+
+
+async def _endless(asked: Asked, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
+    while True:
+        writer.write(b'"' + b"x" * 65_536)
+        await writer.drain()
+
+
+def test_who_does_not_finish_an_answer_in_time_is_down(server: RudeServer) -> None:
+    state = _rude(server, _drip, within_s=0.3)
+    assert (state.status, state.latency_s) == ("down", None)
+    assert state.cause in ("it did not answer in time", "there was no answer within 0.3 s")
+
+
+def test_who_does_not_begin_an_answer_in_time_is_down() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        state = probe({"Maze": ServerAddress(f"http://127.0.0.1:{silent.getsockname()[1]}")}, 0.3)["Maze"]
+    assert (state.status, state.latency_s) == ("down", None)
+    assert state.cause in ("it did not answer in time", "there was no answer within 0.3 s")
+
+
+def test_an_endless_reply_is_read_to_its_bound_only(server: RudeServer) -> None:
+    state = _rude(server, _endless)
+    assert state.status == "wrong"
+    assert MAX_BYTES < 1 << 20
+
+
+def test_nobody_and_no_address_at_all() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    states = probe(
+        {
+            "Maze": ServerAddress(f"http://127.0.0.1:{port}"),
+            "Wordle": ServerAddress("http://user:hunter22@127.0.0.1:1/?q"),
+            "SQLGym": ServerAddress("http://name.invalid:80"),
+        }
+    )
+    assert {state.status for state in states.values()} == {"down"}
+    assert states["Maze"].cause == NOBODY
+    assert "ConfigError" in (states["Wordle"].cause or "")
+    assert "hunter22" not in repr(states)
+    assert probe({}) == {}
+
+
+def test_all_are_asked_at_the_same_time(server: RudeServer) -> None:
+    barrier = threading.Barrier(4)
+
+    async def together(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        await asyncio.to_thread(barrier.wait, 10)
+        writer.write(told("This is environment lmrl-gym."))
+        writer.write_eof()
+
+    server.start_over(together)
+    states = probe({env: ServerAddress(server.url) for env in ("Maze", "maze", "MAZE", "Wordle")}, 20)
+    assert [state.status for state in states.values()] == ["up"] * 4
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(reply=st.one_of(st.binary(max_size=200), st.text(max_size=60).map(lambda text: raw(json.dumps(text)))))
+def test_no_reply_whatever_is_more_than_a_state(server: RudeServer, reply: bytes) -> None:
+    state = asked_of(server, {"/": reply})
+    assert state.status in ("up", "slow", "wrong", "down")
+    assert one_line(state.cause or "", 4096) == (state.cause or "")

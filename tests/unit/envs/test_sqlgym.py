@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from runner.batch.batch import Batch
+from runner.batch.spec import BatchSpec
+from runner.batch.state_dir import Workspace
+from runner.envs.sqlgym import SQLGym
+from runner.envs.sqlgym.tasks import BIRD_VARIABLE, catalogue
+from runner.errors import EnvironmentFault
+from runner.testing import check_env
+from runner.types import Action, InvalidAction, Mode, TimeStep, ToolCall, Trajectory
+
+QUESTION = "How many books are there whose genre is poetry?"
+GOLD = "SELECT count(*) FROM books WHERE genre = 'poetry'"
+N_TASKS = 200
+
+
+@pytest.fixture(autouse=True)
+def shipped_databases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(BIRD_VARIABLE, raising=False)
+
+
+def told(env: SQLGym, text: str) -> tuple[str, float, bool]:
+    chat, reward, done = env.step(Action(text=text))
+    return chat[0]["content"] or "", reward, done
+
+
+def started(task_index: int = 0, mode: Mode = "strict") -> SQLGym:
+    env = SQLGym(mode=mode)
+    env.reset(task_index=task_index)
+    return env
+
+
+def test_an_episode_is_one_query() -> None:
+    env = SQLGym()
+    assert env.n_tasks == N_TASKS
+    observation = env.reset(task_index=0)[0]["content"] or ""
+    assert observation.endswith(f"\n\n{QUESTION}")
+    assert told(env, GOLD) == ("[(5,)]", 1.0, True)
+    assert not env.truncated
+    with pytest.raises(EnvironmentFault, match="call reset first"):
+        told(env, GOLD)
+
+
+def test_the_schema_says_what_a_query_needs() -> None:
+    schema, question = (started().reset(task_index=0)[0]["content"] or "").split("\n\n")
+    assert question == QUESTION
+    assert schema == (
+        "library contains tables such as branches, members, books, loans. "
+        "Table branches has columns such as id, name, country, opening_year. id is the primary key. "
+        "Table members has columns such as id, name, card, age, branch_id. id is the primary key. "
+        "Table books has columns such as id, name, genre, pages. id is the primary key. "
+        "Table loans has columns such as id, member_id, book_id, lent_on, days, fine_cents. id is the primary key. "
+        "The branch_id of members is the foreign key of id of branches. "
+        "The member_id of loans is the foreign key of id of members. "
+        "The book_id of loans is the foreign key of id of books."
+    )
+
+
+def test_compat_says_it_as_agentgym_does() -> None:
+    schema = SQLGym(mode="compat").reset(task_index=0)[0]["content"] or ""
+    assert "Table loans has columns such as id, member id, book id, lent on, days, fine cents." in schema
+    assert "The book id of loans is the foreign key of name of members." in schema
+
+
+def test_compat_can_be_stepped_on_after_its_end() -> None:
+    env = started(mode="compat")
+    assert told(env, "SELECT 1") == ("[(1,)]", 0.0, True)
+    assert told(env, GOLD) == ("[(5,)]", 1.0, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "reward"),
+    [
+        ("SELECT sum(genre = 'poetry') FROM books;", 1.0),
+        ("SELECT 5 UNION ALL SELECT 5.0", 1.0),
+        ("SELECT '5'", 0.0),
+        ("SELECT 5, 5", 0.0),
+        ("SELECT 6", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_rows_count_as_a_set_of_values(text: str, reward: float) -> None:
+    assert told(started(), text)[1:] == (reward, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "played"),
+    [
+        (f"Let me think.\n```sql\n{GOLD}\n```\nThat is it.", "[(5,)]"),
+        (f"```sql\nSELECT 1\n```\nNo:\n```SQL\n{GOLD}```", "[(5,)]"),
+        (f"```sqlite\n{GOLD}", "[(5,)]"),
+        ("```sqlx\nSELECT 1\n```", 'near "```sqlx\nSELECT 1\n```": syntax error'),
+        ("I do not know", 'near "I": syntax error'),
+    ],
+)
+def test_the_last_sql_block_is_played_else_the_whole_text(text: str, played: str) -> None:
+    env = started()
+    parsed = env.parse(text)
+    assert isinstance(parsed, Action)
+    assert parsed.text == text
+    assert told(env, text)[0] == played
+    by_call = started()
+    assert by_call.step(Action(tool_calls=parsed.tool_calls))[0][0]["content"] == played
+
+
+def test_what_holds_no_query_is_no_action() -> None:
+    env = started()
+    for text in ("", " \n", "```sql\n```"):
+        assert isinstance(env.parse(text), InvalidAction)
+    call = ToolCall(id="c", name="query", arguments=json.dumps({"sql": " "}))
+    chat, reward, done = env.step(Action(tool_calls=[call]))
+    assert "Invalid action" in (chat[0]["content"] or "")
+    assert (reward, done) == (0.0, False)
+    assert told(env, GOLD)[1:] == (1.0, True)
+
+
+def test_a_long_answer_is_cut() -> None:
+    observation, _, _ = told(started(), "SELECT name FROM members ORDER BY id")
+    assert len(observation) == 103
+    assert observation.startswith("[('")
+    assert observation.endswith("...")
+
+
+def test_the_listed_queries_count_the_rows_of_each_table() -> None:
+    env = started()
+    actions = env.admissible_actions()
+    assert actions == [f'SELECT count(*) FROM "{table}"' for table in ("branches", "members", "books", "loans")]
+    assert told(env, actions[3])[0] == "[(560,)]"
+
+
+@pytest.mark.parametrize("mode", ["strict", "compat"])
+def test_the_contract_holds(mode: Mode) -> None:
+    check_env(lambda: SQLGym(mode=mode), tasks=(203,))
+
+
+def test_the_oracle_solves_the_first_tasks() -> None:
+    for task_index in range(20):
+        env = started(task_index)
+        text = env.oracle(0).next_action()
+        _, reward, done = told(env, text)
+        assert (reward, done) == (1.0, True), text
+
+
+def test_success_is_the_reward() -> None:
+    env = started()
+    action = Action(text=GOLD)
+    for text, expected in ((GOLD, True), ("SELECT 1", False)):
+        env.reset(task_index=0)
+        observation, reward, done = env.step(Action(text=text))
+        step = TimeStep(
+            index=0,
+            chats=[],
+            action=action,
+            observation=observation,
+            reward=reward,
+            done=done,
+            available_tool_schemas=[],
+        )
+        assert env.success(Trajectory(episode_id="x", timesteps=[step])) is expected
+
+
+def test_the_gold_query_is_in_no_episode_and_the_data_is_labelled(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path, node="test", profile="test")
+    result = Batch(BatchSpec(env="SQLGym", agent="random", repeat=4).checked(), workspace).run()
+    assert len(result.episodes) == 4
+    for episode in result.episodes:
+        record = workspace.store.load(episode.episode_id)
+        assert (record.error, record.data_label, record.rounds) == (None, "local databases", 1)
+        _, task = catalogue(None)[episode.task_index]
+        (file,) = tmp_path.rglob(f"{episode.episode_id}.json")
+        assert task.question in json.loads(file.read_bytes())["reset_observation"][0]["content"]
+        assert task.gold not in file.read_text("utf-8")
+    workspace.close()

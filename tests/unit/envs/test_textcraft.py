@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.envs.textcraft import TextCraft
+from runner.envs.textcraft.recipes import Source, shipped_table
+from runner.errors import EnvironmentFault
+from runner.testing import HOSTILE_TEXTS, check_env
+from runner.types import Action, InvalidAction, Mode, ToolCall
+from runner.util.package_data import shipped
+
+MODES: tuple[Mode, ...] = ("strict", "compat")
+
+
+def told(env: TextCraft, text: str) -> tuple[str, float, bool]:
+    chat, reward, done = env.step(Action(text=text))
+    return chat[0]["content"] or "", reward, done
+
+
+def started(goal: str = "oak_sign", mode: Mode = "strict") -> TextCraft:
+    env = TextCraft(mode=mode)
+    env.reset(task_index=shipped_table().goals.index(goal))
+    return env
+
+
+def after(goal: str, *texts: str) -> TextCraft:
+    env = started(goal)
+    for text in texts:
+        assert told(env, text)[0].startswith(("Got", "Crafted"))
+    return env
+
+
+def test_an_episode() -> None:
+    env = started()
+    assert told(env, "inventory") == ("Inventory: You are not carrying anything.", 0.0, False)
+    assert told(env, "get 2 oak log") == ("Got 2 oak log", 0.0, False)
+    assert told(env, "craft 4 oak planks using 1 oak log") == ("Crafted 4 minecraft:oak_planks", 0.0, False)
+    assert told(env, "craft 4 oak planks using 1 oak log") == ("Crafted 4 minecraft:oak_planks", 0.0, False)
+    assert told(env, "get 2 bamboo") == ("Got 2 bamboo", 0.0, False)
+    assert told(env, "inventory") == ("Inventory: [oak planks] (8) [bamboo] (2) ", 0.0, False)
+    assert told(env, "craft 4 stick using 2 oak planks") == ("Crafted 4 minecraft:stick", 0.0, False)
+    assert told(env, "craft 3 oak sign using 6 oak planks, 1 stick") == ("Crafted 3 minecraft:oak_sign", 1.0, True)
+    assert env.inventory == {"bamboo": 2, "stick": 3, "oak_sign": 3}
+    with pytest.raises(EnvironmentFault, match="call reset first"):
+        told(env, "inventory")
+
+
+def test_compat_steps_on_after_the_end() -> None:
+    env = started("emerald_block", "compat")
+    told(env, "get 9 emerald")
+    assert told(env, "craft 1 emerald block using 9 emerald")[1:] == (1.0, True)
+    assert told(env, "inventory") == ("Inventory: [emerald block] (1) ", 0.0, False)
+    env.cleanup()
+    with pytest.raises(EnvironmentFault, match="call reset first"):
+        told(env, "inventory")
+
+
+@pytest.mark.parametrize(
+    ("text", "observation"),
+    [
+        ("", "Could not execute "),
+        ("dance", "Could not execute dance"),
+        (" Inventory\n", "Could not execute  Inventory\n"),
+        ("get oak log", "Could not execute get oak log"),
+        ("get 0 oak log", "Could not execute get 0 oak log"),
+        ("get -1 oak log", "Could not execute get -1 oak log"),
+        ("get 1000000000 oak log", "Could not execute get 1000000000 oak log"),
+        ("get \u0661 oak log", "Could not execute get \u0661 oak log"),
+        ("get 1 oak log\nget 1 bamboo", "Could not execute get 1 oak log\nget 1 bamboo"),
+        ("get 999999999 oak log", "Got 999999999 oak log"),
+        (" get 1 oak_log\n", "Got 1 oak_log"),
+        ("get 1 oak logs", "Got 1 oak logs"),
+        ("get 1 stone tool materials", "Got 1 stone tool materials"),
+        ("get 1 planks", "Could not find planks"),
+        ("get 1 wool", "Could not find wool"),
+        ("get 1 oak planks", "Could not find oak planks"),
+        ("get 1 nonsense", "Could not find nonsense"),
+        ("get 1 minecraft:bamboo", "Could not find minecraft:bamboo"),
+        ("craft 1 stick", "Could not execute craft 1 stick"),
+        ("craft 0 stick using 2 bamboo", "Could not execute craft 0 stick using 2 bamboo"),
+        ("craft 1 stick using bamboo", "Wrong item format: bamboo"),
+        ("craft 1 stick using 2 bamboo, and luck", "Wrong item format: and luck"),
+        ("craft 1 stick using 2 bamboo,", "Wrong item format: "),
+        ("craft 1 stick using 0 bamboo", "Wrong item format: 0 bamboo"),
+        ("craft 1 stick using 2 bamboo", "Could not find enough items to craft minecraft:stick"),
+        ("craft 4 stick using 2 planks", "Could not find enough items to craft minecraft:stick"),
+    ],
+)
+def test_what_a_first_action_is_answered(text: str, observation: str) -> None:
+    for mode in MODES:
+        assert told(started(mode=mode), text) == (observation, 0.0, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "observation"),
+    [
+        ("craft 1 stick using 2 bamboo", "Crafted 1 minecraft:stick"),
+        ("craft stick using 2 bamboo", "Crafted 1 minecraft:stick"),
+        ("craft 7 stick using 1 bamboo, 1 bamboo", "Crafted 1 minecraft:stick"),
+        ("craft 4 stick using 2 oak planks", "Crafted 4 minecraft:stick"),
+        ("craft 4 stick using 1 oak planks, 1 birch planks", "Crafted 4 minecraft:stick"),
+        ("craft 4 stick using 2 planks", "Could not find enough items to craft minecraft:stick"),
+        ("craft 1 stick using 3 bamboo", "Could not find a valid recipe for minecraft:stick"),
+        ("craft 4 stick using 2 bamboo, 2 oak planks", "Could not find a valid recipe for minecraft:stick"),
+        ("craft 1 moon using 2 bamboo", "Could not find a valid recipe for minecraft:moon"),
+        ("craft 4 planks using 1 oak log", "Could not find a valid recipe for minecraft:planks"),
+    ],
+)
+def test_what_is_crafted_of_what_is_held(text: str, observation: str) -> None:
+    makes_planks = ("craft 4 oak planks using 1 oak logs", "craft 4 birch planks using 1 birch log")
+    env = after("oak_sign", "get 4 bamboo", "get 2 oak log", "get 1 oak logs", "get 1 birch log", *makes_planks)
+    before = dict(env.inventory)
+    assert told(env, text) == (observation, 0.0, False)
+    assert observation.startswith("Crafted") == (env.inventory != before)
+
+
+def test_a_broader_generic_ingredient_takes_narrower_ones() -> None:
+    env = after("campfire", "get 6 bamboo", "get 1 coal", "get 2 oak logs", "get 1 birch log")
+    for _ in range(3):
+        told(env, "craft 1 stick using 2 bamboo")
+    assert told(env, "craft 1 campfire using 3 stick, 1 coal, 2 oak logs, 1 birch log")[1:] == (1.0, True)
+    assert env.inventory == {"campfire": 1}
+
+
+def test_admissible_actions_are_what_leads_on_now() -> None:
+    env = started("stone_pickaxe")
+    assert env.admissible_actions()[0] == "inventory"
+    assert "get 3 stone tool materials" in env.admissible_actions()
+    assert not any(action.startswith("craft") for action in env.admissible_actions())
+    told(env, "get 2 bamboo")
+    assert "craft 1 stick using 2 bamboo" in env.admissible_actions()
+    for action in env.admissible_actions():
+        copy = after("stone_pickaxe", "get 2 bamboo")
+        assert told(copy, action)[0].startswith(("Got", "Crafted", "Inventory"))
+
+
+def test_a_tool_call_has_to_fit_its_schema() -> None:
+    env = started()
+    for name, arguments in [("get", '{"count": 0, "item": "bamboo"}'), ("get", '{"item": "bamboo"}'), ("craft", "{}")]:
+        call = ToolCall(id="call_7", name=name, arguments=arguments)
+        chat, reward, done = env.step(Action(tool_calls=[call]))
+        assert (chat[0]["content"] or "").startswith("Invalid action. Expected ")
+        assert (reward, done, env.inventory) == (0.0, False, {})
+    huge = ToolCall(id="call_8", name="get", arguments=f'{{"count": {"9" * 5000}, "item": "bamboo"}}')
+    assert (env.step(Action(tool_calls=[huge]))[0][0]["content"] or "").startswith("Invalid action.")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_environment_keeps_the_contract(mode: Mode) -> None:
+    check_env(lambda: TextCraft(mode=mode), tasks=(0, 250, 546))
+
+
+WORDS = st.sampled_from(
+    ["2 bamboo", "1 oak log", "1 oak logs", "2 oak planks", "stick", "planks", "using", ",", "craft", "get", "1"]
+)
+TEXTS = st.text(max_size=60) | st.lists(WORDS, max_size=8).map(" ".join) | st.sampled_from(HOSTILE_TEXTS)
+
+
+@settings(deadline=None)
+@given(text=TEXTS)
+def test_no_text_breaks_a_step_and_a_parsed_one_does_what_the_text_does(text: str) -> None:
+    env = after("oak_sign", "get 4 bamboo", "get 2 oak log")
+    result = told(env, text)
+    assert result[1:] == (0.0, False)
+    assert all(count > 0 for count in env.inventory.values())
+    other = after("oak_sign", "get 4 bamboo", "get 2 oak log")
+    parsed = other.parse(text)
+    assert parsed.text == text
+    if isinstance(parsed, InvalidAction):
+        assert result[0] == f"Could not execute {text}"
+        return
+    chat, reward, done = other.step(Action(tool_calls=parsed.tool_calls))
+    assert (chat[0]["content"], reward, done) == result
+    assert other.inventory == env.inventory
+
+
+@settings(deadline=None, max_examples=50)
+@given(task_index=st.integers(0, 546), data=st.data())
+def test_items_come_from_gets_and_recipes_only(task_index: int, data: st.DataObject) -> None:
+    env = TextCraft()
+    env.reset(task_index=task_index)
+    table = msgspec.json.decode(shipped("data", "textcraft", "recipes.json").read_bytes(), type=Source)
+    rows = {(output, count, sum(used.values())) for output, count, used in table.recipes}
+    done = False
+    for _ in range(15):
+        if done:
+            break
+        before = Counter(env.inventory)
+        text = data.draw(st.sampled_from(env.admissible_actions()))
+        observation, _, done = told(env, text)
+        gained, lost = Counter(env.inventory) - before, before - Counter(env.inventory)
+        assert all(count > 0 for count in env.inventory.values())
+        if observation.startswith("Crafted"):
+            [(item, count)] = gained.items()
+            assert observation == f"Crafted {count} minecraft:{item}"
+            assert (item, count, lost.total()) in rows
+        else:
+            assert not lost
+            assert gained.total() == (int(text.split()[1]) if text.startswith("get") else 0)

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from runner.envs.textcraft import TextCraft
+from runner.envs.textcraft.recipes import Recipe, Source, Table, shipped_table
+from runner.util.package_data import shipped
+from scripts.build_textcraft_data import derive, main, render
+
+NAMES = ("oak_planks", "spruce_planks", "chest", "poppy", "tulip", "dye", "door")
+ITEMS = [{"id": number, "name": name} for number, name in enumerate(NAMES)]
+RECIPES: dict[str, list[dict[str, Any]]] = {
+    "6": [{"inShape": [[0, 0], [None, 0]], "result": {"id": 6, "count": 3}}],
+    "2": [{"inShape": [[plank, plank], [plank, plank]], "result": {"id": 2, "count": 1}} for plank in (1, 0)],
+    "5": [
+        {"ingredients": [4], "result": {"id": 5, "count": 1}},
+        {"ingredients": [3], "result": {"id": 5, "count": 1}},
+        {"ingredients": [3, 4], "result": {"id": 5, "count": 2}},
+    ],
+}
+DERIVED = """{
+"source": "npm minecraft-data 3.117.0 (MIT), pc/1.16.2",
+"generics": {
+"planks": ["oak_planks", "spruce_planks"]
+},
+"recipes": [
+["chest", 1, {"planks": 4}],
+["door", 3, {"oak_planks": 3}],
+["dye", 1, {"poppy|tulip": 1}],
+["dye", 2, {"poppy": 1, "tulip": 1}]
+]
+}
+"""
+
+
+def source() -> Source:
+    return msgspec.json.decode(shipped("data", "textcraft", "recipes.json").read_bytes(), type=Source)
+
+
+def test_the_table_is_derived_by_shape_and_always_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert render(derive(RECIPES, ITEMS)) == DERIVED
+    backwards = {output: same[::-1] for output, same in reversed(RECIPES.items())}
+    assert render(derive(backwards, ITEMS[::-1])) == DERIVED
+    folder = tmp_path / "minecraft-data" / "data" / "pc" / "1.16.2"
+    folder.mkdir(parents=True)
+    (folder / "recipes.json").write_text(json.dumps(RECIPES))
+    (folder / "items.json").write_text(json.dumps(ITEMS))
+    target = tmp_path / "recipes.json"
+    monkeypatch.setattr(sys, "argv", ["build", str(tmp_path), "--output", str(target)])
+    main()
+    assert target.read_text() == DERIVED
+
+
+def test_variants_that_are_not_all_combinations_stay_apart() -> None:
+    pairs = [(0, 3), (1, 4)]
+    recipes = {"2": [{"ingredients": list(pair), "result": {"id": 2, "count": 1}} for pair in pairs]}
+    rows = derive(recipes, ITEMS)["recipes"]
+    assert rows == [("chest", 1, {"oak_planks": 1, "poppy": 1}), ("chest", 1, {"spruce_planks": 1, "tulip": 1})]
+
+
+def test_a_generic_name_has_one_meaning_and_is_no_item() -> None:
+    with pytest.raises(ValueError, match="both an item and a set of items"):
+        derive(RECIPES, [*ITEMS, {"id": 99, "name": "planks"}])
+    boards = [{"ingredients": [plank], "result": {"id": 6, "count": 1}} for plank in (0, 99)]
+    with pytest.raises(ValueError, match="planks means two sets of items"):
+        derive({**RECIPES, "6": boards}, [*ITEMS, {"id": 99, "name": "birch_planks"}])
+
+
+def test_the_shipped_table_has_the_documented_size_and_its_notice() -> None:
+    assert len(source().recipes) == 626
+    assert len({output for output, _, _ in source().recipes}) == 562
+    assert len(shipped("data", "textcraft", "recipes.json").read_bytes()) < 50_000
+    assert "Permission is hereby granted" in shipped("data", "textcraft", "LICENSE").read_text("utf-8")
+    table = shipped_table()
+    assert len(table.goals) == 547
+    assert sum(map(len, table.recipes.values())) == 620
+    assert table.goals[:2] == ("acacia_planks", "acacia_wood")
+
+
+def levels(table: Table, name: str, above: frozenset[str] = frozenset()) -> int:
+    """How many levels of crafting an ingredient takes; fails where it leads back to itself."""
+    assert name not in above
+    ways = table.ways(name)
+    return min((1 + max(levels(table, n, above | {name}) for n, _ in way.ingredients) for way in ways), default=0)
+
+
+def test_every_goal_is_well_founded_and_the_easy_ones_come_first() -> None:
+    depths = [levels(shipped_table(), goal) for goal in shipped_table().goals]
+    assert depths == sorted(depths)
+    assert Counter(depths) == {1: 124, 2: 293, 3: 119, 4: 11}
+
+
+def test_blocks_are_not_unpacked_and_circles_are_cut_at_the_later_recipe() -> None:
+    rows = [("a", 1, {"b": 1}), ("b", 1, {"a": 1}), ("gem", 9, {"gem_block": 1}), ("gem_block", 1, {"gem": 9})]
+    table = Table(Source("", {}, rows))
+    assert table.recipes == {"a": [Recipe("a", 1, (("b", 1),))], "gem_block": [Recipe("gem_block", 1, (("gem", 9),))]}
+    assert table.base == {"b", "gem"}
+
+
+def test_the_ingredients_of_a_recipe_never_compete() -> None:
+    table = shipped_table()
+    for recipe in (recipe for same in table.recipes.values() for recipe in same):
+        serving = [item for name, _ in recipe.ingredients for item in table.generics.get(name, {name})]
+        assert len(serving) == len(set(serving)), recipe
+
+
+def test_the_first_observation_lists_the_tree_and_ten_distractors_at_most() -> None:
+    env = TextCraft()
+    for index in (0, 100, 300, 540):
+        goal = shipped_table().goals[index]
+        text = env.reset(task_index=index)[0]["content"] or ""
+        commands = text.removeprefix("Crafting commands:\n").removesuffix(f"\n\nGoal: craft {goal.replace('_', ' ')}.")
+        tree = {recipe.command for recipe in shipped_table().tree(goal)}
+        listed = commands.split("\n")
+        assert len(listed) == len(set(listed))
+        assert tree <= {*listed}
+        assert len(listed) <= len(tree) + 10
+        assert listed != sorted(listed) or len(listed) < 4
+        used = {part.split(" ", 1)[1] for command in tree for part in command.split(" using ")[1].split(", ")}
+        for command in {*listed} - tree:
+            assert used & {part.split(" ", 1)[1] for part in command.split(" using ")[1].split(", ")}
+
+
+def test_all_first_observations_are_the_same_in_every_process() -> None:
+    code = (
+        "import hashlib; from runner.envs.textcraft import TextCraft; env = TextCraft(); "
+        "texts = [env.reset(task_index=i)[0]['content'] for i in range(env.n_tasks)]; "
+        "plans = [env.oracle(0).plan() for i in range(0, env.n_tasks, 20) if env.reset(task_index=i)]; "
+        "print(hashlib.sha256(repr((texts, plans)).encode()).hexdigest())"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=Path(__file__).resolve().parents[3],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(digests) == 1

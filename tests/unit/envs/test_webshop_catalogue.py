@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from runner.envs.webshop.catalogue import Product, shipped_catalogue
+from runner.envs.webshop.reward import ALIKE, token_set_ratio
+from runner.envs.webshop.search import MAX_HITS, Index, shipped_index
+from runner.util.package_data import shipped
+from scripts.build_webshop_data import derive, main, render
+
+BUTTONS = {"back to search", "next >", "< prev", "description", "features", "reviews", "buy now", "search"}
+
+
+def values(product: Product) -> list[str]:
+    return [value for values in product.options.values() for value in values]
+
+
+def test_the_shipped_catalogue_is_what_the_script_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = shipped("data", "webshop", "catalogue.json").read_text("utf-8")
+    assert render(derive()) == made
+    monkeypatch.setattr(sys, "argv", ["build", "--output", str(tmp_path / "catalogue.json")])
+    main()
+    assert (tmp_path / "catalogue.json").read_text("utf-8") == made
+
+
+def test_it_has_its_size_and_its_notice() -> None:
+    catalogue = shipped_catalogue()
+    assert (len(catalogue.products), len(catalogue.by_asin), len(catalogue.goals)) == (1000, 1000, 1000)
+    assert len(shipped("data", "webshop", "catalogue.json").read_bytes()) < 600_000
+    assert "are invented" in shipped("data", "webshop", "LICENSE").read_text("utf-8")
+
+
+def test_every_goal_is_had_at_its_price_and_said_in_its_instruction() -> None:
+    catalogue = shipped_catalogue()
+    assert {goal.asin for goal in catalogue.goals} == catalogue.by_asin.keys()
+    assert len({goal.instruction for goal in catalogue.goals}) == 1000
+    for goal in catalogue.goals:
+        product = catalogue.by_asin[goal.asin]
+        assert 0 < product.cents < goal.cap_cents
+        assert goal.attributes
+        assert {*goal.attributes} <= {*product.attributes}
+        assert goal.options.keys() == product.options.keys()
+        assert all(value in product.options[name] for name, value in goal.options.items())
+        for said in (*goal.attributes, *goal.options.values(), product.kind, f"{goal.cap_cents / 100:.2f} dollars"):
+            assert said in goal.instruction
+
+
+def test_the_first_tasks_come_from_all_over_the_shop() -> None:
+    catalogue = shipped_catalogue()
+    assert len({catalogue.by_asin[goal.asin].kind for goal in catalogue.goals[:20]}) > 12
+
+
+def test_whatever_can_be_clicked_on_a_page_has_a_name_of_its_own() -> None:
+    for product in shipped_catalogue().products:
+        names = values(product)
+        assert len({*names, *BUTTONS}) == len(names) + len(BUTTONS)
+        assert all(name == name.lower() for name in names)
+        assert product.asin.isascii()
+        assert len(product.asin) == 10
+        assert not any(bracket in text for text in (product.title, *names) for bracket in "[]\n")
+
+
+def test_no_value_of_an_option_passes_for_another_one() -> None:
+    distinct = {
+        (name, value)
+        for product in shipped_catalogue().products
+        for name, values in product.options.items()
+        for value in values
+    }
+    named = sorted(value for name, value in distinct if name != "size")
+    assert not [pair for pair in itertools.combinations(named, 2) if token_set_ratio(*pair) > ALIKE]
+
+
+def test_prices_and_texts_of_a_product() -> None:
+    product = Product("B0", "A Cup", "cup", frozenset({"cup"}), ("light", "safe"), ("blue",), {}, 1205)
+    assert product.price == "$12.05"
+    assert product.description == "A Cup. This cup is light, safe."
+    assert product.features == ["Light", "Safe", "Blue"]
+
+
+def test_the_best_match_comes_first_and_equal_ones_as_in_the_catalogue() -> None:
+    words = ["red cup", "blue cup", "blue cup holder", "blue", "red cup"]
+    products = [
+        Product(str(n), title, "", frozenset(), (), (), {"size": ("wide",)}, 100) for n, title in enumerate(words)
+    ]
+    index = Index(products)
+    assert [product.asin for product in index.find("red")] == ["0", "4"]
+    assert index.find("blue cups")[0].asin == "1"
+    assert len(index.find("wide")) == 5
+    assert index.find("narrow") == []
+
+
+def test_a_product_is_found_first_by_its_title_and_among_fifty_by_its_kind() -> None:
+    for product in shipped_catalogue().products[::10]:
+        assert shipped_index().find(product.title)[0] is product
+        hits = shipped_index().find(product.kind)
+        assert any(hit is product for hit in hits)
+        assert len(hits) <= MAX_HITS
+
+
+def test_threads_share_an_index() -> None:
+    expected = [product.asin for product in shipped_index().find("vegan shampoo")]
+    found: list[list[str]] = []
+
+    def look() -> None:
+        found.extend([product.asin for product in shipped_index().find("vegan shampoo")] for _ in range(20))
+
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == [expected] * 80
+
+
+def test_catalogue_and_episodes_are_the_same_in_every_process() -> None:
+    code = (
+        "import hashlib; from runner.envs.webshop import WebShop; from runner.types import Action\n"
+        "from scripts.build_webshop_data import derive, render\n"
+        "env = WebShop(); told = [render(derive())]\n"
+        "for task in range(0, 1000, 25):\n"
+        "    told.append(env.reset(task_index=task)); oracle = env.oracle(0); done = False\n"
+        "    while not done: told.append(env.step(Action(text=oracle.next_action()))); done = told[-1][2]\n"
+        "print(hashlib.sha256(repr(told).encode()).hexdigest())"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=Path(__file__).resolve().parents[3],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(digests) == 1

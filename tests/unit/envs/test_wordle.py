@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.envs.wordle import Wordle
+from runner.envs.wordle.rules import loose_marks, official_marks
+from runner.envs.wordle.words import AGENTGYM_WORDS, secrets, shipped_words
+from runner.errors import EnvironmentFault
+from runner.types import Action, InvalidAction, Mode
+from runner.util.package_data import shipped
+
+MODES: tuple[Mode, ...] = ("strict", "compat")
+SECRETS = ("yoked", "hunks", "heard", "creak", "stoop")
+WORDS = st.text(alphabet="abcde", min_size=5, max_size=5)
+
+
+def told(env: Wordle, text: str) -> tuple[str, float, bool]:
+    chat, reward, done = env.step(Action(text=text))
+    return chat[0]["content"] or "", reward, done
+
+
+def started(task_index: int = 0, mode: Mode = "strict") -> Wordle:
+    env = Wordle(mode=mode)
+    env.reset(task_index=task_index)
+    return env
+
+
+def play_oracle(task_index: int, mode: Mode) -> tuple[float, int]:
+    """The reward of the oracle's episode and the number of its guesses."""
+    env = started(task_index, mode)
+    oracle = env.oracle(0)
+    for n in range(1, 7):
+        _, reward, done = told(env, oracle.next_action())
+        if done:
+            return reward, n
+    raise AssertionError("an episode has at most six guesses")
+
+
+@pytest.mark.parametrize(
+    ("guess", "secret", "official", "loose"),
+    [
+        ("crane", "crane", "ggggg", "ggggg"),
+        ("aloft", "nerdy", "bbbbb", "bbbbb"),
+        ("trace", "crate", "yggyg", "yggyg"),
+        ("speed", "abide", "bbyby", "bbyyy"),
+        ("allee", "label", "yyygb", "yyygy"),
+        ("geese", "those", "bbbgg", "byygg"),
+        ("eerie", "those", "bbbbg", "yybbg"),
+        ("llama", "skill", "yybbb", "yybbb"),
+        ("aroma", "panic", "ybbbb", "ybbby"),
+        ("level", "hello", "ygbby", "ygbyy"),
+    ],
+)
+def test_marks(guess: str, secret: str, official: str, loose: str) -> None:
+    assert official_marks(guess, secret) == official
+    assert loose_marks(guess, secret) == loose
+
+
+@given(guess=WORDS, secret=WORDS)
+def test_official_marks_are_right_places_first_then_each_letter_as_often_as_hidden(guess: str, secret: str) -> None:
+    marks = official_marks(guess, secret)
+    assert [mark == "g" for mark in marks] == [a == b for a, b in zip(guess, secret, strict=True)]
+    for letter in set(guess):
+        of_letter = [mark for a, mark in zip(guess, marks, strict=True) if a == letter]
+        assert len(of_letter) - of_letter.count("b") == min(guess.count(letter), secret.count(letter))
+        misplaced = [mark for mark in of_letter if mark != "g"]
+        assert misplaced == sorted(misplaced, reverse=True), "y goes to the leftmost ones"
+
+
+@given(guess=WORDS, secret=WORDS)
+def test_loose_marks_differ_only_in_surplus_letters(guess: str, secret: str) -> None:
+    official, loose = official_marks(guess, secret), loose_marks(guess, secret)
+    differing = {(a, b) for a, b in zip(official, loose, strict=True) if a != b}
+    assert differing <= {("b", "y")}
+    assert [mark == "b" for mark in loose] == [letter not in secret for letter in guess]
+
+
+def test_the_shipped_words_are_sorted_five_letter_words_with_their_notice() -> None:
+    words = shipped_words()
+    assert len(words) == 3568
+    assert list(words) == sorted(set(words))
+    assert all(len(word) == 5 and word.isascii() and word.islower() for word in words)
+    assert "Copyright 2000-2011 by Kevin Atkinson" in shipped("data", "wordle", "LICENSE").read_text("utf-8")
+
+
+def test_tasks_are_all_words_in_a_fixed_shuffled_order() -> None:
+    assert sorted(secrets()) == list(shipped_words())
+    assert secrets()[:5] == SECRETS
+    assert Counter(word[0] for word in secrets()[:100]).most_common(1)[0][1] < 30
+    assert Wordle().n_tasks == 3568
+
+
+def test_the_first_observation_states_the_rules_and_in_compat_agentgyms_greeting() -> None:
+    rules = Wordle().reset(task_index=0)[0]["content"] or ""
+    assert rules.startswith("Let's start Wordle!")
+    for said in ("five-letter", "six guesses", "invalid word", "g =", "y =", "b ="):
+        assert said in rules
+    assert Wordle(mode="compat").reset(task_index=0)[0]["content"] == "Let's start Wordle!"
+
+
+def test_the_secret_is_the_tasks_own_and_stays() -> None:
+    env = started(3)
+    secret = secrets()[3]
+    for _ in range(2):
+        observation, reward, done = told(env, "crane")
+        assert observation == " ".join(official_marks("crane", secret)) + "\n"
+        assert (reward, done) == (0.0, False)
+    assert told(env, secret) == ("g g g g g\n", 1.0, True)
+    assert not env.truncated
+
+
+def test_task_indices_wrap_around() -> None:
+    assert told(started(3568 + 3), secrets()[3])[2]
+    assert told(started(-1), secrets()[-1])[2]
+
+
+@pytest.mark.parametrize("text", ["panic", "p a n i c", " p a n i c\n", "pa  nic"])
+@pytest.mark.parametrize("mode", MODES)
+def test_spaced_and_plain_guesses_are_the_same(text: str, mode: Mode) -> None:
+    plain, spaced = started(1, mode), started(1, mode)
+    assert told(spaced, text) == told(plain, "panic")
+    assert told(spaced, "solar") == told(plain, "solar")
+    assert isinstance(plain.parse(text), Action)
+
+
+@pytest.mark.parametrize(
+    "text", ["zzzzz", "P A N I C", "", "panics", "pan\tic", "p-a-n-i-c", "\uff50anic", "guess panic"]
+)
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_no_word_costs_a_try(text: str, mode: Mode) -> None:
+    env = started(0, mode)
+    for _ in range(5):
+        assert told(env, text) == ("invalid word", 0.0, False)
+    assert told(env, text) == ("invalid word", 0.0, True)
+    assert env.history == []
+    with pytest.raises(EnvironmentFault, match="call reset first"):
+        told(env, "panic")
+
+
+def test_a_real_word_outside_agentgyms_vocabulary_is_invalid_in_compat_only() -> None:
+    assert told(started(0, "compat"), "hello")[0] == "invalid word"
+    assert told(started(0), "hello")[0] != "invalid word"
+
+
+def test_a_loss_after_six_guesses_is_a_failure_and_no_truncation() -> None:
+    env = started(0)
+    wrong = next(word for word in shipped_words() if word != secrets()[0])
+    results = [told(env, wrong) for _ in range(6)]
+    assert [done for _, _, done in results] == [False] * 5 + [True]
+    assert sum(reward for _, reward, _ in results) == 0
+    assert not env.truncated
+
+
+def test_compat_draws_among_the_words_that_all_marks_allow() -> None:
+    env = started(1, "compat")
+    assert told(env, "panic") == ("y b b y y\n", 0.0, False)
+    assert told(env, "crimp") == ("g g g g g\n", 1.0, True)
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 2**31 - 1), data=st.data())
+def test_compat_marks_never_contradict_each_other(seed: int, data: st.DataObject) -> None:
+    env = started(seed, "compat")
+    done = False
+    while not done:
+        _, _, done = told(env, data.draw(st.sampled_from(AGENTGYM_WORDS)))
+    assert [w for w in AGENTGYM_WORDS if all(loose_marks(guess, w) == marks for guess, marks in env.history)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_all_words_are_admissible_and_valid(mode: Mode) -> None:
+    env = started(0, mode)
+    actions = env.admissible_actions()
+    assert len(actions) == (3568 if mode == "strict" else 40)
+    assert all(isinstance(env.parse(action), Action) for action in actions)
+    assert not any(isinstance(env.parse(text), Action) for text in ("PANIC", "pani", "panics", "pan1c", "guess: panic"))
+    assert isinstance(env.parse("\ud800"), InvalidAction)
+
+
+def test_the_tool_describes_its_vocabulary_only_where_it_is_small() -> None:
+    strict, compat = (Wordle(mode=mode).get_tool_schemas()[0]["function"]["description"] for mode in MODES)
+    assert all(word in compat for word in AGENTGYM_WORDS)
+    assert len(strict) < 200
+
+
+def test_a_tool_call_is_the_same_as_its_text() -> None:
+    by_text, by_call = started(), started()
+    parsed = by_call.parse("c r a n e")
+    assert isinstance(parsed, Action)
+    chat, reward, done = by_call.step(Action(tool_calls=parsed.tool_calls))
+    assert (chat[0]["content"], reward, done) == told(by_text, "c r a n e")
+
+
+def test_the_oracle_solves_the_first_tasks() -> None:
+    results = [play_oracle(task, "strict") for task in range(20)]
+    assert sum(reward for reward, _ in results) >= 18
+    assert sum(n for _, n in results) / len(results) < 4.5
+
+
+def test_the_oracle_solves_agentgyms_words() -> None:
+    results = [play_oracle(task, "compat") for task in range(100)]
+    assert sum(reward for reward, _ in results) == 100
+
+
+def test_the_oracle_plays_the_same_episode_for_the_same_seed() -> None:
+    assert [play_oracle(task, "strict") for task in range(3)] == [play_oracle(task, "strict") for task in range(3)]
+
+
+def test_the_oracle_does_not_know_the_secret() -> None:
+    first, second = started(0), started(1)
+    assert first.oracle(0).next_action() == second.oracle(0).next_action()
+    second.history.extend([("crane", "bbbby"), ("solid", "ybbbb")])
+    first.history.extend([("crane", "bbbby"), ("solid", "ybbbb")])
+    assert first.oracle(0).next_action() == second.oracle(0).next_action()
+
+
+@settings(deadline=None)
+@given(texts=st.lists(st.text(alphabet=st.characters(codec=None)), min_size=6, max_size=6), mode=st.sampled_from(MODES))
+def test_no_text_breaks_a_step(texts: list[str], mode: Mode) -> None:
+    env = started(0, mode)
+    for text in texts:
+        env.parse(text)
+        _, reward, done = told(env, text)
+        assert reward in (0.0, 1.0)
+    assert done

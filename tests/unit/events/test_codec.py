@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.events import subjects
+from runner.events.codec import (
+    MAX_BYTES,
+    MAX_DEPTH,
+    MAX_RAW,
+    Decoded,
+    DurableNames,
+    DurableRow,
+    ForeignRow,
+    LiveRow,
+    RawRow,
+    decode,
+    encode,
+    headers_for,
+    message_id,
+)
+from runner.events.decoded import RAW_KEPT
+from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus
+from runner.events.live_items import Heartbeat, Host, LiveBatch
+from runner.types import Outcome, Tokens
+from tests.support.schemas import validate
+
+NAMES = DurableNames()
+AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+HEALTH = subjects.live_subject("health", "n")
+EPISODE = EpisodeCompleted(
+    episode_id="01ARZ3NDEKTSV4RRFFQ69G5FAV",
+    env="BabyAI",
+    reward=0.5,
+    rounds=4,
+    duration_s=1.5,
+    success=True,
+    score=0.5,
+    duration_sec=1.5,
+    outcome=Outcome.SUCCESS,
+    agent="oracle",
+    model=None,
+    task_index=3,
+    tokens=Tokens(1, 2),
+    batch_id="01ARZ3NDEKTSV4RRFFQ69G5FAW",
+    node="n",
+    profile="p",
+)
+BATCH = BatchCompleted(
+    batch_id="01ARZ3NDEKTSV4RRFFQ69G5FAW",
+    env="BabyAI",
+    n_episodes=0,
+    mean_reward=None,
+    success_rate=None,
+    status="interrupted",
+    agent="oracle",
+    model=None,
+    node="n",
+    battery_id=None,
+)
+STATUS = FieldStatus(node="n", config="p", status="idle", role="node", boot="b", pid=1)
+FOREIGN = {"env": "Maze", "success": True, "score": 1.0, "rounds": 3, "duration_sec": 2.5, "model": "m"}
+FIELDS: dict[str, Any] = msgspec.to_builtins(EPISODE)
+
+
+def read(payload: bytes, subject: str = subjects.EPISODE_COMPLETED, headers: dict[str, str] | None = None) -> Decoded:
+    return decode(subject, headers, payload, NAMES)
+
+
+def reason(payload: bytes, subject: str = subjects.EPISODE_COMPLETED, headers: dict[str, str] | None = None) -> str:
+    row = read(payload, subject, headers)
+    assert isinstance(row, RawRow), row
+    assert row.size == len(payload)
+    assert row.payload == payload[:RAW_KEPT]
+    return row.reason
+
+
+@pytest.mark.parametrize(
+    ("event", "subject", "event_id"),
+    [
+        (EPISODE, subjects.EPISODE_COMPLETED, f"episode:{EPISODE.episode_id}"),
+        (BATCH, subjects.BATCH_COMPLETED, f"batch:{BATCH.batch_id}"),
+        (STATUS, subjects.FIELD_STATUS, ""),
+    ],
+)
+def test_durable_events_come_back_as_they_were(event: DurableEvent, subject: str, event_id: str) -> None:
+    payload = encode(event)
+    validate(subject, payload)
+    assert read(payload, subject) == DurableRow(event=event, id=event_id, type=subject)
+    headers = headers_for(subject, "given", "n", AT)
+    assert read(payload, subject, headers) == DurableRow(event=event, id="given", type=subject)
+    assert read(payload, "any.other.subject", headers) == DurableRow(event=event, id="given", type=subject)
+
+
+def test_headers_are_a_cloud_event() -> None:
+    assert headers_for("t", "i", "n", AT) == {
+        "ce-specversion": "1.0",
+        "ce-type": "t",
+        "ce-id": "i",
+        "ce-source": "n",
+        "ce-time": "2026-01-02T03:04:05+00:00",
+        "content-type": "application/json",
+        "Nats-Msg-Id": "i",
+    }
+
+
+def test_subjects_of_a_profile_are_known_by_their_names() -> None:
+    names = DurableNames(episode_completed="lab.episodes")
+    assert names.subject_of(subjects.EPISODE_COMPLETED) == "lab.episodes"
+    assert names.subject_of(subjects.FIELD_STATUS) == subjects.FIELD_STATUS
+    row = decode("lab.episodes", None, encode(EPISODE), names)
+    assert isinstance(row, DurableRow)
+    assert isinstance(decode(subjects.EPISODE_COMPLETED, None, encode(EPISODE), names), DurableRow)
+    assert isinstance(decode("lab.episodes", None, encode(EPISODE), NAMES), RawRow)
+
+
+def test_the_id_comes_from_either_header_in_any_case() -> None:
+    assert message_id({"CE-Id": "a", "Nats-Msg-Id": "b"}) == "a"
+    assert message_id({"nats-msg-id": "b"}) == "b"
+    assert message_id({"ce-id": "x" * 1000}) == ""
+    assert message_id(None) == ""
+
+
+def test_additional_fields_are_ignored() -> None:
+    row = read(json.dumps({**FIELDS, "more": [1, {"a": None}]}).encode())
+    assert isinstance(row, DurableRow)
+    assert row.event == EPISODE
+
+
+def test_episodes_of_others_have_no_ids() -> None:
+    row = read(json.dumps({**FOREIGN, "gpu": "4090"}).encode())
+    assert isinstance(row, ForeignRow)
+    assert (row.event.env, row.event.score, row.event.model) == ("Maze", 1.0, "m")
+    assert isinstance(read(json.dumps({**FOREIGN, "model": None}).encode()), ForeignRow)
+    assert "score" in reason(json.dumps({**FOREIGN, "score": "high"}).encode())
+
+
+def test_numbers_of_others_may_be_written_otherwise() -> None:
+    row = read(json.dumps({**FOREIGN, "rounds": 3.0, "success": 1}).encode())
+    assert isinstance(row, ForeignRow)
+    assert (row.event.rounds, row.event.success) == (3, True)
+
+
+def test_an_episode_with_an_id_is_ours_and_has_to_be_complete() -> None:
+    assert "missing required field `reward`" in reason(json.dumps({**FOREIGN, "episode_id": "x"}).encode())
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda text: text.replace('"reward": 0.5', '"reward": 1e999'), "out of range"),
+        (lambda text: text.replace('"reward": 0.5', '"reward": NaN'), "NaN"),
+        (lambda text: text.replace('"reward": 0.5', '"reward": -Infinity'), "Infinity"),
+        (lambda text: text.replace('"reward": 0.5', '"reward": "0.5"'), "Expected `float`"),
+        (lambda text: text.replace('"reward": 0.5', '"reward": 0.5, "reward": 0.7'), "comes twice"),
+        (lambda text: text.replace('"prompt": 1', '"prompt": 1, "prom\\u0070t": 2'), "comes twice"),
+        (lambda text: text.replace('"success": ', '"succes": '), "missing required field `success`"),
+        (lambda text: text.replace('"outcome": "success"', '"outcome": "great"'), "Invalid enum value"),
+        (lambda text: text[:-1], "not JSON"),
+        (lambda text: text + "}", "not JSON"),
+        (lambda text: "", "not JSON"),
+        (lambda text: "[]", "Expected `object`"),
+        (lambda text: "null", "Expected `object`"),
+    ],
+)
+def test_what_is_wrong_is_kept_raw_with_the_reason(change: Callable[[str], str], expected: str) -> None:
+    text = json.dumps(FIELDS)
+    assert change(text) != text
+    assert expected in reason(change(text).encode())
+
+
+def test_bad_utf8_is_refused_also_in_ignored_fields() -> None:
+    assert reason(json.dumps(FIELDS).encode()[:-1] + b', "more": "\xff"}') == "not UTF-8"
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":', '[{"\\"[":'])
+@pytest.mark.parametrize("subject", [subjects.EPISODE_COMPLETED, HEALTH])
+def test_deep_nesting_is_refused(opening: str, subject: str) -> None:
+    closing = "".join({"[": "]", "{": "}"}[c] for c in reversed(opening.replace('"\\"["', "")) if c in "[{")
+    levels = len(closing)
+    deep = opening * (MAX_DEPTH // levels + 1) + "1" + closing * (MAX_DEPTH // levels + 1)
+    assert reason(deep.encode(), subject) == f"nested deeper than {MAX_DEPTH}"
+    assert reason(opening.encode() * 100_000, subject) == f"nested deeper than {MAX_DEPTH}"
+
+
+def test_what_is_nested_too_deep_in_a_step_is_refused() -> None:
+    step = {
+        **{"kind": "timestep", "at": AT.isoformat(), "episode_id": "e", "seq": 0, "index": 0, "actor": "agent"},
+        **{"action": {}, "valid": True, "reward": 0, "done": False, "model_s": 0, "env_s": 0, "observation": []},
+    }
+    for n_levels, n_read in ((10, 1), (MAX_DEPTH, 0)):
+        chats = json.loads('[[{"content": ' + "[" * n_levels + "]" * n_levels + "}]]")
+        batch = {"node": "n", "boot": "b", "dropped": 0, "items": [{**step, "chats": chats}]}
+        row = read(json.dumps(batch).encode(), subjects.live_subject("timestep", "n"))
+        assert (len(row.batch.items) if isinstance(row, LiveRow) else 0) == n_read
+
+
+def test_as_deep_as_allowed_is_decoded() -> None:
+    inner = "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1)
+    assert isinstance(read(json.dumps(FIELDS).encode()[:-1] + f', "more": {inner}}}'.encode()), DurableRow)
+    wide = json.dumps({**FIELDS, "more": [[] for _ in range(1000)], "text": "[" * 500 + '\\"['}).encode()
+    assert isinstance(read(wide), DurableRow)
+
+
+def test_size_is_bounded_and_what_is_kept_too() -> None:
+    padding = MAX_BYTES - len(json.dumps({**FIELDS, "more": ""}))
+    assert isinstance(read(json.dumps({**FIELDS, "more": "x" * padding}).encode()), DurableRow)
+    assert reason(json.dumps({**FIELDS, "more": "x" * (padding + 1)}).encode()) == f"larger than {MAX_BYTES} bytes"
+
+
+@pytest.mark.parametrize(
+    ("subject", "headers", "expected"),
+    [
+        ("agentgym.episode.completed.v2", None, "unknown version"),
+        ("agentgym.live.health.v3.n", None, "unknown version"),
+        (subjects.EPISODE_COMPLETED, {"ce-type": "agentgym.episode.completed.v2"}, "unknown version"),
+        ("weather.today", None, "unknown subject"),
+        ("agentgym.live.smell.v1.n", None, "unknown subject"),
+    ],
+)
+def test_unknown_versions_and_subjects_are_raw(subject: str, headers: dict[str, str] | None, expected: str) -> None:
+    assert reason(encode(EPISODE), subject, headers) == expected
+
+
+def test_live_batches_come_back_as_they_were() -> None:
+    batch = LiveBatch(node="n", boot="b", dropped=2, items=[Heartbeat(at=AT), Host(at=AT, cpu=1.0, ram=2.0, gpu=None)])
+    payload = encode(batch)
+    validate(HEALTH, payload)
+    row = read(payload, HEALTH)
+    assert isinstance(row, LiveRow)
+    assert (row.batch.node, row.batch.boot, row.batch.dropped, row.batch.items) == ("n", "b", 2, batch.items)
+
+
+def test_items_that_do_not_decode_leave_the_others() -> None:
+    payload = (
+        b'{"node":"n","boot":"b","dropped":0,"items":['
+        b'{"kind":"heartbeat","at":"2026-01-02T03:04:05Z"},'
+        b'{"kind":"smell","at":"2026-01-02T03:04:05Z"},'
+        b'{"kind":"heartbeat","at":"2026-01-02T03:04:05"}]}'
+    )
+    row = read(payload, HEALTH)
+    assert isinstance(row, LiveRow)
+    assert row.batch.items == [Heartbeat(at=AT)]
+    assert ["smell" in row.raw[0].reason, "timezone" in row.raw[1].reason] == [True, True]
+    assert row.raw[0].payload == b'{"kind":"smell","at":"2026-01-02T03:04:05Z"}'
+
+
+def test_of_a_message_that_hardly_decodes_the_rest_is_not_looked_at() -> None:
+    items = b"0," * (2 * MAX_RAW) + b'{"kind":"heartbeat","at":"2026-01-02T03:04:05Z"}'
+    row = read(b'{"node":"n","boot":"b","dropped":0,"items":[%s]}' % items, HEALTH)
+    assert isinstance(row, LiveRow)
+    assert (len(row.raw), row.batch.items) == (MAX_RAW, [])
+
+
+def test_reasons_are_one_safe_line() -> None:
+    text = json.dumps(FIELDS).replace('"outcome": "success"', '"outcome": "\\u001b[2J\\n"')
+    assert "\x1b" not in reason(text.encode())
+    assert "\n" not in reason(text.encode())
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(list(FIELDS)) | st.text(), inner),
+    max_leaves=20,
+)
+SUBJECT = st.sampled_from([*subjects.DURABLE, HEALTH, "agentgym.live.timestep.v1.n"]) | st.text()
+HEADERS = st.none() | st.dictionaries(st.sampled_from(["ce-type", "ce-id", "Nats-Msg-Id"]) | st.text(), st.text())
+
+
+@settings(max_examples=300, deadline=None)
+@given(subject=SUBJECT, headers=HEADERS, payload=st.binary())
+def test_no_bytes_crash_it(subject: str, headers: dict[str, str] | None, payload: bytes) -> None:
+    assert read(payload, subject, headers) is not None
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    subject=SUBJECT, headers=HEADERS, changes=st.dictionaries(st.sampled_from(list(FIELDS)), JSON), cut=st.integers()
+)
+def test_no_json_crashes_it(subject: str, headers: dict[str, str] | None, changes: dict[str, Any], cut: int) -> None:
+    payload = json.dumps({**FIELDS, **changes}).encode()
+    for part in (payload, payload[: cut % len(payload)]):
+        read(part, subject, headers)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(alphabet='[]{}"\\a,:1'))
+def test_brackets_in_texts_do_not_count(text: str) -> None:
+    payload = json.dumps({**FIELDS, "more": text * 30}).encode()
+    assert isinstance(read(payload), DurableRow)

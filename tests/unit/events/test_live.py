@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.events import subjects
+from runner.events.codec import DurableNames, LiveRow, decode, encode
+from runner.events.durable import EpisodeStarted, SpanClosed, TokenText
+from runner.events.live_items import MAX_ITEM, MAX_TEXT, BatchProgress, EpisodeEnded, LiveBatch, LiveItem, Timestep
+from runner.publish.live_encoder import live_items
+from runner.types import (
+    Action,
+    EpisodeHeader,
+    ErrorInfo,
+    Item,
+    Outcome,
+    Piece,
+    Span,
+    TimeStep,
+    TimestepPlayed,
+    TokensStreamed,
+    ToolCall,
+    Trajectory,
+)
+from runner.types import events as played
+from tests.support.schemas import validate
+
+AT = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def step(**changes: Any) -> TimeStep:  # noqa: ANN401
+    fields: dict[str, Any] = {
+        "index": 0,
+        "chats": [[{"role": "user", "content": "hello"}]],
+        "action": Action("go"),
+        "observation": [{"role": "user", "content": "a wall"}],
+        "reward": 0.5,
+        "done": False,
+        "available_tool_schemas": [{"type": "function"}],
+    }
+    return TimeStep(**{**fields, **changes})
+
+
+def sent(item: Item, channel: subjects.LiveChannel) -> LiveItem:
+    """The item as a follower gets it, after its message was held against the schema."""
+    payload = b'{"node":"n","boot":"b","dropped":0,"items":[%b]}' % b",".join(map(bytes, live_items(item)))
+    subject = subjects.live_subject(channel, "n")
+    validate(subject, payload)
+    row = decode(subject, None, payload, DurableNames())
+    assert isinstance(row, LiveRow)
+    assert row.raw == ()
+    again: LiveItem = msgspec.json.decode(msgspec.json.encode(row.batch.items[-1]), type=LiveItem)
+    return again
+
+
+def timestep(**changes: Any) -> Timestep:  # noqa: ANN401
+    item = sent(TimestepPlayed(at=AT, episode_id="e", seq=1, step=step(**changes)), "timestep")
+    assert isinstance(item, Timestep)
+    return item
+
+
+def test_each_span_is_an_item_of_its_own_with_the_next_number() -> None:
+    spans = [Span(id=n, parent=None, name="env.step", category="environment", track="slot 0", start_ns=n, end_ns=n + 5)
+             for n in (1, 2)]  # fmt: skip
+    last = sent(played.SpansClosed(at=AT, episode_id="e", seq=7, spans=spans), "span")
+    assert isinstance(last, SpanClosed)
+    assert (last.seq, last.span) == (8, spans[1])
+
+
+def test_every_item_of_an_episode_has_its_live_form() -> None:
+    header = EpisodeHeader(episode_id="e", batch_id="b", env="Maze", started_at=AT, agent="oracle", seed=1)
+    started = sent(played.EpisodeStarted(at=AT, episode_id="e", seq=0, header=header), "episode")
+    assert isinstance(started, EpisodeStarted)
+    assert (started.env, started.agent, started.seed, started.seq) == ("Maze", "oracle", 1, 0)
+    sent(played.EpisodePaused(at=AT, episode_id="e", seq=1), "episode")
+    sent(played.EpisodeResumed(at=AT, episode_id="e", seq=2), "episode")
+    trajectory = Trajectory(
+        episode_id="e",
+        timesteps=[step(), step()],
+        outcome=Outcome.ERROR,
+        error_info=ErrorInfo("ValueError", "x" * 100_000, "a traceback"),
+    )
+    ended = sent(played.EpisodeEnded(at=AT, episode_id="e", seq=3, trajectory=trajectory), "episode")
+    assert isinstance(ended, EpisodeEnded)
+    assert (ended.reward, ended.rounds, ended.outcome) == (1.0, 2, Outcome.ERROR)
+    assert ended.error is not None
+    assert len(ended.error["message"].encode()) == MAX_TEXT
+    progress = played.BatchProgress(
+        at=AT, batch_id="b", seq=0, n_done=1, n_planned=2, n_success=1, mean_reward=None, eta_s=None
+    )
+    assert sent(progress, "batch") == BatchProgress(
+        at=AT, batch_id="b", seq=0, n_done=1, n_planned=2, n_success=1, mean_reward=None, eta_s=None
+    )
+
+
+def test_rewards_beyond_all_numbers_stay_numbers() -> None:
+    trajectory = Trajectory(episode_id="e", timesteps=[step(reward=1.7e308), step(reward=1.7e308)])
+    ended = sent(played.EpisodeEnded(at=AT, episode_id="e", seq=3, trajectory=trajectory), "episode")
+    assert isinstance(ended, EpisodeEnded)
+    assert math.isfinite(ended.reward)
+
+
+def test_a_timestep_keeps_what_is_short() -> None:
+    item = timestep(
+        action=Action(None, [ToolCall("1", "move", '{"to": "wall"}')]), cost=math.nan, ttft_s=0.25, tokens_per_s=40.0
+    )
+    assert item.chats == [[{"role": "user", "content": "hello"}]]
+    assert item.observation == [{"role": "user", "content": "a wall"}]
+    assert item.action.tool_calls == [ToolCall("1", "move", '{"to": "wall"}')]
+    assert (item.cost, item.ttft_s, item.tokens_per_s, item.left_out, item.reset_observation) == (
+        None,
+        0.25,
+        40.0,
+        0,
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        Piece(text="up", n=3, ttft_s=0.5),
+        Piece(text='{"to"', part="call", call=1, tool="move", n=1),
+        Piece(endpoint="ollama", model="m"),
+        Piece(failure="gateway: no connection", restart=True),
+    ],
+)
+def test_what_is_told_of_an_answer_is_told_as_it_is(piece: Piece) -> None:
+    item = sent(TokensStreamed(at=AT, episode_id="e", seq=1, step=2, piece=piece), "token")
+    assert isinstance(item, TokenText)
+    assert item.step == 2
+    assert {name: getattr(item, name) for name in Piece.__struct_fields__} == msgspec.structs.asdict(piece)
+
+
+def test_what_is_told_of_an_answer_is_cut() -> None:
+    long = "x" * 2 * MAX_TEXT
+    piece = Piece(text=long, tool=long, endpoint=long, model=long, failure=long)
+    item = sent(TokensStreamed(at=AT, episode_id="e", seq=1, step=2, piece=piece), "token")
+    assert isinstance(item, TokenText)
+    texts = [item.text, item.tool, item.endpoint, item.model, item.failure]
+    assert all(0 < len((text or "").encode()) <= MAX_TEXT for text in texts)
+
+
+def test_the_first_timestep_brings_the_reset() -> None:
+    reset: Any = [{"role": "system", "content": "play"}]
+    item = sent(TimestepPlayed(at=AT, episode_id="e", seq=1, step=step(), reset_observation=reset), "timestep")
+    assert isinstance(item, Timestep)
+    assert item.reset_observation == reset
+
+
+def test_a_message_among_others_goes_as_it_is_whatever_these_are() -> None:
+    plain: Any = {"role": "user", "content": "naïve \x1b \N{GRINNING FACE}", "name": None}
+    calls: Any = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "move", "arguments": "{}"}}]}
+    odd: Any = {None: "no name", "role": "user", "content": "\ud800"}
+    assert timestep(chats=[[plain, plain]]).chats == [[plain, plain]]
+    assert timestep(chats=[[plain, calls]], observation=[plain]).chats == [[plain, calls]]
+    mixed = timestep(chats=[[plain, odd], [plain]], action=Action("\ud800", [ToolCall("1", "move", "{}")]))
+    assert (mixed.chats[0][0], mixed.chats[1]) == (plain, [plain])
+    assert mixed.chats[0][1]["role"] == "user"
+    assert mixed.action.tool_calls == [ToolCall("1", "move", "{}")]
+
+
+def test_many_short_messages_are_bounded_too() -> None:
+    item = timestep(chats=[[{}] * 200_000, [{"role": "user", "content": "last"}]])
+    assert item.chats[1] == [{"role": "user", "content": "last"}]
+    assert len(item.chats[0]) + item.left_out == 200_000
+    assert item.left_out > 0
+
+
+@pytest.mark.parametrize("letter", ["a", "ä", "\N{GRINNING FACE}", "\ud800"])
+def test_long_texts_are_cut_with_their_full_length(letter: str) -> None:
+    text = letter * (MAX_TEXT + 1)
+    item = timestep(
+        observation=[{"role": "tool", "content": text, "tool_call_id": "1"}],
+        action=Action(text, [ToolCall("1", "say", text), ToolCall("2", "say", "short")]),
+    )
+    assert item.observation[0]["full_length"] == {"content": len(text)}
+    assert item.action.full_length == {"text": len(text), "tool_calls/0/arguments": len(text)}
+    for cut in (item.observation[0]["content"], item.action.text, item.action.tool_calls[0].arguments):
+        assert cut is not None
+        assert len(cut.encode()) <= MAX_TEXT
+        assert cut.endswith("…")
+
+
+def test_a_text_that_just_fits_is_whole() -> None:
+    item = timestep(observation=[{"role": "user", "content": "a" * MAX_TEXT}])
+    assert item.observation == [{"role": "user", "content": "a" * MAX_TEXT}]
+
+
+def test_a_long_chat_loses_its_oldest_messages() -> None:
+    chat = [{"role": "user", "content": f"{number} " + "\x00" * 2000} for number in range(100)]
+    item = timestep(chats=[chat])
+    assert item.left_out > 0
+    assert len(item.chats[0]) + item.left_out == 100
+    assert item.chats[0][-1] == chat[-1]
+    assert len(encode(LiveBatch(node="n", boot="b", dropped=0, items=[item]))) < MAX_ITEM + 10_000
+
+
+def test_many_tool_calls_are_bounded() -> None:
+    item = timestep(action=Action(None, [ToolCall(str(n), "say", "\x01" * 3000) for n in range(200)]))
+    assert 0 < len(item.action.tool_calls) < 200
+
+
+class Foreign:
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def test_what_is_no_json_becomes_text() -> None:
+    endless: list[Any] = []
+    endless += [endless, endless]
+    message = {
+        "role": "user",
+        "content": [1 << 80, math.inf, {1: "one", "\ud800": b"bytes"}, Foreign(), (1, 2), {3}],
+        "x": endless,
+    }
+    item = timestep(observation=[message, "a bare text"])
+    content = item.observation[0]["content"]
+    assert content[:2] == [hex(1 << 80), None]
+    assert content[3:5] == ["<Foreign>", [1, 2]]
+    assert item.observation[1] == {"role": "unknown", "content": "a bare text"}
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.tuples(inner) | st.dictionaries(st.text() | st.integers(), inner),
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.lists(ANYTHING, max_size=3), max_size=3))
+def test_no_chat_breaks_it(chats: list[Any]) -> None:
+    timestep(chats=chats)

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.inference import InferenceManager
+from runner.types import Message, Piece, Tokens
+from tests.support.inference import CHAT, TOOLS, header, infer, settings_of
+from tests.support.rude_model import RudeModel, answer, chunks, completion, reply, stream
+from tests.support.tensorzero_gateway import Gateway
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[RudeModel]:
+    with RudeModel(answer("up")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gateway(provider: RudeModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    folder = tmp_path_factory.mktemp("gateway")
+    with Gateway(folder, provider.url.removesuffix("/chat/completions"), ("qwen35_9b", "other")) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def fresh(provider: RudeModel) -> None:
+    provider.requests.clear()
+
+
+def manager_of(gateway: Gateway, **agent: object) -> InferenceManager:
+    """As the default profile: another path than the gateway's, and the model's bare name."""
+    return InferenceManager(settings_of(mode="api", api_endpoint=gateway.url, **agent), {})
+
+
+async def test_the_default_profile_is_understood_and_the_episode_kept(gateway: Gateway, provider: RudeModel) -> None:
+    provider.script = [answer("up")]
+    manager = manager_of(gateway, temperature=0.5, max_tokens=100)
+    session = manager.session(header())
+    first, second = await infer(session), await infer(session)
+    assert (first.message, first.usage.endpoint) == ({"role": "assistant", "content": "up"}, "gateway")
+    assert second.usage.tokens == Tokens(1000, 200)
+    assert manager.endpoints[0].kind == "tensorzero"
+    assert len(session._gateway_ids) == 1  # and the gateway accepted it in the second request, which it checks
+    assert [request.json()["model"] for request in provider.asked] == ["qwen35_9b"] * 2
+
+
+async def test_streams_tools_and_thoughts_come_through(gateway: Gateway, provider: RudeModel) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "up", "arguments": "{}"}}
+    thinking = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [call]}
+    provider.script = [
+        stream(chunks(["go ", "up"])),
+        reply(200, json.dumps(completion(thinking, "tool_calls")).encode()),
+    ]
+    told: list[Piece] = []
+    streamed = await infer(manager_of(gateway, stream=True), on_piece=told.append)
+    assert (streamed.message["content"], streamed.usage.tokens, "".join(piece.text for piece in told)) == (
+        "go up",
+        Tokens(1000, 200),
+        "go up",
+    )
+    called = await infer(manager_of(gateway), tools=TOOLS)
+    assert called.used_tools
+    assert called.message["tool_calls"] == [call]
+    assert called.message["reasoning_content"] == "hm"
+    result: Message = {"role": "tool", "tool_call_id": "c1", "content": "at 1"}
+    session = manager_of(gateway).session(header())
+    await session.infer([*CHAT, called.message, result], tools=TOOLS, time_left_s=20)
+    assert [message["role"] for message in provider.asked[-1].json()["messages"]] == ["user", "assistant", "tool"]
+
+
+async def test_the_check_costs_no_inference(gateway: Gateway, provider: RudeModel) -> None:
+    (known,) = await manager_of(gateway).check()
+    (unknown,) = await manager_of(gateway, model="unheard_of").check()
+    assert (known.status, unknown.status) == ("up", "misconfigured")
+    assert unknown.cause is not None
+    assert "unheard_of" in unknown.cause
+    assert provider.asked == []
+
+
+async def test_a_model_without_tools_is_recognised_through_the_gateway(gateway: Gateway, provider: RudeModel) -> None:
+    provider.script = [reply(400, b'{"error": {"message": "m does not support tools"}}'), answer("up")]
+    inference = await infer(manager_of(gateway), tools=TOOLS)
+    assert (inference.message["content"], inference.used_tools) == ("up", False)
+
+
+async def test_the_gateway_dies_and_the_fallback_says_so(provider: RudeModel, tmp_path: Path) -> None:
+    provider.script = [answer("up")]
+    base = provider.url.removesuffix("/chat/completions")
+    with Gateway(tmp_path, base) as gateway:
+        settings = settings_of(mode="api", api_endpoint=gateway.url, local_fallback="qwen3:8b")
+        session = InferenceManager(settings, {"OLLAMA_HOST": provider.origin}).session(header())
+        assert (await infer(session)).usage.endpoint == "gateway"
+        gateway.kill()
+        for _ in range(2):
+            usage = (await infer(session)).usage
+            assert (usage.endpoint, usage.model) == ("ollama", "qwen3:8b")
+            assert "connection" in usage.warnings[0]
+            assert usage.warnings[0].startswith("gateway: ")

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from runner import __version__
+from runner.envs.maze import Maze
+from runner.errors import ConfigError
+from runner.serve.env_api import DIALECTS, EnvironmentApp, environment_app
+from runner.serve.env_api.fields import Field, Malformed, read_body
+from runner.serve.env_api.pool import Pool, Refused
+from runner.types import Mode
+from runner.util.clock import Clock
+
+FIELDS = (Field("id"), Field("action", "string"), Field("data_idx", required=False, default=7))
+
+
+class Ticking:
+    """A clock that is set."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.clock = Clock(monotonic=lambda: self.now_s)
+
+
+@pytest.fixture
+def executor() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as executor:
+        yield executor
+
+
+def asking(app: EnvironmentApp) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app.application()), base_url="http://127.0.0.1")
+
+
+def problems(body: bytes) -> list[tuple[str, tuple[str | int, ...]]]:
+    with pytest.raises(Malformed) as caught:
+        read_body(FIELDS, body)
+    return [(problem.type, problem.loc) for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [(3, 3), ("3", 3), (" +1_0.0 ", 10), (3.0, 3), (True, 1), (-1, -1), (10**30, 10**30)]
+)
+def test_what_fastapi_takes_for_an_integer_is_one(given: object, expected: int) -> None:
+    body = json.dumps({"id": given, "action": "x", "more": 1}).encode()
+    assert read_body(FIELDS, body) == {"id": expected, "action": "x", "data_idx": 7}
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (None, "int_type"),
+        ([], "int_type"),
+        (3.5, "int_from_float"),
+        ("", "int_parsing"),
+        ("1e3", "int_parsing"),
+        ("٣", "int_parsing"),
+        ("9" * 4301, "int_parsing_size"),
+    ],
+)
+def test_what_it_does_not_is_named_as_it_does(given: object, problem: str) -> None:
+    assert problems(json.dumps({"id": given, "action": "x"}).encode()) == [(problem, ("body", "id"))]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"", [("missing", ("body",))]),
+        (b"null", [("missing", ("body",))]),
+        (b"[1]", [("model_attributes_type", ("body",))]),
+        (b"{}", [("missing", ("body", "id")), ("missing", ("body", "action"))]),
+        (b'{"id": 0, "action": 1}', [("string_type", ("body", "action"))]),
+        (b"{bad json", [("json_invalid", ("body", 1))]),
+        (b'{"id": NaN}', [("json_invalid", ("body", 0))]),
+        (b'{"id": 0, "action": "\\ud800"}', [("json_invalid", ("body", 0))]),
+        (b"[" * 100_000, [("json_invalid", ("body", 0))]),
+        (b"\xff", [("json_invalid", ("body", 0))]),
+    ],
+)
+def test_a_malformed_body_is_answered_as_fastapi_does(body: bytes, expected: list[Any]) -> None:
+    assert problems(body) == expected
+
+
+def test_a_large_value_is_not_sent_back() -> None:
+    with pytest.raises(Malformed) as caught:
+        read_body(FIELDS, json.dumps({"id": "x" * 100_000, "action": 3}).encode())
+    assert [bytes(problem.input) for problem in caught.value.problems] == [b"null", b"3"]
+
+
+def test_a_full_pool_gives_out_nothing_that_is_in_use() -> None:
+    pool = Pool(Maze, limit=2, idle_s=60)
+    first, second = pool.open(), pool.open()
+    with pytest.raises(Refused, match="2 environments open, which is its limit"):
+        pool.open()
+    pool.remove(first)
+    assert pool.open().number not in (first.number, second.number)
+    assert pool.use(first.number) is None
+
+
+async def test_what_nobody_asks_for_is_taken_back_unless_it_is_being_used() -> None:
+    time = Ticking()
+    pool = Pool(Maze, limit=9, idle_s=60, clock=time.clock)
+    idle, used, working = pool.open(), pool.open(), pool.open()
+    time.now_s = 59
+    assert pool.take_forgotten() == []
+    pool.use(used.number)
+    time.now_s = 61
+    async with working.lock:
+        assert pool.take_forgotten() == [idle]
+    assert pool.take_forgotten() == [working]
+    assert pool.numbers == [used.number]
+
+
+async def test_an_environment_that_was_forgotten_is_closed_for_its_client(executor: ThreadPoolExecutor) -> None:
+    time = Ticking()
+    app = environment_app("maze", mode="strict", max_open=1, idle_s=60, executor=executor, clock=time.clock)
+    async with asking(app) as http:
+        created = (await http.post("/maze/create")).json()
+        full = (await http.post("/maze/create")).json()
+        assert "which is its limit" in full["error"]
+        time.now_s = 61
+        assert (await http.get("/health")).json()["open"] == 0
+        reply = await http.post("/maze/reset", json={**created, "game": 0})
+        assert reply.json() == {"error": f"The id {created['id']} is not valid."}
+        assert (await http.post("/maze/create")).json()["id"] != created["id"]
+
+
+@pytest.mark.parametrize(("mode", "label"), [("strict", "as published"), ("compat", "as published")])
+async def test_a_server_says_what_it_is(mode: Mode, label: str, executor: ThreadPoolExecutor) -> None:
+    app = environment_app("Maze", mode=mode, max_open=3, idle_s=60, executor=executor)
+    async with asking(app) as http:
+        assert (await http.get("/")).json() == f"AgentGym Console {__version__}: Maze ({mode}, {label})"
+        assert (await http.get("/health")).json() == {
+            "env": "Maze",
+            "mode": mode,
+            "version": __version__,
+            "data_label": "",
+            "n_tasks": 25,
+            "open": 0,
+            "limit": 3,
+        }
+
+
+async def test_strict_takes_any_task_number_and_says_what_is_missing(executor: ThreadPoolExecutor) -> None:
+    app = environment_app("Maze", mode="strict", max_open=3, idle_s=60, executor=executor)
+    async with asking(app) as http:
+        here = (await http.post("/maze/create")).json()
+        early = (await http.post("/maze/step", json={**here, "action": "move up"})).json()
+        assert early == {"error": "The environment 0 has no task yet; reset it first."}
+        told = [(await http.post("/maze/reset", json={**here, "game": game})).json() for game in (3, 28, -22)]
+        assert told[0] == told[1] == told[2] == {"observation": Maze().reset(task_index=3)[0]["content"]}
+
+
+async def test_an_environment_that_fails_is_an_error_like_any_other(executor: ThreadPoolExecutor) -> None:
+    class Broken(Maze):
+        def _step(self, text: str) -> tuple[str, float, bool]:
+            raise SystemExit(text)
+
+    for name, status in (("Maze", 200), ("SQLGym", 500)):
+        dialect = DIALECTS[name]
+        async with asking(EnvironmentApp(dialect, Broken(), Pool(Broken, limit=1, idle_s=9), executor)) as http:
+            await http.post(f"{dialect.prefix}/create")
+            await http.post(f"{dialect.prefix}/reset", json={dialect.key: 0, dialect.task.name: 0})
+            reply = await http.post(f"{dialect.prefix}/step", json={dialect.key: 0, "action": "secret"})
+            assert (reply.status_code, "The environment failed: SystemExit" in reply.text) == (status, True)
+            assert "secret" not in reply.text
+
+
+def test_what_has_no_protocol_is_not_served(executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(DIALECTS, "Maze")
+    with pytest.raises(ConfigError, match="no protocol for Maze"):
+        environment_app("Maze", mode="strict", max_open=1, idle_s=60, executor=executor)

@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.errors import ConfigError
+from runner.serve.mock_llm import NAME, EchoPlayer, Fault, ModelServer, Reply, ScriptedCall, ScriptPlayer
+from runner.serve.mock_llm.faults import Faults
+from runner.serve.mock_llm.reply import read_script
+
+CHAT = "/v1/chat/completions"
+TOOL = {"type": "function", "function": {"name": "move", "description": "", "parameters": {"type": "object"}}}
+WRITTEN = Reply(
+    content="go left, then up",
+    reasoning_content="left is free",
+    tool_calls=(ScriptedCall("move", {"direction": "left"}), ScriptedCall("move", '{"direction": ', id="second")),
+)
+
+
+@pytest.fixture(scope="module")
+def scripted() -> Iterator[httpx.Client]:
+    with (
+        ModelServer(ScriptPlayer([WRITTEN]), models=["qwen3:8b"]) as server,
+        httpx.Client(base_url=server.url, timeout=30) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def echo() -> Iterator[httpx.Client]:
+    with ModelServer(EchoPlayer()) as server, httpx.Client(base_url=server.url) as client:
+        yield client
+
+
+def asked(text: str = "hello, you", **more: Any) -> dict[str, Any]:  # noqa: ANN401
+    return {"model": NAME, "messages": [{"role": "user", "content": text}], **more}
+
+
+def streamed(client: httpx.Client, request: dict[str, Any]) -> list[dict[str, Any]]:
+    reply = client.post(CHAT, json={**request, "stream": True})
+    assert reply.headers["content-type"] == "text/event-stream"
+    *events, done, rest = reply.text.split("\n\n")
+    assert (done, rest) == ("data: [DONE]", "")
+    return [json.loads(event.removeprefix("data: ")) for event in events]
+
+
+def test_a_reply_has_the_shape_of_openais(scripted: httpx.Client) -> None:
+    reply = scripted.post(CHAT, json=asked())
+    completion = reply.json()
+    assert reply.status_code == 200
+    assert completion["object"] == "chat.completion"
+    assert isinstance(completion["created"], int)
+    (choice,) = completion["choices"]
+    assert (choice["index"], choice["finish_reason"], choice["message"]["role"]) == (0, "tool_calls", "assistant")
+    assert choice["message"]["content"] == WRITTEN.content
+    assert choice["message"]["reasoning_content"] == WRITTEN.reasoning_content
+    first, second = choice["message"]["tool_calls"]
+    assert first["function"] == {"name": "move", "arguments": '{"direction":"left"}'}
+    assert second == {"id": "second", "type": "function", "function": {"name": "move", "arguments": '{"direction": '}}
+
+
+def test_a_streamed_reply_is_the_same_in_pieces(scripted: httpx.Client) -> None:
+    whole = scripted.post(CHAT, json=asked()).json()["choices"][0]
+    chunks = streamed(scripted, asked())
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    assert all("usage" not in chunk for chunk in chunks)
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert deltas[0]["role"] == "assistant"
+    for field in ("content", "reasoning_content"):
+        assert "".join(delta.get(field, "") for delta in deltas) == whole["message"][field]
+    calls: dict[int, dict[str, Any]] = {}
+    for piece in (call for delta in deltas for call in delta.get("tool_calls", [])):
+        call = calls.setdefault(piece["index"], {"arguments": "", **piece["function"]})
+        call["arguments"] += piece["function"]["arguments"]
+    assert list(calls.values()) == [call["function"] for call in whole["message"]["tool_calls"]]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks][-2:] == [None, "tool_calls"]
+
+
+def test_tokens_are_a_quarter_of_the_characters_streamed_or_not(echo: httpx.Client) -> None:
+    usage = echo.post(CHAT, json=asked("123456789")).json()["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (3, 3, 6)
+    *chunks, last = streamed(echo, asked("123456789", stream_options={"include_usage": True}))
+    assert (last["choices"], last["usage"]) == ([], usage)
+    assert [chunk["usage"] for chunk in chunks] == [None] * len(chunks)
+    with_tools = echo.post(CHAT, json=asked("123456789", tools=[TOOL])).json()["usage"]
+    assert with_tools["prompt_tokens"] > usage["prompt_tokens"]
+
+
+def test_everything_says_that_it_is_no_model(scripted: httpx.Client) -> None:
+    completion = scripted.post(CHAT, json=asked(model="qwen3:8b")).json()
+    assert completion["model"] == f"{NAME}:script"
+    assert completion["system_fingerprint"] == NAME
+    assert streamed(scripted, asked())[0]["model"] == f"{NAME}:script"
+    for path in ("/v1/models", "/api/tags", "/health", "/nowhere"):
+        assert scripted.get(path).headers["x-agentgym-test-model"] == "not a language model"
+    assert scripted.get("/health").json()["server"] == NAME
+
+
+def test_the_models_are_listed_for_openais_clients_and_for_ollamas(scripted: httpx.Client) -> None:
+    listed = scripted.get("/v1/models").json()["data"]
+    assert [model["id"] for model in listed] == ["test-oracle", "test-echo", "test-script", NAME, "qwen3:8b"]
+    assert {model["owned_by"] for model in listed} == {NAME}
+    tags = scripted.get("/api/tags").json()["models"]
+    assert [tag["name"] for tag in tags] == [model["id"] for model in listed]
+    assert {tag["details"]["family"] for tag in tags} == {NAME}
+
+
+def test_each_model_has_its_player(scripted: httpx.Client) -> None:
+    reply = scripted.post(CHAT, json=asked("say this", model="test-echo")).json()
+    assert (reply["model"], reply["choices"][0]["message"]["content"]) == (f"{NAME}:echo", "say this")
+
+
+@pytest.mark.parametrize("model", ["gpt-4", "oracle:Maze", "oracle:Nowhere:1", "oracle:Maze:²", "oracle:Maze:-1", ""])
+def test_an_unknown_model_is_a_404_of_openais_form(scripted: httpx.Client, model: str) -> None:
+    reply = scripted.post(CHAT, json=asked(model=model))
+    assert reply.status_code == 404
+    assert reply.json()["error"]["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b'{"model": "agentgym-test-model"}',
+        b'{"model": "agentgym-test-model", "messages": []}',
+        b'{"model": "agentgym-test-model", "messages": [{"role": "user", "content": 5}]}',
+        b'{"model": "\xff", "messages": [{"role": "user"}]}',
+        b"[" * 100_000,
+        b'{"model": "agentgym-test-model", "messages": [{"role": "user"}], "agentgym_test_fault": "flood"}',
+    ],
+)
+def test_a_request_that_is_none_is_a_400_of_openais_form(scripted: httpx.Client, body: bytes) -> None:
+    reply = scripted.post(CHAT, content=body, headers={"content-type": "application/json"})
+    assert reply.status_code == 400
+    assert reply.json()["error"]["type"] == "invalid_request_error"
+
+
+TEXTS = st.text(max_size=20)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=10,
+)
+CALLS = st.lists(
+    st.fixed_dictionaries({"id": TEXTS, "function": st.fixed_dictionaries({"name": TEXTS, "arguments": TEXTS})})
+)
+MESSAGES = st.fixed_dictionaries(
+    {"role": st.sampled_from(["system", "user", "assistant", "tool"])},
+    optional={
+        "content": TEXTS
+        | st.none()
+        | st.lists(st.fixed_dictionaries({"type": TEXTS}, optional={"text": TEXTS}))
+        | JSON,
+        "tool_calls": CALLS | JSON,
+        "tool_call_id": TEXTS,
+    },
+)
+REQUESTS = st.fixed_dictionaries(
+    {
+        "model": st.sampled_from(["test-oracle", "test-echo", "test-script", "oracle:Maze:3"]) | TEXTS,
+        "messages": st.lists(MESSAGES, max_size=4) | JSON,
+    },
+    optional={"stream": st.booleans() | JSON, "tools": JSON, "tool_choice": JSON, "stream_options": JSON},
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(REQUESTS | JSON)
+def test_no_request_is_an_error_of_the_servers(scripted: httpx.Client, request: Any) -> None:  # noqa: ANN401
+    reply = scripted.post(CHAT, json=request)
+    assert reply.status_code in (200, 400, 404)
+
+
+def test_a_token_is_asked_for() -> None:
+    token = "a-token-of-sixteen"
+    with ModelServer(EchoPlayer(), token=token) as server:
+        assert httpx.post(server.url + CHAT, json=asked()).status_code == 401
+        sent = {"authorization": f"Bearer {token}"}
+        assert httpx.post(server.url + CHAT, json=asked(), headers=sent).status_code == 200
+        assert server.received[0].headers["authorization"] == f"Bearer {token}"
+        assert json.loads(server.received[0].body) == asked()
+
+
+def test_a_script_is_read_line_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "script"
+    path.write_text(
+        'Action: move left\n\n{"status": 429, "headers": {"Retry-After": "2"}}\n {"content": "x", "delay_s": 1}\n'
+    )
+    assert read_script(path) == [
+        Reply(content="Action: move left"),
+        Reply(status=429, headers={"Retry-After": "2"}),
+        Reply(content="x", delay_s=1),
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"contents": "x"}',
+        '{"status": 99}',
+        '{"fault": "flood"}',
+        '{"headers": {"a b": "c"}}',
+        '{"headers": {"a": "b\\nc"}}',
+        '{"headers": {"Content-Length": "5"}}',
+        '{"delay_s": -1}',
+        "{",
+        '{"tool_calls": ' + "[" * 100_000,
+    ],
+)
+def test_a_bad_line_of_a_script_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "script"
+    path.write_text(f"fine\n{line}\n")
+    with pytest.raises(ConfigError, match="script:2 is no reply"):
+        read_script(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"\xff"])
+def test_a_script_without_replies_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "script"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="The script"):
+        read_script(path)
+
+
+def test_a_script_begins_again_and_sends_bodies_and_statuses_as_they_are() -> None:
+    replies: list[Reply | str] = [
+        Reply(status=503, content="busy", headers={"Retry-After": "7"}),
+        Reply(body="<p>", headers={"Content-Type": "text/html"}, status=203),
+        "last",
+    ]
+    with ModelServer(ScriptPlayer(replies)) as server, httpx.Client(base_url=server.url) as client:
+        refused, raw, last, again = (client.post(CHAT, json=asked()) for _ in range(4))
+    assert (refused.status_code, refused.headers["retry-after"], refused.json()["error"]["message"]) == (
+        503,
+        "7",
+        "busy",
+    )
+    assert (raw.status_code, raw.headers["content-type"], raw.text) == (203, "text/html", "<p>")
+    assert last.json()["choices"][0]["message"]["content"] == "last"
+    assert again.status_code == 503
+
+
+@pytest.mark.parametrize(
+    ("spec", "fault"),
+    [
+        ("hang", Fault("hang")),
+        ("429:0.1", Fault("429", 0.1)),
+        ("500x2", Fault("500", 1.0, 2)),
+        ("wrong-type:.5x3", Fault("wrong-type", 0.5, 3)),
+    ],
+)
+def test_a_fault_is_read(spec: str, fault: Fault) -> None:
+    assert Fault.read(spec) == fault
+
+
+@pytest.mark.parametrize("spec", ["", "flood", "200", "429:2", "429:", "hangx0", "429:0.1:1", "x", "429:nan"])
+def test_what_is_no_fault_is_refused(spec: str) -> None:
+    with pytest.raises(ConfigError, match=r"no (kind of )?fault"):
+        Fault.read(spec)
+
+
+def test_the_seed_decides_which_requests_are_hit() -> None:
+    def hits(seed: int) -> list[str | None]:
+        faults = Faults([Fault("429", 0.3), Fault("hang", 0.3, 2)], seed)
+        return [faults.next() for _ in range(100)]
+
+    assert hits(1) == hits(1) != hits(2)
+    assert 15 < hits(1).count("429") < 45
+    assert hits(1).count("hang") == 2

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from runner import plugins as registry
+from runner.serve.mock_llm import ModelServer
+from runner.types import Action, Chat, Message, Mode, ToolCall
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[httpx.Client]:
+    with ModelServer() as server, httpx.Client(base_url=server.url, timeout=30) as client:
+        yield client
+
+
+def environment(name: str, mode: Mode = "strict") -> Any:  # noqa: ANN401
+    return registry.load(registry.ENVS, name)(mode=mode)
+
+
+def answer(client: httpx.Client, messages: Chat, **more: Any) -> Message:  # noqa: ANN401
+    reply = client.post("/v1/chat/completions", json={"model": "test-oracle", "messages": messages, **more})
+    message: Message = reply.json()["choices"][0]["message"]
+    return message
+
+
+def opened(env: Any, task_index: int) -> Chat:  # noqa: ANN401
+    (observation,) = env.reset(task_index=task_index)
+    return [
+        {"role": "system", "content": "You play a game. Answer with a Thought and an Action."},
+        {"role": "user", "content": f"This is your task.\n\n{observation['content']}\n"},
+    ]
+
+
+def action_of(message: Message) -> Action:
+    if calls := message.get("tool_calls"):
+        function = calls[0]["function"]
+        return Action(tool_calls=[ToolCall(calls[0]["id"], function["name"], function["arguments"])])
+    thought, _, action = (message["content"] or "").partition("\nAction:")
+    assert thought.startswith("Thought: ")
+    return Action(text=action.strip())
+
+
+def play(client: httpx.Client, env: Any, chat: Chat, *, tools: bool = False, keep: int = 1000) -> float:  # noqa: ANN401
+    """An episode as an agent plays it that sends the opening and the last ``keep`` messages; returns the reward."""
+    rest: Chat = []
+    total, done = 0.0, False
+    more = {"tools": env.get_tool_schemas()} if tools else {}
+    for _ in range(40):
+        message = answer(client, [*chat, *rest[-keep:]], **more)
+        assert bool(message.get("tool_calls")) == tools, message
+        observation, reward, done = env.step(action_of(message))
+        rest += [message, *observation]
+        total += reward
+        if done:
+            break
+    assert done
+    return total
+
+
+@pytest.mark.parametrize("tools", [False, True])
+@pytest.mark.parametrize("name", ["Maze", "Wordle", "BabyAI", "SQLGym", "TextCraft", "WebShop"])
+def test_the_oracle_plays(client: httpx.Client, name: str, tools: bool) -> None:
+    env = environment(name)
+    assert play(client, env, opened(env, 7), tools=tools) > 0
+
+
+@pytest.mark.parametrize("name", ["Maze", "Wordle"])
+def test_the_oracle_plays_in_the_other_mode(client: httpx.Client, name: str) -> None:
+    env = environment(name, "compat")
+    assert play(client, env, opened(env, 11)) > 0
+
+
+@pytest.mark.parametrize("tools", [False, True])
+def test_a_conversation_may_be_cut_in_the_middle(client: httpx.Client, tools: bool) -> None:
+    env = environment("Maze")
+    assert play(client, env, opened(env, 0), tools=tools, keep=4) == 1
+
+
+def test_episodes_of_the_same_task_do_not_disturb_each_other(client: httpx.Client) -> None:
+    envs = [environment("Wordle") for _ in range(3)]
+    chats = [opened(env, task_index) for env, task_index in zip(envs, (3, 4, 3), strict=True)]
+    running, rewards = [0, 1, 2], [0.0] * 3
+    while running:
+        for index in running.copy():
+            message = answer(client, chats[index])
+            assert answer(client, chats[index]) == message  # as when the first reply was lost on its way
+            observation, reward, done = envs[index].step(action_of(message))
+            chats[index] += [message, *observation]
+            rewards[index] += reward
+            if done:
+                running.remove(index)
+    assert min(rewards) == 1
+
+
+def test_actions_that_are_none_or_not_its_own_are_followed(client: httpx.Client) -> None:
+    env = environment("Maze")
+    chat = opened(env, 7)
+    for text, call in (("Action: move right", Action(text="move right")), ("nonsense", Action(text="nonsense"))):
+        chat += [{"role": "assistant", "content": text}, *env.step(call)[0]]
+    chat += [
+        {"role": "assistant", "content": "No."},
+        {"role": "user", "content": "Invalid action. Expected exactly one of: move left."},
+    ]
+    assert play(client, env, chat) == 1
+
+
+def test_the_first_message_may_be_instructions_with_an_answer(client: httpx.Client) -> None:
+    env = environment("Maze")
+    chat: Chat = [{"role": "user", "content": "Rules."}, {"role": "assistant", "content": "OK."}, *opened(env, 3)]
+    assert play(client, env, chat) == 1
+
+
+def test_the_models_name_may_say_what_is_played(client: httpx.Client) -> None:
+    message = answer(client, [{"role": "user", "content": "Play!"}], model="oracle:maze:3")
+    assert message["content"] is not None
+    assert message["content"].endswith("Action: move left")
+
+
+def test_an_oracle_that_cannot_tell_says_so(client: httpx.Client) -> None:
+    message = answer(client, [{"role": "user", "content": "What is the meaning of life?"}])
+    assert message["content"] is not None
+    assert "no language model" in message["content"]
+    assert "cannot tell which environment and task" in message["content"]
+
+
+def test_an_oracle_whose_conversation_went_otherwise_says_so(client: httpx.Client) -> None:
+    env = environment("Maze")
+    chat: Chat = [
+        *opened(env, 3),
+        {"role": "assistant", "content": "Action: move left"},
+        {"role": "user", "content": "You are on the moon."},
+    ]
+    assert "cannot tell" in (answer(client, chat)["content"] or "")
+
+
+def test_an_episode_that_is_over_has_no_next_action(client: httpx.Client) -> None:
+    env = environment("Maze")
+    chat = opened(env, 18)
+    message = answer(client, chat)
+    observation, _, done = env.step(action_of(message))
+    assert done
+    assert "is over" in (answer(client, [*chat, message, *observation])["content"] or "")
+
+
+def test_a_tool_that_is_not_offered_is_not_called(client: httpx.Client) -> None:
+    env = environment("Maze")
+    other = {"type": "function", "function": {"name": "fly"}}
+    chat = opened(env, 3)
+    assert "tool_calls" not in answer(client, chat, tools=[other])
+    assert "tool_calls" not in answer(client, chat, tools=env.get_tool_schemas(), tool_choice="none")

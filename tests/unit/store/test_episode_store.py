@@ -1,0 +1,309 @@
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.errors import StoreError
+from runner.store import EpisodeIndex, EpisodeStore, open_index
+from runner.store.episode_file import played_record
+from runner.types import (
+    Action,
+    EpisodeEnded,
+    EpisodeHeader,
+    ErrorInfo,
+    EvaluatedTrajectory,
+    Flow,
+    Outcome,
+    Tokens,
+    ToolCall,
+)
+from tests.support.episodes import END, START, Recording, as_json, damaged, header, new_id, step, tools, trajectory
+
+EPISODE = (
+    "schema episode_id env_episode_id batch_id battery_id node boot profile env transport data_label mode task_index"
+    " seed attempt agent model started_at ended_at duration_s paused_s outcome success reward rounds tokens cost"
+    " reset_observation timesteps tool_schemas spans flows error evaluation trace_last_response_flow_id parent versions"
+    " n_planned"
+)
+TIMESTEP = (
+    "index actor chats action observation reward done tool_schemas_ref model_s env_s endpoint model ttft_s"
+    " tokens_per_s tokens cost warnings"
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> EpisodeStore:
+    return EpisodeStore(tmp_path / "data")
+
+
+@pytest.fixture
+def index(store: EpisodeStore) -> Iterator[EpisodeIndex]:
+    index = open_index(store)
+    yield index
+    index.close()
+
+
+def test_an_episode_file_has_the_fields_of_the_contract(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = Recording(store, index)
+    recording.whole()
+    content = msgspec.json.decode(recording.file.read_bytes())
+    assert content.keys() == set(EPISODE.split())
+    assert content["timesteps"][0].keys() == set(TIMESTEP.split())
+    assert set(content["timesteps"][0]["action"]) == {"text", "tool_calls", "valid"}
+    assert content["started_at"] == "2026-03-04T05:06:07.890000Z"
+    assert content["schema"] == 1
+
+
+def test_what_is_saved_is_loaded(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = Recording(store, index, seed=4, attempt=1, model="small", parent={"episode_id": "x", "step": 3})
+    record = recording.whole(error_info=ErrorInfo("Boom", "it broke", "trace"), env_episode_id="../../etc/passwd")
+    assert store.load(recording.file) == record
+    assert store.load(record.episode_id) == record
+    assert (record.reward, record.rounds, record.cost) == (0.75, 3, 1.5)
+    assert record.tokens == Tokens(30, 6)
+    assert [span.name for span in record.spans] == ["timestep", "timestep", "timestep", "episode"]
+    assert (record.started_at, record.ended_at) == (START, END)
+
+
+def test_evaluation_details_are_kept(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = Recording(store, index)
+    recording.start()
+    plain = msgspec.structs.asdict(trajectory(recording.header, [step(0)]))
+    recording.send(EpisodeEnded, trajectory=EvaluatedTrajectory(**plain, evaluation={"stars": 5}))
+    assert store.load(recording.file).evaluation == {"stars": 5}
+
+
+def test_tools_are_kept_once_and_referred_to(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = Recording(store, index)
+    recording.start()
+    for number, names in enumerate(["ab", "ab", "c", "ab"]):
+        recording.play(step(number, available_tool_schemas=tools(*names)))
+    recording.end()
+    record = store.load(recording.file)
+    assert record.tool_schemas == [tools("a", "b"), tools("c")]
+    assert [played.tool_schemas_ref for played in record.timesteps] == [0, 0, 1, 0]
+
+
+def test_files_and_folders_are_private(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = Recording(store, index)
+    recording.start()
+    assert stat.S_IMODE(recording.journal.stat().st_mode) == 0o600
+    recording.end()
+    assert stat.S_IMODE(recording.file.stat().st_mode) == 0o600
+    for folder in (store.data_dir, store.runs, recording.file.parent):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert [path.name for path in recording.file.parent.iterdir()] == [recording.file.name]
+
+
+class Odd:
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def _endless() -> list[Any]:
+    endless: list[Any] = []
+    endless.append(endless)
+    return endless
+
+
+@pytest.mark.parametrize(
+    ("content", "stored"),
+    [
+        ("lone \ud800 surrogate", "lone \\ud800 surrogate"),
+        ({"\udfff": "key"}, {"\\udfff": "key"}),
+        (float("nan"), None),
+        (float("-inf"), None),
+        (Odd(), "<Odd>"),
+        ([Odd(), "\ud800"], ["<Odd>", "\\ud800"]),
+        ({(1, 2): 3}, {"(1, 2)": 3}),
+        (b"bytes", "Ynl0ZXM="),
+        ([2**80, "\ud800"], [hex(2**80), "\\ud800"]),
+        ([True, 1.5, None, "\ud800"], [True, 1.5, None, "\\ud800"]),
+    ],
+)
+def test_what_json_cannot_hold_costs_no_episode(
+    content: object, stored: object, store: EpisodeStore, index: EpisodeIndex
+) -> None:
+    recording = Recording(store, index)
+    recording.start()
+    recording.play(step(0, observation=[{"role": "user", "content": content}], tokens=Tokens(1)))
+    journal = recording.journal.read_text(encoding="utf-8")
+    recording.end()
+    assert store.load(recording.file).timesteps[0].observation == [{"role": "user", "content": stored}]
+    assert msgspec.json.decode(journal.splitlines()[1])["observation"][0]["content"] == stored
+
+
+def test_endless_nesting_is_cut(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = Recording(store, index)
+    recording.start()
+    recording.play(step(0, observation=[{"role": "user", "content": _endless()}]))
+    recording.end()
+    assert "…" in str(store.load(recording.file).timesteps[0].observation)
+
+
+def test_lone_surrogates_may_stand_in_any_text(store: EpisodeStore, index: EpisodeIndex) -> None:
+    bad = "\ud83d"
+    recording = Recording(store, index, node=bad, model=bad, env=bad)
+    recording.start()
+    recording.play(step(0, action=Action(bad, [ToolCall(bad, bad, bad)]), endpoint=bad))
+    recording.end(env_episode_id=bad, error_info=ErrorInfo(bad, bad, bad))
+    shown = "\\ud83d"
+    record = store.load(recording.file)
+    assert record.timesteps[0].action.tool_calls == [ToolCall(shown, shown, shown)]
+    assert (record.env_episode_id, record.model) == (shown, shown)
+    assert index.recent()[0].error_type == shown
+
+
+def test_the_reward_is_finite_whatever_the_steps_give(store: EpisodeStore, index: EpisodeIndex) -> None:
+    for rewards, total in (([1.7e308, 1.7e308], 1.7976931348623157e308), ([float("nan"), 1.0], 1.0)):
+        recording = Recording(store, index)
+        recording.start()
+        for number, reward in enumerate(rewards):
+            recording.play(step(number, reward=reward))
+        recording.end()
+        assert store.load(recording.file).reward == total
+
+
+def test_a_journal_that_cannot_be_made_does_not_stop_the_episode(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = Recording(store, index)
+    obstacle = store.runs / recording.header.batch_id
+    obstacle.touch()
+    recording.start()
+    recording.play(step(0))
+    assert recording.recorder.journal_error is not None
+    obstacle.unlink()
+    recording.end()
+    assert store.load(recording.file).rounds == 1
+
+
+def test_a_file_that_cannot_be_saved_is_an_error_and_keeps_the_journal(
+    store: EpisodeStore, index: EpisodeIndex
+) -> None:
+    recording = Recording(store, index)
+    recording.start()
+    recording.play(step(0))
+    recording.file.mkdir()
+    with pytest.raises(StoreError, match=recording.header.episode_id):
+        recording.end()
+    assert recording.recorder.record is not None
+    recording.file.rmdir()
+    assert [record.rounds for record in EpisodeStore(store.data_dir).recover()] == [1]
+
+
+def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="--data-dir"):
+        EpisodeStore(tmp_path / "file" / "data")
+
+
+@pytest.mark.parametrize(
+    "name", ["..", "x", "", "../../../etc/passwd", "01ARZ3NDEKTSV4RRFFQ69G5FA", "8" * 26, "i" * 26]
+)
+def test_only_ulids_become_paths(name: str, store: EpisodeStore) -> None:
+    with pytest.raises(StoreError):
+        store.path(name, new_id())
+    with pytest.raises(StoreError):
+        store.path(new_id(), name)
+    with pytest.raises(StoreError):
+        store.load(name)
+
+
+def _saved(store: EpisodeStore) -> tuple[Path, dict[str, Any]]:
+    index = open_index(store)
+    recording = Recording(store, index)
+    recording.whole()
+    index.close()
+    return recording.file, msgspec.json.decode(recording.file.read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"schema": 2}, "schema 2, this version reads 1"),
+        ({"schema": 2, "timesteps": "elsewhere"}, "schema 2, this version reads 1"),
+        ({"episode_id": "01ARZ3NDEKTSV4RRFFQ69G5FAV"}, "another one than its name says"),
+        ({"batch_id": "../.."}, "another one than its name says"),
+        ({"outcome": "winning"}, "damaged"),
+        ({"reward": None}, "damaged"),
+        ({"tool_schemas": []}, "tool schemas that it does not hold"),
+        ({"ended_at": "2026-03-04T05:06:07"}, "time zone"),
+    ],
+)
+def test_a_file_of_another_content_is_refused_by_name(
+    change: dict[str, Any], complaint: str, store: EpisodeStore
+) -> None:
+    path, content = _saved(store)
+    path.write_bytes(msgspec.json.encode({**content, **change}))
+    with pytest.raises(StoreError, match=complaint) as caught:
+        store.load(path)
+    assert str(path) in str(caught.value)
+
+
+def test_unknown_fields_are_ignored(store: EpisodeStore) -> None:
+    path, content = _saved(store)
+    path.write_bytes(msgspec.json.encode({**content, "later": [1]}))
+    assert store.load(path).rounds == 3
+
+
+def test_what_is_no_plain_file_or_too_large_is_not_read(store: EpisodeStore) -> None:
+    path, _ = _saved(store)
+    os.truncate(path, 257 * 1024 * 1024)
+    with pytest.raises(StoreError, match="bytes"):
+        store.load(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(StoreError, match="regular"):
+        store.load(path)
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    with pytest.raises(StoreError, match="cannot be read"):
+        store.load(path)
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.data())
+def test_no_bytes_in_an_episode_file_crash_its_reader(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        store = EpisodeStore(Path(folder))
+        path, _ = _shared_file(store)
+        whole = path.read_bytes()
+        path.write_bytes(data.draw(st.binary(max_size=200) | damaged(whole)))
+        try:
+            record = store.load(path)
+        except StoreError as exc:
+            assert str(path) in str(exc)
+        else:
+            assert record.episode_id == path.stem
+
+
+def _shared_file(store: EpisodeStore) -> tuple[Path, EpisodeHeader]:
+    about = header()
+    record = played_record(
+        about,
+        trajectory(about, [step(0)]),
+        ended_at=END,
+        spans=[],
+        flows=[Flow(id=2**64 - 1, span=1, phase="start")],
+    )
+    return store.save(record), about
+
+
+def test_flow_ids_use_all_64_bits(store: EpisodeStore) -> None:
+    path, _ = _shared_file(store)
+    assert store.load(path).flows == [Flow(id=2**64 - 1, span=1, phase="start")]
+
+
+def test_saving_twice_keeps_the_later_one(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = Recording(store, index)
+    record = recording.whole()
+    store.save(msgspec.structs.replace(record, outcome=Outcome.ERROR))
+    assert as_json(store.load(recording.file))["outcome"] == "error"

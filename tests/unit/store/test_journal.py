@@ -1,0 +1,390 @@
+from __future__ import annotations
+
+import os
+import resource
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.errors import StoreError
+from runner.store import EpisodeIndex, EpisodeStore, open_index
+from runner.store.episode_file import timestep_record
+from runner.store.journal import Extras, JournalWriter, read_journal
+from runner.store.safe_json import encode
+from runner.types import ErrorInfo, Outcome, Tokens
+from runner.util.clock import Clock
+from tests.support.episodes import Recording, damaged, header, new_id, step, tools
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> EpisodeStore:
+    return EpisodeStore(tmp_path / "data")
+
+
+@pytest.fixture
+def index(store: EpisodeStore) -> Iterator[EpisodeIndex]:
+    index = open_index(store)
+    yield index
+    index.close()
+
+
+def _append(writer: JournalWriter, number: int) -> None:
+    extras = Extras() if number else Extras(tool_schemas=[tools("move")])
+    writer.append(encode(timestep_record(step(number), 0)), encode(extras))
+
+
+def _orphan(store: EpisodeStore, n_steps: int) -> Path:
+    """A journal whose writer is gone."""
+    about = header()
+    writer = JournalWriter(store.journal_path(about.batch_id, about.episode_id), about)
+    for number in range(n_steps):
+        _append(writer, number)
+    writer.close()
+    return writer.path
+
+
+def test_each_step_is_in_the_journal_once_it_is_over(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = Recording(store, index)
+    recording.start()
+    for number in range(3):
+        recording.play(step(number))
+        first, *lines = recording.journal.read_bytes().splitlines()
+        assert msgspec.json.decode(first)["episode_id"] == recording.header.episode_id
+        assert [msgspec.json.decode(line)["index"] for line in lines] == list(range(number + 1))
+
+
+def test_a_line_holds_tools_and_reset_only_where_they_are_new(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = Recording(store, index)
+    recording.start()
+    recording.reset()
+    for number, name in enumerate(["a", "a", "b"]):
+        recording.play(step(number, available_tool_schemas=tools(name)))
+    lines = [msgspec.json.decode(line) for line in recording.journal.read_bytes().splitlines()[1:]]
+    assert [line.get("tool_schemas") for line in lines] == [None, [tools("a")], None, [tools("b")]]
+    assert ["reset_observation" in line for line in lines] == [True, False, False, False]
+    assert ["index" in line for line in lines] == [False, True, True, True]
+
+
+def test_an_orphan_becomes_an_interrupted_episode(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = Recording(store, index)
+    tracer = recording.spans.tracer
+    recording.start()
+    with tracer.span("episode", "episode", task_id="Maze:0") as outer:
+        outer.start_flow(7)
+        recording.reset()
+        for number in range(2):
+            with tracer.span("timestep", "timestep", index=number) as inner:
+                inner.end_flow(9)
+            recording.play(step(number, tokens=Tokens(5, 1), cost=0.5))
+        recording.recorder._journal.close()  # type: ignore[union-attr]  # as the end of the process does
+        (record,) = store.recover()
+    assert record == store.load(recording.file)
+    assert not recording.journal.exists()
+    assert (record.outcome, record.success, record.rounds, record.reward) == (Outcome.INTERRUPTED, False, 2, 0.5)
+    assert (record.tokens, record.cost) == (Tokens(10, 2), 1.0)
+    assert record.reset_observation == [{"role": "user", "content": "observation 0"}]
+    assert record.duration_s >= 1.5
+    assert record.ended_at > record.started_at
+    names = {span.id: span.name for span in record.spans}
+    assert list(names.values()) == ["timestep", "timestep", "episode"]
+    assert all(names[span.parent] == "episode" for span in record.spans if span.parent is not None)
+    last, episode = record.spans[-2:]
+    assert episode.start_ns <= last.start_ns <= last.end_ns <= episode.end_ns
+    assert episode.attributes["task_id"] == "Maze:0"
+    assert [flow.id for flow in record.flows] == [9, 9]
+
+
+def test_every_torn_end_keeps_the_whole_lines_before_it(store: EpisodeStore) -> None:
+    path = _orphan(store, 3)
+    whole = path.read_bytes()
+    ends = [place for place, byte in enumerate(whole) if byte == ord("\n")]
+    for size in range(ends[0] + 1, len(whole) + 1, 7):
+        path.write_bytes(whole[:size])
+        journal = read_journal(path)
+        assert len(journal.steps) == sum(end < size for end in ends) - 1
+        assert journal.damage is None
+
+
+@pytest.mark.parametrize("size", [0, 10])
+def test_a_journal_without_a_whole_header_is_reported_by_name(size: int, store: EpisodeStore) -> None:
+    path = _orphan(store, 1)
+    os.truncate(path, size)
+    assert store.recover() == []
+    assert [report.path for report in store.damaged] == [path]
+    assert "first line" in store.damaged[0].reason
+    assert path.exists()
+
+
+def test_damage_in_the_middle_keeps_the_steps_before_it_and_is_reported(store: EpisodeStore) -> None:
+    path = _orphan(store, 4)
+    lines = path.read_bytes().split(b"\n")
+    lines[3] = lines[3][:20] + b"\xff" + lines[3][20:]
+    path.write_bytes(b"\n".join(lines))
+    (record,) = store.recover()
+    assert record.rounds == 2
+    (report,) = store.damaged
+    assert report.path == path.with_name(path.name + ".damaged")
+    assert report.path.exists()
+    assert not path.exists()
+    assert "line 4" in report.reason
+    assert store.recover() == []
+    assert store.damaged == []
+
+
+@pytest.mark.parametrize("other", ["episode_id", "batch_id"])
+def test_a_journal_of_another_name_is_not_used(other: str, store: EpisodeStore) -> None:
+    path = _orphan(store, 1)
+    content = path.read_bytes().replace(getattr(read_journal(path).header, other).encode(), new_id().encode())
+    path.write_bytes(content)
+    assert store.recover() == []
+    assert "another one" in store.damaged[0].reason
+
+
+def test_a_journal_in_use_is_left_alone(store: EpisodeStore) -> None:
+    about = header()
+    writer = JournalWriter(store.journal_path(about.batch_id, about.episode_id), about)
+    _append(writer, 0)
+    assert EpisodeStore(store.data_dir).recover() == []
+    _append(writer, 1)
+    writer.close()
+    assert [record.rounds for record in store.recover()] == [2]
+
+
+def test_a_journal_beside_its_episode_file_is_only_removed(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = Recording(store, index)
+    recording.start()
+    recording.play(step(0))
+    lines = recording.journal.read_bytes()
+    recording.end()
+    recording.journal.write_bytes(lines)
+    assert store.recover() == []
+    assert not recording.journal.exists()
+    assert store.load(recording.file).outcome is Outcome.SUCCESS
+
+
+def test_half_written_files_are_removed_once_they_are_nobodys(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = Recording(store, index)
+    recording.whole()
+    half = recording.file.with_name(recording.file.name + ".tmp")
+    half.write_bytes(b"{")
+    store.recover()
+    assert half.exists()
+    later = Clock(now=lambda: Clock().now().replace(year=2999))
+    store.recover(later)
+    assert not half.exists()
+    assert recording.file.exists()
+
+
+def test_nothing_is_written_after_the_fence(store: EpisodeStore) -> None:
+    about = header()
+    writer = JournalWriter(store.journal_path(about.batch_id, about.episode_id), about)
+    _append(writer, 0)
+    writer.fence()
+    _append(writer, 1)
+    assert len(read_journal(writer.path).steps) == 1
+    writer.close()
+    _append(writer, 1)
+    assert len(read_journal(writer.path).steps) == 1
+
+
+@contextmanager
+def _files_limited_to(size: int) -> Iterator[None]:
+    """As on a full disk, a write beyond ``size`` is cut short, the next one fails."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_costs_the_journal_but_not_the_episode(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = Recording(store, index)
+    recording.start()
+    recording.play(step(0))
+    with _files_limited_to(recording.journal.stat().st_size + 100):
+        recording.play(step(1))
+    assert recording.recorder.journal_error is not None
+    recording.play(step(2))
+    assert len(read_journal(recording.journal).steps) == 1
+    recording.end()
+    assert store.load(recording.file).rounds == 3
+
+
+def test_an_abandoned_episode_is_stored_from_its_journal(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = Recording(store, index)
+    tracer = recording.spans.tracer
+    recording.start()
+    with tracer.span("episode", "episode"):
+        recording.play(step(0))
+        with tracer.span("agent.act", "agent"):
+            record = recording.recorder.abandon(Outcome.TIMEOUT, ErrorInfo("late", "too late", ""))
+            recording.play(step(1))
+    recording.end()
+    assert recording.recorder.record is record
+    assert store.load(recording.file) == record
+    assert not recording.journal.exists()
+    assert (record.outcome, record.success, record.rounds) == (Outcome.TIMEOUT, False, 1)
+    assert record.error == ErrorInfo("late", "too late", "")
+    assert [span.name for span in record.spans] == ["agent.act", "episode"]
+    assert [row.outcome for row in index.recent()] == [Outcome.TIMEOUT]
+
+
+def test_what_ended_by_itself_cannot_be_abandoned(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = Recording(store, index)
+    record = recording.whole()
+    assert recording.recorder.abandon(Outcome.TIMEOUT) is record
+    assert store.load(recording.file).outcome is Outcome.SUCCESS
+
+
+def test_an_episode_that_settled_before_it_hung_keeps_its_success(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = Recording(store, index)
+    recording.start()
+    recording.play(step(0, done=True))
+    assert recording.recorder.abandon(Outcome.SUCCESS).success
+
+
+def test_an_abandoned_episode_without_a_journal_is_stored_without_steps(
+    store: EpisodeStore, index: EpisodeIndex
+) -> None:
+    recording = Recording(store, index)
+    obstacle = store.runs / recording.header.batch_id
+    obstacle.touch()
+    recording.start()
+    recording.play(step(0))
+    obstacle.unlink()
+    record = recording.recorder.abandon(Outcome.TIMEOUT)
+    assert (record.rounds, store.load(recording.file)) == (0, record)
+
+
+def test_what_never_started_cannot_be_stored(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = Recording(store, index)
+    with pytest.raises(StoreError, match="before it started"):
+        recording.recorder.abandon(Outcome.TIMEOUT)
+    recording.start()
+    assert not recording.journal.exists()
+
+
+def test_abandoning_at_any_moment_gives_one_whole_episode(store: EpisodeStore, index: EpisodeIndex) -> None:
+    for n_before in range(8):
+        recording = Recording(store, index)
+        recording.start()
+        reached = threading.Event()
+
+        def play(recording: Recording = recording, reached: threading.Event = reached, n: int = n_before) -> None:
+            for number in range(12):
+                recording.play(step(number))
+                if number == n:
+                    reached.set()
+            recording.end()
+
+        slot = threading.Thread(target=play)
+        slot.start()
+        assert reached.wait(10)
+        record = recording.recorder.abandon(Outcome.TIMEOUT)
+        slot.join(10)
+        stored = store.load(recording.file)
+        assert stored == record == recording.recorder.record
+        assert [played.index for played in stored.timesteps] == list(range(stored.rounds))
+        assert n_before < stored.rounds <= 12
+        assert not recording.journal.exists()
+    assert len(index.recent()) == 8
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.data())
+def test_no_bytes_in_a_journal_crash_the_recovery(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        store = EpisodeStore(Path(folder))
+        path = _orphan(store, 2)
+        path.write_bytes(data.draw(st.binary(max_size=200) | damaged(path.read_bytes())))
+        recovered = store.recover()
+        assert recovered or store.damaged
+        for record in recovered:
+            assert store.load(record.episode_id) == record
+            assert record.rounds <= 2
+
+
+def test_a_kill_in_the_first_step_keeps_what_the_reset_gave(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = Recording(store, index)
+    tracer = recording.spans.tracer
+    recording.start()
+    with tracer.span("episode", "episode"):
+        with tracer.span("env.reset", "environment"):
+            pass
+        recording.reset()
+        with tracer.span("timestep", "timestep"):
+            recording.recorder._journal.close()  # type: ignore[union-attr]  # as the end of the process does
+            (record,) = store.recover()
+    assert (record.outcome, record.rounds) == (Outcome.INTERRUPTED, 0)
+    assert record.reset_observation == [{"role": "user", "content": "observation 0"}]
+    assert record.env_episode_id == "episode 7 of its own"
+    assert [span.name for span in record.spans] == ["env.reset", "episode"]
+    assert store.damaged == []
+
+
+class Blocking:
+    """A message's content whose text never comes."""
+
+    def __init__(self) -> None:
+        self.asked, self.answer = threading.Event(), threading.Event()
+
+    def __str__(self) -> str:
+        self.asked.set()
+        self.answer.wait(20)
+        return "late"
+
+
+def test_an_object_that_cannot_be_written_down_does_not_keep_an_episode_from_being_abandoned(
+    store: EpisodeStore, index: EpisodeIndex
+) -> None:
+    recording = Recording(store, index)
+    recording.start()
+    recording.reset()
+    recording.play(step(0))
+    content = Blocking()
+    stuck = threading.Thread(target=recording.play, args=[step(1, observation=[{"role": "user", "content": content}])])
+    stuck.start()
+    assert content.asked.wait(10)
+    record = recording.recorder.abandon(Outcome.TIMEOUT)
+    content.answer.set()
+    stuck.join(10)
+    assert (record.outcome, record.rounds) == (Outcome.TIMEOUT, 1)
+    assert store.load(recording.file) == record
+    assert not recording.journal.exists()
+
+
+def test_a_disk_that_does_not_answer_costs_the_file_but_not_the_result(
+    store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = Recording(store, index)
+    recording.start()
+    recording.reset()
+    recording.play(step(0))
+    asked, answer = threading.Event(), threading.Event()
+
+    def hang(descriptor: int, data: bytes) -> None:
+        asked.set()
+        answer.wait(20)
+
+    monkeypatch.setattr("runner.store.journal.write_all", hang)
+    monkeypatch.setattr("runner.store.recorder.LOCK_S", 0.05)
+    stuck = threading.Thread(target=recording.play, args=[step(1)])
+    stuck.start()
+    assert asked.wait(10)
+    with pytest.raises(StoreError, match=f"writing episode {recording.header.episode_id} does not come back"):
+        recording.recorder.abandon(Outcome.TIMEOUT)
+    answer.set()
+    stuck.join(10)
+    record = recording.recorder.record
+    assert record is not None
+    assert (record.outcome, record.rounds, record.env_episode_id) == (Outcome.TIMEOUT, 2, "episode 7 of its own")
+    assert record.reset_observation == [{"role": "user", "content": "observation 0"}]
+    assert recording.journal.exists()

@@ -1,0 +1,393 @@
+from __future__ import annotations
+
+import asyncio
+import enum
+import math
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.errors import OracleDiverged, RunnerError
+from runner.tracing import SpanList, Tracer, create_error_info, create_flow_id, traced_method
+from runner.types import Flow, Span, SpanLevel
+from runner.util.safe_values import MAX_VALUE_BYTES
+
+
+def traced(level: SpanLevel = "full") -> tuple[Tracer, SpanList]:
+    spans = SpanList()
+    ticks = iter(range(1_000, 1_000_000))
+    return Tracer(level, [spans], track="slot 7", clock_ns=lambda: next(ticks)), spans
+
+
+def by_name(spans: SpanList) -> dict[str, Span]:
+    return {span.name: span for span in spans.spans}
+
+
+def test_a_span_has_its_times_its_parent_and_its_attributes() -> None:
+    tracer, spans = traced()
+    with tracer.span("episode", "episode", task_id="Maze:3", attempt=1) as outer:
+        with tracer.span("env.reset", "environment") as inner:
+            inner.set_attribute("rows", 7)
+        outer.set_attribute("reward", 0.5)
+        outer.set_attribute("attempt", 2)
+    reset, episode = spans.spans
+    assert (episode.name, episode.category, episode.track, episode.parent) == ("episode", "episode", "slot 7", None)
+    assert episode.attributes == {"task_id": "Maze:3", "attempt": 2, "reward": 0.5}
+    assert (reset.parent, reset.attributes) == (episode.id, {"rows": 7})
+    assert (episode.id, reset.id) == (outer.id, inner.id)
+    assert episode.start_ns < reset.start_ns < reset.end_ns < episode.end_ns
+
+
+@pytest.mark.parametrize(("level", "recorded"), [("off", []), ("episode", ["episode"]), ("full", ["step", "episode"])])
+def test_the_level_decides_what_is_recorded(level: SpanLevel, recorded: list[str]) -> None:
+    tracer, spans = traced(level)
+    with tracer.span("episode", "episode") as span, tracer.span("step", "timestep") as step:
+        step.set_attribute("index", 0)
+        step.start_flow(1)
+        span.end_flow(2)
+    assert [span.name for span in spans.spans] == recorded
+    assert [flow.id for flow in spans.flows] == {"off": [], "episode": [2], "full": [1, 2]}[level]
+
+
+def test_spans_that_are_not_recorded_are_one_shared_object_with_id_0() -> None:
+    tracer, _ = traced("episode")
+    assert tracer.span("a", "agent") is Tracer("off").span("b", "episode")
+    assert tracer.span("a", "agent").id == 0
+
+
+def test_the_parent_is_the_nearest_recorded_span() -> None:
+    tracer, spans = traced("episode")
+    with tracer.span("outer", "episode"), tracer.span("skipped", "agent"), tracer.span("inner", "episode"):
+        pass
+    assert by_name(spans)["inner"].parent == by_name(spans)["outer"].id
+
+
+def test_an_exception_is_named_and_goes_on() -> None:
+    tracer, spans = traced()
+    with pytest.raises(KeyError, match="gone"), tracer.span("outer", "agent"):
+        with pytest.raises(ValueError, match="inside"), tracer.span("inner", "agent"):
+            raise ValueError("inside")
+        raise KeyError("gone")
+    assert [span.attributes for span in spans.spans] == [{"error": "ValueError"}, {"error": "KeyError"}]
+
+
+async def test_tasks_inside_a_span_have_it_as_their_parent_and_not_each_other() -> None:
+    tracer, spans = traced()
+    barrier = asyncio.Barrier(3)
+
+    async def work(name: str) -> None:
+        with tracer.span(name, "agent"):
+            await barrier.wait()
+            with tracer.span(f"{name}.inner", "agent"):
+                await barrier.wait()
+
+    with tracer.span("gather", "agent") as gather:
+        await asyncio.gather(*(work(name) for name in "abc"))
+        with tracer.span("after", "agent"):
+            pass
+    found = by_name(spans)
+    assert [found[name].parent for name in ("a", "b", "c", "after")] == [gather.id] * 4
+    assert all(found[f"{name}.inner"].parent == found[name].id for name in "abc")
+
+
+async def test_cancellation_is_named_and_not_swallowed() -> None:
+    tracer, spans = traced()
+    started = asyncio.Event()
+
+    async def work() -> None:
+        with tracer.span("act", "agent"):
+            started.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert spans.spans[0].attributes == {"error": "CancelledError"}
+
+
+async def test_threads_nest_for_themselves_and_to_thread_goes_on_from_its_caller() -> None:
+    tracer, spans = traced()
+    inside = threading.Barrier(2)
+
+    def bare() -> None:
+        with tracer.span("bare", "agent"):
+            inside.wait()
+            with tracer.span("bare.inner", "agent"):
+                inside.wait()
+
+    def helper() -> None:
+        with tracer.span("helper", "agent"):
+            pass
+
+    with tracer.span("main", "agent") as main:
+        thread = threading.Thread(target=bare)
+        thread.start()
+        inside.wait()
+        with tracer.span("main.inner", "agent"):
+            inside.wait()
+        thread.join()
+        await asyncio.to_thread(helper)
+    found = by_name(spans)
+    assert found["bare"].parent is None
+    assert found["bare.inner"].parent == found["bare"].id
+    assert (found["main.inner"].parent, found["helper"].parent) == (main.id, main.id)
+    assert len({span.id for span in spans.spans}) == 5
+
+
+def test_two_tracers_do_not_see_each_others_spans() -> None:
+    first, ours = traced()
+    second, theirs = traced()
+    with first.span("a", "agent"), second.span("b", "agent"), first.span("a2", "agent"), second.span("b2", "agent"):
+        pass
+    assert by_name(ours)["a2"].parent == by_name(ours)["a"].id
+    assert by_name(theirs)["b2"].parent == by_name(theirs)["b"].id
+    assert (by_name(ours)["a"].parent, by_name(theirs)["b"].parent) == (None, None)
+
+
+async def test_a_generator_closed_by_another_task_leaves_that_tasks_span_alone() -> None:
+    tracer, spans = traced()
+
+    def generate() -> Iterator[int]:
+        with tracer.span("generator", "agent"):
+            yield 1
+
+    generator = generate()
+
+    async def start() -> None:
+        next(generator)
+
+    await asyncio.create_task(start())
+    with tracer.span("main", "agent") as main:
+        generator.close()  # type: ignore[attr-defined]
+        with tracer.span("inner", "agent"):
+            pass
+    assert by_name(spans)["inner"].parent == main.id
+    assert by_name(spans)["generator"].attributes == {"error": "GeneratorExit"}
+
+
+def test_flows_are_told_after_their_span() -> None:
+    heard: list[Span | Flow] = []
+
+    class Listener:
+        on_span = staticmethod(heard.append)
+        on_flow = staticmethod(heard.append)
+
+    with Tracer(collectors=[Listener(), Listener()]).span("episode", "episode") as span:
+        span.start_flow(2**64 - 1)
+        span.end_flow(-1)
+    start = Flow(id=2**64 - 1, span=span.id, phase="start")
+    end = Flow(id=2**64 - 1, span=span.id, phase="end")
+    assert [type(item) for item in heard[:2]] == [Span, Span]
+    assert heard[2:] == [start, start, end, end]
+
+
+def test_open_spans_are_copies_that_end_now() -> None:
+    tracer, spans = traced()
+    with tracer.span("episode", "episode", task_id="x") as outer:
+        with tracer.span("closed", "agent"):
+            pass
+        with tracer.span("act", "agent"):
+            opened = tracer.open_spans()
+        outer.set_attribute("later", True)
+    assert [(span.name, span.parent) for span in opened] == [("episode", None), ("act", outer.id)]
+    assert opened[0].attributes == {"task_id": "x"}
+    assert all(span.end_ns > span.start_ns for span in opened)
+    assert opened[0].end_ns < by_name(spans)["episode"].end_ns
+    assert tracer.open_spans() == []
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+
+
+class Unprintable:
+    def __str__(self) -> str:
+        raise SystemExit("no text for you")
+
+
+class Celsius(float):
+    def __str__(self) -> str:
+        return "warm"
+
+
+@pytest.mark.parametrize(
+    ("given_value", "kept"),
+    [
+        (True, True),
+        (None, None),
+        (2**63 - 1, 2**63 - 1),
+        (2**63, str(2**63)),
+        (-(2**63) - 1, str(-(2**63) - 1)),
+        pytest.param(10**5000, "<int>", id="an int too long to print"),
+        (Colour.RED, "red"),
+        (Celsius(21.5), 21.5),
+        ([1, "a"], "[1, 'a']"),
+        (Unprintable(), "<Unprintable>"),
+        ("tab\there", "tab\there"),
+        ("lone \ud800", "lone \\ud800"),
+        ("x" * 1024, "x" * 1024),
+        ("x" * 1025, "x" * 1021 + "…"),
+        ("é" * 600, "é" * 510 + "…"),
+    ],
+)
+def test_attribute_values_are_plain(given_value: object, kept: object) -> None:
+    tracer, spans = traced()
+    with tracer.span("a", "agent", at_start=given_value) as span:
+        span.set_attribute("later", given_value)
+    assert spans.spans[0].attributes == {"at_start": kept, "later": kept}
+    assert [type(value) for value in spans.spans[0].attributes.values()] == [type(kept)] * 2
+
+
+hostile = st.text(st.characters()) | st.builds(
+    str.__mul__, st.text(st.characters(), min_size=1, max_size=3), st.integers(300, 1100)
+)
+anything = st.none() | st.booleans() | st.integers() | st.floats() | st.binary() | hostile | st.lists(hostile)
+
+
+@given(hostile, hostile, st.dictionaries(hostile, anything, max_size=3), hostile)
+def test_no_span_is_too_hostile_to_encode(name: str, category: str, attributes: dict[str, Any], key: str) -> None:
+    tracer, spans = traced()
+    with tracer.span(name, category) as span:
+        for attribute, value in attributes.items():
+            span.set_attribute(attribute, value)
+    unnamed = {attribute: value for attribute, value in attributes.items() if attribute not in ("name", "category")}
+    with tracer.span(key, key, **unnamed):
+        pass
+    assert len(msgspec.json.decode(msgspec.json.encode(spans.spans), type=list[Span])) == 2
+    for recorded in spans.spans:
+        texts = [recorded.name, recorded.category, *recorded.attributes, *map(str, recorded.attributes.values())]
+        assert all(len(text.encode()) <= MAX_VALUE_BYTES for text in texts)
+
+
+@given(hostile, hostile, hostile, hostile)
+def test_flow_ids_are_stable_and_different(kind: str, name: str, other_kind: str, other: str) -> None:
+    flow_id = create_flow_id(kind, name)
+    assert 0 < flow_id < 2**64
+    assert flow_id == create_flow_id(kind, name)
+    assert (flow_id == create_flow_id(other_kind, other)) == ((kind, name) == (other_kind, other))
+
+
+def test_flow_ids_are_the_same_on_every_machine() -> None:
+    assert create_flow_id("task", "Maze:3") == 2128557885046214386
+
+
+class Worker:
+    def __init__(self, tracer: Tracer | None) -> None:
+        self.tracer = tracer
+
+    @traced_method()
+    def plan(self, depth: int, *, wide: bool = False) -> str:
+        """Plan."""
+        return f"{depth} {wide}"
+
+    @traced_method("inference", category="inference")
+    async def infer(self, prompt: str) -> str:
+        if not prompt:
+            raise ValueError("empty")
+        return prompt.upper()
+
+
+async def test_traced_methods_run_in_spans() -> None:
+    tracer, spans = traced()
+    worker = Worker(tracer)
+    assert worker.plan(3, wide=True) == "3 True"
+    assert await worker.infer("hi") == "HI"
+    with pytest.raises(ValueError, match="empty"):
+        await worker.infer("")
+    assert [(span.name, span.category) for span in spans.spans] == [("plan", "agent")] + [("inference",) * 2] * 2
+    assert spans.spans[2].attributes == {"error": "ValueError"}
+    assert (Worker.plan.__name__, Worker.plan.__doc__) == ("plan", "Plan.")
+
+
+async def test_traced_methods_need_no_tracer() -> None:
+    worker = Worker(None)
+    assert worker.plan(1) == "1 False"
+    del worker.tracer
+    assert await worker.infer("hi") == "HI"
+
+
+def raised(exc: BaseException) -> BaseException:
+    try:
+        raise exc
+    except type(exc) as caught:
+        return caught
+
+
+class HTTPFault(RunnerError):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("exc", "kind"),
+    [(OracleDiverged("x"), "oracle_diverged"), (HTTPFault("x"), "http_fault"), (KeyError("x"), "KeyError")],
+)
+def test_an_error_has_a_kind_a_message_and_a_traceback(exc: BaseException, kind: str) -> None:
+    info = create_error_info(raised(exc))
+    assert info.type == kind
+    assert info.message == str(exc)
+    assert "raise exc" in info.traceback
+    assert info.traceback.rstrip().endswith(str(exc))
+
+
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not even now")
+
+    __repr__ = __str__
+
+
+class Blocking(Exception):
+    @property
+    def __notes__(self) -> list[str]:  # type: ignore[override]
+        raise SystemExit(3)
+
+
+def test_exceptions_that_cannot_be_shown_are_still_described() -> None:
+    info = create_error_info(raised(Silent()))
+    assert (info.type, info.message) == ("Silent", "<Silent without a readable message>")
+    assert "raise exc" in info.traceback
+    assert create_error_info(raised(Blocking("hm"))).message == "hm"
+    assert create_error_info(ValueError("never \udc80 raised")).message == "never \\udc80 raised"
+
+
+def test_long_errors_are_cut_and_keep_their_ends() -> None:
+    info = create_error_info(raised(ValueError("start " + "é" * 20_000 + " end")))
+    assert info.message.startswith("start é")
+    assert info.message.endswith("é…")
+    assert info.traceback.startswith("…")
+    assert info.traceback.endswith("é end\n")
+    assert max(len(info.message.encode()), len(info.traceback.encode())) <= 16 * 1024
+
+
+def test_secrets_are_masked_before_anything_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "hunter2-hunter2")
+    info = create_error_info(raised(ValueError("x" * (16 * 1024 - 10) + " hunter2-hunter2 https://me:pw@host/")))
+    assert "hunter2" not in info.message + info.traceback
+    assert "me:pw" not in info.message + info.traceback
+
+
+def test_what_hydra_wraps_is_unwrapped() -> None:
+    with pytest.raises(InstantiationException) as caught:
+        instantiate({"_target_": "fractions.Fraction", "numerator": 1, "denominator": 0})
+    info = create_error_info(caught.value)
+    assert (info.type, info.message) == ("ZeroDivisionError", "Fraction(1, 0)")
+    assert "InstantiationException" not in info.traceback
+
+
+@given(st.floats(allow_nan=True))
+def test_floats_stay_floats(value: float) -> None:
+    tracer, spans = traced()
+    with tracer.span("a", "agent", value=value):
+        pass
+    kept = spans.spans[0].attributes["value"]
+    assert isinstance(kept, float)
+    assert kept == value or (math.isnan(kept) and math.isnan(value))

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Callable, Iterator
+from time import perf_counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.util.text import MASK, is_secret_name, is_unsafe, mask, one_line, sanitize
+
+FORBIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+NAMED = "\x1b\x00\x7f\x85\x9b\u061c\u200b\u200d\u200e\u200f\u2028\u2029\u202a\u202e\u2060\u2066\u2069\ufeff\ud800\udfff"
+NASTY = st.text(st.one_of(st.characters(), st.sampled_from(NAMED + "\u3164\U000e0041 a\n\t")))
+SECRETS = st.lists(st.text("abcdefgh+/= é\n", min_size=4).map(str.strip).filter(lambda value: len(value) >= 4))
+
+
+def forbidden(text: str, allowed: str = "\n\t") -> Iterator[str]:
+    return (char for char in text if unicodedata.category(char) in FORBIDDEN and char not in allowed)
+
+
+@given(NASTY)
+def test_sanitized_text_holds_no_forbidden_code_point_and_can_be_encoded(text: str) -> None:
+    shown = sanitize(text)
+    assert not list(forbidden(shown))
+    assert shown.encode("utf-8").decode("utf-8") == shown
+    assert is_unsafe(text) == (shown != text)
+
+
+@given(NASTY, st.integers(0, 40))
+def test_sanitized_text_is_clean_so_that_sanitizing_it_again_changes_nothing(text: str, limit: int) -> None:
+    shown = sanitize(text, limit=limit)
+    assert len(shown) <= limit
+    assert sanitize(shown, limit=limit) == shown
+
+
+@given(NASTY)
+def test_one_line_is_one_line(text: str) -> None:
+    line = one_line(text)
+    assert not list(forbidden(line, allowed=""))
+    assert len(line) <= 200
+
+
+def test_every_forbidden_code_point_of_unicode_becomes_visible() -> None:
+    everything = "".join(map(chr, range(0x110000)))
+    assert not list(forbidden(sanitize(everything, limit=20 * len(everything))))
+
+
+@pytest.mark.parametrize(
+    "invisible", ["\u034f", "\u115f", "\u17b4", "\u180b", "\u2065", "\u3164", "\uffa0", "\U000e0100"]
+)
+def test_default_ignorable_letters_and_marks_become_visible_too(invisible: str) -> None:
+    assert sanitize(f"a{invisible}b") == f"a\\u{{{ord(invisible):x}}}b"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain, 漢字, é and ✔\ufe0f\nsecond\tline", "plain, 漢字, é and ✔\ufe0f\nsecond\tline"),
+        ("\x1b[2J\x00\r\x7f", "␛[2J␀␍␡"),
+        ("\x9b31m", "\\u{9b}31m"),
+        ("abc\u202edef\u200b", "abc\\u{202e}def\\u{200b}"),
+        ("\ud83d", "\\u{d83d}"),
+        ("", ""),
+    ],
+)
+def test_what_sanitized_text_looks_like(text: str, shown: str) -> None:
+    assert sanitize(text) == shown
+
+
+def test_a_long_text_says_how_much_was_left_out() -> None:
+    assert sanitize("x" * 30, limit=30) == "x" * 30
+    shown = sanitize("x" * 1000, limit=30)
+    kept, mark = shown[:-8], shown[-8:]
+    assert mark == f"… (+{1000 - len(kept)})"
+    assert set(kept) == {"x"}
+    assert len(shown) <= 30
+
+
+def test_newline_and_tab_are_visible_in_one_line() -> None:
+    assert one_line("a\n\tb") == "a␊␉b"
+
+
+def test_a_huge_text_costs_what_its_limit_costs() -> None:
+    huge = "\x1b" * 10_000_000
+    start = perf_counter()
+    sanitize(huge)
+    assert perf_counter() - start < 0.5
+
+
+@given(SECRETS, st.text("xyz. "), st.sampled_from(["API_KEY", "MyToken", "client_secret", "DB_PASSWORD", "passwd"]))
+def test_no_secret_is_left_in_a_masked_text(secrets: list[str], around: str, name: str) -> None:
+    environ = {f"{name}_{index}": secret for index, secret in enumerate(secrets)}
+    masked = mask(around.join(["", *secrets, *secrets, ""]), environ)
+    assert not [secret for secret in secrets if secret in masked]
+
+
+@given(st.text("ab%+=.é", min_size=1), st.text("ab:%/?#+=.é"))
+def test_no_userinfo_is_left_in_a_url(user: str, password: str) -> None:
+    shown = mask(f"see nats://{user}:{password}@host:4222/path", {})
+    assert shown == f"see nats://{MASK}@host:4222/path"
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("http://user:pa55@host:80/x", f"http://{MASK}@host:80/x"),
+        ("nats://s3cr3t@host", f"nats://{MASK}@host"),
+        ("http://user:p@ss@host", f"http://{MASK}@host"),
+        ("http://user:ab/cd@host", f"http://{MASK}@host"),
+        ("http://a:b@c http://d:e@f", f"http://{MASK}@c http://{MASK}@f"),
+        ("http://localhost:3030/v1/@scope", "http://localhost:3030/v1/@scope"),
+        ("http://host/path?mail=a@b", "http://host/path?mail=a@b"),
+        ("mail me@home", "mail me@home"),
+    ],
+)
+def test_the_userinfo_of_urls_is_masked_and_nothing_else(text: str, masked: str) -> None:
+    assert mask(text, {}) == masked
+
+
+def test_only_variables_named_like_secrets_are_masked() -> None:
+    environ = {"OPENAI_API_KEY": "sk-123456\n", "HOME": "/home/me", "TOKENIZERS_PARALLELISM": "false", "KEY_ID": "abc"}
+    assert mask("sk-123456 in /home/me is false, abc", environ) == f"{MASK} in /home/me is false, abc"
+    assert is_secret_name("db_PassWord")
+    assert not is_secret_name("PATH")
+
+
+def test_short_numbers_are_no_secrets() -> None:
+    environ = {"MAX_TOKENS": "4096", "KEY_SIZE": "1234567", "PIN_TOKEN": "12345678"}
+    assert mask("4096 1234567 12345678", environ) == f"4096 1234567 {MASK}"
+
+
+def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "very-hidden-value")
+    assert mask("a very-hidden-value here") == f"a {MASK} here"
+
+
+def test_masking_hostile_text_takes_linear_time() -> None:
+    start = perf_counter()
+    for hostile in ("://a:b" * 50_000, "a" * 300_000 + "://", "://" + ":" * 300_000, "://x:" + "y/" * 150_000):
+        mask(hostile, {})
+    assert perf_counter() - start < 2
+
+
+@pytest.mark.parametrize("secret", ["back\\slash-7", "quo\"te'd-7", "tab\tbed-7", "schlüssel-7", "nul\x00-77"])
+@pytest.mark.parametrize("written", [str, repr, lambda text: repr([text, "'\""]), json.dumps])
+def test_a_secret_is_masked_however_it_is_written(secret: str, written: Callable[[str], str]) -> None:
+    shown = mask(f"denied: {written(secret)}!", {"API_KEY": secret})
+    assert secret[:4] not in shown
+    assert MASK in shown
