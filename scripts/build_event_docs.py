@@ -22,7 +22,7 @@ from runner.events import subjects
 from runner.events.codec import MAX_BYTES, MAX_DEPTH, headers_for
 from runner.events.control import ARGS, ERRORS, RESULTS, ControlError, Op, Reply
 from runner.events.durable import DURABLE_TYPES, ForeignEpisode
-from runner.events.live_items import LiveBatch, LiveItem
+from runner.events.live import LiveBatch, LiveItem
 from runner.types import Outcome
 from scripts.event_texts import CONTROL, HEADERS, IDS, INTRO, LIVE, MEANINGS, STREAMS
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from agentgym_tui.sessions.protocols import Unusable
 from agentgym_tui.state.episode_content import Spans, Told, messages
 from agentgym_tui.state.models import Episode, Step
-from runner.events.live_items import LiveAction
+from runner.events.live import LiveAction
 
 if TYPE_CHECKING:
     from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRow, EpisodeStore, TimestepRecord

@@ -10,7 +10,7 @@ from agentgym_tui.state.limits import MAX_ID, count, name, optional
 from agentgym_tui.state.models import BatchRun, Episode
 from runner.events.control import BatchState
 from runner.events.durable import BatchCompleted
-from runner.events.live_items import BatchProgress, EpisodeStarted
+from runner.events.live import BatchProgress, EpisodeStarted
 
 MAX_BATCHES: Final = 400
 _PLAYED: Final = frozenset({"running", "paused"})

@@ -15,7 +15,7 @@ from agentgym_tui.state.episode_content import heard_size
 from agentgym_tui.state.item_batches import Asked, Digest, PastRun, Run, SpanRun, StepRun, TextRun, gaps_in
 from agentgym_tui.state.steps import step_of, steps_size
 from runner.events.decoded import LiveRow
-from runner.events.live_items import HeardItem, HeardSpan, HeardTimestep, TokenText
+from runner.events.live import HeardItem, HeardSpan, HeardTimestep, TokenText
 from runner.subscribe.messages import Seen
 from runner.types import Part
 

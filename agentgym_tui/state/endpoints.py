@@ -12,7 +12,7 @@ from agentgym_tui.state.limits import MAX_CAUSE, name, optional
 from agentgym_tui.state.models import Endpoint, Episode, Step, Streaming
 from agentgym_tui.state.steps import aware
 from agentgym_tui.state.streaming_answer import MAX_FAILURES
-from runner.events.live_items import ModelHealth, TokenText
+from runner.events.live import ModelHealth, TokenText
 from runner.types import passed_over
 
 MAX_ENDPOINTS: Final = 50

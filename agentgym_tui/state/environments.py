@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from agentgym_tui.state.limits import count, finite, name, optional
 from agentgym_tui.state.models import Environment, Episode
 from agentgym_tui.state.rewards import N_POINTS, UNRATED, RewardPoint, Rewards, rates
-from runner.events.live_items import EnvHealth
+from runner.events.live import EnvHealth
 
 if TYPE_CHECKING:
     from runner.store.index_schema import EpisodeRow

@@ -15,7 +15,7 @@ from agentgym_tui.state.limits import MAX_COUNT, MAX_ERROR, count, finite, name,
 from agentgym_tui.state.models import Episode, Step
 from agentgym_tui.state.steps import add_up, n_missing_steps, step_size
 from agentgym_tui.state.streaming_answer import streamed
-from runner.events.live_items import (
+from runner.events.live import (
     EpisodeEnded,
     EpisodePaused,
     EpisodeResumed,

@@ -13,7 +13,7 @@ import msgspec
 from agentgym_tui.state.episode_content import heard_size
 from agentgym_tui.state.models import Step
 from agentgym_tui.state.steps import steps_size
-from runner.events.live_items import (
+from runner.events.live import (
     BatchProgress,
     EnvHealth,
     EpisodeEnded,

@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from agentgym_tui.state.episode_content import Heard, Messages, Spans, Told
-from runner.events.live_items import LiveAction
+from runner.events.live import LiveAction
 from runner.types import Tokens, fallback_of, passed_over
 
 Outcome: TypeAlias = str

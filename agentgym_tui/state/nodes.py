@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from agentgym_tui.state.limits import MAX_CAUSE, count, name
 from agentgym_tui.state.models import NodeInfo
 from runner.events.durable import FieldStatus
-from runner.events.live_items import Gpu, Host
+from runner.events.live import Gpu, Host
 
 if TYPE_CHECKING:
     from runner.events.control import NodeHealth

@@ -24,7 +24,7 @@ from agentgym_tui.state.rewards import RewardPoint
 from agentgym_tui.state.ulids import head_of, time_of
 from runner.events.decoded import DurableRow, ForeignRow, LiveRow
 from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus, ForeignEpisode
-from runner.events.live_items import (
+from runner.events.live import (
     BatchProgress,
     EnvHealth,
     EpisodePaused,

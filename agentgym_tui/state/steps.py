@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from agentgym_tui.state.episode_content import PART, Heard, Told
 from agentgym_tui.state.limits import MAX_CAUSE, count, finite, optional, size
 from agentgym_tui.state.models import Episode, Step
-from runner.events.live_items import HeardTimestep, LiveAction
+from runner.events.live import HeardTimestep, LiveAction
 from runner.types import Tokens
 
 MAX_WARNINGS = 20

@@ -11,7 +11,7 @@ from agentgym_tui.state.item_batches import Asked, TextRun
 from agentgym_tui.state.limits import MAX_CAUSE, MAX_COUNT, count, name, optional
 from agentgym_tui.state.models import StreamedCall, Streaming
 from agentgym_tui.state.steps import aware
-from runner.events.live_items import TokenText
+from runner.events.live import TokenText
 from runner.types import Part
 
 MAX_STREAMING: Final = 64 * 1024

@@ -10,7 +10,7 @@ import msgspec
 
 from runner.events import codec
 from runner.events.decoded import DurableRow, ForeignRow, LiveRow, RawRow
-from runner.events.live_items import LiveBatch, LiveItem
+from runner.events.live import LiveBatch, LiveItem
 from runner.subscribe.messages import Received
 from runner.util.text import mask, masker, one_line
 

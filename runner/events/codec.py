@@ -18,7 +18,7 @@ from runner.events import subjects
 from runner.events.decoded import Decoded, DurableRow, ForeignRow, LiveRow, RawRow, raw_row
 from runner.events.durable import DURABLE_TYPES, BatchCompleted, DurableEvent, EpisodeCompleted, ForeignEpisode
 from runner.events.limits import MAX_BYTES, MAX_DEPTH, Unusable, check_bytes, check_depth, check_fields
-from runner.events.live_items import HeardBatch, HeardItem, HeardSpan, HeardTimestep, LiveBatch, LiveItem
+from runner.events.live import HeardBatch, HeardItem, HeardSpan, HeardTimestep, LiveBatch, LiveItem
 from runner.util.text import one_line
 
 __all__ = [

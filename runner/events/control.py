@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from runner.events.fields import AgentName, BatchId, BatteryId, Boot, EnvName, EpisodeId, ModelName, NodeStatus, Pid
-from runner.events.live_items import EnvHealth, Host, ModelHealth
+from runner.events.live import EnvHealth, Host, ModelHealth
 
 _Choice: TypeAlias = Annotated[str | None, Meta(description="null: what the node's profile says")]
 _Limit: TypeAlias = Annotated[int | None, Meta(description="null: what the node's profile says")]

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from runner.events.durable import DurableEvent, ForeignEpisode
-from runner.events.live_items import HeardBatch
+from runner.events.live import HeardBatch
 
 RAW_KEPT: Final = 64 * 1024
 """Bytes of an undecoded message that are kept to be looked at."""

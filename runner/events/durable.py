@@ -33,7 +33,7 @@ from runner.events.fields import (
     Success,
     TaskIndex,
 )
-from runner.events.live_items import (
+from runner.events.live import (
     MAX_ITEM,
     MAX_TEXT,
     BatchProgress,

@@ -12,7 +12,7 @@ from typing import Any, assert_never
 
 import msgspec
 
-from runner.events.live_items import (
+from runner.events.live import (
     MAX_ITEM,
     BatchProgress,
     EpisodeEnded,

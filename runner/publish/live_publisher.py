@@ -15,7 +15,7 @@ from nats.aio.client import Client
 
 from runner.bus.streams import ensure_live_stream
 from runner.errors import boundary, log_failure
-from runner.events.live_items import LiveItem
+from runner.events.live import LiveItem
 from runner.events.subjects import LiveChannel, channel_of, live_subject
 from runner.publish.delivery import TRANSPORT_ERRORS, is_cancelled, shown
 from runner.publish.live_encoder import live_items

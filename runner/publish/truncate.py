@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from runner.events.live_items import MAX_TEXT
+from runner.events.live import MAX_TEXT
 from runner.util.safe_values import cut_text, encodable, shown
 
 MAX_NESTING = 32

@@ -21,7 +21,7 @@ from runner.cli.watch_format import json_lines, plain_lines
 from runner.errors import ConfigError
 from runner.events import subjects
 from runner.events.codec import DurableNames, encode
-from runner.events.live_items import Heartbeat, LiveBatch
+from runner.events.live import Heartbeat, LiveBatch
 from runner.subscribe.buffer import Incoming, SeenBuffer
 from runner.subscribe.messages import Received
 from tests.support.nats_server import NatsServer

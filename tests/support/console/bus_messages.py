@@ -14,7 +14,7 @@ from msgspec import inspect
 from runner.events.control import NodeHealth, NodeList
 from runner.events.decoded import DurableRow, ForeignRow, LiveRow, RawRow
 from runner.events.durable import DurableEvent, ForeignEpisode
-from runner.events.live_items import HeardBatch, HeardItem, LiveItem
+from runner.events.live import HeardBatch, HeardItem, LiveItem
 from runner.subscribe.messages import Notice, Received, Seen
 from tests.support.console.live_items import heard
 from tests.support.console.samples import ESCAPES, HOSTILE, batch_id, episode_id

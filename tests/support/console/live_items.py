@@ -30,7 +30,7 @@ from runner.events.durable import (
     Timestep,
     TokenText,
 )
-from runner.events.live_items import HeardBatch, HeardItem, HeardSpan, HeardTimestep
+from runner.events.live import HeardBatch, HeardItem, HeardSpan, HeardTimestep
 from runner.subscribe.messages import Received
 from runner.types import Outcome, Span, Tokens, ToolCall
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from agentgym_tui.state.episode_content import Spans, Told
 from agentgym_tui.state.models import Episode, Link, Step
 from agentgym_tui.state.run_store import RunStore
-from runner.events.live_items import LiveAction, LiveItem
+from runner.events.live import LiveAction, LiveItem
 from runner.store.index_schema import EpisodeRow
 from runner.subscribe.messages import Notice
 from runner.types import Outcome, Span, Tokens, ToolCall

@@ -23,7 +23,7 @@ from agentgym_tui.state.endpoints import Fall
 from agentgym_tui.state.models import Link, StreamedCall, Streaming
 from agentgym_tui.state.rewards import RewardPoint
 from agentgym_tui.state.run_store import RunStore
-from runner.events.live_items import LiveAction
+from runner.events.live import LiveAction
 from runner.types import ToolCall
 from tests.support.console.samples import (
     START,

@@ -10,7 +10,7 @@ from agentgym_tui.presenters.transcript import blocks
 from agentgym_tui.state.models import Streaming
 from agentgym_tui.widgets.transcript import BlockRows, Transcript
 from agentgym_tui.widgets.waterfall import Waterfall
-from runner.events.live_items import LiveAction
+from runner.events.live import LiveAction
 from tests.support.console.line_views import rows, shown, top
 from tests.support.console.samples import episode, hostile_episode, span, step, user
 

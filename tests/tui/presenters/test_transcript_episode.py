@@ -13,7 +13,7 @@ from agentgym_tui.presenters.transcript import Block, blocks, json_text
 from agentgym_tui.safe_text import is_hostile
 from agentgym_tui.state.models import StreamedCall, Streaming
 from agentgym_tui.state.streaming_answer import MAX_STREAMING
-from runner.events.live_items import LiveAction
+from runner.events.live import LiveAction
 from runner.types import Tokens, ToolCall
 from tests.support.console.samples import ESCAPES, HOSTILE, HUGE, episode, hostile_episode, step, user
 

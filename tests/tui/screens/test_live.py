@@ -20,7 +20,7 @@ from agentgym_tui.state.models import Link
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.line_list import LineView
 from agentgym_tui.widgets.pane import Pane
-from runner.events.live_items import LiveAction
+from runner.events.live import LiveAction
 from runner.subscribe.messages import Notice
 from tests.support.console.fake_session import (
     FakeSession,

@@ -17,7 +17,7 @@ from agentgym_tui.state.models import Episode, StreamedCall
 from agentgym_tui.state.run_store import RunStore
 from runner.events.codec import DurableNames, decode
 from runner.events.decoded import LiveRow, raw_row
-from runner.events.live_items import EpisodePaused, HeardBatch, HeardItem
+from runner.events.live import EpisodePaused, HeardBatch, HeardItem
 from runner.subscribe.messages import Notice, Received, Seen
 from tests.support.console.bus_messages import HEARD
 from tests.support.console.live_items import (

@@ -13,7 +13,7 @@ from agentgym_tui.state.event_order import by_time
 from agentgym_tui.state.event_query import EVERYTHING, patterns_of, since_of, start_of
 from agentgym_tui.state.subject_tree import MANY, MAX_CUT, MAX_SUBJECT, MAX_SUBJECTS, By, SubjectTree
 from runner.events.codec import encode
-from runner.events.live_items import LiveBatch
+from runner.events.live import LiveBatch
 from runner.subscribe.buffer import Incoming
 from runner.subscribe.messages import Notice
 from tests.support.console.samples import HOSTILE, START, heartbeat

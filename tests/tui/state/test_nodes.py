@@ -6,7 +6,7 @@ import pytest
 
 from agentgym_tui.state.models import Link, LinkStatus
 from agentgym_tui.state.run_store import RunStore
-from runner.events.live_items import EpisodePaused, EpisodeResumed
+from runner.events.live import EpisodePaused, EpisodeResumed
 from runner.subscribe.messages import Notice
 from tests.support.console.samples import (
     BOOT,

@@ -12,7 +12,7 @@ from agentgym_tui.state.steps import episode_size
 from agentgym_tui.state.streaming_answer import MAX_ARGUMENTS, MAX_CALLS, MAX_FAILURES, MAX_STREAMING
 from agentgym_tui.state.ulids import head_of, time_of
 from runner.events.decoded import RawRow
-from runner.events.live_items import TokenText
+from runner.events.live import TokenText
 from runner.subscribe.messages import Notice, Received
 from runner.types import Outcome, Tokens
 from tests.support.console.samples import (

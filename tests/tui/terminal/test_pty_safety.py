@@ -20,7 +20,7 @@ from nats.aio.client import Client
 from agentgym_tui.safe_text import is_hostile
 from runner.bus.streams import ensure_streams
 from runner.events import subjects
-from runner.events.live_items import LiveItem
+from runner.events.live import LiveItem
 from runner.store import EpisodeStore, open_index
 from tests.support.command import REPOSITORY
 from tests.support.console.samples import (

@@ -13,7 +13,7 @@ from nats.aio.client import Client
 from nats.js.api import DiscardPolicy, StorageType, StreamConfig
 
 from runner.events.codec import encode
-from runner.events.live_items import LiveBatch, LiveItem
+from runner.events.live import LiveBatch, LiveItem
 from runner.events.subjects import LIVE_STREAM, LIVE_SUBJECTS, channel_of, live_subject
 from tests.support.console.launch import CONSOLE
 from tests.support.console.live_items import BOOT, NODE, started, timestep, token

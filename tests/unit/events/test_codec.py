@@ -28,7 +28,7 @@ from runner.events.codec import (
 )
 from runner.events.decoded import RAW_KEPT
 from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus
-from runner.events.live_items import Heartbeat, Host, LiveBatch
+from runner.events.live import Heartbeat, Host, LiveBatch
 from runner.types import Outcome, Tokens
 from tests.support.schemas import validate
 

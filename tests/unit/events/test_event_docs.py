@@ -12,7 +12,7 @@ from runner.events import subjects
 from runner.events.codec import encode
 from runner.events.control import ARGS, RESULTS
 from runner.events.durable import FieldStatus
-from runner.events.live_items import Heartbeat, LiveBatch
+from runner.events.live import Heartbeat, LiveBatch
 from scripts.build_event_docs import DOCS, files, schemas
 from tests.support.schemas import validate
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from runner.events import subjects
 from runner.events.codec import DurableNames, LiveRow, decode, encode
 from runner.events.durable import EpisodeStarted, SpanClosed, TokenText
-from runner.events.live_items import MAX_ITEM, MAX_TEXT, BatchProgress, EpisodeEnded, LiveBatch, LiveItem, Timestep
+from runner.events.live import MAX_ITEM, MAX_TEXT, BatchProgress, EpisodeEnded, LiveBatch, LiveItem, Timestep
 from runner.publish.live_encoder import live_items
 from runner.types import (
     Action,

@@ -14,7 +14,7 @@ import pytest
 from runner.config import EnvironmentEntry, Environments, Profile
 from runner.config.profile import Endpoint
 from runner.envs.http.probe import probe
-from runner.events.live_items import EnvHealth, Heartbeat, Host, LiveItem, ModelHealth
+from runner.events.live import EnvHealth, Heartbeat, Host, LiveItem, ModelHealth
 from runner.inference.models import Models
 from runner.node import health, tasks
 from runner.node.health import Health

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from nats.aio.msg import Msg
 
-from runner.events.live_items import Heartbeat, LiveBatch, TokenText
+from runner.events.live import Heartbeat, LiveBatch, TokenText
 from runner.events.subjects import LIVE_STREAM
 from runner.publish.live_publisher import MAX_MESSAGE, LivePublisher
 from runner.publish.outbox import Outbox
