@@ -8,11 +8,11 @@ AGENT ?= react
 REPEAT ?= 1
 WORKERS ?= 2
 
-.PHONY: help launch test install check run run-lightweight results faults bench bench-full clean
+.PHONY: help launch test test-long install check run run-lightweight results faults bench bench-full clean
 .DEFAULT_GOAL := help
 
 help:
-	@printf '%s\n' 'make launch            open the console' 'make test              run the tests' \
+	@printf '%s\n' 'make launch            open the console' 'make test              run the tests' 'make test-long         run the slow tests: real terminals, faults, gateway, wheel' \
 	  'make run ENV=BabyAI AGENT=oracle REPEAT=3' 'make run-lightweight   every lightweight environment once' \
 	  'make results           what has run so far' 'make check             lint, types, import directions' \
 	  'make faults            every fault in its long form' 'make bench             measured ratios' 'make bench-full        the console under load and with big files' 'make install           set up .venv and stop' 'make clean             remove .venv'
@@ -44,8 +44,13 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses=$(WORKERS)
+
 test: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile
+	$(PYTEST) --dist=loadfile -m "not long" -p no:schemathesis
+
+test-long: $(STAMP)
+	$(PYTEST) --dist=worksteal -m long
 
 faults: $(STAMP)
 	AGENTGYM_FAULTS=full $(BIN)/python -m pytest tests/faults tests/tui/terminal/test_pty_safety.py

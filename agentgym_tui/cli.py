@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from runner import __version__
 
 if TYPE_CHECKING:
-    from agentgym_tui.sessions.node_launcher import Wanted
+    from agentgym_tui.sessions.node_launcher import LaunchOptions
     from agentgym_tui.sessions.protocols import Session
 
 EPILOG = """exit codes:
@@ -28,7 +28,7 @@ EPILOG = """exit codes:
 CREDENTIALS = """Credentials come from NATS_USER and NATS_PASSWORD, NATS_TOKEN, NATS_NKEY or NATS_CREDS (files), and
 NATS_CA, NATS_CERT, NATS_KEY, NATS_TLS_FIRST, never from the command line."""
 
-_SINCE = re.compile(r"(\d{1,6})([smhd])")
+_SINCE_PATTERN = re.compile(r"(\d{1,6})([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
@@ -41,36 +41,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if given.command == "config":
         return _config(write=given.write)
-    from agentgym_tui.terminal.run import refusal
+    from agentgym_tui.terminal.run import unsupported_reason
 
-    reason = refusal(os.environ) or _wrong_place(given)
+    reason = unsupported_reason(os.environ) or _location_error(given)
     if reason is not None:
         sys.stderr.write(f"agentgym-tui: {reason}\n")
         return 2
-    return _show(given)
+    return _run_console(given)
 
 
-def _show(given: argparse.Namespace) -> int:
+def _run_console(given: argparse.Namespace) -> int:
     gc.disable()  # until the first paint: what is imported stays, looking through it takes a sixth of the start
-    from agentgym_tui.terminal.run import run, taken
+    from agentgym_tui.terminal.alternate_screen import preview_screen
+    from agentgym_tui.terminal.run import run_console
 
-    with taken(first := _first_lines(given)):
-        from agentgym_tui.app.first_screen import console_of
+    with preview_screen(first := _preview(given)):
+        from agentgym_tui.app.console import console_of
         from agentgym_tui.config.settings import config_path, read_settings
-        from agentgym_tui.config.ui_state import read_kept, state_path, write_kept
+        from agentgym_tui.config.ui_state import read_ui_state, state_path, write_ui_state
 
         path = state_path(os.environ)
         settings = read_settings(config_path(os.environ))
         session = _session(given, settings.keys.key("node.start"))
-        console = console_of(session)(session, settings, read_kept(path))
-    code = run(console, session, entered=bool(first))
+        console = console_of(session)(session, settings, read_ui_state(path))
+    code = run_console(console, session, entered=bool(first))
     if code != 1:
         with contextlib.suppress(OSError):  # a home that cannot be written to is no reason to complain at each end
-            write_kept(path, console.kept)
+            write_ui_state(path, console.kept)
     return code
 
 
-def _first_lines(given: argparse.Namespace) -> list[str]:
+def _preview(given: argparse.Namespace) -> list[str]:
     """What can be shown before the framework is loaded, which takes most of the start."""
     if given.command != "open":
         return []
@@ -79,68 +80,68 @@ def _first_lines(given: argparse.Namespace) -> list[str]:
     if (path := next(filter(is_log, given.paths), None)) is None:
         return []
     from agentgym_tui.logs.log_file import LogFile
-    from agentgym_tui.terminal.startup_preview import glimpse
+    from agentgym_tui.terminal.startup_preview import preview_lines
 
     log = LogFile(path)
     log.advance(0.0)
-    shown = glimpse(log, *os.get_terminal_size(0))
+    shown = preview_lines(log, *os.get_terminal_size(0))
     log.close()
     return shown
 
 
 def _config(*, write: bool) -> int:
     """Print a configuration to begin with, or write it; what is wrong with the one there is goes to standard error."""
-    from agentgym_tui.config.default_file import default_settings, write_default
-    from agentgym_tui.config.settings import config_path, read_settings
-    from agentgym_tui.safe_text import message
+    from agentgym_tui.config.settings import config_path, default_settings_text, read_settings, write_default_settings
+    from agentgym_tui.safe_text import sanitize_message
 
     path = config_path(os.environ)
     try:
-        written = write and write_default(path)
+        written = write and write_default_settings(path)
     except OSError as exc:
-        sys.stderr.write(f"agentgym-tui: {message(str(path))} cannot be written: {exc.strerror}\n")
+        sys.stderr.write(f"agentgym-tui: {sanitize_message(str(path))} cannot be written: {exc.strerror}\n")
         return 2
-    sys.stdout.write(f"{message(str(path))}\n" if write else default_settings(path))
+    sys.stdout.write(f"{sanitize_message(str(path))}\n" if write else default_settings_text(path))
     if write and not written:
         sys.stderr.write("agentgym-tui: it is there already, and stays as it is\n")
-    complaints = read_settings(path).complaints
-    sys.stderr.writelines(f"agentgym-tui: {complaint}\n" for complaint in complaints)
-    return 2 if complaints else 0
+    problems = read_settings(path).problems
+    sys.stderr.writelines(f"agentgym-tui: {complaint}\n" for complaint in problems)
+    return 2 if problems else 0
 
 
-def _wrong_place(given: argparse.Namespace) -> str | None:
+def _location_error(given: argparse.Namespace) -> str | None:
     """What is wrong with a profile or a name that is given; without these the first paint waits for no profile."""
     if getattr(given, "config", None) is None and getattr(given, "node", None) is None:
         return None
-    from agentgym_tui.sessions.node_launcher import PlaceFinder
+    from agentgym_tui.sessions.node_launcher import StateLocator
     from runner.errors import ConfigError
 
     try:
-        PlaceFinder(_wanted(given)).find()
+        StateLocator(_launch_options(given)).find()
     except ConfigError as exc:
-        from agentgym_tui.safe_text import message
+        from agentgym_tui.safe_text import sanitize_message
 
-        return message(str(exc))
+        return sanitize_message(str(exc))
     return None
 
 
-def _wanted(given: argparse.Namespace) -> Wanted:
-    from agentgym_tui.sessions.node_launcher import Wanted
+def _launch_options(given: argparse.Namespace) -> LaunchOptions:
+    from agentgym_tui.sessions.node_launcher import LaunchOptions
 
-    return Wanted(*(getattr(given, name, None) for name in ("config", "data_dir", "node")))
+    return LaunchOptions(*(getattr(given, name, None) for name in ("config", "data_dir", "node")))
 
 
 def _session(given: argparse.Namespace, start_key: str) -> Session:
     if given.command == "open":
-        from agentgym_tui.sessions.file_session import FilesSession
+        from agentgym_tui.sessions.file_session import FileSession
 
-        return FilesSession(given.paths)
-    from agentgym_tui.sessions.bus_session import BusSession, NodeSession
+        return FileSession(given.paths)
+    from agentgym_tui.sessions.bus_session import BusSession
+    from agentgym_tui.sessions.node_session import NodeSession
 
     match given.command:
         case "watch":
-            return BusSession(_wanted(given), url=given.nats, since=given.since)
-    return NodeSession(_wanted(given), start_key)
+            return BusSession(_launch_options(given), url=given.nats, since=given.since)
+    return NodeSession(_launch_options(given), start_key)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -168,7 +169,7 @@ def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "It goes on when the console ends, and leaves by itself when nothing is left to do.",
         allow_abbrev=False,
     )
-    _add_place(launch)
+    _add_location_options(launch)
     launch.add_argument("--node", metavar="NAME", help="this machine's name, for a node that is started")
 
 
@@ -180,10 +181,10 @@ def _add_watch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog=CREDENTIALS,
         allow_abbrev=False,
     )
-    _add_place(watch)
+    _add_location_options(watch)
     watch.add_argument("--nats", metavar="URL", help="the bus, such as nats://HOST:4222")
     watch.add_argument(
-        "--since", type=since, default=timedelta(hours=24), metavar="1h|all", help="history (default 24h)"
+        "--since", type=parse_since, default=timedelta(hours=24), metavar="1h|all", help="history (default 24h)"
     )
 
 
@@ -210,15 +211,15 @@ def _add_config(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     config.add_argument("--write", action="store_true", help="write it there, unless there is one")
 
 
-def _add_place(parser: argparse.ArgumentParser) -> None:
+def _add_location_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="NAME|PATH", help="the profile (default field-runner-4090)")
     parser.add_argument("--data-dir", metavar="DIR", help="the state directory (default ./data)")
 
 
-def since(text: str) -> timedelta | Literal["all"]:
+def parse_since(text: str) -> timedelta | Literal["all"]:
     """How far back, for argparse: ``all``, or a number with s, m, h or d."""
     if text == "all":
         return "all"
-    if (ago := _SINCE.fullmatch(text)) is None:
+    if (ago := _SINCE_PATTERN.fullmatch(text)) is None:
         raise argparse.ArgumentTypeError(f"{text!r} is none of all, 30s, 10m, 1h, 2d")
     return timedelta(**{_UNITS[ago[2]]: int(ago[1])})

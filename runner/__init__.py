@@ -1,3 +1,3 @@
-"""Headless runner: plays agents through AgentGym environments and keeps what happened."""
+"""Headless runner: runs agents in AgentGym environments and stores the episodes."""
 
 __version__ = "0.1.0"

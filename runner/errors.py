@@ -1,4 +1,8 @@
-"""One vocabulary of errors, named by the boundary they come from, and the one place that catches everything."""
+"""The error classes of the runner, named by the boundary they come from, and ``catch_foreign``.
+
+A class that is renamed after a release keeps its published ``error.type`` in a class attribute ``error_type``: see
+``runner.tracing.error_info``.
+"""
 
 from __future__ import annotations
 
@@ -9,61 +13,63 @@ from contextlib import contextmanager
 
 
 class RunnerError(Exception):
-    """Base of all errors of ours: says what was asked, what came back, and what to do next."""
+    """Base of the runner's errors; the message names the request, the result, and the next step for the user."""
 
 
 class ConfigError(RunnerError):
-    """A profile, option or name that cannot be used."""
+    """An invalid profile, option or name."""
 
 
 class EnvironmentFault(RunnerError):
-    """An environment that broke its contract or could not be reached."""
+    """An environment broke its contract or could not be reached."""
 
 
 class AgentFault(RunnerError):
-    """An agent that broke its contract."""
+    """An agent broke its contract."""
 
 
 class InferenceFault(RunnerError):
-    """No model answered, or one refused what it was asked."""
+    """No model answered, or a model rejected the request."""
 
 
 class OracleDiverged(RunnerError):
-    """The oracle's local twin saw something else than the environment did."""
+    """The oracle's local twin returned another observation than the environment."""
 
 
 class StoreError(RunnerError):
-    """A file of the state directory that cannot be read or written."""
+    """A file of the state directory cannot be read or written."""
 
 
 @contextmanager
-def boundary(on_error: Callable[[BaseException], None]) -> Iterator[None]:
-    """Hand whatever foreign code raises to ``on_error``; cancellation and Ctrl-C pass through.
+def catch_foreign(on_error: Callable[[BaseException], None]) -> Iterator[None]:
+    """Pass every exception of foreign code to ``on_error``; cancellation and Ctrl-C propagate.
 
-    This is the only broad ``except`` of the project: environments, agents and observers are other people's code, and
-    neither a ``sys.exit`` nor an exception of their own making may end the process or a slot.
+    This is the only broad ``except`` in the project. Environments, agents and observers are third-party code: neither
+    ``sys.exit`` nor an arbitrary exception in them may end the process or an episode worker.
+
+    Args:
+        on_error: called with the exception; the ``with`` block then ends normally.
     """
     try:
         yield
     except BaseException as exc:
-        if _passes(exc):
+        if _must_propagate(exc):
             raise
         on_error(exc)
 
 
-def _passes(exc: BaseException) -> bool:
-    """Whether ``exc`` ends this code rather than tells of a failure; Ctrl-C reaches the main thread alone."""
-    if isinstance(exc, KeyboardInterrupt):
+def _must_propagate(exc: BaseException) -> bool:
+    if isinstance(exc, KeyboardInterrupt):  # Ctrl-C is raised only in the main thread
         return threading.current_thread() is threading.main_thread()
-    from asyncio import CancelledError  # only where something was raised: commands that need no loop start faster
+    from asyncio import CancelledError  # imported on an error only: commands without an event loop start faster
 
     return isinstance(exc, CancelledError | GeneratorExit)
 
 
-def log_failure(logger: logging.Logger, what: str) -> Callable[[BaseException], None]:
-    """An ``on_error`` that only logs, for work whose failure must not change a result."""
+def log_failure(logger: logging.Logger, operation: str) -> Callable[[BaseException], None]:
+    """Return an ``on_error`` that only logs, for operations whose failure must not change a result."""
 
-    def report(exc: BaseException) -> None:
-        logger.warning("%s failed: %s: %s", what, type(exc).__name__, exc)
+    def log(exc: BaseException) -> None:
+        logger.warning("%s failed: %s: %s", operation, type(exc).__name__, exc)
 
-    return report
+    return log

@@ -1,6 +1,6 @@
-"""Environments and agents by name, from the entry points of whatever is installed.
+"""Environments and agents by name, from the entry points of all installed packages.
 
-Listing reads names only; an object is imported when it is asked for, and one that fails does so by its own name.
+Listing reads names only. ``load`` imports a single object, and its errors name the entry point that failed.
 """
 
 from __future__ import annotations
@@ -14,145 +14,146 @@ from functools import cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from typing import Any
 
-from runner.errors import ConfigError, boundary
+from runner.errors import ConfigError, catch_foreign
 from runner.util.text import one_line
 
 logger = logging.getLogger(__name__)
 
 ENVS = "agentgym.envs"
 AGENTS = "agentgym.agents"
-ON_SERVER = "runner.envs.http.HttpEnvironment"
-"""What plays an environment on a server."""
+HTTP_ENVIRONMENT = "runner.envs.http.HttpEnvironment"
+"""Class that runs an environment on a server."""
 FAMILIES = {"gymnasium": "runner.envs.gymnasium:GymnasiumEnvironment"}
-"""Environments named ``family:id``, by family: a class that takes the ``id``, and whose ``check`` refuses bad ones."""
+"""Class per family of environments named ``family:id``: it takes the ``id``, and its ``check`` rejects invalid ids."""
 
-_MEMBER = re.compile(r"(?P<family>[A-Za-z]+):(?P<id>[A-Za-z0-9_./-]{1,100})")
+_FAMILY_NAME = re.compile(r"(?P<family>[A-Za-z]+):(?P<id>[A-Za-z0-9_./-]{1,100})")
 
 
 @cache
-def _points(group: str) -> dict[str, list[EntryPoint]]:
-    """The entry points by name, more than one where several distributions use the same one.
+def _entry_points(group: str) -> dict[str, list[EntryPoint]]:
+    """Return the entry points by name; a name has several where several distributions register it.
 
-    What is built in keeps its name: nobody else's object is played under it, in any case of its letters.
+    The names of built-in objects are reserved in any case: entry points of other packages with such a name are ignored.
     """
-    found: dict[str, list[EntryPoint]] = {}
+    by_name: dict[str, list[EntryPoint]] = {}
     points = list(dict.fromkeys(entry_points(group=group)))
     built_in = {point.name.lower(): point for point in points if point.module.startswith("runner.")}
     for point in points:
-        ours = built_in.get(point.name.lower(), point)
-        if point.module != ours.module:
-            logger.warning("%s is not used: that name belongs to %s", _origin(point), _origin(ours))
-        elif point.value not in [known.value for known in found.get(point.name, [])]:
-            found.setdefault(point.name, []).append(point)
-    return found
+        owner = built_in.get(point.name.lower(), point)
+        if point.module != owner.module:
+            logger.warning("%s is ignored: the name is reserved for %s", _origin(point), _origin(owner))
+        elif point.value not in [known.value for known in by_name.get(point.name, [])]:
+            by_name.setdefault(point.name, []).append(point)
+    return by_name
 
 
 def _origin(point: EntryPoint) -> str:
     return one_line(f"{point.name} of {point.dist.name if point.dist else 'an unknown package'} ({point.value})")
 
 
-def names(group: str) -> list[str]:
-    """The registered names of a group, in alphabetical order."""
-    return sorted(_points(group), key=str.lower)
+def registered_names(group: str) -> list[str]:
+    """Return the registered names of a group in alphabetical order."""
+    return sorted(_entry_points(group), key=str.lower)
 
 
-def _point(group: str, name: str) -> EntryPoint:
-    if member := _member(group, name):
+def _entry_point(group: str, name: str) -> EntryPoint:
+    if member := _family_and_id(group, name):
         return EntryPoint(name=name, value=FAMILIES[member[0]], group=group)
-    return _points(group)[canonical(group, name)][0]
+    return _entry_points(group)[canonical_name(group, name)][0]
 
 
-def _member(group: str, name: str) -> tuple[str, str] | None:
-    """The family and the id of an environment that is named by them."""
-    match = _MEMBER.fullmatch(name) if group == ENVS else None
+def _family_and_id(group: str, name: str) -> tuple[str, str] | None:
+    match = _FAMILY_NAME.fullmatch(name) if group == ENVS else None
     family = match["family"].lower() if match else ""
     return (family, match["id"]) if match and family in FAMILIES else None
 
 
-def knows(group: str, name: str) -> bool:
-    """Whether there is such an object, in any case of its name; of a family only its name is looked at."""
-    return _member(group, name) is not None or name.lower() in map(str.lower, _points(group))
+def is_registered(group: str, name: str) -> bool:
+    """Return whether the name is registered, in any case; for ``family:id`` only the family is checked."""
+    return _family_and_id(group, name) is not None or name.lower() in map(str.lower, _entry_points(group))
 
 
 def is_built_in(group: str, name: str) -> bool:
-    """Whether the object of that name, in any case, is of this package."""
-    points = [point for known, found in _points(group).items() if known.lower() == name.lower() for point in found]
-    return _member(group, name) is not None or any(point.module.startswith("runner.") for point in points)
+    """Return whether the name, in any case, belongs to an object of this package."""
+    points = [
+        point for known, found in _entry_points(group).items() if known.lower() == name.lower() for point in found
+    ]
+    return _family_and_id(group, name) is not None or any(point.module.startswith("runner.") for point in points)
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """A sentence that offers the nearest of the known names, or lists them all."""
-    by_fold = {candidate.lower(): candidate for candidate in known}
-    near = difflib.get_close_matches(name.lower(), by_fold, n=1, cutoff=0.5)
-    if near:
-        return f"Did you mean {by_fold[near[0]]}?"
-    return f"Known are: {', '.join(by_fold.values()) or 'none'}."
+def suggest_name(name: str, known: Iterable[str]) -> str:
+    """Return a sentence with the known name closest to ``name``, or with all known names."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+    if close:
+        return f"Did you mean {by_lower[close[0]]}?"
+    return f"Available: {', '.join(by_lower.values()) or 'none'}."
 
 
-def canonical(group: str, name: str) -> str:
-    """The registered spelling of a name, in any case; the exact one comes first.
+def canonical_name(group: str, name: str) -> str:
+    """Return the registered spelling of a name that is given in any case; an exact match wins.
 
     Raises:
-        ConfigError: with the nearest registered name, or with all packages that register this one.
+        ConfigError: unknown name (suggests the closest one), or a name that several packages register.
     """
-    if member := _member(group, name):
+    if member := _family_and_id(group, name):
         return ":".join(member)
-    points, kind = _points(group), "environment" if group == ENVS else "agent"
+    points, kind = _entry_points(group), "environment" if group == ENVS else "agent"
     spellings = [name] if name in points else [known for known in points if known.lower() == name.lower()]
     if not spellings:
-        raise ConfigError(f"There is no {kind} named {name!r}. {suggestion(name, names(group))}")
-    meant = [point for known in spellings for point in points[known]]
-    if len(meant) > 1:
-        origins = " and ".join(map(_origin, meant))
+        raise ConfigError(f"There is no {kind} named {name!r}. {suggest_name(name, registered_names(group))}")
+    candidates = [point for known in spellings for point in points[known]]
+    if len(candidates) > 1:
+        origins = " and ".join(map(_origin, candidates))
         raise ConfigError(f"More than one {kind} is named {name!r}: {origins}. Uninstall all but one")
     return spellings[0]
 
 
-def target(group: str, name: str, **arguments: object) -> dict[str, Any]:
-    """What builds the named object: its ``_target_`` and plain arguments.
+def build_target(group: str, name: str, **arguments: object) -> dict[str, Any]:
+    """Return the Hydra configuration of the named object: its ``_target_`` and its arguments.
 
     Raises:
-        ConfigError: for an unknown name or an argument that starts with an underscore.
+        ConfigError: unknown name, or an argument that starts with an underscore.
     """
     for key in arguments:
         if key.startswith("_"):
-            raise ConfigError(f"{name} was given the argument {key!r}; names with a leading underscore are reserved")
-    point = _point(group, name)
-    member = _member(group, name)
+            raise ConfigError(f"invalid argument {key!r} of {name}; names with a leading underscore are reserved")
+    point = _entry_point(group, name)
+    member = _family_and_id(group, name)
     return {"_target_": f"{point.module}.{point.attr}", **({"id": member[1]} if member else {}), **arguments}
 
 
-def target_on_server(**arguments: object) -> dict[str, Any]:
-    """What builds an environment that is played on a server, with the arguments of that class."""
-    return {"_target_": ON_SERVER, **arguments}
+def build_http_target(**arguments: object) -> dict[str, Any]:
+    """Return the Hydra configuration of an environment on a server: ``HTTP_ENVIRONMENT`` with ``arguments``."""
+    return {"_target_": HTTP_ENVIRONMENT, **arguments}
 
 
-def load(group: str, name: str) -> Any:  # noqa: ANN401 - whatever was registered
-    """The registered object itself.
+def load(group: str, name: str) -> Any:  # noqa: ANN401 - any registered object
+    """Import and return the registered object.
 
     Raises:
-        ConfigError: naming the entry point that does not import, or the id that its family does not have, and why.
+        ConfigError: unknown name, failed import of the entry point, or an id that the family rejects.
     """
-    point = _point(group, name)
-    found: list[Any] = []
-    problem: list[BaseException] = []
-    with boundary(problem.append):
-        found.append(point.load())
-    if problem:
-        reason = f"{type(problem[0]).__name__}: {problem[0]}"
-        raise ConfigError(f"{point.name} is registered as {point.value} but cannot be loaded: {reason}") from problem[0]
-    if member := _member(group, name):
-        found[0].check(member[1])
-    return found[0]
+    point = _entry_point(group, name)
+    loaded: list[Any] = []
+    errors: list[BaseException] = []
+    with catch_foreign(errors.append):
+        loaded.append(point.load())
+    if errors:
+        reason = f"{type(errors[0]).__name__}: {errors[0]}"
+        raise ConfigError(f"{point.name} is registered as {point.value} but cannot be loaded: {reason}") from errors[0]
+    if member := _family_and_id(group, name):
+        loaded[0].check(member[1])
+    return loaded[0]
 
 
 def missing_packages(packages: Iterable[str]) -> list[str]:
-    """Those of the given import or distribution names that are not installed."""
+    """Return the import or distribution names in ``packages`` that are not installed."""
     return [package for package in packages if not _version(package) and not _importable(package)]
 
 
-def versions(packages: Iterable[str]) -> Mapping[str, str]:
-    """The installed version of each distribution that is installed."""
+def installed_versions(packages: Iterable[str]) -> Mapping[str, str]:
+    """Return the version of each distribution in ``packages`` that is installed."""
     return {package: found for package in packages if (found := _version(package))}
 
 

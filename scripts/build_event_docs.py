@@ -20,7 +20,7 @@ import msgspec
 from runner.bus.streams import stream_configs
 from runner.events import subjects
 from runner.events.codec import MAX_BYTES, MAX_DEPTH, headers_for
-from runner.events.control import ARGS, ERRORS, RESULTS, ControlError, Op, Reply
+from runner.events.control import ARGS, ERRORS, RESULTS, ControlError, ControlReply, Op
 from runner.events.durable import DURABLE_TYPES, ForeignEpisode
 from runner.events.live import LiveBatch, LiveItem
 from runner.types import Outcome
@@ -56,7 +56,7 @@ def schemas() -> dict[str, Schema]:
         batch.__doc__ = LiveBatch.__doc__
         result[subject] = _schema(batch, subject)
     result["agentgym.control.request"] = _schema(reduce(or_, map(_request, ARGS)), "agentgym.control.request")
-    result["agentgym.control.reply"] = _schema(Reply, "agentgym.control.reply")
+    result["agentgym.control.reply"] = _schema(ControlReply, "agentgym.control.reply")
     return result
 
 
@@ -112,7 +112,7 @@ def _control() -> Iterator[str]:
         operations = ", ".join(f"`{op}`" for op, kind in ARGS.items() if kind is args)
         if msgspec.structs.fields(args):
             yield from _section(f"### Arguments of {operations}", args, "")
-    yield from _section("### The reply", Reply, "")
+    yield from _section("### The reply", ControlReply, "")
     yield from _section("### Its error", ControlError, "")
     yield from _table(("code", "meaning"), [(f"`{code}`", meaning) for code, meaning in ERRORS.items()])
     yield ""

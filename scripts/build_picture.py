@@ -19,8 +19,8 @@ from textual.pilot import Pilot
 from ulid import ULID
 
 from agentgym_tui.app.console import Console
-from agentgym_tui.sessions.bus_session import NodeSession
-from agentgym_tui.sessions.node_launcher import Wanted, read_node_file
+from agentgym_tui.sessions.node_launcher import LaunchOptions, read_node_file
+from agentgym_tui.sessions.node_session import NodeSession
 from agentgym_tui.sessions.protocols import Control
 from runner.events.control import StartArgs
 
@@ -49,7 +49,7 @@ def main(folder: Path = PICTURES) -> None:
 async def pictures() -> dict[str, str]:
     """The screens by name, as SVG."""
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="agent-") as folder:
-        session = NodeSession(Wanted(data_dir=f"{folder}/data", node=NODE))
+        session = NodeSession(LaunchOptions(data_dir=f"{folder}/data", node=NODE))
         app = Console(session)
         taken: dict[str, str] = {}
         async with app.run_test(size=SIZE) as pilot:
@@ -96,9 +96,9 @@ async def _play(pilot: Pilot[None], session: NodeSession) -> None:
     args = StartArgs(batch_id=str(ULID()), envs=list(ENVS), agent="oracle", repeat=N_EPISODES)
     last = (await _control(session).start(args))[-1].batch_id
     await _until(pilot, lambda: last in session.store.batches and session.store.batches[last].n_done >= N_SHOWN)
-    await _control(session).order("pause", batch_id=last)
-    await _until(pilot, lambda: any(episode.paused for episode in session.store.running()))
-    while max((len(episode.steps) for episode in session.store.running()), default=0) < N_STEPS:
+    await _control(session).command("pause", batch_id=last)
+    await _until(pilot, lambda: any(episode.paused for episode in session.store.running_episodes()))
+    while max((len(episode.steps) for episode in session.store.running_episodes()), default=0) < N_STEPS:
         await pilot.press("s")
         await pilot.pause(1.0)
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runner import plugins as registry
+from runner import plugins
+from tests.support.nats_server import NatsAccount, NatsServer, SharedNatsServer
 
 Install = Callable[..., None]
 
@@ -31,7 +32,26 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         ]
         (folder / "entry_points.txt").write_text("\n".join(lines))
         monkeypatch.syspath_prepend(str(folder.parent))
-        registry._points.cache_clear()
+        plugins._entry_points.cache_clear()
 
     yield add
-    registry._points.cache_clear()
+    plugins._entry_points.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def shared_nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedNatsServer]:
+    with SharedNatsServer(tmp_path_factory.mktemp("nats")) as server:
+        yield server
+
+
+@pytest.fixture
+def bus(shared_nats_server: SharedNatsServer) -> NatsAccount:
+    """An empty bus: an account on the server that all tests share. Tests that stop or configure a server start one."""
+    return shared_nats_server.new_account()
+
+
+@pytest.fixture
+def nats_server(tmp_path: Path) -> Iterator[NatsServer]:
+    """A server of its own, with JetStream, for a test that stops, pauses or reloads it."""
+    with NatsServer(tmp_path / "nats") as server:
+        yield server

@@ -11,28 +11,27 @@ from textual.binding import BindingType
 from textual.screen import Screen
 from textual.types import CSSPathType
 
-from agentgym_tui.app.refresh import Following
-from agentgym_tui.commands.availability import Reachable, hidden, reachable
+from agentgym_tui.app.refresh import RefreshingApp
+from agentgym_tui.commands.availability import AvailableCommand, available_commands, hidden_commands
 from agentgym_tui.commands.keymap import bindings
-from agentgym_tui.config.settings import Settings, complaint_text
-from agentgym_tui.config.ui_state import Kept
-from agentgym_tui.safe_text import own
-from agentgym_tui.screens.abilities import Resizable, Revealing, Zooming
-from agentgym_tui.screens.base import Whole
-from agentgym_tui.services.toast import tell
-from agentgym_tui.sessions.protocols import ControlFailed, Session
-from agentgym_tui.sessions.run_commands import refusal_text
-from agentgym_tui.widgets.theme_styles import TONES
+from agentgym_tui.config.settings import Settings, problem_summary
+from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.safe_text import trusted
+from agentgym_tui.screens.base import ConsoleScreen, HasHostileText, Resizable, Zoomable
+from agentgym_tui.services.toast import toast
+from agentgym_tui.sessions.protocols import ControlRequestError, Session
+from agentgym_tui.sessions.run_commands import control_error_text
+from agentgym_tui.widgets.line_renderer import TONE_CLASSES
 
 if TYPE_CHECKING:
     from agentgym_tui.screens.episode.screen import EpisodeScreen
 
 STYLES: Final[list[str | PurePath]] = ["../styles/widgets.tcss", "../styles/app.tcss"]
-NO_LOGS: Final = own("no log was opened: `agentgym-tui open FILE.jsonl`")
-NO_BUS: Final = own("files have no bus: use `agentgym-tui launch` or `agentgym-tui watch`")
+NO_LOGS: Final = trusted("no log was opened: `agentgym-tui open FILE.jsonl`")
+NO_BUS: Final = trusted("files have no bus: use `agentgym-tui launch` or `agentgym-tui watch`")
 
 
-class Console(Following, inherit_bindings=False):
+class Console(RefreshingApp, inherit_bindings=False):
     """Shows a session.
 
     Args:
@@ -44,7 +43,7 @@ class Console(Following, inherit_bindings=False):
 
     TITLE = "AgentGym"
     CSS_PATH: ClassVar[CSSPathType | None] = [*STYLES, "../styles/live.tcss"]
-    COMPONENT_CLASSES: ClassVar[set[str]] = TONES
+    COMPONENT_CLASSES: ClassVar[set[str]] = TONE_CLASSES
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("everywhere")]
     ENABLE_COMMAND_PALETTE = False
     DEFAULT_MODE = "live"
@@ -53,15 +52,15 @@ class Console(Following, inherit_bindings=False):
         self,
         session: Session,
         settings: Settings | None = None,
-        kept: Kept | None = None,
+        kept: UiState | None = None,
         *,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(session, settings or Settings(), now)
-        self.kept = kept or Kept()
+        self.kept = kept or UiState()
         self.keys = self.settings.keys
         self.theme = self.settings.theme
-        self.set_keymap(dict(self.keys.changed))
+        self.set_keymap(dict(self.keys.overrides))
         self._now = now
         self._makes = {"live": self._live, "episodes": self._episodes, "events": self._events, "logs": self._logs}
         for mode in self._makes.keys() - {self.DEFAULT_MODE}:
@@ -78,8 +77,8 @@ class Console(Following, inherit_bindings=False):
         there = {"episodes"} | ({"events"} if self.session.events is not None else set())
         if self.DEFAULT_MODE == "live" and first in there:
             self.switch_mode(first)
-        if complaints := self.settings.complaints:
-            tell(self, complaint_text(complaints), failed=True)
+        if problems := self.settings.problems:
+            toast(self, problem_summary(problems), failed=True)
 
     async def on_unmount(self) -> None:
         """Remember where one was."""
@@ -107,7 +106,7 @@ class Console(Following, inherit_bindings=False):
     def action_show_events(self) -> None:
         """What is said on the bus."""
         if self.session.events is None:
-            tell(self, NO_BUS)
+            toast(self, NO_BUS)
         else:
             self._show("events")
 
@@ -116,81 +115,81 @@ class Console(Following, inherit_bindings=False):
         if self.session.logs:
             self._show("logs")
         else:
-            tell(self, NO_LOGS)
+            toast(self, NO_LOGS)
 
-    async def on_episode_screen_events_wanted(self, event: EpisodeScreen.EventsWanted) -> None:
+    async def on_episode_screen_events_requested(self, event: EpisodeScreen.EventsRequested) -> None:
         """The same of one episode."""
-        from agentgym_tui.screens.events.screen import Events
+        from agentgym_tui.screens.events.screen import EventsScreen
 
         if self.session.events is None:
-            tell(self, NO_BUS)
+            toast(self, NO_BUS)
             return
         await self.switch_mode("events")
-        if isinstance(self.screen, Events):
+        if isinstance(self.screen, EventsScreen):
             self.screen.show_episode(event.episode_id)
 
     def action_leave(self) -> None:
         """Leave, but ask first when that concerns episodes that run."""
-        from agentgym_tui.screens.dialogs.quit import Quit, stays_behind
+        from agentgym_tui.screens.dialogs.quit import QuitDialog, stays_behind
 
         if stays_behind(self.session):
-            self.push_screen(Quit(self.session), self._answered)
+            self.push_screen(QuitDialog(self.session), self._answered)
         else:
             self.exit()
 
     def action_help(self) -> None:
         """All keys."""
-        from agentgym_tui.screens.dialogs.help import Help
+        from agentgym_tui.screens.dialogs.help import HelpDialog
 
-        self.push_screen(Help(self._reachable()))
+        self.push_screen(HelpDialog(self._reachable()))
 
     def action_command_palette(self) -> None:
         """Find a command by its name."""
-        from agentgym_tui.screens.dialogs.command_palette import Palette, run_chosen
+        from agentgym_tui.screens.dialogs.command_palette import CommandPalette, run_chosen
 
-        self.push_screen(Palette(self._reachable()), run_chosen(self))
+        self.push_screen(CommandPalette(self._reachable()), run_chosen(self))
 
     def action_zoom(self) -> None:
         """One part of the screen alone, and back."""
-        if isinstance(self.screen, Zooming) and self._screen_is_whole:
+        if isinstance(self.screen, Zoomable) and self._screen_accepts_keys:
             self.screen.zoom()
 
-    def action_resize(self, how: str) -> None:
+    def action_resize(self, direction: str) -> None:
         """Another size of the focused part of the screen."""
-        if self._screen_is_whole and not (isinstance(self.screen, Resizable) and self.screen.resize(how)):
-            tell(self, own("nothing here can take another size that way"))
+        if self._screen_accepts_keys and not (isinstance(self.screen, Resizable) and self.screen.resize(direction)):
+            toast(self, trusted("nothing here can take another size that way"))
 
     async def action_picture(self) -> None:
         """The screen as a picture, into the folder where the console was started."""
-        from agentgym_tui.services.screenshot import take_picture
+        from agentgym_tui.services.export import save_screenshot
 
-        await take_picture(self)
+        await save_screenshot(self)
 
     def action_hex(self) -> None:
         """The bytes of the selected text."""
-        from agentgym_tui.screens.dialogs.hex_dump import Hex
+        from agentgym_tui.screens.dialogs.hex_dump import HexDumpDialog
 
-        places: list[object] = [self.screen, self.focused] if self._screen_is_whole else []
-        texts = [place.hostile_text() for place in places if isinstance(place, Revealing)]
+        places: list[object] = [self.screen, self.focused] if self._screen_accepts_keys else []
+        texts = [place.hostile_text() for place in places if isinstance(place, HasHostileText)]
         text = next(filter(None, texts), None)
         if text is None:
-            tell(self, own("nothing that is selected holds hostile bytes"))
+            toast(self, trusted("nothing that is selected holds hostile bytes"))
         else:
-            self.push_screen(Hex(text))
+            self.push_screen(HexDumpDialog(text))
 
     async def action_start_node(self) -> None:
         """Start the node again."""
         try:
             await self.session.start_node()
-        except ControlFailed as exc:
-            tell(self, refusal_text(exc), failed=True)
+        except ControlRequestError as exc:
+            toast(self, control_error_text(exc), failed=True)
 
     @property
-    def _screen_is_whole(self) -> bool:
-        return isinstance(self.screen, Whole) and self.screen.whole
+    def _screen_accepts_keys(self) -> bool:
+        return isinstance(self.screen, ConsoleScreen) and self.screen.accepts_keys
 
-    def _reachable(self) -> list[Reachable]:
-        return reachable(self, without=hidden(self.session))
+    def _reachable(self) -> list[AvailableCommand]:
+        return available_commands(self, without=hidden_commands(self.session))
 
     def _show(self, mode: str) -> None:
         """Another mode, at its first screen."""
@@ -207,8 +206,8 @@ class Console(Following, inherit_bindings=False):
         if answer == "stop":
             try:
                 await stop_all(self.session)
-            except ControlFailed as exc:
-                tell(self, refusal_text(exc), failed=True)
+            except ControlRequestError as exc:
+                toast(self, control_error_text(exc), failed=True)
                 return
         if answer in ("stop", "leave"):
             self.exit()
@@ -219,16 +218,39 @@ class Console(Following, inherit_bindings=False):
         return LiveScreen(self.session, self.kept)
 
     def _episodes(self) -> Screen[None]:
-        from agentgym_tui.screens.episodes.screen import Episodes
+        from agentgym_tui.screens.episodes.screen import EpisodesScreen
 
-        return Episodes(self.session, self.kept)
+        return EpisodesScreen(self.session, self.kept)
 
     def _events(self) -> Screen[None]:
-        from agentgym_tui.screens.events.screen import Events
+        from agentgym_tui.screens.events.screen import EventsScreen
 
-        return Events(self.session, self.kept, now=self._now)
+        return EventsScreen(self.session, self.kept, now=self._now)
 
     def _logs(self) -> Screen[None]:
         from agentgym_tui.screens.logs.screen import LogScreen
 
         return LogScreen(self.session, self.kept, now=self._now)
+
+
+class EpisodesConsole(Console, inherit_bindings=False):
+    """Begins with what is stored."""
+
+    CSS_PATH: ClassVar[CSSPathType | None] = [*STYLES, "../styles/episodes.tcss"]
+    BINDINGS: ClassVar[list[BindingType]] = Console.BINDINGS
+    DEFAULT_MODE = "episodes"
+
+
+class LogsConsole(Console, inherit_bindings=False):
+    """Begins with the logs that were opened."""
+
+    CSS_PATH: ClassVar[CSSPathType | None] = [*STYLES, "../styles/log.tcss"]
+    BINDINGS: ClassVar[list[BindingType]] = Console.BINDINGS
+    DEFAULT_MODE = "logs"
+
+
+def console_of(session: Session) -> type[Console]:
+    """The one that begins with what a session has."""
+    if session.logs:
+        return LogsConsole
+    return EpisodesConsole if session.control is None else Console

@@ -13,12 +13,10 @@ from textual import events
 from textual.app import App
 from textual.timer import Timer
 
-from agentgym_tui.app.ends import Ends
-from agentgym_tui.app.notifications import Falls, tell_ends, tell_fall
+from agentgym_tui.app.notifications import BatchEndDetector, FailoverDetector, tell_ends, tell_fall
 from agentgym_tui.config.settings import Settings
-from agentgym_tui.screens.abilities import Drawing
-from agentgym_tui.services.redraw_throttle import Pace
-from agentgym_tui.services.timers import SureTimers
+from agentgym_tui.screens.base import Redrawable
+from agentgym_tui.services.timers import RedrawThrottle, ReliableTimers
 from agentgym_tui.sessions.protocols import Session
 
 TICK_S: Final = 1.0
@@ -27,7 +25,7 @@ _DONE: Final = (events.Key, events.Paste, events.MouseDown, events.MouseScrollDo
 """What a person wants an answer to; where the mouse is on its way to is none of these."""
 
 
-class Following(App[None], SureTimers, inherit_bindings=False):
+class RefreshingApp(App[None], ReliableTimers, inherit_bindings=False):
     """Has what a session says drawn on the screens that can.
 
     Args:
@@ -39,9 +37,9 @@ class Following(App[None], SureTimers, inherit_bindings=False):
     def __init__(self, session: Session, settings: Settings, now: Callable[[], float]) -> None:
         super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)  # else colours would become greys
         self.session, self.settings = session, settings
-        self._ends, self._falls = Ends(), Falls()
+        self._ends, self._falls = BatchEndDetector(), FailoverDetector()
         self._following: asyncio.Task[None] | None = None
-        self._pace = Pace(now)
+        self._pace = RedrawThrottle(now)
         self._next_drawing: Timer | None = None
         self._next_tick: Timer | None = None
 
@@ -61,12 +59,12 @@ class Following(App[None], SureTimers, inherit_bindings=False):
     async def on_event(self, event: events.Event) -> None:
         """What a person does comes before what a bus says."""
         if isinstance(event, _DONE) and not event.is_forwarded:
-            self.session.turns.asked()
+            self.session.input_priority.input_received()
         await super().on_event(event)
 
     def post_display_hook(self) -> None:
         """Something new is on the screen."""
-        self.session.turns.answered()
+        self.session.input_priority.painted()
 
     def _follow(self) -> None:
         if not gc.isenabled():  # as the command has left it
@@ -92,9 +90,9 @@ class Following(App[None], SureTimers, inherit_bindings=False):
 
     def _draw(self) -> None:
         self._next_drawing = None
-        self._pace.drawn()
+        self._pace.mark_redrawn()
         for screen in reversed(self.screen_stack):
-            if isinstance(screen, Drawing):
+            if isinstance(screen, Redrawable):
                 screen.draw(self.session.store)
             if not screen.is_modal:
                 break
@@ -110,7 +108,7 @@ class Following(App[None], SureTimers, inherit_bindings=False):
 
     def _keep_ticking(self) -> None:
         store = self.session.store
-        if self._next_tick is None and store.ticking:
+        if self._next_tick is None and store.needs_tick:
             self._next_tick = self.set_timer(min(TICK_S, max(store.next_loss_s, 0.0) + 0.01), self._tick)
 
 

@@ -13,7 +13,7 @@ import msgspec
 from textual.binding import Binding
 from textual.keys import key_to_character
 
-Place: TypeAlias = Literal[
+Scope: TypeAlias = Literal[
     "everywhere", "live", "episodes", "filter", "episode", "events", "log", "entry", "list", "table",
     "dialog", "form", "checks", "choice", "quit", "cancel", "palette",
 ]  # fmt: skip
@@ -26,7 +26,7 @@ class Command(NamedTuple):
     keys: str
     title: str
     action: str
-    place: Place
+    scope: Scope
     help: str = ""
     footer: bool = True
 
@@ -130,75 +130,75 @@ COMMANDS: tuple[Command, ...] = (
 )  # fmt: skip
 
 
-ORDERS: Final = frozenset(command.id for command in COMMANDS if command.id.startswith(("run.", "node.")))
+NODE_COMMANDS: Final = frozenset(command.id for command in COMMANDS if command.id.startswith(("run.", "node.")))
 """What takes a node that does as it is told."""
-OF_BUS: Final = frozenset({"app.events", "episode.events", "live.events"})
+BUS_COMMANDS: Final = frozenset({"app.events", "episode.events", "live.events"})
 """What takes a bus."""
-OF_LOGS: Final = frozenset({"app.logs"})
+LOG_COMMANDS: Final = frozenset({"app.logs"})
 """What takes logs that were opened."""
 
-_NAMED: Final = re.compile(r"\{([a-z._]+)\}")
-_SIGNS: Final = {"escape": "esc", "up": "↑", "down": "↓", "left": "←", "right": "→"}
-_RENAMED: Final = {"slash": "/", "backslash": "\\", "at": "@", "minus": "-", "plus": "+", "underscore": "_"}
+_KEY_REFERENCE: Final = re.compile(r"\{([a-z._]+)\}")
+_KEY_SIGNS: Final = {"escape": "esc", "up": "↑", "down": "↓", "left": "←", "right": "→"}
+_KEY_CHARACTERS: Final = {"slash": "/", "backslash": "\\", "at": "@", "minus": "-", "plus": "+", "underscore": "_"}
 """Characters whose keys are not named as in Unicode."""
 
 
-class Keys(msgspec.Struct, frozen=True):
+class Keymap(msgspec.Struct, frozen=True):
     """Which keys give a command.
 
     Attributes:
-        changed: by the command's id, where they are the user's own.
+        overrides: by the command's id, where they are the user's own.
     """
 
-    changed: Mapping[str, str] = msgspec.field(default_factory=dict)
+    overrides: Mapping[str, str] = msgspec.field(default_factory=dict)
 
-    def of(self, command: Command) -> str:
+    def keys_for(self, command: Command) -> str:
         """All of them, with commas."""
-        return self.changed.get(command.id, command.keys)
+        return self.overrides.get(command.id, command.keys)
 
-    def shown(self, command: Command) -> list[str]:
+    def display(self, command: Command) -> list[str]:
         """The same as people read them."""
-        return shown_keys(self.of(command))
+        return display_keys(self.keys_for(command))
 
     def key(self, command_id: str) -> str:
         """The first of them, for a text that names it."""
-        return next(self.shown(command)[0] for command in COMMANDS if command.id == command_id)
+        return next(self.display(command)[0] for command in COMMANDS if command.id == command_id)
 
-    def told(self, text: str) -> str:
+    def expand(self, text: str) -> str:
         """A text that names keys, as in ``{dialog.close} closes``."""
-        return _NAMED.sub(lambda found: self.key(found[1]), text)
+        return _KEY_REFERENCE.sub(lambda found: self.key(found[1]), text)
 
 
 @runtime_checkable
-class Keyed(Protocol):
+class HasKeymap(Protocol):
     """An app with keys of the user's own."""
 
-    keys: Keys
+    keys: Keymap
 
 
-def keys_of(app: object) -> Keys:
+def keymap_of(app: object) -> Keymap:
     """The keys that hold in an app."""
-    return app.keys if isinstance(app, Keyed) else Keys()
+    return app.keys if isinstance(app, HasKeymap) else Keymap()
 
 
-def bindings(place: Place) -> list[Binding]:
+def bindings(scope: Scope) -> list[Binding]:
     """The bindings of one place, for ``BINDINGS``."""
-    here = [c for c in COMMANDS if c.place == place]
+    here = [c for c in COMMANDS if c.scope == scope]
     return [Binding(c.keys, c.action, c.title, show=c.footer, id=c.id, tooltip=c.help or c.title) for c in here]
 
 
-def shown_keys(keys: str) -> list[str]:
+def display_keys(keys: str) -> list[str]:
     """Keys as people read them, such as ``?`` for ``question_mark``."""
-    return [_shown(key) for key in keys.split(",")]
+    return [_display_key(key) for key in keys.split(",")]
 
 
-def character(key: str) -> str | None:
+def typed_character(key: str) -> str | None:
     """What a key types, None where that is nothing one could see."""
-    typed = _RENAMED.get(key) or key_to_character(key)
+    typed = _KEY_CHARACTERS.get(key) or key_to_character(key)
     return typed if typed is not None and typed.isprintable() else None
 
 
-def _shown(key: str) -> str:
+def _display_key(key: str) -> str:
     modifiers, plus, name = key.rpartition("+")
-    typed = (character(name) or "").strip()
-    return _SIGNS.get(key) or (modifiers + plus).replace("ctrl+", "^") + (typed or name.replace("page", "page "))
+    typed = (typed_character(name) or "").strip()
+    return _KEY_SIGNS.get(key) or (modifiers + plus).replace("ctrl+", "^") + (typed or name.replace("page", "page "))

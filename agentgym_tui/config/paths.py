@@ -9,18 +9,18 @@ from errno import EFBIG, EINVAL
 from pathlib import Path
 from typing import Final
 
-NAME: Final = "agentgym-console"
+FOLDER_NAME: Final = "agentgym-console"
 MAX_BYTES: Final = 64 * 1024
 """Larger files are none of ours."""
 
 
-def folder(environ: Mapping[str, str], variable: str, default: str) -> Path:
+def xdg_folder(environ: Mapping[str, str], variable: str, default: str) -> Path:
     """The console's folder below the one a variable names, else below the home; what is not absolute does not count."""
     named, home = Path(environ.get(variable, "")), Path(environ.get("HOME", ""))
-    return (named if named.is_absolute() else (home if home.is_absolute() else Path("/")) / default) / NAME
+    return (named if named.is_absolute() else (home if home.is_absolute() else Path("/")) / default) / FOLDER_NAME
 
 
-def read_small(path: Path, *, links: bool) -> bytes:
+def read_small_file(path: Path, *, links: bool) -> bytes:
     """The content of a file.
 
     Args:

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from agentgym_tui.config.paths import folder, read_small
-from agentgym_tui.presenters.sorting import Sorting
-from agentgym_tui.safe_text import line
+from agentgym_tui.config.paths import read_small_file, xdg_folder
+from agentgym_tui.safe_text import sanitize_line
+from agentgym_tui.state.sorting import Sorting
 
 MAX_NAMES: Final = 40
 """Filters, lists and panes that are remembered, each."""
@@ -23,10 +23,10 @@ MAX_WORDS: Final = 200
 
 _Name = Annotated[str, msgspec.Meta(max_length=40)]
 _Words = Annotated[str, msgspec.Meta(max_length=MAX_WORDS)]
-_Share = Annotated[int, msgspec.Meta(ge=1, le=99)]
+_Percent = Annotated[int, msgspec.Meta(ge=1, le=99)]
 
 
-class Kept(msgspec.Struct):
+class UiState(msgspec.Struct):
     """What is kept.
 
     Attributes:
@@ -39,15 +39,15 @@ class Kept(msgspec.Struct):
     screen: _Name = "live"
     filters: dict[_Name, _Words] = {}
     sorting: dict[_Name, Sorting] = {}
-    sizes: dict[_Name, _Share] = {}
+    sizes: dict[_Name, _Percent] = {}
 
-    def look_for(self, view: str, words: str) -> None:
+    def set_filter(self, view: str, words: str) -> None:
         """Remember what is looked for in a list; nothing, and what is too long, is not kept."""
         self.filters.pop(view, None)
         if 0 < len(words) <= MAX_WORDS:
             self.filters[view] = words
 
-    def sort(self, view: str, sorting: Sorting | None) -> None:
+    def set_sorting(self, view: str, sorting: Sorting | None) -> None:
         """Remember the order of a list; None for its usual one."""
         self.sorting.pop(view, None)
         if sorting is not None:
@@ -56,38 +56,42 @@ class Kept(msgspec.Struct):
 
 def state_path(environ: Mapping[str, str]) -> Path:
     """Where it is kept."""
-    return folder(environ, "XDG_STATE_HOME", ".local/state") / "console.json"
+    return xdg_folder(environ, "XDG_STATE_HOME", ".local/state") / "console.json"
 
 
-def read_kept(path: Path) -> Kept:
+def read_ui_state(path: Path) -> UiState:
     """What was kept, as far as it can be used."""
     try:
-        fields = msgspec.json.decode(read_small(path, links=False), type=dict[str, msgspec.Raw])
+        fields = msgspec.json.decode(read_small_file(path, links=False), type=dict[str, msgspec.Raw])
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return Kept()
-    taken = Kept(
-        **{field.name: _taken(field, fields) for field in msgspec.structs.fields(Kept) if field.name in fields}
+        return UiState()
+    taken = UiState(
+        **{
+            field.name: _decode_field(field, fields)
+            for field in msgspec.structs.fields(UiState)
+            if field.name in fields
+        }
     )
-    taken.filters = {name: line(words, MAX_WORDS) for name, words in taken.filters.items()}
+    taken.filters = {name: sanitize_line(words, MAX_WORDS) for name, words in taken.filters.items()}
     return taken
 
 
-def write_kept(path: Path, kept: Kept) -> None:
+def write_ui_state(path: Path, kept: UiState) -> None:
     """Keep it, for this user alone; where that cannot be the next start is as the first one.
 
     Raises:
         OSError: when it cannot be written.
     """
-    from runner.util.secret_files import write_secret
+    from runner.util.files import write_secret
 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_secret(path, msgspec.json.encode(kept))
 
 
-def _taken(field: msgspec.structs.FieldInfo, fields: Mapping[str, msgspec.Raw]) -> Any:  # noqa: ANN401 - of its field's type
+def _decode_field(field: msgspec.structs.FieldInfo, fields: Mapping[str, msgspec.Raw]) -> Any:  # noqa: ANN401 - of its field's type
     """What a file says of a field, else what it is at first."""
     try:
         value = msgspec.json.decode(fields[field.name], type=field.type)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return getattr(Kept(), field.name)
+        return getattr(UiState(), field.name)
     return dict(list(value.items())[:MAX_NAMES]) if isinstance(value, dict) else value

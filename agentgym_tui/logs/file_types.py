@@ -8,8 +8,8 @@ import stat
 from pathlib import Path
 from typing import Final
 
-_LOGS: Final = (".jsonl", ".ndjson", ".log")
-_HEAD: Final = 64 << 10
+_LOG_SUFFIXES: Final = (".jsonl", ".ndjson", ".log")
+_HEAD_BYTES: Final = 64 << 10
 
 
 def is_folder(path: Path) -> bool:
@@ -28,25 +28,25 @@ def is_log(path: Path) -> bool:
     """
     if is_folder(path):
         return False
-    if path.name.endswith(_LOGS):
+    if path.name.endswith(_LOG_SUFFIXES):
         return True
     if not path.exists():
         return False
-    head = _head(path)
+    head = _read_head(path)
     if path.suffix != ".json":
         return not head.startswith(b'{"schema":')
     first, _, rest = head.partition(b"\n")
     return bool(rest.strip()) and _is_json(first)
 
 
-def _head(path: Path) -> bytes:
+def _read_head(path: Path) -> bytes:
     """The beginning of a regular file, nothing of others."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except (OSError, ValueError):
         return b""
     with os.fdopen(descriptor, "rb") as file, contextlib.suppress(OSError):
-        return file.read(_HEAD) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+        return file.read(_HEAD_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
     return b""
 
 

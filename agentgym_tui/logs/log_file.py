@@ -10,25 +10,82 @@ import stat
 import threading
 import time
 from array import array
+from bisect import bisect_left
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from agentgym_tui.logs.line_index import BLOCK, LineIndex, newlines
+BLOCK_BYTES: Final = 1 << 16
+"""Bytes; an offset within a block fits into two."""
 
-AT_ONCE: Final = 1 << 18
+
+NEWLINE: Final = b"\n"
+
+
+class LineIndex:
+    """Takes a file from its beginning on, as far as it was read; eight bytes are kept of each block.
+
+    Args:
+        block: bytes of a block, ``BLOCK_BYTES`` at most.
+
+    Attributes:
+        block: the same.
+        size: bytes that were taken.
+        n_newlines: among them.
+    """
+
+    def __init__(self, block: int = BLOCK_BYTES) -> None:
+        self.block = block
+        self.size = self.n_newlines = 0
+        self._newlines_before = array("Q")
+        self._ends_with_newline = True
+
+    def __len__(self) -> int:
+        """Lines; the last one may have no newline yet."""
+        return self.n_newlines + (not self._ends_with_newline)
+
+    def add(self, data: bytes | bytearray, n: int) -> None:
+        """Take the first ``n`` bytes of what comes next."""
+        at = 0
+        while at < n:
+            room = self.block - self.size % self.block
+            if room == self.block:
+                self._newlines_before.append(self.n_newlines)
+            stop = min(at + room, n)
+            found = data.count(NEWLINE, at, stop)
+            self._ends_with_newline = data[stop - 1] == NEWLINE[0]
+            self.n_newlines += found
+            self.size += stop - at
+            at = stop
+
+    def locate(self, number: int) -> tuple[int, int]:
+        """The block in which a line, from 1 to ``n_newlines``, begins after a newline, and the how manieth of it."""
+        block = bisect_left(self._newlines_before, number) - 1
+        return block, number - 1 - self._newlines_before[block]
+
+
+def newline_offsets(block: bytes) -> array[int]:
+    """Where they are in a block."""
+    found, at = array("H"), block.find(NEWLINE)
+    while at >= 0:
+        found.append(at)
+        at = block.find(NEWLINE, at + 1)
+    return found
+
+
+READ_BYTES: Final = 1 << 18
 
 BUDGET_S: Final = 0.03
 """Seconds of reading after which somebody may be told."""
 
-MAX_LINE: Final = 1 << 20
+MAX_LINE_BYTES: Final = 1 << 20
 """Bytes of a line that are looked at."""
 
-_TAIL: Final = 64
+_TAIL_BYTES: Final = 64
 """Bytes before the end by which a file is known again once it has grown."""
 
 _MAX_BLOCKS: Final = 32
 
-Anew: TypeAlias = Literal["", "shorter", "changed"]
+ReloadReason: TypeAlias = Literal["", "shorter", "changed"]
 
 
 class LogLine(NamedTuple):
@@ -56,22 +113,22 @@ class LogFile:
         gone: no file has its name any more.
     """
 
-    def __init__(self, path: Path, *, at_once: int = AT_ONCE, block: int = BLOCK) -> None:
+    def __init__(self, path: Path, *, at_once: int = READ_BYTES, block: int = BLOCK_BYTES) -> None:
         self.path = path
         self.index = LineIndex(block)
         self.size = 0
         self.failure = ""
-        self.anew: Anew = ""
-        self.replaced = self.gone = False
+        self.reload_reason: ReloadReason = ""
+        self.replaced = self.deleted = False
         self._reading, self._lock = threading.Lock(), threading.Lock()
         self._descriptor: int | None = None
         self._buffer = bytearray(at_once)
         self._tail = b""
         self._blocks: dict[tuple[LineIndex, int, int], array[int]] = {}
-        self._doubted = False
+        self._suspect = False
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether all of it was read that there is, as far as is known."""
         return self._descriptor is not None and self.index.size >= self.size
 
@@ -80,8 +137,8 @@ class LogFile:
         deadline = time.monotonic() + budget_s
         with self._reading:
             try:
-                self._look()
-                while self.index.size < self.size and self._take() and time.monotonic() < deadline:
+                self._check_file()
+                while self.index.size < self.size and self._read_next() and time.monotonic() < deadline:
                     pass
             except OSError as exc:
                 self.failure = exc.strerror or type(exc).__name__
@@ -92,7 +149,7 @@ class LogFile:
         """Read the file that has the name now, from its beginning; called in a thread."""
         with self._reading:
             self.close()
-            self._begin("")
+            self._restart("")
 
     def close(self) -> None:
         """Let go of the file."""
@@ -101,10 +158,10 @@ class LogFile:
                 os.close(self._descriptor)
                 self._descriptor = None
 
-    def line(self, number: int, limit: int = MAX_LINE) -> LogLine:
+    def line(self, number: int, limit: int = MAX_LINE_BYTES) -> LogLine:
         """A line by its number, from 0; of one that is gone meanwhile nothing is left."""
         index = self.index
-        start, stop = self.start(number, index), self.start(number + 1, index)
+        start, stop = self.line_start(number, index), self.line_start(number + 1, index)
         if number < index.n_newlines:
             stop -= 1
         head = self.read(start, min(stop - start, limit))
@@ -113,17 +170,17 @@ class LogFile:
             return LogLine(number, head[:-1], n_bytes - 1)
         return LogLine(number, head, n_bytes)
 
-    def start(self, number: int, index: LineIndex | None = None) -> int:
+    def line_start(self, number: int, index: LineIndex | None = None) -> int:
         """Where a line begins; after the last one the end of what was read."""
         index = index or self.index
         if number <= 0:
             return 0
         if number > index.n_newlines:
             return index.size
-        block, nth = index.place(number)
+        block, nth = index.locate(number)
         found = self._newlines(index, block)
         if nth >= len(found):  # somebody wrote into the middle of the file
-            self._doubted = True
+            self._suspect = True
             return min((block + 1) * index.block, index.size)
         return block * index.block + found[nth] + 1
 
@@ -141,13 +198,13 @@ class LogFile:
         n = min(index.size - block * index.block, index.block)
         blocks, key = self._blocks, (index, block, n)
         if (known := blocks.get(key)) is None:
-            known = newlines(self.read(block * index.block, n))
+            known = newline_offsets(self.read(block * index.block, n))
             if len(blocks) >= _MAX_BLOCKS:
                 blocks = self._blocks = {}  # a new one: another thread may be looking into the old one
             blocks[key] = known
         return known
 
-    def _look(self) -> None:
+    def _check_file(self) -> None:
         """Open it, or see what became of it."""
         if self._descriptor is None:
             self._open()
@@ -157,14 +214,14 @@ class LogFile:
         status = os.fstat(descriptor)
         try:
             self.replaced = not os.path.samestat(self.path.stat(), status)
-            self.gone = False
+            self.deleted = False
         except OSError:
-            self.replaced, self.gone = False, True
+            self.replaced, self.deleted = False, True
         self.failure = ""
         if status.st_size < self.index.size:
-            self._begin("shorter")
-        elif self._doubted or (status.st_size > self.index.size and not self._known_again()):
-            self._begin("changed")
+            self._restart("shorter")
+        elif self._suspect or (status.st_size > self.index.size and not self._has_same_tail()):
+            self._restart("changed")
         self.size = status.st_size
 
     def _open(self) -> None:
@@ -177,14 +234,14 @@ class LogFile:
         with self._lock:
             self._descriptor = descriptor
 
-    def _known_again(self) -> bool:
+    def _has_same_tail(self) -> bool:
         return self.read(self.index.size - len(self._tail), len(self._tail)) == self._tail
 
-    def _begin(self, why: Anew) -> None:
-        self.index, self.size, self.anew, self._tail, self._doubted = LineIndex(self.index.block), 0, why, b"", False
+    def _restart(self, why: ReloadReason) -> None:
+        self.index, self.size, self.reload_reason, self._tail, self._suspect = LineIndex(self.index.block), 0, why, b"", False
         self._blocks = {}
 
-    def _take(self) -> bool:
+    def _read_next(self) -> bool:
         """Read what comes next; False when there is nothing, as the file became shorter."""
         index = self.index
         with self._lock:
@@ -195,6 +252,6 @@ class LogFile:
         if n <= 0:
             self.size = index.size
             return False
-        self._tail = (self._tail + self._buffer[max(n - _TAIL, 0) : n])[-_TAIL:]
+        self._tail = (self._tail + self._buffer[max(n - _TAIL_BYTES, 0) : n])[-_TAIL_BYTES:]
         index.add(self._buffer, n)
         return True

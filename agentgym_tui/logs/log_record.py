@@ -11,74 +11,74 @@ import msgspec
 
 from runner.events.limits import check_limits
 
-MAX_READ: Final = 64 << 10
+MAX_PARSED_BYTES: Final = 64 << 10
 """Bytes of a line that is taken apart; of a longer one only the beginning is shown."""
 
-_WHEN: Final = ("at", "time", "timestamp", "ts", "@timestamp", "datetime", "date", "started_at", "ended_at")
-_KIND: Final = ("kind", "subject", "type", "event", "op", "level", "levelname", "severity")
+_TIME_FIELDS: Final = ("at", "time", "timestamp", "ts", "@timestamp", "datetime", "date", "started_at", "ended_at")
+_KIND_FIELDS: Final = ("kind", "subject", "type", "event", "op", "level", "levelname", "severity")
 """Names of fields, those that say most first."""
 
-_STAMP: Final = re.compile(
+_TIMESTAMP: Final = re.compile(
     rb"[\[(]?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,9}))?\s?(Z|[+-]\d\d:?\d\d)?", re.ASCII
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_UNITS: Final = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (1e8, 1.0))
+_EPOCH_UNITS: Final = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (1e8, 1.0))
 """From this number on a time is so many to the second; what is smaller is no time."""
 
 
-class LineFacts(NamedTuple):
+class LogRecord(NamedTuple):
     """``at`` has a zone and is None where the line says none; ``kind`` is hostile text, "" for none."""
 
     at: datetime | None = None
     kind: str = ""
 
 
-NO_FACTS: Final = LineFacts()
+EMPTY_RECORD: Final = LogRecord()
 
 
-def facts_of(line: bytes) -> LineFacts:
+def parse_record(line: bytes) -> LogRecord:
     """Read a line, an object of JSON or one that begins with a time; whatever it is, this does not fail.
 
     Args:
-        line: its beginning; what is longer than ``MAX_READ`` counts as plain text.
+        line: its beginning; what is longer than ``MAX_PARSED_BYTES`` counts as plain text.
     """
-    if line[:1] != b"{" or len(line) > MAX_READ:
-        return LineFacts(_stamped(line))
+    if line[:1] != b"{" or len(line) > MAX_PARSED_BYTES:
+        return LogRecord(_leading_time(line))
     try:
         check_limits(line)
-        fields = _OBJECT.decode(line)
+        fields = _OBJECT_DECODER.decode(line)
     except (ValueError, RecursionError):
-        return NO_FACTS
-    whens = (_when(value) for value in _values(fields, _WHEN))
-    kinds = (value for value in _values(fields, _KIND) if isinstance(value, str) and value)
-    return LineFacts(next(filter(None, whens), None), next(kinds, ""))
+        return EMPTY_RECORD
+    whens = (_parse_time(value) for value in _scalar_values(fields, _TIME_FIELDS))
+    kinds = (value for value in _scalar_values(fields, _KIND_FIELDS) if isinstance(value, str) and value)
+    return LogRecord(next(filter(None, whens), None), next(kinds, ""))
 
 
-def _values(fields: Mapping[str, msgspec.Raw], names: Iterable[str]) -> Iterable[object]:
+def _scalar_values(fields: Mapping[str, msgspec.Raw], names: Iterable[str]) -> Iterable[object]:
     for name in names:
         if (raw := fields.get(name)) is not None and bytes(raw)[:1] not in (b"{", b"["):
-            yield _value(raw)
+            yield _decode_scalar(raw)
 
 
-def _value(raw: msgspec.Raw) -> object:
+def _decode_scalar(raw: msgspec.Raw) -> object:
     try:
         return msgspec.json.decode(raw)
     except ValueError:  # a number of any size is JSON
         return None
 
 
-def _when(value: object) -> datetime | None:
+def _parse_time(value: object) -> datetime | None:
     """A time as text, or as a number of seconds or parts of them since 1970; without a zone it is local."""
     match value:
         case str():
-            return _stamped(value.encode("utf-8", "replace")) if len(value) <= 80 else None
+            return _leading_time(value.encode("utf-8", "replace")) if len(value) <= 80 else None
         case int() | float() if not isinstance(value, bool):
-            return _of_number(value)
+            return _time_from_number(value)
     return None
 
 
-def _of_number(value: float) -> datetime | None:
-    for least, per_second in _UNITS:
+def _time_from_number(value: float) -> datetime | None:
+    for least, per_second in _EPOCH_UNITS:
         if value >= least:
             try:
                 return _EPOCH + timedelta(seconds=value / per_second)
@@ -87,21 +87,21 @@ def _of_number(value: float) -> datetime | None:
     return None
 
 
-def _stamped(line: bytes) -> datetime | None:
+def _leading_time(line: bytes) -> datetime | None:
     """A time at the beginning."""
-    if (found := _STAMP.match(line)) is None:
+    if (found := _TIMESTAMP.match(line)) is None:
         return None
     day, clock, part, zone = (group.decode() if group else "" for group in found.groups())
     try:
         at = datetime.fromisoformat(f"{day}T{clock}")
         at += timedelta(seconds=float(f"0.{part}")) if part else timedelta()
-        return at.replace(tzinfo=UTC) if zone == "Z" else _zoned(at, zone)
+        return at.replace(tzinfo=UTC) if zone == "Z" else _apply_offset(at, zone)
     except (ValueError, OverflowError, OSError):
         return None
 
 
-def _zoned(at: datetime, zone: str) -> datetime:
+def _apply_offset(at: datetime, zone: str) -> datetime:
     return datetime.fromisoformat(f"{at.isoformat()}{zone}").astimezone(UTC)
 
 
-_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_OBJECT_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -1,88 +1,235 @@
-"""What a list shows, apart from how it is drawn: cells of safe text, each with a tone, in rows that have a key."""
+"""Data model of lists and tables, independent of widgets: cells, lines, columns and their layout.
+
+Cells and lines (``Cell``, ``Line``, ``join_parts``), line sources (``TextSource``, ``KeyLookup``, ``FixedLines``),
+masked and flagged text (``masked_line``, ``flag_unsafe``), table columns (``Column``, ``arrange_columns``, ``fit_row``)
+and sorting by a column (``sorting_after_click``, ``next_sorting``, ``column_title``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from agentgym_tui.safe_text import Safe, own
+from agentgym_tui.presenters.text_width import cut, display_width, fit
+from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, sanitize_line, trusted
+from agentgym_tui.state.sorting import Sorting
+from runner.util.text import mask
 
 Tone: TypeAlias = Literal["plain", "dim", "good", "bad", "warn", "accent", "head"]
-"""What a text means, for its colour; the text itself has to say it as well."""
+"""Meaning of a text, which selects its color. The text itself must convey the same meaning."""
 
 
 class Cell(NamedTuple):
     """A piece of a line."""
 
-    text: Safe
+    text: SafeText
     tone: Tone = "plain"
 
 
 Line: TypeAlias = Sequence[Cell]
 
-BADGE: Final = Cell(own("⚠ hostile bytes"), "warn")
-"""Stands beside a text that had to be changed to be shown."""
+COLUMN_GAP: Final = "  "
+SEPARATOR: Final = Cell(trusted(" · "), "dim")
+_MAX_MASKED_ROWS: Final = 20
+
+UNSAFE_BADGE: Final = Cell(trusted("⚠ unsafe bytes"), "warn")
+"""Marks a text in which unsafe characters were made visible."""
 
 
-class Source(Protocol):
-    """The lines of a list; only those that are visible are asked for."""
+class TextSource(Protocol):
+    """Lines of a list; a widget requests only the visible ones."""
 
     def __len__(self) -> int:
-        """How many lines there are."""
+        """Return the number of lines."""
         ...
 
     def line(self, index: int, width: int) -> Line:
-        """One line, for ``width`` columns of a terminal; for a table one cell per column.
+        """Return one line for ``width`` terminal columns; for a table, one cell per column.
 
-        Of fewer cells than a table has columns the last one takes the rest of the line.
+        When a line has fewer cells than the table has columns, its last cell spans the rest of the line.
         """
         ...
 
     def key(self, index: int) -> str:
-        """What stays the same when lines are added or removed, so that a cursor can stay on its line."""
+        """Return a stable identifier of the line, so a cursor stays on it when lines are added or removed."""
         ...
 
 
 @runtime_checkable
-class Placing(Protocol):
-    """A ``Source`` of so many lines that looking at each of their keys takes too long."""
+class KeyLookup(Protocol):
+    """A ``TextSource`` that finds a line by key without iterating over all keys."""
 
-    def place(self, key: str) -> int | None:
-        """The line of a key, None where there is none."""
+    def row_of(self, key: str) -> int | None:
+        """Return the index of the line with this key, or None."""
         ...
 
 
 class FixedLines:
-    """Lines that are there already, as a ``Source``; the key is the number.
+    """A ``TextSource`` over existing lines; the key is the line number.
 
     Args:
-        lines: from the top.
+        lines: from top to bottom.
     """
 
     def __init__(self, lines: Sequence[Line]) -> None:
         self._lines = lines
 
     def __len__(self) -> int:
-        """How many."""
+        """Return the number of lines."""
         return len(self._lines)
 
     def line(self, index: int, width: int) -> Line:
-        """As given."""
+        """Return the line unchanged."""
         return self._lines[index]
 
     def key(self, index: int) -> str:
-        """The number."""
+        """Return the line number."""
         return str(index)
 
 
 class Column(NamedTuple):
-    """A column of a table; those of the highest ``rank`` are left out first where there is no room.
+    """A table column.
 
-    ``width`` None: takes what is left (one column of a table), ``least`` columns or more as long as others can go.
+    When space is short, columns with the highest ``rank`` are dropped first; those with rank 0 are kept. A column of
+    ``width`` None takes the remaining space, at least ``min_width`` columns while others can be dropped. A table has at most
+    one such column.
     """
 
     title: str
     width: int | None
     right: bool = False
     rank: int = 0
-    least: int = 12
+    min_width: int = 12
+
+
+def line_width(line: Line) -> int:
+    """Return the display width of a line in terminal columns."""
+    return sum(display_width(cell.text) for cell in line)
+
+
+class ColumnPosition(NamedTuple):
+    """A visible column: its index in the table, its width, and whether its text is right-aligned."""
+
+    index: int
+    width: int
+    right: bool
+
+
+ColumnLayout: TypeAlias = Sequence[ColumnPosition]
+
+
+def arrange_columns(columns: Sequence[Column], width: int) -> list[ColumnPosition]:
+    """Return the columns that fit into ``width`` terminal columns; those with the highest rank are dropped first."""
+    visible = list(enumerate(columns))
+    while len(visible) > 1 and _total_width(column for _, column in visible) > width:
+        last = max(visible, key=lambda item: (item[1].rank, item[0]))
+        if not last[1].rank:
+            break
+        visible.remove(last)
+    free = width - _total_width(column for _, column in visible)
+    return [
+        ColumnPosition(n, max(column.min_width + free, 1) if column.width is None else column.width, column.right)
+        for n, column in visible
+    ]
+
+
+def fit_row(
+    texts: Sequence[tuple[str, Tone]], columns: Sequence[Column], layout: ColumnLayout, width: int
+) -> Iterator[tuple[str, Tone]]:
+    """Yield one padded text per visible column.
+
+    When there are fewer texts than columns, the last text spans the rest of the line.
+    """
+    last = len(texts) - 1 if 0 < len(texts) < len(columns) else -1
+    between, room = "", width
+    for index, size, right in layout:
+        text, tone = texts[index] if index < len(texts) else ("", "plain")
+        room -= len(between)
+        if index == last:
+            yield between + fit(text, max(room, size)), tone
+            return
+        yield between + fit(text, size, right=right), tone
+        between, room = COLUMN_GAP, room - size
+
+
+def _total_width(columns: Iterable[Column]) -> int:
+    widths = [column.min_width if column.width is None else column.width for column in columns]
+    return sum(widths) + len(COLUMN_GAP) * (len(widths) - 1)
+
+
+def masked_line(text: object, limit: int = 200) -> SafeText:
+    """Return untrusted text as one safe line of at most ``limit`` characters, with secrets in URLs masked."""
+    return sanitize_line(mask(str(text)[: limit * 4]), limit)
+
+
+def masked_rows(text: str, limit: int = 2_000) -> SafeText:
+    """Return untrusted text as up to 20 safe lines of at most ``limit`` characters each, with secrets masked."""
+    rows = mask(text[: limit * 4]).split("\n")[:_MAX_MASKED_ROWS]
+    return join([sanitize_line(row, limit) for row in rows], "\n")
+
+
+def flag_unsafe(text: SafeText, unsafe: str | None) -> SafeText:
+    """Prefix ``text`` with a warning sign if ``unsafe`` is a non-empty text."""
+    return join([trusted("⚠ "), text]) if unsafe else text
+
+
+def unsafe_texts(texts: Sequence[str]) -> str | None:
+    """Return those of ``texts`` that contain unsafe characters, one per line; None if there are none."""
+    return "\n".join(text for text in texts if has_unsafe_chars(text)) or None
+
+
+def join_parts(parts: Sequence[Line], width: int) -> Line:
+    """Join parts with separators. Parts that do not fit into ``width`` columns are skipped.
+
+    The first part is always shown; it is cut if it is too wide by itself.
+    """
+    shown: list[Cell] = []
+    used = 0
+    for part in filter(None, parts):
+        more = [SEPARATOR, *part] if shown else list(part)
+        needed = line_width(more)
+        if shown and used + needed > width:
+            continue
+        shown += more
+        used += needed
+    return shown if used <= width else _cut_line(shown, width)
+
+
+def _cut_line(shown: Line, width: int) -> list[Cell]:
+    fitting: list[Cell] = []
+    for cell in shown:
+        room = width - line_width(fitting)
+        if display_width(cell.text) > room:
+            return [*fitting, Cell(cut(cell.text, room), cell.tone)]
+        fitting.append(cell)
+    return fitting
+
+
+def sorting_after_click(sorting: Sorting | None, column: Column) -> Sorting | None:
+    """Return the sorting after a click on a column title.
+
+    The first click sorts numbers in descending and texts in ascending order, the second one reverses the order, and the
+    third one returns None for the default order.
+    """
+    first = Sorting(column.title, column.right)
+    if sorting == first:
+        return Sorting(column.title, not first.descending)
+    return first if sorting is None or sorting.column != column.title else None
+
+
+def next_sorting(sorting: Sorting | None, columns: Sequence[Column]) -> Sorting | None:
+    """Return the sorting by the next column; after the last column None, for the default order."""
+    titles = [column.title for column in columns]
+    at = titles.index(sorting.column) + 1 if sorting is not None and sorting.column in titles else 0
+    return Sorting(titles[at], columns[at].right) if at < len(columns) else None
+
+
+def column_title(column: Column, sorting: Sorting | None, width: int) -> str:
+    """Return a title of at most ``width`` characters, with an arrow if the rows are sorted by this column."""
+    if sorting is None or sorting.column != column.title or width < 1:
+        return column.title
+    return (
+        f"{column.title[: width - 2]} {sorting.sign}"
+        if len(column.title) + 2 <= width
+        else (f"{column.title[: width - 1]}{sorting.sign}")
+    )

@@ -1,4 +1,4 @@
-"""Messages of a chat as blocks of text; they are JSON from outside and may be of any shape."""
+"""Convert chat messages to blocks of safe text. Messages are untrusted JSON of any shape."""
 
 from __future__ import annotations
 
@@ -6,146 +6,156 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from agentgym_tui.safe_text import Safe, is_hostile, join, line, lines, own
+from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, sanitize_line, sanitize_lines, trusted
 
 MAX_TEXT: Final = 100_000
-"""Characters of one text that a transcript lays out; the JSON has the rest."""
+"""Characters of one text that a transcript shows; the JSON view has the rest."""
 
 MAX_CHAT: Final = 500_000
-"""Characters of the messages of one chat that a transcript lays out, the last ones."""
+"""Characters of one chat that a transcript shows, counted from its last message."""
 
 MAX_NAME: Final = 80
-"""Characters of outside text in a title."""
+"""Characters of untrusted text in a title."""
 
-SHORT: Final = 60
-"""Characters of arguments that stay in one line."""
+MAX_INLINE_ARGUMENTS: Final = 60
+"""Characters up to which tool arguments stay on one line."""
 
 _OVERHEAD: Final = 40
-"""Characters that a block and a line count as beside their text."""
+"""Characters that each block and each line counts in addition to its text."""
 
-Kind: TypeAlias = Literal[
+BlockKind: TypeAlias = Literal[
     "system", "observation", "thought", "action", "tool", "reply", "streaming", "warning", "error", "note", "earlier"
 ]
-"""``note`` is of the console itself, and says what was left out; ``earlier`` are messages that can be shown as well."""
+"""``note`` is a text of the console; ``earlier`` is a note about earlier messages that can be shown on request."""
 
-_ROLES: Final[dict[object, tuple[Kind, Safe]]] = {
-    "system": ("system", own("system")),
-    "developer": ("system", own("developer")),
-    "user": ("observation", own("observation")),
-    "assistant": ("action", own("assistant")),
-    "tool": ("tool", own("tool result")),
-    "function": ("tool", own("tool result")),
+_ROLES: Final[dict[object, tuple[BlockKind, SafeText]]] = {
+    "system": ("system", trusted("system")),
+    "developer": ("system", trusted("developer")),
+    "user": ("observation", trusted("observation")),
+    "assistant": ("action", trusted("assistant")),
+    "tool": ("tool", trusted("tool result")),
+    "function": ("tool", trusted("tool result")),
 }
 
 
 class Block(NamedTuple):
-    """A text and what it is.
+    """A titled text in a transcript.
 
     Attributes:
-        title: its heading.
-        lines: the text, cleaned.
-        changed: cleaning changed something.
-        raw: the text as it came.
+        kind: selects the color.
+        title: the heading.
+        lines: the sanitized text.
+        has_unsafe: the raw text contains unsafe characters.
+        raw: the original text.
     """
 
-    kind: Kind
-    title: Safe
-    lines: list[Safe]
-    changed: bool = False
+    kind: BlockKind
+    title: SafeText
+    lines: list[SafeText]
+    has_unsafe: bool = False
     raw: str = ""
 
 
-def block(
-    kind: Kind, title: Safe, text: str, *, named: str = "", whole: object = None, part: str | None = None
+def text_block(
+    kind: BlockKind,
+    title: SafeText,
+    text: str,
+    *,
+    title_text: str = "",
+    full_length: object = None,
+    shown_text: str | None = None,
 ) -> Block:
-    """A block of outside text.
+    """Return a block of untrusted text.
 
     Args:
-        kind: what it is.
-        title: its heading.
-        text: as it came.
-        named: outside text that became part of the title.
-        whole: how many characters the text had before it was cut on its way here.
-        part: what is shown of the text, where that is not all of it.
+        kind: the kind of block.
+        title: the heading.
+        text: the original text.
+        title_text: untrusted text that is part of the title.
+        full_length: characters of the text before the node clipped it; anything but an int means it was not clipped.
+        shown_text: the part of ``text`` to show; None for all of it.
     """
-    laid_out = (text if part is None else part)[:MAX_TEXT]
-    shown, changed = lines(laid_out, MAX_TEXT) if text else ([], False)
-    if type(whole) is int:
-        shown = [*shown, own(f"… cut on its way here, {whole} characters in all")]
+    laid_out = (text if shown_text is None else shown_text)[:MAX_TEXT]
+    shown, has_unsafe = sanitize_lines(laid_out, MAX_TEXT) if text else ([], False)
+    if type(full_length) is int:
+        shown = [*shown, trusted(f"… clipped in transit, {full_length} characters in all")]
     elif len(text) > MAX_TEXT:
-        shown = [*shown, own(f"… (+{len(text) - MAX_TEXT} characters)")]
-    if is_hostile(named[:MAX_NAME]):
-        return Block(kind, title, shown, True, f"{named}\n{text}")
-    return Block(kind, title, shown, changed, text)
+        shown = [*shown, trusted(f"… (+{len(text) - MAX_TEXT} characters)")]
+    if has_unsafe_chars(title_text[:MAX_NAME]):
+        return Block(kind, title, shown, True, f"{title_text}\n{text}")
+    return Block(kind, title, shown, has_unsafe, text)
 
 
-def note(text: str, kind: Literal["note", "earlier"] = "note") -> Block:
-    """What the console itself has to say."""
-    return Block(kind, own(text), [])
+def note_block(text: str, kind: Literal["note", "earlier"] = "note") -> Block:
+    return Block(kind, trusted(text), [])
 
 
-def last_messages(messages: Sequence[object]) -> tuple[list[Block], int]:
-    """Blocks of the last messages as far as there is room, and how many messages there was none for."""
-    room, found = MAX_CHAT, list[list[Block]]()
+def last_message_blocks(messages: Sequence[object]) -> tuple[list[Block], int]:
+    """Return blocks of the last messages that fit into ``MAX_CHAT``, and the number of messages left out."""
+    room, blocks_by_message = MAX_CHAT, list[list[Block]]()
     for message in reversed(messages):
         if room <= 0:
             break
-        found.append(list(message_blocks(message)))
-        room -= sum(min(len(block.raw), MAX_TEXT) + _OVERHEAD * (1 + len(block.lines)) for block in found[-1])
-    return [block for blocks in reversed(found) for block in blocks], len(messages) - len(found)
+        blocks_by_message.append(list(message_blocks(message)))
+        room -= sum(
+            min(len(block.raw), MAX_TEXT) + _OVERHEAD * (1 + len(block.lines)) for block in blocks_by_message[-1]
+        )
+    return [block for blocks in reversed(blocks_by_message) for block in blocks], len(messages) - len(blocks_by_message)
 
 
 def message_blocks(message: object) -> Iterator[Block]:
-    """What a message says: reasoning, text, tool calls."""
-    fields = fields_of(message)
+    """Yield the reasoning, text and tool calls of a message."""
+    fields = message_fields(message)
     role = fields.get("role")
     known = _ROLES.get(role) if isinstance(role, str) else None
-    kind, title = known or ("observation", line(text_of(role) or "?", MAX_NAME))
-    named = "" if known else text_of(role)
-    cut = fields_of(fields.get("full_length", {}))
+    kind, title = known or ("observation", sanitize_line(content_text(role) or "?", MAX_NAME))
+    title_text = "" if known else content_text(role)
+    cut = message_fields(fields.get("full_length", {}))
     yield from _reasoning(fields, cut)
-    thought, rest = split_thought(text_of(fields.get("content"))) if kind == "action" else ("", content_of(fields))
+    thought, rest = (
+        split_thought(content_text(fields.get("content"))) if kind == "action" else ("", message_content(fields))
+    )
     if thought:
-        yield block("thought", own("thought"), thought)
+        yield text_block("thought", trusted("thought"), thought)
     calls = fields.get("tool_calls")
     if rest or not (thought or calls):
-        yield block(kind, title, rest, named=named, whole=cut.get("content"))
-    yield from (_call_block(call) for call in (calls if isinstance(calls, list) else ()))
+        yield text_block(kind, title, rest, title_text=title_text, full_length=cut.get("content"))
+    yield from (_tool_call(call) for call in (calls if isinstance(calls, list) else ()))
 
 
 def reasoning_blocks(message: object) -> Iterator[Block]:
-    """What a model reasoned beside its answer."""
-    fields = fields_of(message)
-    yield from _reasoning(fields, fields_of(fields.get("full_length", {})))
+    """Yield the reasoning that a model returned beside its answer."""
+    fields = message_fields(message)
+    yield from _reasoning(fields, message_fields(fields.get("full_length", {})))
 
 
-def call_block(name: str, arguments: str, *, whole: object = None) -> Block:
-    """A call of a tool, its arguments indented."""
-    title = join([own("tool call "), line(name, MAX_NAME)])
-    return block("tool", title, _pretty(arguments), named=name, whole=whole)
+def tool_call_block(name: str, arguments: str, *, full_length: object = None) -> Block:
+    """Return a block of a tool call with indented arguments."""
+    title = join([trusted("tool call "), sanitize_line(name, MAX_NAME)])
+    return text_block("tool", title, _indented_json(arguments), title_text=name, full_length=full_length)
 
 
-def fields_of(value: object) -> Mapping[str, Any]:
-    """A message by its fields; what is no message counts as the content of one."""
+def message_fields(value: object) -> Mapping[str, Any]:
+    """Return the fields of a message; any other value becomes the content of one."""
     return value if isinstance(value, dict) else {"content": value}
 
 
-def content_of(message: object) -> str:
-    """The text of a message."""
-    return text_of(fields_of(message).get("content"))
+def message_content(message: object) -> str:
+    """Return the text of a message."""
+    return content_text(message_fields(message).get("content"))
 
 
-def text_of(value: object) -> str:
-    """A text as it is, the texts of a list of parts, anything else as JSON."""
+def content_text(value: object) -> str:
+    """Return a text unchanged, the texts of a list of content parts, or any other value as JSON."""
     if value is None or isinstance(value, str):
         return value or ""
     if isinstance(value, list):
-        return "\n".join(part if isinstance(part, str) else _text_of_part(part) for part in value)
-    return _json(value)
+        return "\n".join(part if isinstance(part, str) else _part_text(part) for part in value)
+    return _as_json(value)
 
 
 def split_thought(text: str) -> tuple[str, str]:
-    """What precedes an action as thought, and the rest: ``<think>…</think>``, or ``Thought: … Action: …``."""
+    """Split a text into thought and action, marked by ``<think>…</think>`` or ``Thought: … Action: …``."""
     head, mark, rest = text.partition("</think>")
     if mark or head.lstrip().startswith("<think>"):
         return head.strip().removeprefix("<think>").strip(), rest.strip()
@@ -157,31 +167,31 @@ def split_thought(text: str) -> tuple[str, str]:
 
 def _reasoning(fields: Mapping[str, Any], cut: Mapping[str, Any]) -> Iterator[Block]:
     for name in ("reasoning_content", "reasoning"):
-        if text := text_of(fields.get(name)):
-            yield block("thought", own("thought"), text, whole=cut.get(name))
+        if text := content_text(fields.get(name)):
+            yield text_block("thought", trusted("thought"), text, full_length=cut.get(name))
             return
 
 
-def _call_block(call: object) -> Block:
-    function = fields_of(fields_of(call).get("function", call))
-    return call_block(text_of(function.get("name")), text_of(function.get("arguments")))
+def _tool_call(call: object) -> Block:
+    function = message_fields(message_fields(call).get("function", call))
+    return tool_call_block(content_text(function.get("name")), content_text(function.get("arguments")))
 
 
-def _text_of_part(part: object) -> str:
+def _part_text(part: object) -> str:
     text = part.get("text") if isinstance(part, dict) else None
-    return text if isinstance(text, str) else _json(part)
+    return text if isinstance(text, str) else _as_json(part)
 
 
-def _json(value: object) -> str:
+def _as_json(value: object) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, default=lambda other: f"<{type(other).__name__}>")
     except (RecursionError, ValueError, TypeError):
-        return "(cannot be written as JSON)"
+        return "(cannot be encoded as JSON)"
 
 
-def _pretty(text: str) -> str:
-    """JSON that is too long for a line with indentation; what is very long, or no JSON, as it is."""
-    if not SHORT < len(text) <= MAX_TEXT:
+def _indented_json(text: str) -> str:
+    """Indent JSON that is too long for one line; return other text, and very long text, unchanged."""
+    if not MAX_INLINE_ARGUMENTS < len(text) <= MAX_TEXT:
         return text
     try:
         return json.dumps(json.loads(text), indent=2, ensure_ascii=False)

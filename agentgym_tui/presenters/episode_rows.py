@@ -1,4 +1,4 @@
-"""The list of episodes, and the heading of one of them, as lines of safe text."""
+"""Rows of the episode list, and the heading of one episode."""
 
 from __future__ import annotations
 
@@ -6,17 +6,39 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
-from agentgym_tui.presenters.cells import BADGE, Cell, Column, Line, Tone
-from agentgym_tui.presenters.model_answer import FELL
-from agentgym_tui.presenters.number_format import UNKNOWN, cost, counted, duration, quantity, reward
-from agentgym_tui.presenters.segments import flagged, joined, told
+from agentgym_tui.presenters.cells import (
+    UNSAFE_BADGE,
+    Cell,
+    Column,
+    Line,
+    Tone,
+    flag_unsafe,
+    join_parts,
+    masked_line,
+    unsafe_texts,
+)
+from agentgym_tui.presenters.model_answer import FALLBACK_MARK
+from agentgym_tui.presenters.number_format import (
+    UNKNOWN,
+    format_cost,
+    format_count,
+    format_duration,
+    format_reward,
+    pluralize,
+)
 from agentgym_tui.presenters.status_line import outcome_cell
-from agentgym_tui.presenters.text_width import cut, wrapped
-from agentgym_tui.safe_text import Safe, join, line, own
-from agentgym_tui.sessions.protocols import Unusable
-from agentgym_tui.state.episode_list import Entry, EpisodeList, Listed, exact, hostile_fields, key_of
-from agentgym_tui.state.models import Episode, Progress
-from agentgym_tui.state.steps import aware
+from agentgym_tui.presenters.text_width import cut, wrap_text
+from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
+from agentgym_tui.state.episode_list import (
+    EpisodeList,
+    ListedEpisode,
+    ListEntry,
+    UnreadableFile,
+    entry_key,
+    searchable_fields,
+)
+from agentgym_tui.state.models import Episode, ReadProgress
+from agentgym_tui.state.timestamps import as_aware
 
 EPISODE_COLUMNS: Final = (
     Column("started", 12),
@@ -34,190 +56,218 @@ EPISODE_COLUMNS: Final = (
 
 
 class EpisodeRows:
-    """What a list shows as rows of ``EPISODE_COLUMNS``; the key is an episode's id or a file's path."""
+    """Episodes of a list as rows of ``EPISODE_COLUMNS``; the key is the episode id or file path."""
 
     def __init__(self, episodes: EpisodeList) -> None:
-        """It is read anew at each drawing."""
         self._episodes = episodes
 
     def __len__(self) -> int:
-        """How many are shown."""
+        """Return the number of visible entries."""
         return len(self._episodes.shown)
 
     def key(self, index: int) -> str:
-        """The id or path."""
-        return key_of(self._episodes.shown[index])
+        """Return the episode id or file path."""
+        return entry_key(self._episodes.shown[index])
 
     def line(self, index: int, width: int) -> Line:
-        """A cell per column."""
+        """Return one cell per column."""
         entry = self._episodes.shown[index]
-        return _unusable(entry) if isinstance(entry, Unusable) else _row(entry)
+        return _unreadable_row(entry) if isinstance(entry, UnreadableFile) else _row(entry)
 
 
-def list_line(episodes: EpisodeList, state: Safe, width: int) -> Line:
-    """What is above the list: how many there are, and ``state``, such as that they are being read."""
+def list_summary(episodes: EpisodeList, state: SafeText, width: int) -> Line:
+    """Return the line above the list: counts, filter, sorting, and ``state``, such as reading progress."""
     sorting = episodes.sorting
-    n_shown, n_unusable = len(episodes.shown), episodes.n_unusable
-    found = [Cell(own(f"{n_shown:,} match "), "accent"), Cell(line(" ".join(episodes.words), 60), "accent")]
-    return joined(
+    n_shown, n_unusable = len(episodes.shown), episodes.n_unreadable
+    found = [
+        Cell(trusted(f"{n_shown:,} match "), "accent"),
+        Cell(sanitize_line(" ".join(episodes.words), 60), "accent"),
+    ]
+    return join_parts(
         [
-            [Cell(counted(episodes.n_all, "episode"), "head")],
-            [Cell(own(f"▶ {episodes.n_running} running"), "accent")] if episodes.n_running else [],
-            found if episodes.words else [],
-            [Cell(own(f"by {sorting.column} {sorting.sign}"), "accent")] if sorting is not None else [],
+            [Cell(pluralize(episodes.n_episodes, "episode"), "head")],
+            [Cell(trusted(f"▶ {episodes.n_running} running"), "accent")] if episodes.n_running else [],
+            matches if episodes.words else [],
+            [Cell(trusted(f"by {sorting.column} {sorting.sign}"), "accent")] if sorting is not None else [],
             [Cell(state, "warn")] if state else [],
-            [Cell(own(f"✗ {counted(n_unusable, 'file')} cannot be shown"), "bad")] if n_unusable else [],
+            [Cell(trusted(f"✗ {pluralize(n_unusable, 'file')} cannot be read"), "bad")] if n_unusable else [],
         ],
         width,
     )
 
 
-def reading_text(progress: Progress | None) -> Safe:
-    """How far files were read, as far as that is known."""
+def reading_progress(progress: ReadProgress | None) -> SafeText:
+    """Return how many files have been read so far."""
     if progress is None:
-        return own("reading …")
-    return own(f"reading {progress.n_read:,} of {counted(progress.n_found, 'file')}")
+        return trusted("reading …")
+    return trusted(f"reading {progress.n_read:,} of {pluralize(progress.n_found, 'file')}")
 
 
-def no_rows(episodes: EpisodeList, key: Callable[[str], str], read_only: str, width: int) -> list[Line]:
-    """What to say in the place of an empty list; ``read_only`` is why nothing can be played from here, or "".
-
-    ``key`` gives what is pressed for a command.
-    """
-    if episodes.words:
-        words = line(" ".join(episodes.words), 60)
-        return [
-            [Cell(own("No episode holds "), "head"), Cell(words, "accent")],
-            [_pressed(key("episodes.clear")), Cell(own("shows all of them again"))],
-        ]
-    head: Line = [Cell(own("No episodes yet."), "head")]
-    if read_only:
-        return [head, *([Cell(own("  ")), Cell(row, "dim")] for row in wrapped(told(read_only), width - 2, 4))]
-    return [
-        head,
-        [_pressed(key("app.live")), Cell(own("shows the environments; there press"))],
-        [_pressed(key("run.selected")), Cell(own("to play the selected one, and its episode is listed here"))],
-    ]
-
-
-def heading_lines(entry: Entry | None, state: Safe, place: Safe, width: int) -> list[Line]:
-    """What an episode is and how it ended: four lines.
+def empty_episodes_lines(episodes: EpisodeList, key: Callable[[str], str], read_only: str, width: int) -> list[Line]:
+    """Return the lines shown instead of an empty list.
 
     Args:
-        entry: the episode; None where nothing is known of it.
-        state: what is said of it beside that, such as that it is being read.
-        place: where it is in the list.
+        episodes: the list.
+        key: returns the key label of a command id.
+        read_only: why no run can be started from here, or "".
+        width: columns available.
+    """
+    if episodes.words:
+        words = sanitize_line(" ".join(episodes.words), 60)
+        return [
+            [Cell(trusted("No episode matches "), "head"), Cell(words, "accent")],
+            [_key_cell(key("episodes.clear")), Cell(trusted("shows all episodes"))],
+        ]
+    head: Line = [Cell(trusted("No episodes yet."), "head")]
+    if read_only:
+        return [
+            head,
+            *([Cell(trusted("  ")), Cell(row, "dim")] for row in wrap_text(masked_line(read_only), width - 2, 4)),
+        ]
+    return [
+        head,
+        [_key_cell(key("app.live")), Cell(trusted("shows the environments; press there"))],
+        [_key_cell(key("run.selected")), Cell(trusted("to run the selected one; its episode appears here"))],
+    ]
+
+
+def episode_heading(entry: ListEntry | None, state: SafeText, position: SafeText, width: int) -> list[Line]:
+    """Return four lines that describe an episode and its outcome.
+
+    Args:
+        entry: the episode; None if it is unknown.
+        state: additional status, such as that the episode is being read.
+        position: its position in the list.
         width: columns of the terminal.
     """
-    told_of: Line = [Cell(state, "warn")] if state else []
-    where: Line = [Cell(place, "dim")] if place else []
-    if entry is None or isinstance(entry, Unusable):
-        name = line(entry.path.name, 120) if entry else own("episode")
-        return [joined([[Cell(name, "head")], told_of, where], width), [], [], []]
+    status: Line = [Cell(state, "warn")] if state else []
+    where: Line = [Cell(position, "dim")] if position else []
+    if entry is None or isinstance(entry, UnreadableFile):
+        name = sanitize_line(entry.path.name, 120) if entry else trusted("episode")
+        return [join_parts([[Cell(name, "head")], status, where], width), [], [], []]
     room, outcome = max(width // 3, 8), outcome_cell(entry)
     shown = Cell(cut(outcome.text, room), outcome.tone)
-    badge = [[BADGE]] if hostile_fields(entry) else []
+    badge = [[UNSAFE_BADGE]] if hostile_fields(entry) else []
     return [
-        joined([_what(entry, room), [shown], *badge, told_of, where, *_numbers(entry)], width),
-        joined(list(_played_by(entry)), width),
-        joined(list(_names(entry)), width),
-        joined([[Cell(error_of(entry), "bad")]], width),
+        join_parts([_task_cells(entry, room), [shown], *badge, status, where, *_result_parts(entry)], width),
+        join_parts(list(_agent_parts(entry)), width),
+        join_parts(list(_id_parts(entry)), width),
+        join_parts([[Cell(error_text(entry), "bad")]], width),
     ]
 
 
-def error_of(entry: Entry | None) -> Safe:
-    """Type and first line of the error that ended an episode, "" where there is none."""
-    if entry is None or isinstance(entry, Unusable):
-        return own("")
+def error_text(entry: ListEntry | None) -> SafeText:
+    """Return type and first line of the error that ended an episode, "" if there is none."""
+    if entry is None or isinstance(entry, UnreadableFile):
+        return trusted("")
     parts = (entry.error_type, entry.error_message if isinstance(entry, Episode) else None)
-    given = [told(part.strip().partition("\n")[0]) for part in parts if part]
-    return own(f"✗ {': '.join(given)}" if given else "")
+    texts = [masked_line(part.strip().partition("\n")[0]) for part in parts if part]
+    return trusted(f"✗ {': '.join(texts)}" if texts else "")
 
 
-def when(time: datetime, *, year: bool = False) -> Safe:
-    """A time on the clock of this machine."""
+def format_timestamp(time: datetime, *, year: bool = False) -> SafeText:
+    """Format a time in the local time zone."""
     try:
-        local = aware(time).astimezone()
+        local = as_aware(time).astimezone()
     except (OverflowError, ValueError, OSError):  # year 1 and year 9999 have no local time everywhere
         return UNKNOWN
-    return own(f"{local:%Y-%m-%d %H:%M:%S}" if year else f"{local:%m-%d %H:%M}")
+    return trusted(f"{local:%Y-%m-%d %H:%M:%S}" if year else f"{local:%m-%d %H:%M}")
 
 
-def _pressed(key: str) -> Cell:
-    return Cell(own(f"  {line(key, 20)}  "), "accent")
+def _key_cell(key: str) -> Cell:
+    return Cell(trusted(f"  {sanitize_line(key, 20)}  "), "accent")
 
 
-def _row(episode: Listed) -> Sequence[Cell]:
+def _row(episode: ListedEpisode) -> Sequence[Cell]:
     return [
-        Cell(when(episode.started_at), "dim"),
-        Cell(flagged(line(episode.env, 60) or UNKNOWN, hostile_fields(episode))),
+        Cell(format_timestamp(episode.started_at), "dim"),
+        Cell(flag_unsafe(sanitize_line(episode.env, 60) or UNKNOWN, hostile_fields(episode))),
         Cell(exact(episode.task_index), "dim"),
         outcome_cell(episode),
-        Cell(reward(episode.reward), _tone(episode)),
-        Cell(quantity(episode.rounds)),
-        Cell(duration(episode.duration_s)),
-        Cell(_player(episode)),
-        Cell(line(episode.data_label, 20) or UNKNOWN, "dim"),
-        Cell(line(episode.node, 64) or UNKNOWN, "dim"),
-        Cell(line(episode.episode_id, 40), "dim"),
+        Cell(format_reward(episode.reward), _reward_tone(episode)),
+        Cell(format_count(episode.rounds)),
+        Cell(format_duration(episode.duration_s)),
+        Cell(_agent_text(episode)),
+        Cell(sanitize_line(episode.data_label, 20) or UNKNOWN, "dim"),
+        Cell(sanitize_line(episode.node, 64) or UNKNOWN, "dim"),
+        Cell(sanitize_line(episode.episode_id, 40), "dim"),
     ]
 
 
-def _unusable(file: Unusable) -> Sequence[Cell]:
-    """Its name and the reason, which takes the whole of the line; the folder is known."""
+def _unreadable_row(file: UnreadableFile) -> Sequence[Cell]:
+    """The reason takes the rest of the line, without the folder, which the heading shows."""
     name, reason = file.path.name, file.reason.replace(str(file.path), file.path.name)
-    text = told(reason if name in reason else f"{name}: {reason}", 400)
-    return [Cell(own("✗ no episode"), "bad"), Cell(flagged(text, hostile_fields(file)), "bad")]
+    text = masked_line(reason if name in reason else f"{name}: {reason}", 400)
+    return [Cell(trusted("✗ unreadable"), "bad"), Cell(flag_unsafe(text, hostile_fields(file)), "bad")]
 
 
-def _player(episode: Listed) -> Safe:
-    agent = line(episode.agent, 60) or UNKNOWN
-    player = own(f"{agent} {line(episode.model, 80)}") if episode.model else agent
-    return join([FELL, own(" "), told(episode.fallback, 40), own(", "), player]) if episode.fallback else player
+def _agent_text(episode: ListedEpisode) -> SafeText:
+    agent = sanitize_line(episode.agent, 60) or UNKNOWN
+    player = trusted(f"{agent} {sanitize_line(episode.model, 80)}") if episode.model else agent
+    return (
+        join([FALLBACK_MARK, trusted(" "), masked_line(episode.fallback, 40), trusted(", "), player])
+        if episode.fallback
+        else player
+    )
 
 
-def _tone(episode: Listed) -> Tone:
+def _reward_tone(episode: ListedEpisode) -> Tone:
     if episode.outcome is None:
         return "plain"
     return "good" if episode.success else "dim"
 
 
-def _what(episode: Listed, room: int) -> Line:
-    return [Cell(cut(line(episode.env, 60), room) or UNKNOWN, "head"), Cell(own(f" task {exact(episode.task_index)}"))]
+def _task_cells(episode: ListedEpisode, room: int) -> Line:
+    return [
+        Cell(cut(sanitize_line(episode.env, 60), room) or UNKNOWN, "head"),
+        Cell(trusted(f" task {exact(episode.task_index)}")),
+    ]
 
 
-def _numbers(episode: Listed) -> Iterator[Line]:
-    yield [Cell(own(f"reward {reward(episode.reward)}"), _tone(episode))]
-    yield [Cell(counted(episode.rounds, "round"))]
+def _result_parts(episode: ListedEpisode) -> Iterator[Line]:
+    yield [Cell(trusted(f"reward {format_reward(episode.reward)}"), _reward_tone(episode))]
+    yield [Cell(pluralize(episode.rounds, "round"))]
     if episode.duration_s is not None:
-        yield [Cell(duration(episode.duration_s))]
+        yield [Cell(format_duration(episode.duration_s))]
 
 
-def _played_by(episode: Listed) -> Iterator[Line]:
-    yield [Cell(own("agent "), "dim"), Cell(line(episode.agent, 60) or UNKNOWN)]
-    yield [Cell(own("model "), "dim"), Cell(line(episode.model or UNKNOWN, 80))]
+def _agent_parts(episode: ListedEpisode) -> Iterator[Line]:
+    yield [Cell(trusted("agent "), "dim"), Cell(sanitize_line(episode.agent, 60) or UNKNOWN)]
+    yield [Cell(trusted("model "), "dim"), Cell(sanitize_line(episode.model or UNKNOWN, 80))]
     if episode.fallback:
-        yield [Cell(join([FELL, own(" answered by "), told(episode.fallback, 60)]), "warn")]
-    if tokens := _tokens(episode):
-        yield [Cell(own("tokens "), "dim"), Cell(quantity(tokens))]
+        yield [Cell(join([FALLBACK_MARK, trusted(" answered by "), masked_line(episode.fallback, 60)]), "warn")]
+    if tokens := _token_count(episode):
+        yield [Cell(trusted("tokens "), "dim"), Cell(format_count(tokens))]
     if episode.cost is not None:
-        yield [Cell(own("cost "), "dim"), Cell(cost(episode.cost))]
-    for name, value in (("data", episode.data_label), ("over", episode.transport), ("node", episode.node)):
+        yield [Cell(trusted("cost "), "dim"), Cell(format_cost(episode.cost))]
+    for name, value in (("data", episode.data_label), ("transport", episode.transport), ("node", episode.node)):
         if value:
-            yield [Cell(own(f"{name} "), "dim"), Cell(line(value, 64))]
+            yield [Cell(trusted(f"{name} "), "dim"), Cell(sanitize_line(value, 64))]
     if episode.mode == "compat":
-        yield [Cell(own("unrated: compat"), "warn")]
+        yield [Cell(trusted("unscored: compat"), "warn")]
 
 
-def _names(episode: Listed) -> Iterator[Line]:
-    yield [Cell(line(episode.episode_id, 40))]
-    yield [Cell(when(episode.started_at, year=True), "dim")]
-    yield [Cell(own(f"attempt {quantity(episode.attempt)}"), "dim")]
-    yield [Cell(own(f"seed {exact(episode.seed)}"), "dim")]
-    yield [Cell(own("batch "), "dim"), Cell(line(episode.batch_id, 40) or UNKNOWN, "dim")]
+def _id_parts(episode: ListedEpisode) -> Iterator[Line]:
+    yield [Cell(sanitize_line(episode.episode_id, 40))]
+    yield [Cell(format_timestamp(episode.started_at, year=True), "dim")]
+    yield [Cell(trusted(f"attempt {format_count(episode.attempt)}"), "dim")]
+    yield [Cell(trusted(f"seed {exact(episode.seed)}"), "dim")]
+    yield [Cell(trusted("batch "), "dim"), Cell(sanitize_line(episode.batch_id, 40) or UNKNOWN, "dim")]
     if episode.profile:
-        yield [Cell(line(episode.profile, 64), "dim")]
+        yield [Cell(sanitize_line(episode.profile, 64), "dim")]
 
 
-def _tokens(episode: Listed) -> int:
+def _token_count(episode: ListedEpisode) -> int:
     return episode.tokens.total if isinstance(episode, Episode) else episode.tokens_prompt + episode.tokens_completion
+
+
+def hostile_fields(entry: ListEntry | None) -> str | None:
+    """Return the searchable texts of an entry that contain unsafe characters, None if there are none."""
+    if entry is None:
+        return None
+    return unsafe_texts([field for field in searchable_fields(entry) if field])
+
+
+def exact(number: int | None) -> SafeText:
+    """Format an integer in full; very large ones are shortened."""
+    return trusted(str(number)) if number is not None and abs(number) < 10**15 else format_count(number)

@@ -2,42 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, get_args
 
-from agentgym_tui.presenters.cells import Cell, Column, Line, Tone
-from agentgym_tui.presenters.event_summary import FactBook, trouble_of
-from agentgym_tui.presenters.number_format import UNKNOWN, counted, quantity
-from agentgym_tui.presenters.payload import size_of
-from agentgym_tui.presenters.segments import flagged, joined, told
-from agentgym_tui.presenters.status_line import LINKS
-from agentgym_tui.presenters.subject_rows import per_second
-from agentgym_tui.presenters.text_width import cut, cut_middle, wrapped
-from agentgym_tui.safe_text import Safe, join, line, own
+from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, flag_unsafe, join_parts, masked_line
+from agentgym_tui.presenters.event_summary import SummaryCache, decode_error
+from agentgym_tui.presenters.number_format import UNKNOWN, format_count, format_per_second, pluralize
+from agentgym_tui.presenters.payload import payload_size
+from agentgym_tui.presenters.status_line import LINK_STATES
+from agentgym_tui.presenters.text_width import cut, cut_middle, wrap_text
+from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 from agentgym_tui.sessions.event_reader import EventReader
-from agentgym_tui.state.bus_message import LogEntry, Message, Remark
-from agentgym_tui.state.event_log import EventLog
-from agentgym_tui.state.event_query import EVERYTHING, EventView
+from agentgym_tui.state.event_log import EventLog, EventMessage, LogEntry, LogNotice
+from agentgym_tui.state.event_query import ALL_SUBJECTS, EventQuery
 from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.state.sorting import Sorting
+from agentgym_tui.state.subject_tree import MAX_SUBJECTS, SubjectOrder, SubjectRow, SubjectTree
 from runner.events.subjects import LIVE_SUBJECTS
 
-SUBJECT: Final = 30
+SUBJECT_WIDTH: Final = 30
 EVENT_COLUMNS: Final = (
     Column("time", 12),
     Column("seq", 8, right=True, rank=2),
-    Column("subject", SUBJECT),
+    Column("subject", SUBJECT_WIDTH),
     Column("node", 12, rank=1),
-    Column("says", None, least=20),
+    Column("says", None, min_width=20),
 )
 _LIVE: Final = LIVE_SUBJECTS.removesuffix(">")
-Key: TypeAlias = Callable[[str], str]
+KeyLabel: TypeAlias = Callable[[str], str]
 """What is pressed for a command, by its id."""
 
-_SKEW: Final = 1.0
+_SKEW_WARNING_S: Final = 1.0
 """Seconds that a clock may differ before it is a warning."""
 
-_REMARKS: Final[dict[str, Tone]] = {"no_history": "dim", "reconnected": "dim"}
+_NOTICE_TONES: Final[dict[str, Tone]] = {"no_history": "dim", "reconnected": "dim"}
 
 
 class EventRows:
@@ -46,7 +45,7 @@ class EventRows:
     def __init__(self, log: EventLog) -> None:
         """It is read anew at each drawing."""
         self.log = log
-        self._facts = FactBook()
+        self._summaries = SummaryCache()
 
     def __len__(self) -> int:
         """How many are shown."""
@@ -59,7 +58,7 @@ class EventRows:
     def episode_id(self, index: int) -> str:
         """The episode that a row's message names, hostile text; "" for none."""
         entry = self.entry(index)
-        return self._facts.of(entry).episode_id if isinstance(entry, Message) else ""
+        return self._summaries.get(entry).episode_id if isinstance(entry, EventMessage) else ""
 
     def key(self, index: int) -> str:
         """The number."""
@@ -68,131 +67,206 @@ class EventRows:
     def line(self, index: int, width: int) -> Line:
         """A cell per column; a remark takes all of the line after its time."""
         entry = self.log.shown[index]
-        at = Cell(clock(entry.at), "dim")
-        if isinstance(entry, Remark):
-            return [at, Cell(own("")), Cell(join([own("― "), told(entry.text, 300)]), _REMARKS.get(entry.kind, "warn"))]
-        facts = self._facts.of(entry)
+        at = Cell(format_time(entry.at), "dim")
+        if isinstance(entry, LogNotice):
+            return [
+                at,
+                Cell(trusted("")),
+                Cell(join([trusted("― "), masked_line(entry.text, 300)]), _NOTICE_TONES.get(entry.kind, "warn")),
+            ]
+        facts = self._summaries.get(entry)
         return [
             at,
-            Cell(own("") if entry.sequence is None else own(str(entry.sequence)), "dim"),
-            Cell(_short(flagged(line(entry.subject, 256), entry.subject if facts.changed else None)), "accent"),
-            Cell(line(facts.node, 64) or UNKNOWN, "dim"),
+            Cell(trusted("") if entry.sequence is None else trusted(str(entry.sequence)), "dim"),
+            Cell(
+                _shorten_subject(
+                    flag_unsafe(sanitize_line(entry.subject, 256), entry.subject if facts.changed else None)
+                ),
+                "accent",
+            ),
+            Cell(sanitize_line(facts.node, 64) or UNKNOWN, "dim"),
             facts.summary,
         ]
 
 
-def _short(subject: Safe) -> Safe:
+def _shorten_subject(subject: SafeText) -> SafeText:
     """As long as its column; live subjects end in the node, which has a column of its own."""
-    return (cut if _LIVE in subject else cut_middle)(subject, SUBJECT)
+    return (cut if _LIVE in subject else cut_middle)(subject, SUBJECT_WIDTH)
 
 
-def clock(at: datetime) -> Safe:
+def format_time(at: datetime) -> SafeText:
     """The time of day on the clock of this machine, to the millisecond."""
     try:
         local = at.astimezone()
     except (OverflowError, ValueError, OSError):
         return UNKNOWN
-    return own(f"{local.hour:02}:{local.minute:02}:{local.second:02}.{local.microsecond // 1000:03}")
+    return trusted(f"{local.hour:02}:{local.minute:02}:{local.second:02}.{local.microsecond // 1000:03}")
 
 
-def heading(reader: EventReader, log: EventLog, store: RunStore, key: Key, width: int) -> list[Line]:
+def events_heading(reader: EventReader, log: EventLog, store: RunStore, key: KeyLabel, width: int) -> list[Line]:
     """Two lines: what is read and whether it goes on, and what came of it."""
-    link, tone = LINKS[store.link.status]
+    link, tone = LINK_STATES[store.link.status]
     above = [
-        [Cell(own("Events"), "head")],
-        [reading(reader, key)],
-        *_view(reader.view),
-        [Cell(join([own("holds "), line(" ".join(log.words), 60)]), "accent")] if log.words else [],
+        [Cell(trusted("Events"), "head")],
+        [reading_state(reader, key)],
+        *_view_parts(reader.query),
+        [Cell(join([trusted("holds "), sanitize_line(" ".join(log.words), 60)]), "accent")] if log.words else [],
         [Cell(link, tone)],
-        [Cell(told(store.link.address, 60), "dim")] if store.link.address else [],
+        [Cell(masked_line(store.link.address, 60), "dim")] if store.link.address else [],
     ]
-    return [joined(above, width), joined(list(_numbers(log, store)), width)]
+    return [join_parts(above, width), join_parts(list(_counter_parts(log, store)), width)]
 
 
-def reading(reader: EventReader, key: Key) -> Cell:
+def reading_state(reader: EventReader, key: KeyLabel) -> Cell:
     """Whether what comes is shown, and how much of it waits."""
-    waits = "" if reader.behind is None else f", {quantity(reader.behind)} wait"
+    waits = "" if reader.n_waiting is None else f", {format_count(reader.n_waiting)} wait"
     if reader.paused:
-        return Cell(own(f"‖ paused{waits}"), "warn")
-    if reader.view.is_history:
-        return Cell(own(f"◂ history{waits}"), "accent")
+        return Cell(trusted(f"‖ paused{waits}"), "warn")
+    if reader.query.is_history:
+        return Cell(trusted(f"◂ history{waits}"), "accent")
     if reader.suspended:
-        return Cell(own("‖ waits for this screen"), "warn")
-    if not reader.reads:
-        return Cell(join([own(f"‖ full{waits}; "), line(key("list.bottom"), 20), own(" goes on")]), "warn")
-    return Cell(own("● live"), "good")
+        return Cell(trusted("‖ waits for this screen"), "warn")
+    if not reader.is_reading:
+        return Cell(
+            join([trusted(f"‖ full{waits}; "), sanitize_line(key("list.bottom"), 20), trusted(" goes on")]), "warn"
+        )
+    return Cell(trusted("● live"), "good")
 
 
-def _view(view: EventView) -> Iterator[Line]:
-    if view.patterns != EVERYTHING:
-        yield [Cell(line(" ".join(view.patterns), 60), "accent")]
+def _view_parts(view: EventQuery) -> Iterator[Line]:
+    if view.patterns != ALL_SUBJECTS:
+        yield [Cell(sanitize_line(" ".join(view.patterns), 60), "accent")]
     if view.episode:
-        yield [Cell(join([own("episode "), line(view.episode, 40)]), "accent")]
+        yield [Cell(join([trusted("episode "), sanitize_line(view.episode, 40)]), "accent")]
     if view.is_history:
-        yield [Cell(join([own("from "), start_text(view)]))]
+        yield [Cell(join([trusted("from "), start_text(view)]))]
 
 
-def start_text(view: EventView) -> Safe:
+def start_text(view: EventQuery) -> SafeText:
     """Where it begins."""
     match view.start:
         case datetime():
-            return own(f"{view.start.astimezone():%Y-%m-%d %H:%M:%S}")
+            return trusted(f"{view.start.astimezone():%Y-%m-%d %H:%M:%S}")
         case int():
-            return own(f"#{view.start}")
-    return own("the beginning" if view.start == "all" else "now")
+            return trusted(f"#{view.start}")
+    return trusted("the beginning" if view.start == "all" else "now")
 
 
-def _numbers(log: EventLog, store: RunStore) -> Iterator[Line]:
-    yield [Cell(counted(log.n_seen, "message"))]
-    if rate := per_second(log.subjects.rate):
+def _counter_parts(log: EventLog, store: RunStore) -> Iterator[Line]:
+    yield [Cell(pluralize(log.n_received, "message"))]
+    if rate := format_per_second(log.subjects.rate):
         yield [Cell(rate, "accent")]
-    yield [Cell(own(f"lag {quantity(log.lag)}"), "warn" if log.lag > 1_000 else "dim")]
+    yield [Cell(trusted(f"lag {format_count(log.lag)}"), "warn" if log.lag > 1_000 else "dim")]
     for n, what in ((log.n_gap, "in gaps"), (log.n_skipped, "skipped"), (store.n_malformed, "malformed")):
-        yield [Cell(own(f"{quantity(n)} {what}"), "warn" if n else "dim")]
-    yield from _clocks(log)
-    if log.n_gone:
-        yield [Cell(own(f"the newest {quantity(len(log))} kept"), "dim")]
-    yield [Cell(counted(len(log.subjects), "subject"), "dim")]
+        yield [Cell(trusted(f"{format_count(n)} {what}"), "warn" if n else "dim")]
+    yield from _clock_parts(log)
+    if log.n_evicted:
+        yield [Cell(trusted(f"the newest {format_count(len(log))} kept"), "dim")]
+    yield [Cell(pluralize(len(log.subjects), "subject"), "dim")]
 
 
-def _clocks(log: EventLog) -> Iterator[Line]:
+def _clock_parts(log: EventLog) -> Iterator[Line]:
     """The clock that differs most."""
-    for skew in log.clocks.skews[:1]:
-        is_off, sender = abs(skew.ahead_s) >= _SKEW, line(skew.sender or "?", 24)
-        late = " or late" if skew.ahead_s <= -_SKEW else ""
+    for skew in log.clock_skew.skews[:1]:
+        is_off, sender = abs(skew.ahead_s) >= _SKEW_WARNING_S, sanitize_line(skew.sender or "?", 24)
+        late = " or late" if skew.ahead_s <= -_SKEW_WARNING_S else ""
         seconds = round(min(max(skew.ahead_s, -1e9), 1e9), 1) + 0.0
-        yield [Cell(join([own("clock "), sender, own(f" {seconds:+.1f} s{late}")]), "warn" if is_off else "dim")]
+        yield [
+            Cell(join([trusted("clock "), sender, trusted(f" {seconds:+.1f} s{late}")]), "warn" if is_off else "dim")
+        ]
 
 
-def about(entry: LogEntry | None, view: str) -> Line:
+def entry_info(entry: LogEntry | None, view: str) -> Line:
     """What one entry is, beside its text in a view."""
-    if not isinstance(entry, Message):
+    if not isinstance(entry, EventMessage):
         return []
-    trouble = trouble_of(entry)
-    size = size_of(entry, view)
+    trouble = decode_error(entry)
+    size = payload_size(entry, view)
     if not trouble:
         return [size]
-    return [size, Cell(own(" ")), Cell(join([own("✗ malformed: "), line(trouble, 120)]), "bad")]
+    return [size, Cell(trusted(" ")), Cell(join([trusted("✗ malformed: "), sanitize_line(trouble, 120)]), "bad")]
 
 
-def no_events(reader: EventReader, log: EventLog, store: RunStore, key: Key, width: int) -> list[Line]:
+def empty_events_lines(reader: EventReader, log: EventLog, store: RunStore, key: KeyLabel, width: int) -> list[Line]:
     """What to say in the place of an empty list."""
     if log.words:
-        what = f"None of {counted(len(log), 'message')} holds "
+        what = f"None of {pluralize(len(log), 'message')} holds "
         return [
-            [Cell(own(what), "head"), Cell(line(" ".join(log.words), 60), "accent")],
-            _press(key("events.clear"), "shows all again"),
+            [Cell(trusted(what), "head"), Cell(sanitize_line(" ".join(log.words), 60), "accent")],
+            _key_line(key("events.clear"), "shows all again"),
         ]
     if store.link.status != "connected":
-        cause = [[Cell(own("  ")), Cell(row, "dim")] for row in wrapped(told(store.link.cause, 400), width - 2, 4)]
-        return [[Cell(own("No way to the bus yet."), "head")], *(cause if store.link.cause else [])]
-    subjects = line(" ".join(reader.view.patterns), 60)
+        cause = [
+            [Cell(trusted("  ")), Cell(row, "dim")]
+            for row in wrap_text(masked_line(store.link.cause, 400), width - 2, 4)
+        ]
+        return [[Cell(trusted("No way to the bus yet."), "head")], *(cause if store.link.cause else [])]
+    subjects = sanitize_line(" ".join(reader.query.patterns), 60)
     return [
-        [Cell(own("Nothing was said so far on "), "head"), Cell(subjects, "accent")],
-        _press(key("events.go_to"), "goes back in the history of the streams: a sequence, a time, 10m, all"),
-        _press(key("events.subject"), "other subjects, with * and >"),
+        [Cell(trusted("Nothing was said so far on "), "head"), Cell(subjects, "accent")],
+        _key_line(key("events.go_to"), "goes back in the history of the streams: a sequence, a time, 10m, all"),
+        _key_line(key("events.subject"), "other subjects, with * and >"),
     ]
 
 
-def _press(key: str, what: str) -> Line:
-    return [Cell(own(f"  {line(key, 20):<4} "), "accent"), Cell(own(what))]
+def _key_line(key: str, what: str) -> Line:
+    return [Cell(trusted(f"  {sanitize_line(key, 20):<4} "), "accent"), Cell(trusted(what))]
+
+
+SUBJECT_COLUMNS: Final = (
+    Column("subject", None, min_width=10),
+    Column("count", 5, right=True, rank=1),
+    Column("rate", 6, right=True, rank=2),
+)
+
+
+DEFAULT_SORTING: Final = Sorting("subject")
+
+
+_SORT_KEYS: Final[tuple[SubjectOrder, ...]] = get_args(SubjectOrder)
+
+
+_INDENT: Final = 2
+"""Columns by which a branch is further right than the one above it, as long as there is room for its word."""
+
+
+class SubjectRows:
+    """The rows of a tree as they were when this was made; the keys are the words down to each."""
+
+    def __init__(self, branches: Sequence[SubjectRow] = (), n_others: int = 0) -> None:
+        """``n_others``: messages on subjects that there was no room for."""
+        self.branches = branches
+        self._n_others = n_others
+
+    @classmethod
+    def from_tree(cls, tree: SubjectTree, sorting: Sorting | None = None) -> SubjectRows:
+        """Of a tree, in an order; by subject where that is of no column."""
+        column, descending = sorting or DEFAULT_SORTING
+        by = next((by for by in _SORT_KEYS if by == column), None)
+        return cls(tree.rows(by or "subject", descending=descending and by is not None), tree.n_others)
+
+    def __len__(self) -> int:
+        """How many rows."""
+        return len(self.branches) + bool(self._n_others)
+
+    def line(self, index: int, width: int) -> Line:
+        """Word, count, rate."""
+        if index >= len(self.branches):
+            others = trusted(f"beyond {MAX_SUBJECTS:,} subjects")
+            return [Cell(others, "warn"), Cell(format_count(self._n_others)), Cell(trusted(""))]
+        branch = self.branches[index]
+        sign = trusted("" if not branch.n_children else "▾ " if branch.is_open else "▹ ")
+        closed = trusted("" if branch.is_open or not branch.n_children else f" ({format_count(branch.n_children)})")
+        more = trusted(" …" if branch.is_truncated else "")
+        indent = trusted(" " * min(_INDENT * branch.depth, width // 4))
+        name = join([indent, sign, sanitize_line(branch.word, 100), closed, more])
+        tone: Tone = "plain" if branch.n else "dim"
+        return [Cell(name, tone), Cell(format_count(branch.n), tone), Cell(format_per_second(branch.rate), "dim")]
+
+    def key(self, index: int) -> str:
+        """The words of a subject with dots; of the last row none."""
+        return self.branches[index].path if index < len(self.branches) else ""
+
+    def branch(self, index: int) -> SubjectRow | None:
+        """The one of a row."""
+        return self.branches[index] if index < len(self.branches) else None

@@ -10,27 +10,27 @@ from typing import Final, NamedTuple
 import msgspec
 
 from agentgym_tui.presenters.cells import Cell, Tone
-from agentgym_tui.presenters.number_format import counted, percent, quantity, reward
-from agentgym_tui.safe_text import Safe, is_hostile, join, line, own
-from agentgym_tui.state.bus_message import Message
-from runner.events import codec
-from runner.events.codec import DurableNames, decode
+from agentgym_tui.presenters.number_format import format_count, format_percent, format_reward, pluralize
+from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, sanitize_line, trusted
+from agentgym_tui.state.event_log import EventMessage
+from runner.events.codec import decode, decode_item
 from runner.events.decoded import DurableRow, ForeignRow, LiveRow, RawRow
 from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus
 from runner.events.limits import check_limits
+from runner.events.subjects import DurableNames
 
-SHOWN: Final = 200
+MAX_SHOWN: Final = 200
 """Characters of a foreign payload in a row."""
 
 MAX_KINDS: Final = 6
-MAX_KNOWN: Final = 1_000
-NAMES: Final = DurableNames()
+MAX_CACHED: Final = 1_000
+EVENT_NAMES: Final = DurableNames()
 
 _LIVE: Final = re.compile(r"agentgym\.live\.[a-z]+\.v1\.([^.]+)")
-_TYPES: Final = frozenset(NAMES.all())
+_TYPES: Final = frozenset(EVENT_NAMES.all())
 
 
-class Facts(NamedTuple):
+class MessageSummary(NamedTuple):
     """What is known of a message: ``node`` and ``episode_id`` are hostile text; ``changed``: some of it was."""
 
     node: str
@@ -52,136 +52,142 @@ class _Batch(msgspec.Struct):
     dropped: int = 0
 
 
-class _Named(msgspec.Struct):
+class _EpisodeReference(msgspec.Struct):
     episode_id: str = ""
 
 
-class FactBook:
+class SummaryCache:
     """The facts of the messages that were looked at last, by their numbers."""
 
     def __init__(self) -> None:
         """Start empty."""
-        self._known: dict[int, Facts] = {}
+        self._known: dict[int, MessageSummary] = {}
 
-    def of(self, message: Message) -> Facts:
+    def get(self, message: EventMessage) -> MessageSummary:
         """Those of a message."""
         if (known := self._known.get(message.number)) is not None:
             return known
-        if len(self._known) >= MAX_KNOWN:
+        if len(self._known) >= MAX_CACHED:
             self._known.clear()
-        facts = facts_of(message)
-        return self._known.setdefault(message.number, facts._replace(changed=_is_hostile(message, facts)))
+        facts = summarize(message)
+        return self._known.setdefault(message.number, facts._replace(changed=_shows_unsafe(message, facts)))
 
 
-def facts_of(message: Message) -> Facts:
+def summarize(message: EventMessage) -> MessageSummary:
     """Read a message as far as a line needs it; whatever it is, this does not fail."""
     node = next((value for key, value in message.headers.items() if key.lower() == "ce-source"), "")
     if (live := _LIVE.fullmatch(message.subject)) is not None:
-        return _live(message, node or live[1])
-    if is_ours(message):
-        return _durable(message, node)
-    return Facts(node, Cell(_text(message), "plain"), _named(message))
+        return _summarize_live(message, node or live[1])
+    if is_agentgym_message(message):
+        return _summarize_durable(message, node)
+    return MessageSummary(node, Cell(_payload_preview(message), "plain"), _named_episode(message))
 
 
-def is_ours(message: Message) -> bool:
+def is_agentgym_message(message: EventMessage) -> bool:
     """Whether its subject or its type says that it is one of ours, so that it has to decode."""
     if message.subject in _TYPES or _LIVE.fullmatch(message.subject):
         return True
     return any(key.lower() == "ce-type" and value.strip() in _TYPES for key, value in message.headers.items())
 
 
-def trouble_of(message: Message) -> str:
+def decode_error(message: EventMessage) -> str:
     """Why it, or a part of it, does not decode though it should; hostile text, "" where it does, or need not."""
-    if not is_ours(message):
+    if not is_agentgym_message(message):
         return ""
-    match decode(message.subject, message.headers, message.payload, NAMES):
+    match decode(message.subject, message.headers, message.payload, EVENT_NAMES):
         case RawRow() as row:
             return row.reason
         case LiveRow() as row:
-            raw = [*row.raw, *(read for item in row.batch.items if isinstance(read := codec.read(item), RawRow))]
+            raw = [*row.raw, *(decoded for item in row.batch.items if isinstance(decoded := decode_item(item), RawRow))]
             return f"{len(raw)} of its items: {raw[0].reason}" if raw else ""
     return ""
 
 
-def _is_hostile(message: Message, facts: Facts) -> bool:
+def _shows_unsafe(message: EventMessage, facts: MessageSummary) -> bool:
     """Whether cleaning changes what a row shows, or the beginning of what it stands for."""
-    head = message.payload[: 4 * SHOWN].decode("utf-8", "replace")
-    return any(map(is_hostile, (message.subject, facts.node, head)))
+    head = message.payload[: 4 * MAX_SHOWN].decode("utf-8", "replace")
+    return any(map(has_unsafe_chars, (message.subject, facts.node, head)))
 
 
-def _live(message: Message, node: str) -> Facts:
+def _summarize_live(message: EventMessage, node: str) -> MessageSummary:
     try:
         check_limits(message.payload)
         batch = _BATCH.decode(message.payload)
     except (ValueError, RecursionError):
-        return Facts(node, _malformed(message))
+        return MessageSummary(node, _malformed_cell(message))
     named = (item.episode_id for item in batch.items if item.episode_id)
-    return Facts(batch.node, Cell(_items(batch)), next(named, ""))
+    return MessageSummary(batch.node, Cell(_items_text(batch)), next(named, ""))
 
 
-def _items(batch: _Batch) -> Safe:
+def _items_text(batch: _Batch) -> SafeText:
     """Such as ``3 timestep, 120 token``."""
     kinds = Counter(item.kind for item in batch.items)
-    shown = [line(kind, 40) if n == 1 else join([own(f"{n:,} "), line(kind, 40)]) for kind, n in kinds.most_common()]
-    parts = [join(shown[:MAX_KINDS], ", "), *([own("…")] if len(shown) > MAX_KINDS else [])]
+    shown = [
+        sanitize_line(kind, 40) if n == 1 else join([trusted(f"{n:,} "), sanitize_line(kind, 40)])
+        for kind, n in kinds.most_common()
+    ]
+    parts = [join(shown[:MAX_KINDS], ", "), *([trusted("…")] if len(shown) > MAX_KINDS else [])]
     said = next((item for item in batch.items if item.env or item.outcome), None)
-    parts += [line(f"{said.env} {said.outcome}".strip(), 80)] if said else []
-    parts += [own(f"{quantity(batch.dropped)} dropped before")] if batch.dropped else []
-    return join(filter(None, parts), " · ") or own("nothing")
+    parts += [sanitize_line(f"{said.env} {said.outcome}".strip(), 80)] if said else []
+    parts += [trusted(f"{format_count(batch.dropped)} dropped before")] if batch.dropped else []
+    return join(filter(None, parts), " · ") or trusted("nothing")
 
 
-def _durable(message: Message, node: str) -> Facts:
-    match decode(message.subject, message.headers, message.payload, NAMES):
+def _summarize_durable(message: EventMessage, node: str) -> MessageSummary:
+    match decode(message.subject, message.headers, message.payload, EVENT_NAMES):
         case DurableRow(event=event):
             named = event.episode_id if isinstance(event, EpisodeCompleted) else ""
-            return Facts(event.node, Cell(join(_said(event), " · "), _tone(event)), named)
+            return MessageSummary(event.node, Cell(join(_event_parts(event), " · "), _event_tone(event)), named)
         case ForeignRow(event=episode):
-            return Facts(node, Cell(join([line(episode.env, 60), own(f"reward {reward(episode.score)}")], " · ")))
-    return Facts(node, _malformed(message), _named(message))
+            return MessageSummary(
+                node,
+                Cell(join([sanitize_line(episode.env, 60), trusted(f"reward {format_reward(episode.score)}")], " · ")),
+            )
+    return MessageSummary(node, _malformed_cell(message), _named_episode(message))
 
 
-def _said(event: DurableEvent) -> Iterator[Safe]:
+def _event_parts(event: DurableEvent) -> Iterator[SafeText]:
     match event:
         case EpisodeCompleted():
-            yield line(f"{event.env} {event.outcome}", 80)
-            yield own(f"reward {reward(event.reward)}")
-            yield counted(event.rounds, "round")
-            yield line(f"{event.agent} {event.model or ''}".strip(), 80)
+            yield sanitize_line(f"{event.env} {event.outcome}", 80)
+            yield trusted(f"reward {format_reward(event.reward)}")
+            yield pluralize(event.rounds, "round")
+            yield sanitize_line(f"{event.agent} {event.model or ''}".strip(), 80)
         case BatchCompleted():
-            yield line(f"{event.env} {event.status}", 80)
-            yield counted(event.n_episodes, "episode")
+            yield sanitize_line(f"{event.env} {event.status}", 80)
+            yield pluralize(event.n_episodes, "episode")
             rate = event.success_rate
-            yield own(f"success {percent(None if rate is None else 100 * rate)}")
-            yield own(f"mean reward {reward(event.mean_reward)}")
+            yield trusted(f"success {format_percent(None if rate is None else 100 * rate)}")
+            yield trusted(f"mean reward {format_reward(event.mean_reward)}")
         case FieldStatus():
-            yield line(f"{event.role} {event.status}", 60)
-            yield line(event.config, 60)
+            yield sanitize_line(f"{event.role} {event.status}", 60)
+            yield sanitize_line(event.config, 60)
 
 
-def _tone(event: DurableEvent) -> Tone:
+def _event_tone(event: DurableEvent) -> Tone:
     if isinstance(event, EpisodeCompleted):
         return "good" if event.success else "plain"
     return "plain"
 
 
-def _malformed(message: Message) -> Cell:
-    reason = trouble_of(message) or "not as the others of its subject"
-    return Cell(join([own("✗ malformed: "), line(reason, 120)]), "bad")
+def _malformed_cell(message: EventMessage) -> Cell:
+    reason = decode_error(message) or "not as the others of its subject"
+    return Cell(join([trusted("✗ malformed: "), sanitize_line(reason, 120)]), "bad")
 
 
-def _text(message: Message) -> Safe:
+def _payload_preview(message: EventMessage) -> SafeText:
     """The beginning of a payload that is no message of ours."""
-    head = message.payload[: 4 * SHOWN]
+    head = message.payload[: 4 * MAX_SHOWN]
     try:
         text = head.decode()
     except UnicodeDecodeError as exc:
         if len(head) == message.n_bytes or exc.start < len(head) - 3:
-            return own(f"{counted(message.n_bytes, 'byte')}, no text")
+            return trusted(f"{pluralize(message.n_bytes, 'byte')}, no text")
         text = head[: exc.start].decode()
-    return line(text, SHOWN) if text else own("empty")
+    return sanitize_line(text, MAX_SHOWN) if text else trusted("empty")
 
 
-def _named(message: Message) -> str:
+def _named_episode(message: EventMessage) -> str:
     """The episode that a payload names, "" for none."""
     try:
         check_limits(message.payload)
@@ -191,4 +197,4 @@ def _named(message: Message) -> str:
 
 
 _BATCH = msgspec.json.Decoder(_Batch)
-_NAMED = msgspec.json.Decoder(_Named)
+_NAMED = msgspec.json.Decoder(_EpisodeReference)

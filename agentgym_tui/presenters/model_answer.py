@@ -5,30 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from agentgym_tui.presenters.cells import Cell, Line
-from agentgym_tui.presenters.number_format import cost, duration, pace, quantity
-from agentgym_tui.presenters.segments import told
-from agentgym_tui.safe_text import Safe, join, line, own
-from agentgym_tui.state.endpoints import Fall
-from agentgym_tui.state.models import Endpoint, Episode, Step, Streaming
+from agentgym_tui.presenters.cells import Cell, Line, masked_line
+from agentgym_tui.presenters.number_format import format_cost, format_count, format_duration, format_rate
+from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
+from agentgym_tui.state.endpoints import Failover
+from agentgym_tui.state.models import EndpointState, Episode, StepState, StreamingAnswer
 from runner.types import Tokens
 
-FELL: Final = own("\N{CLOCKWISE TOP SEMICIRCLE ARROW}")
+FALLBACK_MARK: Final = trusted("\N{CLOCKWISE TOP SEMICIRCLE ARROW}")
 """Stands where another endpoint has answered, or is asked, than the one that comes first."""
 
-_NAME: Final = 40
-_WHY: Final = 120
+_MAX_NAME: Final = 40
+_MAX_REASON: Final = 120
 
 
-def streaming_parts(answer: Streaming) -> list[Line]:
+def streaming_parts(answer: StreamingAnswer) -> list[Line]:
     """What is known so far of an answer that comes; how fast it comes is a guess."""
-    who = [Cell(_names([answer.endpoint]))] if answer.endpoint else []
-    fell = [Cell(join([FELL, own(" ")]), "warn")] if answer.passed_over else []
+    who = [Cell(_endpoint_names([answer.endpoint]))] if answer.endpoint else []
+    fell = [Cell(join([FALLBACK_MARK, trusted(" ")]), "warn")] if answer.skipped_endpoints else []
     rate = answer.tokens_per_s
     return [
-        [*fell, *who] if who else [*fell, Cell(own("nobody answers yet"), "warn")] if fell else [],
-        [] if answer.n else [Cell(own("no answer yet"), "dim")],
-        [Cell(own(f"≈ {pace(rate)} tokens/s"), "accent")] if rate is not None else [],
+        [*fell, *who] if who else [*fell, Cell(trusted("nobody answers yet"), "warn")] if fell else [],
+        [] if answer.n_tokens else [Cell(trusted("no answer yet"), "dim")],
+        [Cell(trusted(f"≈ {format_rate(rate)} tokens/s"), "accent")] if rate is not None else [],
         _first_token(answer.ttft_s),
     ]
 
@@ -41,60 +40,77 @@ def answer_parts(episode: Episode, index: int) -> list[Line]:
     return streaming_parts(episode.streaming) if episode.streaming is not None else []
 
 
-def step_parts(step: Step) -> list[Line]:
+def step_parts(step: StepState) -> list[Line]:
     """The same of the answer that a step has."""
-    fell = [Cell(join([FELL, own(" ")]), "warn")] if step.passed_over else []
+    fell = [Cell(join([FALLBACK_MARK, trusted(" ")]), "warn")] if step.skipped_endpoints else []
     return [
-        [*fell, Cell(_names([step.endpoint]))] if step.endpoint else [],
-        [Cell(own(f"{pace(step.tokens_per_s)} tokens/s"))] if step.tokens_per_s is not None else [],
+        [*fell, Cell(_endpoint_names([step.endpoint]))] if step.endpoint else [],
+        [Cell(trusted(f"{format_rate(step.tokens_per_s)} tokens/s"))] if step.tokens_per_s is not None else [],
         _first_token(step.ttft_s),
-        [Cell(own(f"cost {cost(step.cost)}"))] if step.cost is not None else [],
+        [Cell(trusted(f"cost {format_cost(step.cost)}"))] if step.cost is not None else [],
     ]
 
 
-def answered_by(episode: Episode) -> Line:
+def fallback_note(episode: Episode) -> Line:
     """That another endpoint is asked, or has answered the newest step, than the one that comes first."""
     answer = episode.streaming
     if answer is not None and answer.failures:
         if answer.endpoint is None:
-            return [Cell(join([FELL, own(" nobody answers yet")]), "warn")]
-        return _instead(_names([answer.endpoint]), answer.passed_over)
+            return [Cell(join([FALLBACK_MARK, trusted(" nobody answers yet")]), "warn")]
+        return _instead_of(_endpoint_names([answer.endpoint]), answer.skipped_endpoints)
     step = episode.steps[-1] if episode.steps else None
     if step is None or answer is not None or step.endpoint is None:
         return []
-    return _instead(_names([step.endpoint]), step.passed_over)
+    return _instead_of(_endpoint_names([step.endpoint]), step.skipped_endpoints)
 
 
-def fall_text(fall: Fall) -> Safe:
+def failover_text(fall: Failover) -> SafeText:
     """That another endpoint is asked, or the first one again."""
-    where, who = line(fall.env or "?", 60), _names([fall.endpoint])
+    where, who = sanitize_line(fall.env or "?", 60), _endpoint_names([fall.endpoint])
     if not fall.failed:
-        return join([where, own(": "), who, own(" answers again")])
-    why = [own(" ("), told(fall.why, _WHY), own(")")] if fall.why else []
-    return join([where, own(": "), _names(fall.failed), own(" did not answer"), *why, own(", "), who, own(" is asked")])
+        return join([where, trusted(": "), who, trusted(" answers again")])
+    why = [trusted(" ("), masked_line(fall.reason, _MAX_REASON), trusted(")")] if fall.reason else []
+    return join(
+        [
+            where,
+            trusted(": "),
+            _endpoint_names(fall.failed),
+            trusted(" did not answer"),
+            *why,
+            trusted(", "),
+            who,
+            trusted(" is asked"),
+        ]
+    )
 
 
-def endpoint_state(endpoint: Endpoint) -> Safe:
+def endpoint_state(endpoint: EndpointState) -> SafeText:
     """How it is, in a word."""
-    if endpoint.status in ("down", "wrong") or endpoint.answers:
-        return line(endpoint.status, 20)
-    return own("rests" if endpoint.rest_s is not None else "failed" if endpoint.failure is not None else "unknown")
+    if endpoint.status in ("down", "wrong") or endpoint.is_answering:
+        return sanitize_line(endpoint.status, 20)
+    return trusted("rests" if endpoint.rest_s is not None else "failed" if endpoint.failure is not None else "unknown")
 
 
-def tokens_text(tokens: Tokens) -> Safe:
+def tokens_text(tokens: Tokens) -> SafeText:
     """What was read and written, and how much of it was cached and thought."""
-    cached = f" ({quantity(tokens.cached)} cached)" if tokens.cached else ""
-    thought = f" ({quantity(tokens.reasoning)} reasoning)" if tokens.reasoning else ""
-    return own(f"{quantity(tokens.prompt)} prompt{cached} + {quantity(tokens.completion)} completion{thought} tokens")
+    cached = f" ({format_count(tokens.cached)} cached)" if tokens.cached else ""
+    thought = f" ({format_count(tokens.reasoning)} reasoning)" if tokens.reasoning else ""
+    return trusted(
+        f"{format_count(tokens.prompt)} prompt{cached} + {format_count(tokens.completion)} completion{thought} tokens"
+    )
 
 
-def _instead(who: Safe, failed: Sequence[str]) -> Line:
-    return [Cell(join([FELL, own(" "), who, own(" for "), _names(failed)]), "warn")] if failed else []
+def _instead_of(who: SafeText, failed: Sequence[str]) -> Line:
+    return (
+        [Cell(join([FALLBACK_MARK, trusted(" "), who, trusted(" for "), _endpoint_names(failed)]), "warn")]
+        if failed
+        else []
+    )
 
 
 def _first_token(seconds: float | None) -> Line:
-    return [Cell(own(f"first token {duration(seconds)}"), "dim")] if seconds is not None else []
+    return [Cell(trusted(f"first token {format_duration(seconds)}"), "dim")] if seconds is not None else []
 
 
-def _names(endpoints: Sequence[str | None]) -> Safe:
-    return told(", ".join(dict.fromkeys(name[:200] for name in endpoints[:5] if name)), _NAME)
+def _endpoint_names(endpoints: Sequence[str | None]) -> SafeText:
+    return masked_line(", ".join(dict.fromkeys(name[:200] for name in endpoints[:5] if name)), _MAX_NAME)

@@ -6,10 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from agentgym_tui.presenters.cells import Cell, Line, Tone
-from agentgym_tui.presenters.number_format import duration
-from agentgym_tui.presenters.segments import flagged, hostile
-from agentgym_tui.safe_text import Safe, join, line, own
+from agentgym_tui.presenters.cells import Cell, Line, Tone, flag_unsafe, unsafe_texts
+from agentgym_tui.presenters.number_format import format_duration
+from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 from runner.types import Span
 
 MAX_INDENT: Final = 12
@@ -20,7 +19,7 @@ MIN_LABELS: Final = 30
 
 _TONES: Final[dict[str, Tone]] = {"environment": "accent", "agent": "good", "model": "good"}
 _EIGHTHS: Final = ("", *"▏▎▍▌▋▊▉")
-_LATEST: Final = 2**63
+_MAX_NS: Final = 2**63
 """Nanoseconds; outside times beyond it are cut to it."""
 
 
@@ -33,9 +32,9 @@ class SpanRows:
 
     def __init__(self, spans: Sequence[Span]) -> None:
         self._spans = spans
-        self._order = list(_tree(spans))
-        self._start = _bounded(min((span.start_ns for span in spans), default=0))
-        self._total = max(_bounded(max((span.end_ns for span in spans), default=0)) - self._start, 1)
+        self._order = list(_walk_tree(spans))
+        self._start = _clamp(min((span.start_ns for span in spans), default=0))
+        self._total = max(_clamp(max((span.end_ns for span in spans), default=0)) - self._start, 1)
 
     def __len__(self) -> int:
         """How many spans."""
@@ -54,55 +53,57 @@ class SpanRows:
         """The name, indented, with the error if there is one."""
         position, depth = self._order[index]
         span = self._spans[position]
-        indent = own("  " * min(depth, MAX_INDENT))
-        name = flagged(line(span.name, 80), self.hostile_text(index))
+        indent = trusted("  " * min(depth, MAX_INDENT))
+        name = flag_unsafe(sanitize_line(span.name, 80), self.hostile_text(index))
         if "error" in span.attributes:
-            return Cell(join([indent, own("✗ "), name, own(" "), line(span.attributes["error"], 40)]), "bad")
+            return Cell(
+                join([indent, trusted("✗ "), name, trusted(" "), sanitize_line(span.attributes["error"], 40)]), "bad"
+            )
         return Cell(join([indent, name]))
 
     def bar(self, index: int, width: int) -> Cell:
         """When it ran, on an axis of ``width`` columns; at least one column of it is marked."""
         span = self._spans[self._order[index][0]]
-        start, end = _bounded(span.start_ns) - self._start, _bounded(span.end_ns) - self._start
+        start, end = _clamp(span.start_ns) - self._start, _clamp(span.end_ns) - self._start
         left = min(start * width // self._total, width - 1)
         full, rest = divmod(max(end - start, 0) * width * 8 // self._total, 8)
         shape = ("█" * full + _EIGHTHS[rest])[: width - left] or _EIGHTHS[1]
         tone: Tone = "bad" if "error" in span.attributes else _TONES.get(span.category, "dim")
-        return Cell(own(" " * left + shape), tone)
+        return Cell(trusted(" " * left + shape), tone)
 
     def duration(self, index: int) -> Cell:
         """How long it took."""
         span = self._spans[self._order[index][0]]
-        return Cell(elapsed(_bounded(span.end_ns) - _bounded(span.start_ns)))
+        return Cell(format_elapsed(_clamp(span.end_ns) - _clamp(span.start_ns)))
 
-    def axis(self, width: int) -> Safe:
+    def axis(self, width: int) -> SafeText:
         """Labels of an axis of ``width`` columns."""
-        middle, end = elapsed(self._total // 2), elapsed(self._total)
+        middle, end = format_elapsed(self._total // 2), format_elapsed(self._total)
         if not self._spans or width <= len(end):
-            return own("")
+            return trusted("")
         left = f"0{middle:>{(width + len(middle)) // 2 - 1}}" if width >= MIN_LABELS else "0"
-        return own(f"{left}{end:>{width - len(left)}}")
+        return trusted(f"{left}{end:>{width - len(left)}}")
 
     def hostile_text(self, index: int) -> str | None:
         """Name and attributes of a span where cleaning changes them."""
         if index >= len(self):
             return None
         span = self._spans[self._order[index][0]]
-        return hostile([span.name, *(f"{name}={value}" for name, value in span.attributes.items())])
+        return unsafe_texts([span.name, *(f"{name}={value}" for name, value in span.attributes.items())])
 
 
-def elapsed(ns: int) -> Safe:
+def format_elapsed(ns: int) -> SafeText:
     """Nanoseconds for people."""
     if ns < 1_000_000:
-        return own(f"{max(ns, 0) / 1e3:.0f} µs")
-    return own(f"{ns / 1e6:.1f} ms") if ns < 10_000_000 else duration(ns / 1e9)
+        return trusted(f"{max(ns, 0) / 1e3:.0f} µs")
+    return trusted(f"{ns / 1e6:.1f} ms") if ns < 10_000_000 else format_duration(ns / 1e9)
 
 
-def _bounded(ns: int) -> int:
-    return max(-_LATEST, min(ns, _LATEST))
+def _clamp(ns: int) -> int:
+    return max(-_MAX_NS, min(ns, _MAX_NS))
 
 
-def _tree(spans: Sequence[Span]) -> Iterator[tuple[int, int]]:
+def _walk_tree(spans: Sequence[Span]) -> Iterator[tuple[int, int]]:
     """Position and depth of each span, parents before their children and those by their start."""
     by_start = sorted(range(len(spans)), key=lambda position: spans[position].start_ns)
     ids = {span.id for span in spans}
@@ -119,3 +120,13 @@ def _tree(spans: Sequence[Span]) -> Iterator[tuple[int, int]]:
                 seen.add(position)
                 yield position, depth
                 waiting += ((child, depth + 1) for child in below.get(spans[position].id, ()))
+
+
+def spans_text(spans: Sequence[Span], *, raw: bool) -> str:
+    """Spans as an indented tree with durations, or ``raw`` as JSON with everything they hold."""
+    if raw:
+        from runner.store.safe_json import encode
+
+        return encode(spans).decode()
+    rows = SpanRows(spans)
+    return "\n".join(f"{rows.name(index).text}  {rows.duration(index).text}" for index in range(len(rows)))

@@ -1,4 +1,4 @@
-"""Texts measured in the columns of a terminal, where a character may take none, one or two."""
+"""Measure, pad, cut and wrap text in terminal columns, where a character is zero, one or two columns wide."""
 
 from __future__ import annotations
 
@@ -8,88 +8,84 @@ from typing import Final
 
 from rich.cells import cell_len, set_cell_size, split_graphemes
 
-from agentgym_tui.presenters.cells import Line
-from agentgym_tui.safe_text import Safe
+from agentgym_tui.safe_text import SafeText
 
-EDGES: Final = 2
-"""Columns left of a line of a list, where the cursor's mark is, and right of it, before the scroll bar."""
+LIST_MARGIN: Final = 2
+"""Columns beside a list's text: the cursor mark on the left and a blank before the scroll bar on the right."""
 
 _CUT = "…"
-_SHORT: Final = 512
-"""Characters of texts that are remembered with where they are cut: the same lines are drawn again and again."""
+_MAX_CACHED_CHARS: Final = 512
+"""Longest text whose cut is cached: the same lines are drawn repeatedly."""
 
-_first = lru_cache(1_024)(set_cell_size)
+_cached_head = lru_cache(1_024)(set_cell_size)
 
 
-def cells(text: str) -> int:
-    """How many columns a text takes."""
+def display_width(text: str) -> int:
+    """Return the width of ``text`` in terminal columns."""
     return len(text) if text.isascii() else cell_len(text)
 
 
-def line_width(line: Line) -> int:
-    """How many columns the cells of a line take."""
-    return sum(cells(cell.text) for cell in line)
-
-
 def fit(text: str, width: int, *, right: bool = False) -> str:
-    """A text in exactly ``width`` columns: filled with blanks, or cut at its end with an ellipsis."""
+    """Return ``text`` in exactly ``width`` columns: padded with blanks, or cut at its end with an ellipsis."""
     if len(text) > width > 0 and text[: width + 1].isascii():
         return text[: width - 1] + _CUT
-    room = width - cells(text)
+    room = width - display_width(text)
     if room >= 0:
         return " " * room + text if right else text + " " * room
     if width <= 0:
         return ""
-    return (_first if len(text) < _SHORT else set_cell_size)(text, width - 1) + _CUT
+    return (_cached_head if len(text) < _MAX_CACHED_CHARS else set_cell_size)(text, width - 1) + _CUT
 
 
-def cut(text: Safe, width: int) -> Safe:
-    """A text that is at most ``width`` columns wide, without its end if need be."""
-    return text if cells(text) <= width else Safe(fit(text, width))
+def cut(text: SafeText, width: int) -> SafeText:
+    """Cut ``text`` at its end to at most ``width`` columns."""
+    return text if display_width(text) <= width else SafeText(fit(text, width))
 
 
-def cut_start(text: Safe, width: int) -> Safe:
-    """The same without its beginning, as for paths."""
-    return text if cells(text) <= width else _short(text, width, 0)
+def cut_start(text: SafeText, width: int) -> SafeText:
+    """Cut ``text`` at its start to at most ``width`` columns, as for paths."""
+    return text if display_width(text) <= width else _cut_around(text, width, 0)
 
 
-def cut_middle(text: Safe, width: int) -> Safe:
-    """The same without its middle, as for names that begin alike."""
-    return text if cells(text) <= width else _short(text, width, (width - 1) // 2)
+def cut_middle(text: SafeText, width: int) -> SafeText:
+    """Cut ``text`` in its middle to at most ``width`` columns, as for names with a common prefix."""
+    return text if display_width(text) <= width else _cut_around(text, width, (width - 1) // 2)
 
 
-def _short(text: Safe, width: int, n_first: int) -> Safe:
-    """``n_first`` columns of the beginning, the rest of the end."""
+def _cut_around(text: SafeText, width: int, n_first: int) -> SafeText:
+    """Keep ``n_first`` columns from the start of the text and fill the rest from its end."""
     if width <= 0:
-        return Safe("")
+        return SafeText("")
     head, rest = set_cell_size(text, n_first), width - 1 - n_first
     start = len(text)
-    while start and cells(text[start - 1 :]) <= rest:
+    while start and display_width(text[start - 1 :]) <= rest:
         start -= 1
-    return Safe(f"{head}{_CUT}{text[start:]}")
+    return SafeText(f"{head}{_CUT}{text[start:]}")
 
 
-def wrapped(text: Safe, width: int, limit: int) -> list[Safe]:
-    """A text of some lines as at most ``limit`` rows of ``width`` columns; what has no room is cut and says so."""
+def wrap_text(text: SafeText, width: int, limit: int) -> list[SafeText]:
+    """Wrap text into at most ``limit`` rows of ``width`` columns.
+
+    The last row is cut with an ellipsis when more rows would be needed.
+    """
     parts = text.split("\n")
-    rows = [Safe(line[start:stop]) for line in parts for start, stop in wrap(line, width)]
+    rows = [SafeText(line[start:stop]) for line in parts for start, stop in wrap_offsets(line, width)]
     if len(rows) <= limit:
         return rows
-    return [*rows[: limit - 1], cut(Safe(" ".join(rows[limit - 1 :])), width)] if limit > 0 else []
+    return [*rows[: limit - 1], cut(SafeText(" ".join(rows[limit - 1 :])), width)] if limit > 0 else []
 
 
-def wrap(text: str, width: int) -> list[tuple[int, int]]:
-    """Where the rows of a text start and stop when it is broken at blanks, and inside of words that are too long.
+def wrap_offsets(text: str, width: int) -> list[tuple[int, int]]:
+    """Wrap ``text`` at blanks, or inside words that are too long; return the start and stop offset of each row.
 
     An empty text has one row. Blanks at a break belong to no row.
     """
-    if width < 2 or cells(text) <= width:
+    if width < 2 or display_width(text) <= width:
         return [(0, len(text))]
     return list(_narrow(text, width) if text.isascii() else _wide(text, width))
 
 
 def _narrow(text: str, width: int) -> Iterator[tuple[int, int]]:
-    """Each character takes one column."""
     start, end = 0, len(text)
     while end - start > width:
         stop = text.rfind(" ", start + 1, start + width + 1)
@@ -100,7 +96,7 @@ def _narrow(text: str, width: int) -> Iterator[tuple[int, int]]:
 
 
 def _wide(text: str, width: int) -> Iterator[tuple[int, int]]:
-    """Characters that make one glyph stay together."""
+    """Keep the characters of one grapheme together."""
     start = used = since_blank = 0
     blank = -1
     for left, _, size in split_graphemes(text)[0]:

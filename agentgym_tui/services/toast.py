@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from textual.app import App
 
-    from agentgym_tui.safe_text import Safe
+    from agentgym_tui.safe_text import SafeText
 
-TOLD_S: Final = 4.0
-FAILED_S: Final = 6.0
+TOAST_TIMEOUT_S: Final = 4.0
+ERROR_TIMEOUT_S: Final = 6.0
 
 
-def tell(app: App[Any], text: Safe, *, failed: bool = False) -> None:
+def toast(app: App[Any], text: SafeText, *, failed: bool = False) -> None:
     """Say something instead of what was said last: these texts cover others."""
     app.clear_notifications()
-    timeout = FAILED_S if failed else TOLD_S
+    timeout = ERROR_TIMEOUT_S if failed else TOAST_TIMEOUT_S
     app.notify(text, severity="error" if failed else "information", timeout=timeout, markup=False)

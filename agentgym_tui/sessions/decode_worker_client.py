@@ -16,38 +16,39 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from agentgym_tui.sessions import decode_worker as digest_process
-from agentgym_tui.sessions.decode_worker import N_LENGTH
-from agentgym_tui.state.item_batches import Digest
-from runner.events.codec import DurableNames, is_live
+from agentgym_tui.sessions.decode_worker import LENGTH_BYTES
+from agentgym_tui.state.item_batches import DecodedBatch
+from runner.events.codec import is_live
+from runner.events.subjects import DurableNames
 
 if TYPE_CHECKING:
-    from runner.subscribe.buffer import Incoming
+    from runner.subscribe.buffer import RawMessage
 
-LARGE: Final = 64 * 1024
+MIN_BYTES: Final = 64 * 1024
 """Bytes of a message from which on it is: about a millisecond of work. Few nodes ever say so much at once."""
 
-PATIENCE_S: Final = 2.0
+REPLY_TIMEOUT_S: Final = 2.0
 """Seconds within which it has to answer: while it is waited for nothing else is heard, also no sign of a node."""
 
-FIRST: Final = 10
+FIRST_REPLY_FACTOR: Final = 10
 """How much longer its first answer may take, for which nothing waits."""
 
-SOON_S: Final = 1.0
+MAX_GAP_S: Final = 1.0
 """Seconds within which a second large message has to come for it to be worth while."""
 
-AGAIN_S: Final = 10.0
+RESTART_DELAY_S: Final = 10.0
 """Seconds after which another one is started where one came to nothing."""
 
 IDLE_S: Final = 60.0
 """Seconds after which one ends that is not asked."""
 
-PIPE: Final = 1 << 20
+PIPE_BYTES: Final = 1 << 20
 """Bytes a pipe takes at once, where it can: about as much as a message may have."""
 
 _COMMAND: Final = (sys.executable, "-P", "-m", digest_process.__name__)
 
 
-class Digester:
+class DecodeWorkerClient:
     """Has that process while there is something for it to do; until it is there, and where it fails, there is none.
 
     Args:
@@ -65,67 +66,67 @@ class Digester:
         names: DurableNames,
         command: tuple[str, ...] = _COMMAND,
         *,
-        patience_s: float = PATIENCE_S,
+        patience_s: float = REPLY_TIMEOUT_S,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nothing is started."""
-        self.coming: asyncio.Task[bytes | None] | None = None
+        self.first_reply: asyncio.Task[bytes | None] | None = None
         self._names = names
         self._command = command
-        self._patience_s = patience_s
+        self._timeout_s = patience_s
         self._now = now
         self._not_before = now()
         self._large_at = -math.inf
-        self._process: _Process | None = None
+        self._process: _WorkerProcess | None = None
         self._idle: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
         """End the process."""
         if self._idle is not None:
             self._idle.cancel()
-        if self.coming is not None:
-            self.coming.cancel()
+        if self.first_reply is not None:
+            self.first_reply.cancel()
         if self._process is not None:
             self._process.close()
-        self._process = self.coming = self._idle = None
+        self._process = self.first_reply = self._idle = None
 
-    async def digest(self, message: Incoming) -> Digest | None:
+    async def decode(self, message: RawMessage) -> DecodedBatch | None:
         """What a large live message says; None where that is to be found out here, as with all others."""
-        if len(message.payload) < LARGE or not is_live(message.subject, message.headers, self._names):
+        if len(message.payload) < MIN_BYTES or not is_live(message.subject, message.headers, self._names):
             return None
         before, self._large_at = self._large_at, self._now()
-        if self._process is None and self._large_at - before <= SOON_S:
+        if self._process is None and self._large_at - before <= MAX_GAP_S:
             self._start()
-        if self._process is None or self.coming is None or not self.coming.done():
+        if self._process is None or self.first_reply is None or not self.first_reply.done():
             return None
-        told = self.coming.result()
+        told = self.first_reply.result()
         if told is not None:
-            told = await self._asked(self._process, message.payload, self._patience_s)
+            told = await self._request(self._process, message.payload, self._timeout_s)
         with contextlib.suppress(msgspec.MsgspecError):  # another version of this was installed meanwhile
             if told is not None:
                 return _DECODER.decode(told) if told else None
         self.close()
-        self._not_before = self._now() + AGAIN_S
+        self._not_before = self._now() + RESTART_DELAY_S
         return None
 
     def _start(self) -> None:
         if self._now() < self._not_before:
             return
         try:
-            self._process = _Process(self._command)
+            self._process = _WorkerProcess(self._command)
         except OSError:
-            self._not_before = self._now() + AGAIN_S
+            self._not_before = self._now() + RESTART_DELAY_S
             return
-        self.coming = asyncio.create_task(self._asked(self._process, b"", FIRST * self._patience_s))
+        self.first_reply = asyncio.create_task(self._request(self._process, b"", FIRST_REPLY_FACTOR * self._timeout_s))
 
-    async def _asked(self, process: _Process, payload: bytes, patience_s: float) -> bytes | None:
+    async def _request(self, process: _WorkerProcess, payload: bytes, patience_s: float) -> bytes | None:
         """What the process says, None where it does not answer; ended when nobody waits for that any more."""
         if self._idle is not None:
             self._idle.cancel()
         self._idle = asyncio.get_running_loop().call_later(IDLE_S, self.close)
         try:
             async with asyncio.timeout(patience_s):
-                return await process.ask(payload)
+                return await process.request(payload)
         except (TimeoutError, OSError, asyncio.IncompleteReadError):
             return None
         except asyncio.CancelledError:
@@ -133,7 +134,7 @@ class Digester:
             raise
 
 
-class _Process:
+class _WorkerProcess:
     """The process; raises ``OSError`` when it cannot be started."""
 
     def __init__(self, command: tuple[str, ...]) -> None:
@@ -146,24 +147,24 @@ class _Process:
             start_new_session=True,
         )
         self._files = [pipe for pipe in (self._process.stdin, self._process.stdout) if pipe is not None]
-        self._replies = asyncio.StreamReader(PIPE)
+        self._replies = asyncio.StreamReader(PIPE_BYTES)
         self._requests: asyncio.WriteTransport | None = None
-        self._reading: asyncio.ReadTransport | None = None
+        self._reply_transport: asyncio.ReadTransport | None = None
 
-    async def ask(self, payload: bytes) -> bytes:
+    async def request(self, payload: bytes) -> bytes:
         """Ask, and wait for the reply; raises ``OSError`` or ``IncompleteReadError`` when it has ended."""
         requests = self._requests or await self._connected()
-        requests.write(len(payload).to_bytes(N_LENGTH))
+        requests.write(len(payload).to_bytes(LENGTH_BYTES))
         requests.write(payload)
-        return await self._replies.readexactly(int.from_bytes(await self._replies.readexactly(N_LENGTH)))
+        return await self._replies.readexactly(int.from_bytes(await self._replies.readexactly(LENGTH_BYTES)))
 
     def close(self) -> None:
         """End it."""
         self._process.kill()
         if self._requests is not None and not self._requests.is_closing():
             self._requests.abort()  # closed with something unwritten it would stay in the loop, by a number others get
-        if self._reading is not None:
-            self._reading.close()
+        if self._reply_transport is not None:
+            self._reply_transport.close()
         for pipe in self._files:
             pipe.close()
         threading.Thread(target=self._process.wait, daemon=True).start()
@@ -174,10 +175,10 @@ class _Process:
         for pipe in self._files:
             if hasattr(fcntl, "F_SETPIPE_SZ"):
                 with contextlib.suppress(OSError):  # a limit of the system's: then it takes several goes
-                    fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE)
-        self._reading, _ = await loop.connect_read_pipe(lambda: replies, self._files.pop())
+                    fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self._reply_transport, _ = await loop.connect_read_pipe(lambda: replies, self._files.pop())
         self._requests, _ = await loop.connect_write_pipe(asyncio.Protocol, self._files.pop())
         return self._requests
 
 
-_DECODER: Final = msgspec.msgpack.Decoder(Digest)
+_DECODER: Final = msgspec.msgpack.Decoder(DecodedBatch)

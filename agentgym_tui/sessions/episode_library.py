@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from agentgym_tui.sessions.protocols import Unusable
-from agentgym_tui.state.episode_content import Spans, Told, messages
-from agentgym_tui.state.models import Episode, Step
+from agentgym_tui.state.episode_content import DecodedMessages, Spans, as_messages
+from agentgym_tui.state.episode_list import UnreadableFile
+from agentgym_tui.state.models import Episode, StepState
 from runner.events.live import LiveAction
 
 if TYPE_CHECKING:
@@ -20,32 +20,32 @@ MAX_ROWS: Final = 100_000
 RECONCILE_EVERY_S: Final = 5.0
 
 
-def episode_of_record(record: EpisodeRecord) -> Episode:
+def episode_from_record(record: EpisodeRecord) -> Episode:
     """A stored episode as the console shows it."""
     error = record.error
     return Episode(
-        **{name: getattr(record, name) for name in _SAME},
+        **{name: getattr(record, name) for name in _SHARED_FIELDS},
         outcome=str(record.outcome),
         error_type=error.type if error else None,
         error_message=error.message if error else None,
         error_traceback=error.traceback if error else None,
-        reset_observation=messages(record.reset_observation),
-        steps=[_step(step) for step in record.timesteps],
+        reset_observation=as_messages(record.reset_observation),
+        steps=[_step_from_record(step) for step in record.timesteps],
         spans=Spans(record.spans),
     )
 
 
-def episode_of_bytes(data: bytes, path: Path) -> Episode:
+def episode_from_bytes(data: bytes, path: Path) -> Episode:
     """The content of an episode file, wherever it lies; ``path`` names it in errors.
 
     Raises:
         StoreError: when it is no episode, or one of another schema.
     """
-    return episode_of_record(record_of_bytes(data, path))
+    return episode_from_record(record_from_bytes(data, path))
 
 
-def record_of_bytes(data: bytes, path: Path) -> EpisodeRecord:
-    """As ``episode_of_bytes``; an episode may have been moved, so the name of its file does not have to fit."""
+def record_from_bytes(data: bytes, path: Path) -> EpisodeRecord:
+    """As ``episode_from_bytes``; an episode may have been moved, so the name of its file does not have to fit."""
     from msgspec.json import Decoder
 
     from runner.errors import StoreError
@@ -60,7 +60,7 @@ def record_of_bytes(data: bytes, path: Path) -> EpisodeRecord:
     return record
 
 
-class StateLibrary:
+class StateDirLibrary:
     """The episodes of a state directory, by the index that its node keeps too; see ``Library``.
 
     Args:
@@ -69,7 +69,7 @@ class StateLibrary:
 
     def __init__(self, find: Callable[[], Path]) -> None:
         """Nothing is opened yet."""
-        self.unusable: Sequence[Unusable] = ()
+        self.unreadable: Sequence[UnreadableFile] = ()
         self._find = find
         self._lock = threading.Lock()
         self._opened: tuple[EpisodeStore, EpisodeIndex] | None = None
@@ -81,35 +81,35 @@ class StateLibrary:
         if time.monotonic() - self._reconciled > RECONCILE_EVERY_S:
             index.reconcile()
             self._reconciled = time.monotonic()
-        self.unusable = [Unusable(bad.path, bad.reason) for bad in index.damaged]
+        self.unreadable = [UnreadableFile(bad.path, bad.reason) for bad in index.damaged]
         return index.recent(MAX_ROWS)
 
     def load(self, episode_id: str) -> tuple[Episode, bytes]:
         """An episode and its file; raises ``StoreError``."""
         from runner.store.episode_file import decode_episode
-        from runner.store.files import read
+        from runner.util.files import read_file
 
         store, index = self._open()
         known = index.select("SELECT batch_id FROM episodes WHERE episode_id = ? LIMIT 1", (episode_id,))
         if not known:
             data = store.read_bytes(episode_id)
-            return episode_of_bytes(data, store.runs / episode_id), data
+            return episode_from_bytes(data, store.runs / episode_id), data
         path = store.path(known[0][0], episode_id)
-        data = read(path)
-        return episode_of_record(decode_episode(data, path)), data
+        data = read_file(path)
+        return episode_from_record(decode_episode(data, path)), data
 
-    def running(self, batch_ids: Iterable[str]) -> list[Episode]:
+    def read_journals(self, batch_ids: Iterable[str]) -> list[Episode]:
         """What the journals of some batches hold: the episodes that are being played, with all their steps so far."""
         from runner.errors import StoreError
-        from runner.store import is_id
-        from runner.store.journal import SUFFIX, read_journal
+        from runner.store import is_ulid
+        from runner.store.journal import JOURNAL_SUFFIX, read_journal
 
         store, _ = self._open()
         found: list[Episode] = []
-        for batch_id in filter(is_id, batch_ids):
-            for path in (store.runs / batch_id).glob(f"*{SUFFIX}"):
+        for batch_id in filter(is_ulid, batch_ids):
+            for path in (store.runs / batch_id).glob(f"*{JOURNAL_SUFFIX}"):
                 try:
-                    found.append(_unfinished(read_journal(path)))
+                    found.append(_running_episode(read_journal(path)))
                 except StoreError:  # it ended meanwhile, or is damaged, which its node will say
                     continue
         return found
@@ -136,7 +136,7 @@ class StateLibrary:
             return self._opened
 
 
-_SAME = (
+_SHARED_FIELDS = (
     *("episode_id", "batch_id", "env", "started_at", "battery_id", "node", "transport", "data_label", "mode"),
     *("task_index", "seed", "attempt", "agent", "model", "profile"),
     *("success", "reward", "rounds", "duration_s", "tokens", "cost"),
@@ -144,23 +144,23 @@ _SAME = (
 """Fields that a record and an ``Episode`` have in common."""
 
 
-def _unfinished(journal: Any) -> Episode:  # noqa: ANN401
+def _running_episode(journal: Any) -> Episode:  # noqa: ANN401
     from runner.store.journal import unfinished_record
     from runner.types import Outcome
 
     record = unfinished_record(journal, Outcome.INTERRUPTED, ended_at=journal.header.started_at)
-    episode = episode_of_record(record)
+    episode = episode_from_record(record)
     episode.outcome = episode.duration_s = None
     return episode
 
 
-def _step(record: TimestepRecord) -> Step:
-    names = Step.__struct_fields__
+def _step_from_record(record: TimestepRecord) -> StepState:
+    names = StepState.__struct_fields__
     same = {name: getattr(record, name) for name in names if hasattr(record, name)}
-    return Step(
+    return StepState(
         **{
             **same,
-            "told": Told([messages(chat) for chat in record.chats], messages(record.observation)),
+            "told": DecodedMessages([as_messages(chat) for chat in record.chats], as_messages(record.observation)),
             "action": LiveAction(record.action.text, record.action.tool_calls),
             "valid": record.action.valid,
         }

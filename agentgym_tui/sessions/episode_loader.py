@@ -6,14 +6,14 @@ import asyncio
 from pathlib import Path
 from typing import NamedTuple
 
-from agentgym_tui.sessions.episode_library import episode_of_bytes
-from agentgym_tui.sessions.protocols import ControlFailed, Session, Unusable
-from agentgym_tui.state.episode_list import Entry
+from agentgym_tui.sessions.episode_library import episode_from_bytes
+from agentgym_tui.sessions.protocols import ControlRequestError, Session
+from agentgym_tui.state.episode_list import ListEntry, UnreadableFile
 from agentgym_tui.state.models import Episode
 from runner.errors import StoreError
 
 
-class Loaded(NamedTuple):
+class LoadedEpisode(NamedTuple):
     """An episode as far as it is known.
 
     Attributes:
@@ -23,14 +23,14 @@ class Loaded(NamedTuple):
 
     episode: Episode
     data: bytes | None
-    lacking: str = ""
+    missing_reason: str = ""
 
 
-class NotLoaded(Exception):
+class EpisodeLoadError(Exception):
     """An episode that cannot be shown, and why; hostile text."""
 
 
-async def load(session: Session, entry: Entry | None, episode_id: str) -> Loaded:
+async def load_episode(session: Session, entry: ListEntry | None, episode_id: str) -> LoadedEpisode:
     """Read or fetch an episode; what came live is better than nothing.
 
     Args:
@@ -41,30 +41,30 @@ async def load(session: Session, entry: Entry | None, episode_id: str) -> Loaded
     Raises:
         NotLoaded: when nothing is known of it.
     """
-    if isinstance(entry, Unusable):
-        raise NotLoaded(f"{entry.path}\n{entry.reason}")
+    if isinstance(entry, UnreadableFile):
+        raise EpisodeLoadError(f"{entry.path}\n{entry.reason}")
     live = session.store.episodes.get(episode_id)
     if live is not None and live.running:
-        return Loaded(live, None)
+        return LoadedEpisode(live, None)
     try:
-        episode, data = await _stored(session, episode_id)
-    except (StoreError, ControlFailed) as exc:
-        lacking = _told(exc)
+        episode, data = await _fetch(session, episode_id)
+    except (StoreError, ControlRequestError) as exc:
+        lacking = _error_text(exc)
         if live is None:
-            raise NotLoaded(lacking) from exc
-        return Loaded(live, None, lacking)
-    return Loaded(episode, data)
+            raise EpisodeLoadError(lacking) from exc
+        return LoadedEpisode(live, None, lacking)
+    return LoadedEpisode(episode, data)
 
 
-async def _stored(session: Session, episode_id: str) -> tuple[Episode, bytes]:
+async def _fetch(session: Session, episode_id: str) -> tuple[Episode, bytes]:
     if session.library is not None:
         return await asyncio.to_thread(session.library.load, episode_id)
     if session.control is None:
-        raise ControlFailed("there is nobody to ask for the episode")
-    data = await session.control.episode(episode_id)
-    return await asyncio.to_thread(episode_of_bytes, data, Path(f"{episode_id[:40]}.json")), data
+        raise ControlRequestError("there is nobody to ask for the episode")
+    data = await session.control.fetch_episode(episode_id)
+    return await asyncio.to_thread(episode_from_bytes, data, Path(f"{episode_id[:40]}.json")), data
 
 
-def _told(exc: Exception) -> str:
-    hint = exc.hint if isinstance(exc, ControlFailed) else ""
+def _error_text(exc: Exception) -> str:
+    hint = exc.hint if isinstance(exc, ControlRequestError) else ""
     return f"{exc}\n{hint}" if hint else str(exc)

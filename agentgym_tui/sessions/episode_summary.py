@@ -12,23 +12,23 @@ from runner.errors import StoreError
 from runner.store.episode_file import check_header, decode
 from runner.store.index_schema import EpisodeRow
 from runner.store.safe_json import finite
-from runner.types import EpisodeHeader, Outcome, Tokens, fallback_of
+from runner.types import EpisodeHeader, Outcome, Tokens, fallback_endpoints
 
-MAX_KNOWN: Final = 10_000
+MAX_INTERNED: Final = 10_000
 """Different texts that are kept once, however many episodes have them."""
 
 
-class _Step(msgspec.Struct):
+class _StepSummary(msgspec.Struct):
     model_s: float
     endpoint: str | None = None
     warnings: tuple[str, ...] = ()
 
 
-class _Error(msgspec.Struct):
+class _ErrorType(msgspec.Struct):
     type: str
 
 
-class _Brief(EpisodeHeader, kw_only=True):
+class _EpisodeSummary(EpisodeHeader, kw_only=True):
     ended_at: datetime
     duration_s: float
     outcome: Outcome
@@ -37,11 +37,11 @@ class _Brief(EpisodeHeader, kw_only=True):
     rounds: int
     tokens: Tokens
     cost: float | None = None
-    timesteps: list[_Step]
-    error: _Error | None = None
+    timesteps: list[_StepSummary]
+    error: _ErrorType | None = None
 
 
-class BriefReader:
+class SummaryReader:
     """Reads files one after the other."""
 
     def __init__(self) -> None:
@@ -61,22 +61,22 @@ class BriefReader:
             raise StoreError(f"{path} is no episode of this version: {exc}") from exc
         answered = [step.model_s for step in brief.timesteps if step.endpoint is not None]
         return EpisodeRow(
-            **{name: self._once(getattr(brief, name)) for name in _COMMON},
+            **{name: self._intern(getattr(brief, name)) for name in _COMMON},
             tokens_prompt=brief.tokens.prompt,
             tokens_completion=brief.tokens.completion,
             tokens_reasoning=brief.tokens.reasoning,
             tokens_cached=brief.tokens.cached,
             model_s=finite(sum(answered)) if answered else None,
-            fallback=self._once(fallback_of((step.endpoint, step.warnings) for step in brief.timesteps)),
+            fallback=self._intern(fallback_endpoints((step.endpoint, step.warnings) for step in brief.timesteps)),
             error_type=brief.error.type if brief.error else None,
         )
 
-    def _once(self, value: Any) -> Any:  # noqa: ANN401 - a field of whatever type
+    def _intern(self, value: Any) -> Any:  # noqa: ANN401 - a field of whatever type
         """The same object for equal texts."""
-        if not isinstance(value, str) or len(self._known) >= MAX_KNOWN:
+        if not isinstance(value, str) or len(self._known) >= MAX_INTERNED:
             return value
         return self._known.setdefault(value, value)
 
 
-_COMMON: Final = tuple(name for name in EpisodeRow.__struct_fields__ if name in _Brief.__struct_fields__)
-_DECODER: Final = msgspec.json.Decoder(_Brief)
+_COMMON: Final = tuple(name for name in EpisodeRow.__struct_fields__ if name in _EpisodeSummary.__struct_fields__)
+_DECODER: Final = msgspec.json.Decoder(_EpisodeSummary)

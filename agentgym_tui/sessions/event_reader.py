@@ -9,16 +9,16 @@ from typing import Final
 
 from agentgym_tui.sessions.event_source import EventFeed, EventSource
 from agentgym_tui.state.event_log import EventLog
-from agentgym_tui.state.event_query import EventView, since_of
+from agentgym_tui.state.event_query import EventQuery, resolve_start
 
-AT_ONCE: Final = 500
+MAX_MESSAGES: Final = 500
 """Messages that are taken in before the screen gets its turn."""
 
-PACE_S: Final = 0.05
+GATHER_S: Final = 0.05
 """Seconds in which single messages are gathered: one by one they would cost most of a processor."""
 
-MEASURE_S: Final = 2.0
-AHEAD: Final = 200
+BACKLOG_INTERVAL_S: Final = 2.0
+READ_AHEAD: Final = 200
 """Entries of a history that are read beyond the one that is looked at."""
 
 
@@ -48,69 +48,69 @@ class EventReader:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Nothing is read before ``run``."""
-        self.view = EventView()
+        self.query = EventQuery()
         self.paused = self.suspended = False
         self.following = True
-        self.behind: int | None = None
+        self.n_waiting: int | None = None
         self._source = source
         self._log = log
-        self._on_news = on_news
+        self._on_change = on_news
         self._now = now
-        self._until = AHEAD
-        self._held = 0
-        self._may = asyncio.Event()
+        self._until = READ_AHEAD
+        self._n_held = 0
+        self._may_read = asyncio.Event()
 
     @property
-    def reads(self) -> bool:
+    def is_reading(self) -> bool:
         """Whether what comes is taken in."""
         if self.suspended or self.paused:
             return False
-        if self.view.is_history:
+        if self.query.is_history:
             return self._log.n_matched < self._until
-        return self.following or not self._log.full
+        return self.following or not self._log.is_full
 
-    def look_at(self, view: EventView) -> None:
+    def set_query(self, view: EventQuery) -> None:
         """Begin anew with another view; takes a new ``run``."""
-        self.view, self.paused, self.following = view, False, not view.is_history
-        self._log.begin(view.episode)
-        self._until, self.behind = AHEAD, None
+        self.query, self.paused, self.following = view, False, not view.is_history
+        self._log.reset(view.episode)
+        self._until, self.n_waiting = READ_AHEAD, None
         self.update()
 
-    def want(self, n_below: int) -> None:
+    def read_to(self, n_below: int) -> None:
         """So many entries are shown below the one that is looked at."""
-        self._until = self._log.n_matched - n_below + AHEAD
+        self._until = self._log.n_matched - n_below + READ_AHEAD
         self.update()
 
     def update(self) -> None:
         """Attributes may have changed."""
-        if self.reads:
-            self.behind = None
-            self._may.set()
+        if self.is_reading:
+            self.n_waiting = None
+            self._may_read.set()
         else:
-            self._may.clear()
+            self._may_read.clear()
 
     async def run(self) -> None:
         """Read until cancelled."""
-        since = since_of(self.view.start, self._now())
-        async with self._source.open(self.view.patterns, since) as feed, asyncio.TaskGroup() as tasks:
+        since = resolve_start(self.query.start, self._now())
+        async with self._source.open(self.query.patterns, since) as feed, asyncio.TaskGroup() as tasks:
             tasks.create_task(self._measure(feed))
             while True:
-                came = await feed.some(AT_ONCE)
-                self._held = len(came)
-                await self._may.wait()
-                self._held = 0
-                self._log.take(came, self._now())
+                came = await feed.read(MAX_MESSAGES)
+                self._n_held = len(came)
+                await self._may_read.wait()
+                self._n_held = 0
+                self._log.append(came, self._now())
                 self.update()
-                self._on_news()
-                await asyncio.sleep(0 if len(came) == AT_ONCE else PACE_S)
+                self._on_change()
+                await asyncio.sleep(0 if len(came) == MAX_MESSAGES else GATHER_S)
 
     async def _measure(self, feed: EventFeed) -> None:
         """Know how much waits while nothing is read."""
         while True:
-            await asyncio.sleep(MEASURE_S)
-            if not self.reads and not self.suspended:
-                unread = await feed.behind()
-                behind = None if unread is None else unread + self._held
-                if not self.reads and behind != self.behind:
-                    self.behind = behind
-                    self._on_news()
+            await asyncio.sleep(BACKLOG_INTERVAL_S)
+            if not self.is_reading and not self.suspended:
+                unread = await feed.n_pending()
+                behind = None if unread is None else unread + self._n_held
+                if not self.is_reading and behind != self.n_waiting:
+                    self.n_waiting = behind
+                    self._on_change()

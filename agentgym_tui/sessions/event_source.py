@@ -8,26 +8,26 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from runner.bus.connection import Connection
-    from runner.subscribe.buffer import Incoming
+    from runner.bus.connection import NatsConnection
+    from runner.subscribe.buffer import RawMessage
     from runner.subscribe.messages import Notice, Since
-    from runner.subscribe.subscription import Follow
+    from runner.subscribe.subscription import Subscription
 
-Came: TypeAlias = "Incoming | Notice"
+FeedItem: TypeAlias = "RawMessage | Notice"
 
-CAPACITY: Final = 10_000
-MAX_BYTES: Final = 16 << 20
+MAX_WAITING: Final = 10_000
+MAX_WAITING_BYTES: Final = 16 << 20
 """What waits here while nobody reads; of what streams keep more waits there."""
 
 
 class EventFeed(Protocol):
     """What is said on some subjects; what is not read waits."""
 
-    async def some(self, limit: int) -> Sequence[Came]:
+    async def read(self, limit: int) -> Sequence[FeedItem]:
         """What came, at least one; waits for it."""
         ...
 
-    async def behind(self) -> int | None:
+    async def n_pending(self) -> int | None:
         """Messages that will come, of streams also those not wanted; None where nobody says."""
         ...
 
@@ -40,46 +40,51 @@ class EventSource(Protocol):
         ...
 
 
-class BusEvents:
+class BusEventSource:
     """The bus of a session, which may not be there yet; see ``EventSource``."""
 
     def __init__(self) -> None:
         """Nobody has a connection."""
-        self._connection: Connection | None = None
-        self._there = asyncio.Event()
+        self._connection: NatsConnection | None = None
+        self._has_connection = asyncio.Event()
 
-    def offer(self, connection: Connection) -> None:
+    def set_connection(self, connection: NatsConnection) -> None:
         """This is the way to the bus, for as long as it is open."""
         self._connection = connection
-        self._there.set()
+        self._has_connection.set()
 
     @asynccontextmanager
     async def open(self, patterns: Sequence[str], since: Since) -> AsyncIterator[EventFeed]:
         """See ``EventSource``."""
-        await self._there.wait()
-        from runner.subscribe.subscription import Follow
+        await self._has_connection.wait()
+        from runner.subscribe.subscription import Subscription
 
         connection = self._connection
         if connection is None:
             raise RuntimeError("no connection was offered")
-        following = Follow(
-            connection, patterns=patterns, since=since, capacity=CAPACITY, max_bytes=MAX_BYTES, in_time_order=True
+        following = Subscription(
+            connection,
+            patterns=patterns,
+            since=since,
+            capacity=MAX_WAITING,
+            max_bytes=MAX_WAITING_BYTES,
+            in_time_order=True,
         )
         async with following as follow:
-            yield _Feed(follow)
+            yield _SubscriptionFeed(follow)
 
 
-class _Feed:
-    def __init__(self, follow: Follow) -> None:
+class _SubscriptionFeed:
+    def __init__(self, follow: Subscription) -> None:
         self._follow = follow
 
-    async def some(self, limit: int) -> Sequence[Came]:
-        return await self._follow.raw(limit)
+    async def read(self, limit: int) -> Sequence[FeedItem]:
+        return await self._follow.next_raw(limit)
 
-    async def behind(self) -> int | None:
+    async def n_pending(self) -> int | None:
         from runner.subscribe.stream_reader import BUS_ERRORS
 
         try:
-            return await self._follow.behind()
+            return await self._follow.count_waiting()
         except BUS_ERRORS:
             return None

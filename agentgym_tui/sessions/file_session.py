@@ -3,35 +3,148 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.logs.file_types import is_log
+from agentgym_tui.logs.file_types import is_folder, is_log
 from agentgym_tui.logs.log_file import LogFile
-from agentgym_tui.sessions.file_library import FilesLibrary
-from agentgym_tui.sessions.input_priority import Turns
-from agentgym_tui.sessions.protocols import Control, ControlFailed, Library
-from agentgym_tui.state.models import Link
+from agentgym_tui.sessions.episode_library import episode_from_record, record_from_bytes
+from agentgym_tui.sessions.input_priority import InputPriority
+from agentgym_tui.sessions.protocols import Control, ControlRequestError, Library
+from agentgym_tui.state.episode_list import UnreadableFile
+from agentgym_tui.state.models import BusLink, Episode, ReadProgress
 from agentgym_tui.state.run_store import RunStore
 
 if TYPE_CHECKING:
+    from agentgym_tui.sessions.episode_summary import SummaryReader
     from agentgym_tui.sessions.event_source import EventSource
+    from runner.store import EpisodeRow
 
-FILES: Final = "these are files: nothing can be started here; use `agentgym-tui launch`"
+
+MAX_DEPTH: Final = 2
+"""Folders below a folder of runs that are looked into."""
 
 
-class FilesSession:
+MAX_FILES: Final = 200_000
+
+
+FIRST_PART_FILES: Final = 50
+
+
+PART_FILES: Final = 400
+"""Files that are read before somebody is told, the first time and later."""
+
+
+class FileLibrary:
+    """The episodes among some files and folders; see ``Library``. ``scan`` finds them, from one thread.
+
+    Attributes:
+        progress: how far that is.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        """Nothing is looked at yet."""
+        self._unreadable: list[UnreadableFile] = []
+        self.unreadable: Sequence[UnreadableFile] = self._unreadable
+        self.progress = ReadProgress(0, 0)
+        self._named_paths = paths
+        self._lock = threading.Lock()
+        self._rows: dict[str, EpisodeRow] = {}
+        self._paths: dict[str, Path] = {}
+
+    def rows(self) -> list[EpisodeRow]:
+        """What was read so far, the newest first."""
+        with self._lock:
+            return [self._rows[episode_id] for episode_id in sorted(self._rows, reverse=True)]
+
+    def load(self, episode_id: str) -> tuple[Episode, bytes]:
+        """An episode and its file; raises ``StoreError``."""
+        from runner.errors import StoreError
+        from runner.util.files import read_file
+
+        with self._lock:
+            path = self._paths.get(episode_id)
+        if path is None:
+            raise StoreError(f"there is no episode {episode_id!r} among the opened files")
+        data = read_file(path)
+        return episode_from_record(record_from_bytes(data, path)), data
+
+    def scan(self) -> Iterator[list[EpisodeRow]]:
+        """Read the files, the newest first by their names; gives what was read, part by part."""
+        from agentgym_tui.sessions.episode_summary import SummaryReader
+
+        paths = sorted(set(islice(self._candidates(), MAX_FILES)), key=os.path.basename, reverse=True)
+        reader, first, n = SummaryReader(), 0, FIRST_PART_FILES
+        while first < len(paths):
+            some = paths[first : first + n]
+            first, n = first + len(some), PART_FILES
+            rows = [row for path in some if (row := self._read(Path(path), reader)) is not None]
+            self.progress = ReadProgress(first, len(paths))
+            yield rows
+
+    def _candidates(self) -> Iterator[str]:
+        for path in self._named_paths:
+            place = Path(os.path.realpath(path))
+            if is_folder(place):
+                yield from self._below(str(place / "runs" if is_folder(place / "runs") else place), MAX_DEPTH)
+            else:
+                yield str(place)
+
+    def _below(self, folder: str, depth: int) -> Iterator[str]:
+        """Files of a folder that may be episodes, as texts, which takes a fifth; links are not followed."""
+        try:
+            with os.scandir(folder) as entries:
+                listed = [(entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        except OSError as exc:
+            self._add_unreadable(Path(folder), exc.strerror or str(exc))
+            return
+        for path, is_below in listed:
+            if is_below and depth > 1:
+                yield from self._below(path, depth - 1)
+            elif not is_below and path.endswith(".json"):
+                yield path
+            elif path.endswith(".journal.jsonl"):
+                self._add_unreadable(
+                    Path(path), "it is being played, or its node died; that node makes an episode of it when it starts"
+                )
+
+    def _read(self, path: Path, reader: SummaryReader) -> EpisodeRow | None:
+        from runner.errors import StoreError
+        from runner.util.files import read_file
+
+        try:
+            row = reader.row(read_file(path), path)
+        except StoreError as exc:
+            self._add_unreadable(path, str(exc))
+            return None
+        with self._lock:
+            if row.episode_id in self._paths:
+                return None
+            self._rows[row.episode_id], self._paths[row.episode_id] = row, path
+        return row
+
+    def _add_unreadable(self, path: Path, reason: str) -> None:
+        self._unreadable.append(UnreadableFile(path, reason))
+
+
+FILES_ONLY: Final = "these are files: nothing can be started here; use `agentgym-tui launch`"
+
+
+class FileSession:
     """Shows stored episodes without a bus."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         """Nothing is read before ``run``."""
         self.title = ", ".join(map(str, paths))
-        self.read_only = FILES
-        self.store, self.turns = RunStore(), Turns()
+        self.read_only = FILES_ONLY
+        self.store, self.input_priority = RunStore(), InputPriority()
         logs = dict.fromkeys(path for path in paths if is_log(path))
         self.logs: Sequence[LogFile] = [LogFile(path) for path in logs]
-        self._files = FilesLibrary([path for path in paths if path not in logs])
+        self._files = FileLibrary([path for path in paths if path not in logs])
         self.library: Library | None = self._files
         self.control: Control | None = None
         self.events: EventSource | None = None
@@ -39,17 +152,17 @@ class FilesSession:
 
     async def start_node(self) -> None:
         """Not from here."""
-        raise ControlFailed(FILES)
+        raise ControlRequestError(FILES_ONLY)
 
     async def run(self) -> None:
         """Read the files; what is read can be seen at once."""
         parts = self._files.scan()
-        self.store.set_link(Link("none", "reading files"))
+        self.store.set_link(BusLink("none", "reading files"))
         while (rows := await asyncio.to_thread(next, parts, None)) is not None:
-            self.store.reading = self._files.progress
-            self.store.take_stored(rows)
-        self.store.reading = None
-        self.store.set_link(Link("none", "files"))
+            self.store.read_progress = self._files.progress
+            self.store.apply_stored(rows)
+        self.store.read_progress = None
+        self.store.set_link(BusLink("none", "files"))
 
     async def close(self) -> None:
         """Let go of the logs."""

@@ -5,40 +5,40 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-REST_S: Final = 0.025
+MAX_WAIT_S: Final = 0.025
 """Seconds after which more is taken in all the same: not everything that a person does changes the screen."""
 
-MOST_S: Final = 0.1
+MAX_TOTAL_WAIT_S: Final = 0.1
 """The same where much is done that changes nothing, such as a wheel that turns on at the end of a list."""
 
 
-class Turns:
+class InputPriority:
     """Between the screen and those who follow a bus, all of one event loop."""
 
     def __init__(self) -> None:
         """Nobody waits for an answer."""
-        self._free = asyncio.Event()
-        self._free.set()
-        self._since = 0.0
-        self._over: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._busy_since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
 
-    def asked(self) -> None:
+    def input_received(self) -> None:
         """A person has done something."""
-        if self._over is not None:
-            self._over.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         loop = asyncio.get_running_loop()
-        if self._free.is_set():
-            self._free.clear()
-            self._since = loop.time()
-        if (now := loop.time()) < self._since + MOST_S:
-            self._over = loop.call_at(min(now + REST_S, self._since + MOST_S), self._free.set)
+        if self._idle.is_set():
+            self._idle.clear()
+            self._busy_since = loop.time()
+        if (now := loop.time()) < self._busy_since + MAX_TOTAL_WAIT_S:
+            self._timer = loop.call_at(min(now + MAX_WAIT_S, self._busy_since + MAX_TOTAL_WAIT_S), self._idle.set)
         else:
-            self._free.set()
+            self._idle.set()
 
-    def answered(self) -> None:
+    def painted(self) -> None:
         """The screen shows something new."""
-        self._free.set()
+        self._idle.set()
 
-    async def mine(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait for the turn of those who take in what is said."""
-        await self._free.wait()
+        await self._idle.wait()

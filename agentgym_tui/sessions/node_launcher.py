@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from runner.config import Profile
     from runner.node.state_lock import NodeFile
 
-IDLE_EXIT_S: Final = 120
-START_S: Final = 40.0
-POLL_S: Final = 0.05
-LAST_LINES: Final = 6
-LAST_BYTES: Final = 4_096
-MAX_NODE_FILE: Final = 64 * 1024
+NODE_IDLE_EXIT_S: Final = 120
+START_TIMEOUT_S: Final = 40.0
+POLL_INTERVAL_S: Final = 0.05
+MAX_LOG_LINES: Final = 6
+MAX_LOG_BYTES: Final = 4_096
+MAX_NODE_FILE_BYTES: Final = 64 * 1024
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class LaunchOptions(msgspec.Struct, frozen=True):
     """What the command line says about the place; None where the profile decides."""
 
     config: str | None = None
@@ -36,7 +36,7 @@ class Wanted(msgspec.Struct, frozen=True):
     node: str | None = None
 
 
-class Place(msgspec.Struct, frozen=True):
+class StateLocation(msgspec.Struct, frozen=True):
     """A state directory, absolute, the name of a node that is started there, and the profile it plays."""
 
     data_dir: Path
@@ -44,7 +44,7 @@ class Place(msgspec.Struct, frozen=True):
     profile: Profile
 
 
-class PlaceFinder:
+class StateLocator:
     """Finds the place once, in the thread that needs it first: reading a profile takes its time.
 
     Args:
@@ -53,15 +53,17 @@ class PlaceFinder:
         cwd: where relative paths start.
     """
 
-    def __init__(self, wanted: Wanted, *, environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> None:
+    def __init__(
+        self, wanted: LaunchOptions, *, environ: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> None:
         """Nothing is read yet."""
-        self.wanted = wanted
+        self.options = wanted
         self._environ = os.environ if environ is None else environ
         self._cwd = cwd or Path.cwd()
         self._lock = threading.Lock()
-        self._found: Place | None = None
+        self._found: StateLocation | None = None
 
-    def find(self) -> Place:
+    def find(self) -> StateLocation:
         """The place; blocks.
 
         Raises:
@@ -72,16 +74,16 @@ class PlaceFinder:
                 self._found = self._read()
             return self._found
 
-    def _read(self) -> Place:
+    def _read(self) -> StateLocation:
         from runner.config import load_profile, resolve_data_dir, resolve_node
 
-        wanted, environ = self.wanted, self._environ
+        wanted, environ = self.options, self._environ
         profile = load_profile(wanted.config, environ=environ, cwd=self._cwd)
         data_dir = resolve_data_dir(wanted.data_dir, environ, profile, self._cwd)
-        return Place(data_dir, resolve_node(wanted.node, environ, profile, socket.gethostname()), profile)
+        return StateLocation(data_dir, resolve_node(wanted.node, environ, profile, socket.gethostname()), profile)
 
 
-class NodeFailed(RunnerError):
+class NodeStartError(RunnerError):
     """No node could be started; says the last that it said."""
 
 
@@ -91,38 +93,38 @@ def read_node_file(data_dir: Path) -> NodeFile | None:
 
     try:
         with (data_dir / "node.json").open("rb") as file:
-            return msgspec.json.decode(file.read(MAX_NODE_FILE), type=NodeFile)
+            return msgspec.json.decode(file.read(MAX_NODE_FILE_BYTES), type=NodeFile)
     except (OSError, ValueError):
         return None
 
 
-async def ensure_node(place: Place, config: str | None) -> None:
+async def ensure_node(place: StateLocation, config: str | None) -> None:
     """Return once a node has the state directory; one is started in the background when there is none.
 
     Raises:
         NodeFailed: when it ended, or did not come up in time.
         StoreError: when the state directory cannot be used.
     """
-    from runner.node.state_lock import node_lives
+    from runner.node.state_lock import is_node_alive
 
-    if node_lives(place.data_dir):
+    if is_node_alive(place.data_dir):
         return
     before = read_node_file(place.data_dir)
     log = await asyncio.to_thread(_make_log, place.data_dir)
     process = await asyncio.to_thread(_start, place, config, log)
     try:
-        async with asyncio.timeout(START_S):
+        async with asyncio.timeout(START_TIMEOUT_S):
             while process.poll() is None:
                 # Its lock is not looked at meanwhile: a look holds it for a moment, and the node would find it taken.
                 if (now := read_node_file(place.data_dir)) is not None and (before is None or now.boot != before.boot):
                     return
-                await asyncio.sleep(POLL_S)
+                await asyncio.sleep(POLL_INTERVAL_S)
     except TimeoutError:
-        raise NodeFailed(f"the node did not come up within {START_S:g} s; see {log}") from None
+        raise NodeStartError(f"the node did not come up within {START_TIMEOUT_S:g} s; see {log}") from None
     finally:
         threading.Thread(target=process.wait, daemon=True).start()  # takes note of its end, whenever that is
-    if not node_lives(place.data_dir):  # else somebody else's was faster
-        raise NodeFailed(f"the node could not start: {last_lines(log) or f'exit code {process.returncode}'}")
+    if not is_node_alive(place.data_dir):  # else somebody else's was faster
+        raise NodeStartError(f"the node could not start: {read_last_lines(log) or f'exit code {process.returncode}'}")
 
 
 def _make_log(data_dir: Path) -> Path:
@@ -135,8 +137,8 @@ def _make_log(data_dir: Path) -> Path:
     return folder / "node-start.log"
 
 
-def _start(place: Place, config: str | None, log: Path) -> subprocess.Popen[bytes]:
-    options = ["--data-dir", str(place.data_dir), "--node", place.node, "--idle-exit", str(IDLE_EXIT_S)]
+def _start(place: StateLocation, config: str | None, log: Path) -> subprocess.Popen[bytes]:
+    options = ["--data-dir", str(place.data_dir), "--node", place.node, "--idle-exit", str(NODE_IDLE_EXIT_S)]
     if config is not None:
         options += ["--config", config]
     try:
@@ -153,15 +155,15 @@ def _start(place: Place, config: str | None, log: Path) -> subprocess.Popen[byte
         finally:
             os.close(said)
     except OSError as exc:
-        raise NodeFailed(f"the node could not be started: {exc.strerror or exc}; check {log}") from exc
+        raise NodeStartError(f"the node could not be started: {exc.strerror or exc}; check {log}") from exc
 
 
-def last_lines(log: Path) -> str:
+def read_last_lines(log: Path) -> str:
     """The end of a log, "" when there is none; hostile text."""
     try:
         with log.open("rb") as file:
-            file.seek(max(log.stat().st_size - LAST_BYTES, 0))
-            text = file.read(LAST_BYTES).decode("utf-8", "replace")
+            file.seek(max(log.stat().st_size - MAX_LOG_BYTES, 0))
+            text = file.read(MAX_LOG_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
-    return "\n".join(text.strip().split("\n")[-LAST_LINES:])
+    return "\n".join(text.strip().split("\n")[-MAX_LOG_LINES:])

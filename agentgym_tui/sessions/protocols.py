@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
-from agentgym_tui.sessions.input_priority import Turns
+from agentgym_tui.sessions.input_priority import InputPriority
+from agentgym_tui.state.episode_list import UnreadableFile
 from agentgym_tui.state.models import Episode
 from agentgym_tui.state.run_store import RunStore
 from runner.events.control import BatchState, NodeList, StartArgs
@@ -16,10 +17,10 @@ if TYPE_CHECKING:
     from agentgym_tui.sessions.event_source import EventSource
     from runner.store.index_schema import EpisodeRow
 
-Order: TypeAlias = Literal["cancel", "pause", "resume", "step"]
+RunCommand: TypeAlias = Literal["cancel", "pause", "resume", "step"]
 
 
-class ControlFailed(Exception):
+class ControlRequestError(Exception):
     """A request was refused or not answered: ``str()`` says what was asked and what came back, ``hint`` what to do."""
 
     def __init__(self, message: str, hint: str = "") -> None:
@@ -29,34 +30,27 @@ class ControlFailed(Exception):
 
 
 class Control(Protocol):
-    """Requests to a node; all raise ``ControlFailed``."""
+    """Requests to a node; all raise ``ControlRequestError``."""
 
     async def start(self, args: StartArgs) -> list[BatchState]:
         """Play batches."""
         ...
 
-    async def order(self, order: Order, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
+    async def command(self, order: RunCommand, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
         """Command a batch or an episode."""
         ...
 
-    async def listed(self) -> NodeList:
+    async def fetch_list(self) -> NodeList:
         """Batches, and what may be started."""
         ...
 
-    async def episode(self, episode_id: str) -> bytes:
+    async def fetch_episode(self, episode_id: str) -> bytes:
         """An episode file, over the bus; checked against its digest."""
         ...
 
     async def shutdown(self, *, drain: bool) -> None:
         """Stop the node."""
         ...
-
-
-class Unusable(NamedTuple):
-    """A file that is no episode, and why; hostile text, both."""
-
-    path: Path
-    reason: str
 
 
 class Library(Protocol):
@@ -66,7 +60,7 @@ class Library(Protocol):
         unusable: files that were found and cannot be shown, as far as they were looked at.
     """
 
-    unusable: Sequence[Unusable]
+    unreadable: Sequence[UnreadableFile]
 
     def rows(self) -> Sequence[EpisodeRow]:
         """All of them, the newest first; raises ``StoreError``."""
@@ -95,7 +89,7 @@ class Session(Protocol):
     title: str
     read_only: str
     store: RunStore
-    turns: Turns
+    input_priority: InputPriority
     library: Library | None
     control: Control | None
     events: EventSource | None
@@ -103,7 +97,7 @@ class Session(Protocol):
     data_dir: Path | None
 
     async def start_node(self) -> None:
-        """Start the node again when it is gone; does nothing while it lives. Raises ``ControlFailed``."""
+        """Start the node again when it is gone; does nothing while it lives. Raises ``ControlRequestError``."""
         ...
 
     async def run(self) -> None:

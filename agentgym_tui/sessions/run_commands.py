@@ -7,43 +7,43 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from agentgym_tui.safe_text import Safe, join, message, own
-from agentgym_tui.sessions.protocols import Control, ControlFailed, Session
-from agentgym_tui.state.models import BatchRun, Endpoint, Environment, Episode
+from agentgym_tui.safe_text import SafeText, join, sanitize_message, trusted
+from agentgym_tui.sessions.protocols import Control, ControlRequestError, Session
+from agentgym_tui.state.models import BatchRun, EndpointState, EnvironmentState, Episode
 from agentgym_tui.state.run_store import RunStore
 from runner.events.control import StartArgs
 
-BASELINES: Final = frozenset({"oracle", "random", "scripted", "human"})
+MODELLESS_AGENTS: Final = frozenset({"oracle", "random", "scripted", "human"})
 """Agents that ask no model."""
 
-FALLBACK: Final = "oracle"
-MAX_TOLD: Final = 400
+FALLBACK_AGENT: Final = "oracle"
+MAX_TOAST_CHARS: Final = 400
 """Characters of a refusal that are told in passing."""
 
-_WAITING: Final = frozenset({"queued", "running", "paused"})
+_UNFINISHED: Final = frozenset({"queued", "running", "paused"})
 
 
-class Player(NamedTuple):
+class AgentChoice(NamedTuple):
     """Who plays when nothing was chosen; ``model`` None for the profile's, ``trouble`` why none does, hostile text."""
 
     agent: str
     model: str | None
-    trouble: str
+    problem: str
 
 
-def default_player(store: RunStore) -> Player:
+def default_agent(store: RunStore) -> AgentChoice:
     """The first agent that asks a model, also where none answers: no other one steps in unasked."""
-    return Player(next(iter(_model_agents(store)), FALLBACK), None, model_trouble(store))
+    return AgentChoice(next(iter(_model_agents(store)), FALLBACK_AGENT), None, model_problem(store))
 
 
-def model_trouble(store: RunStore) -> str:
+def model_problem(store: RunStore) -> str:
     """Why no model can play, "" when one can."""
     if not store.agents:
         return "the node has not said yet which agents it has"
     if not _model_agents(store):
         return "no agent that asks a model is installed"
-    if store.models and all(endpoint.status in ("down", "wrong") for endpoint in store.models.values()):
-        unwell = (f"{_host(at)} {it.status}" + f": {it.cause}" * bool(it.cause) for at, it in _few(store))
+    if store.endpoints and all(endpoint.status in ("down", "wrong") for endpoint in store.endpoints.values()):
+        unwell = (f"{_host(at)} {it.status}" + f": {it.cause}" * bool(it.cause) for at, it in _first_endpoints(store))
         return "no model is reachable: " + "; ".join(unwell)
     return ""
 
@@ -51,56 +51,56 @@ def model_trouble(store: RunStore) -> str:
 def startable_agents(store: RunStore) -> list[str]:
     """What can be chosen: all but those that need more than a name; the oracle is always among them."""
     agents = [agent for agent in store.agents if agent not in ("scripted", "human")]
-    return agents if FALLBACK in agents else [*agents, FALLBACK]
+    return agents if FALLBACK_AGENT in agents else [*agents, FALLBACK_AGENT]
 
 
-class Tier(NamedTuple):
+class EnvironmentBattery(NamedTuple):
     """A battery: the environments that can be played now, and those that cannot."""
 
     name: str
     envs: list[str]
-    left_out: list[Environment]
+    excluded: list[EnvironmentState]
 
 
-def tiers(store: RunStore) -> list[Tier]:
+def list_batteries(store: RunStore) -> list[EnvironmentBattery]:
     """The batteries: each tier, then all of them."""
-    found: dict[str, Tier] = {}
+    found: dict[str, EnvironmentBattery] = {}
     for env in store.envs.values():
         if env.tier:
-            tier = found.setdefault(env.tier, Tier(env.tier, [], []))
-            if can_be_played(env):
+            tier = found.setdefault(env.tier, EnvironmentBattery(env.tier, [], []))
+            if is_runnable(env):
                 tier.envs.append(env.name)
             else:
-                tier.left_out.append(env)
+                tier.excluded.append(env)
     if len(found) < 2:
         return list(found.values())
     envs = [name for tier in found.values() for name in tier.envs]
-    return [*found.values(), Tier("everything", envs, [env for tier in found.values() for env in tier.left_out])]
+    return [*found.values(), EnvironmentBattery("everything", envs, [env for tier in found.values() for env in tier.excluded])]
 
 
-def can_be_played(env: Environment) -> bool:
+def is_runnable(env: EnvironmentState) -> bool:
     """Whether it may be, as far as is known; ``wrong`` is a server's, which an embedded one does without."""
     return env.status != "down" and not (env.status == "wrong" and env.transport == "http")
 
 
-def waiting(store: RunStore) -> list[BatchRun]:
+def unfinished_batches(store: RunStore) -> list[BatchRun]:
     """Batches that are played or will be."""
-    return [batch for batch in store.batches.values() if batch.status in _WAITING]
+    return [batch for batch in store.batches.values() if batch.status in _UNFINISHED]
 
 
-def targets(batches: Sequence[BatchRun]) -> list[str]:
+def command_targets(batches: Sequence[BatchRun]) -> list[str]:
     """What to name in an order for all of them: a battery once."""
     return list(dict.fromkeys(batch.battery_id or batch.batch_id for batch in batches))
 
 
-def refusal_text(refused: ControlFailed) -> Safe:
+def control_error_text(refused: ControlRequestError) -> SafeText:
     """Why something was not done, and what to do about it."""
-    hint = [own("\n"), message(refused.hint, MAX_TOLD)] if refused.hint else []
-    return join([message(str(refused), MAX_TOLD), *hint])
+    hint = [trusted("\n"), sanitize_message(refused.hint, MAX_TOAST_CHARS)] if refused.hint else []
+    return join([sanitize_message(str(refused), MAX_TOAST_CHARS), *hint])
 
 
-class Orders:
-    """Orders to the session's node; all raise ``ControlFailed``.
+class RunCommands:
+    """Orders to the session's node; all raise ``ControlRequestError``.
 
     Args:
         session: whose node it is.
@@ -113,61 +113,61 @@ class Orders:
     def __init__(self, session: Session, new_id: Callable[[], str] | None = None) -> None:
         self._session = session
         self.new_id = new_id or _new_id
-        self.last: StartArgs | None = None
+        self.last_run: StartArgs | None = None
 
-    def player(self) -> Player:
+    def agent_choice(self) -> AgentChoice:
         """Who plays: as before, else by default."""
-        if self.last is not None and self.last.agent is not None:
-            return Player(self.last.agent, self.last.model, "")
-        return default_player(self._session.store)
+        if self.last_run is not None and self.last_run.agent is not None:
+            return AgentChoice(self.last_run.agent, self.last_run.model, "")
+        return default_agent(self._session.store)
 
-    def once(self, envs: Sequence[str]) -> StartArgs:
+    def single_run(self, envs: Sequence[str]) -> StartArgs:
         """Each environment once."""
-        player = self.player()
+        player = self.agent_choice()
         return StartArgs(batch_id=self.new_id(), envs=list(envs), agent=player.agent, model=player.model)
 
-    def again(self, keys: Sequence[str]) -> StartArgs:
+    def repeat_run(self, keys: Sequence[str]) -> StartArgs:
         """What was started last, as a new run; ``keys`` are those that start one."""
-        if self.last is None:
-            raise ControlFailed("nothing was started from here yet", f"press {' or '.join(keys)}")
-        return msgspec.structs.replace(self.last, batch_id=self.new_id())
+        if self.last_run is None:
+            raise ControlRequestError("nothing was started from here yet", f"press {' or '.join(keys)}")
+        return msgspec.structs.replace(self.last_run, batch_id=self.new_id())
 
     async def start(self, args: StartArgs) -> None:
         """Play."""
         await self.control.start(args)
-        self.last = args
+        self.last_run = args
 
     async def pause_or_resume(self, batch: BatchRun) -> str:
         """Returns what was done."""
         if batch.status == "paused":
-            await self.control.order("resume", batch_id=batch.batch_id)
+            await self.control.command("resume", batch_id=batch.batch_id)
             return "goes on"
-        await self.control.order("pause", batch_id=batch.batch_id)
+        await self.control.command("pause", batch_id=batch.batch_id)
         return "pauses after this step"
 
     async def step(self, episode: Episode) -> None:
         """One step of an episode."""
-        await self.control.order("step", episode_id=episode.episode_id)
+        await self.control.command("step", episode_id=episode.episode_id)
 
     async def cancel(self, run_ids: Sequence[str]) -> None:
         """Batches or batteries."""
         for run_id in run_ids:
-            await self.control.order("cancel", batch_id=run_id)
+            await self.control.command("cancel", batch_id=run_id)
 
     @property
     def control(self) -> Control:
         """Who is asked."""
         if self._session.read_only or self._session.control is None:
-            raise ControlFailed(self._session.read_only or "there is no node to ask")
+            raise ControlRequestError(self._session.read_only or "there is no node to ask")
         return self._session.control
 
 
 def _model_agents(store: RunStore) -> list[str]:
-    return [agent for agent in store.agents if agent not in BASELINES]
+    return [agent for agent in store.agents if agent not in MODELLESS_AGENTS]
 
 
-def _few(store: RunStore) -> list[tuple[str, Endpoint]]:
-    return list(store.models.items())[:3]
+def _first_endpoints(store: RunStore) -> list[tuple[str, EndpointState]]:
+    return list(store.endpoints.items())[:3]
 
 
 def _host(endpoint: str) -> str:

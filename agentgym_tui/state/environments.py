@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.state.limits import count, finite, name, optional
-from agentgym_tui.state.models import Environment, Episode
-from agentgym_tui.state.rewards import N_POINTS, UNRATED, RewardPoint, Rewards, rates
+from agentgym_tui.state.limits import clamp_count, clamp_finite, clip_name, clip_optional
+from agentgym_tui.state.models import EnvironmentState, Episode
+from agentgym_tui.state.rewards import N_POINTS, UNRATED_OUTCOMES, RewardHistory, RewardPoint, count_successes
 from runner.events.live import EnvHealth
 
 if TYPE_CHECKING:
@@ -16,59 +16,61 @@ if TYPE_CHECKING:
 MAX_ENVS: Final = 200
 
 
-class EnvironmentBook:
+class EnvironmentRegistry:
     """Environments by name, those of the profile first and in its order."""
 
     def __init__(self) -> None:
         """Start empty."""
-        self.envs: dict[str, Environment] = {}
-        self.rewards = Rewards(MAX_ENVS)
+        self.envs: dict[str, EnvironmentState] = {}
+        self.rewards = RewardHistory(MAX_ENVS)
         self._stale: set[str] = set()
 
-    def get(self, env: str) -> Environment | None:
+    def get(self, env: str) -> EnvironmentState | None:
         """The environment of this name, a new one if need be; None for no name, and where there are too many."""
-        env = name(env)
+        env = clip_name(env)
         if env not in self.envs and env and len(self.envs) < MAX_ENVS:
-            self.envs[env] = Environment(env)
+            self.envs[env] = EnvironmentState(env)
         return self.envs.get(env)
 
-    def take_profile(self, entries: Iterable[tuple[str, str, str | None]]) -> None:
+    def apply_profile(self, entries: Iterable[tuple[str, str, str | None]]) -> None:
         """Tier, name and memory of each environment of a profile."""
         others, self.envs = self.envs, {}
         for tier, env, ram in entries:
-            self.envs.setdefault(name(env), others.pop(name(env), Environment(name(env))))
-            self.envs[name(env)].tier, self.envs[name(env)].ram = name(tier), name(ram or "")
+            self.envs.setdefault(clip_name(env), others.pop(clip_name(env), EnvironmentState(clip_name(env))))
+            self.envs[clip_name(env)].tier, self.envs[clip_name(env)].ram = clip_name(tier), clip_name(ram or "")
         self.envs |= others
 
-    def take_health(self, item: EnvHealth) -> None:
+    def apply_health(self, item: EnvHealth) -> None:
         """Whether it can be played."""
         if (env := self.get(item.env)) is not None:
-            env.status, env.cause, env.latency_s = item.status, optional(item.cause), item.latency_s
-            env.transport, env.open = name(item.transport), None if item.open is None else count(item.open)
+            env.status, env.cause, env.latency_s = item.status, clip_optional(item.cause), item.latency_s
+            env.transport, env.open = clip_name(item.transport), None if item.open is None else clamp_count(item.open)
 
-    def take_ended(self, episode: Episode) -> None:
+    def apply_ended(self, episode: Episode) -> None:
         """An episode is over."""
         if self.get(episode.env) is None:
             return
-        rated, baseline = episode.outcome not in UNRATED, episode.model is None
+        rated, baseline = episode.outcome not in UNRATED_OUTCOMES, episode.model is None
         point = RewardPoint(episode.episode_id, episode.reward, episode.success, rated, baseline)
         self.rewards.add(episode.env, point)
         self._stale.add(episode.env)
 
-    def take_stored(self, rows: Sequence[EpisodeRow]) -> None:
+    def apply_stored(self, rows: Sequence[EpisodeRow]) -> None:
         """Rows of an index, the newest first."""
         newest: dict[str, list[RewardPoint]] = {}
         for row in rows:
-            points = newest.setdefault(name(row.env), [])
+            points = newest.setdefault(clip_name(row.env), [])
             if len(points) < N_POINTS:
-                rated = row.outcome not in UNRATED
-                points.append(RewardPoint(row.episode_id, finite(row.reward), row.success, rated, row.model is None))
+                rated = row.outcome not in UNRATED_OUTCOMES
+                points.append(
+                    RewardPoint(row.episode_id, clamp_finite(row.reward), row.success, rated, row.model is None)
+                )
         for env, points in newest.items():
             if self.get(env) is not None:
                 self.rewards.merge(env, points)
                 self._stale.add(env)
 
-    def settle(self, running: Iterable[Episode]) -> None:
+    def refresh(self, running: Iterable[Episode]) -> None:
         """Bring the numbers of each environment up to date."""
         for env in self.envs.values():
             env.n_running = 0
@@ -78,7 +80,7 @@ class EnvironmentBook:
         for stale in self._stale & self.envs.keys():
             points = self.rewards.by_env.get(stale)
             if points:
-                of, env = rates(points), self.envs[stale]
+                of, env = count_successes(points), self.envs[stale]
                 env.last_reward, env.n_rated, env.n_success = points[-1].reward, of.n_rated, of.n_success
                 env.baseline = of.baseline
         self._stale.clear()

@@ -9,12 +9,29 @@ from typing import Final, Protocol
 
 import msgspec
 
-from agentgym_tui.state.episode_content import decoded
-from agentgym_tui.state.item_batches import TOGETHER, Asked, EpisodeRun, PastRun, SpanRun, StepRun, TextRun, rise
-from agentgym_tui.state.limits import MAX_COUNT, MAX_ERROR, count, finite, name, optional, size
-from agentgym_tui.state.models import Episode, Step
-from agentgym_tui.state.steps import add_up, n_missing_steps, step_size
-from agentgym_tui.state.streaming_answer import streamed
+from agentgym_tui.state.episode_content import decode_messages
+from agentgym_tui.state.item_batches import (
+    CHUNK_TYPES,
+    AnswerChunk,
+    EpisodeUpdate,
+    FinishedAnswers,
+    InferenceStarted,
+    SpanChunk,
+    StepChunk,
+    is_ascending,
+)
+from agentgym_tui.state.limits import (
+    MAX_COUNT,
+    MAX_ERROR_CHARS,
+    clamp_count,
+    clamp_finite,
+    clip_name,
+    clip_optional,
+    json_size,
+)
+from agentgym_tui.state.models import Episode, StepState
+from agentgym_tui.state.steps import add_totals, count_missing_steps, step_size
+from agentgym_tui.state.streaming_answer import update_answer
 from runner.events.live import (
     EpisodeEnded,
     EpisodePaused,
@@ -23,18 +40,29 @@ from runner.events.live import (
     TokenText,
 )
 
-BASE_SIZE: Final = 1_000
+BASE_BYTES: Final = 1_000
 """Bytes an episode without steps takes, about."""
 
-MAX_GAPS: Final = 10_000
+MAX_AWAITED_PER_EPISODE: Final = 10_000
 """Numbers of items per episode that may still come; of more than these only the count is kept."""
 
-_ABOUT: Final = ("env", "transport", "data_label", "mode", "task_index", "seed", "attempt", "agent", "model", "profile")
-HEADER: Final = ("batch_id", "battery_id", *_ABOUT)
+_SETUP_FIELDS: Final = (
+    "env",
+    "transport",
+    "data_label",
+    "mode",
+    "task_index",
+    "seed",
+    "attempt",
+    "agent",
+    "model",
+    "profile",
+)
+HEADER_FIELDS: Final = ("batch_id", "battery_id", *_SETUP_FIELDS)
 """What an episode's start says of it."""
 
 
-class Ending(Protocol):
+class EpisodeResult(Protocol):
     """How an episode ended, whoever says so."""
 
     @property
@@ -49,7 +77,7 @@ class Ending(Protocol):
     def duration_s(self) -> float | None: ...  # noqa: D102
 
 
-class Track(msgspec.Struct):
+class SequenceTracker(msgspec.Struct):
     """What is known of the telling of an episode: by which process, how far, and how much of it is kept.
 
     Attributes:
@@ -62,35 +90,35 @@ class Track(msgspec.Struct):
 
     boot: str = ""
     next_seq: int = 0
-    size: int = BASE_SIZE
-    headed: bool = False
-    filled: bool = False
+    size: int = BASE_BYTES
+    has_header: bool = False
+    has_file: bool = False
     awaited: set[int] = msgspec.field(default_factory=set)
     n_lost: int = 0
-    most: int = MAX_GAPS
+    max_awaited: int = MAX_AWAITED_PER_EPISODE
 
-    def fresh(self, seqs: Sequence[int], gaps: Iterable[int] | None) -> Sequence[int]:
+    def accept_new(self, seqs: Sequence[int], gaps: Iterable[int] | None) -> Sequence[int]:
         """The places of the items that were not there before, by their numbers, of which is taken note.
 
         ``gaps``: numbers in between that are not there, None where that is not known, or the numbers do not rise.
         """
         first, end = seqs[0], seqs[-1] + 1
-        if gaps is not None and first >= self.next_seq and end - self.next_seq <= self.most - len(self.awaited):
+        if gaps is not None and first >= self.next_seq and end - self.next_seq <= self.max_awaited - len(self.awaited):
             self.awaited.update(range(self.next_seq, first), gaps)
             self.next_seq = end
             return range(len(seqs))
         if gaps is not None and end <= self.next_seq and self.awaited.issuperset(seqs):
             self.awaited.difference_update(seqs)
             return range(len(seqs))
-        return [place for place, seq in enumerate(seqs) if self._number(seq)]
+        return [place for place, seq in enumerate(seqs) if self._accept(seq)]
 
-    def _number(self, seq: int) -> bool:
+    def _accept(self, seq: int) -> bool:
         """Take note of an item's number; False when it was there before."""
         if seq < self.next_seq:
             known = seq not in self.awaited
             self.awaited.discard(seq)
             return not known
-        first_kept = max(self.next_seq, seq - (self.most - len(self.awaited)))
+        first_kept = max(self.next_seq, seq - (self.max_awaited - len(self.awaited)))
         self.n_lost += first_kept - self.next_seq
         self.awaited.update(range(first_kept, seq))
         self.next_seq = seq + 1
@@ -102,76 +130,76 @@ class Track(msgspec.Struct):
         return min(len(self.awaited) + self.n_lost, MAX_COUNT)
 
 
-def apply(episode: Episode, track: Track, run: EpisodeRun) -> None:
+def apply_update(episode: Episode, track: SequenceTracker, run: EpisodeUpdate) -> None:
     """Change an episode by a run of items, by each once; what is missing so far is counted."""
-    if isinstance(run, EpisodeStarted) and not track.headed:
-        _head(episode, track, run)
+    if isinstance(run, EpisodeStarted) and not track.has_header:
+        _apply_started(episode, track, run)
     expected = track.next_seq
-    if isinstance(run, TOGETHER):
-        places = track.fresh(run.seqs, run.gaps)
+    if isinstance(run, CHUNK_TYPES):
+        places = track.accept_new(run.seqs, run.gaps)
         if places and len(places) < len(run.seqs):
-            run = run.only(places)
+            run = run.select(places)
     else:
-        places = track.fresh((run.seq,), ())
+        places = track.accept_new((run.seq,), ())
     if not places:
         return
-    if not track.filled and (track.awaited or track.n_lost or episode.n_missing):
+    if not track.has_file and (track.awaited or track.n_lost or episode.n_missing):
         episode.n_missing = track.n_missing
     match run:
-        case TextRun() | TokenText():
-            _stream(episode, run)
-        case PastRun(asked=[*_, newest]):
-            _stream(episode, newest)
-        case SpanRun():
+        case AnswerChunk() | TokenText():
+            _apply_answer(episode, run)
+        case FinishedAnswers(started=[*_, newest]):
+            _apply_answer(episode, newest)
+        case SpanChunk():
             _add_spans(episode, track, run)
-        case StepRun():
+        case StepChunk():
             _add_steps(episode, track, run)
         case EpisodePaused() | EpisodeResumed() if run.seq >= expected:
             episode.paused = episode.running and isinstance(run, EpisodePaused)
         case EpisodeEnded():
-            _over(episode, run)
+            _apply_ended(episode, run)
 
 
 def set_field(episode: Episode, field_name: str, value: object) -> None:
     """Set a field to a value from outside; names are cut."""
-    setattr(episode, field_name, name(value) if isinstance(value, str) else value)
+    setattr(episode, field_name, clip_name(value) if isinstance(value, str) else value)
 
 
-def end(episode: Episode, told: Ending) -> None:
+def record_result(episode: Episode, told: EpisodeResult) -> None:
     """An episode is over."""
-    episode.success, episode.reward, episode.rounds = told.success, finite(told.reward), count(told.rounds)
+    episode.success, episode.reward, episode.rounds = told.success, clamp_finite(told.reward), clamp_count(told.rounds)
     episode.duration_s = told.duration_s
-    episode.n_missing = max(episode.n_missing, n_missing_steps(episode))
-    close(episode, str(told.outcome))
+    episode.n_missing = max(episode.n_missing, count_missing_steps(episode))
+    mark_ended(episode, str(told.outcome))
 
 
-def close(episode: Episode, outcome: str) -> None:
+def mark_ended(episode: Episode, outcome: str) -> None:
     """An episode does not run any more."""
     episode.outcome, episode.streaming, episode.paused, episode.node_lost = outcome, None, False, False
 
 
-def _head(episode: Episode, track: Track, item: EpisodeStarted) -> None:
-    track.headed = True
+def _apply_started(episode: Episode, track: SequenceTracker, item: EpisodeStarted) -> None:
+    track.has_header = True
     episode.started_at = item.at
-    for header_field in HEADER:
+    for header_field in HEADER_FIELDS:
         set_field(episode, header_field, getattr(item, header_field))
 
 
-def _over(episode: Episode, item: EpisodeEnded) -> None:
+def _apply_ended(episode: Episode, item: EpisodeEnded) -> None:
     if item.error is not None:
-        episode.error_type = optional(item.error.get("type"))
-        episode.error_message = optional(item.error.get("message"), MAX_ERROR)
-    end(episode, item)
+        episode.error_type = clip_optional(item.error.get("type"))
+        episode.error_message = clip_optional(item.error.get("message"), MAX_ERROR_CHARS)
+    record_result(episode, item)
 
 
-def _add_steps(episode: Episode, track: Track, run: StepRun) -> None:
+def _add_steps(episode: Episode, track: SequenceTracker, run: StepChunk) -> None:
     if run.resets and not episode.reset_observation:
-        episode.reset_observation = said = decoded(next(iter(run.resets.values())))
-        track.size += size(said)
+        episode.reset_observation = said = decode_messages(next(iter(run.resets.values())))
+        track.size += json_size(said)
     indices = [step.index for step in run.steps]
     if episode.streaming is not None and max(indices) >= episode.streaming.step:
         episode.streaming = None
-    if indices[0] > episode.newest and rise(indices):
+    if indices[0] > episode.last_step_index and is_ascending(indices):
         _insert(episode, track, len(episode.steps), run.steps, run.size)
         return
     for step in run.steps:
@@ -180,23 +208,23 @@ def _add_steps(episode: Episode, track: Track, run: StepRun) -> None:
             _insert(episode, track, place, [step], step_size(step))
 
 
-def _insert(episode: Episode, track: Track, place: int, steps: Sequence[Step], n_bytes: int) -> None:
+def _insert(episode: Episode, track: SequenceTracker, place: int, steps: Sequence[StepState], n_bytes: int) -> None:
     episode.steps[place:place] = steps
     track.size += n_bytes
-    if track.filled:
-        episode.n_missing = n_missing_steps(episode)
+    if track.has_file:
+        episode.n_missing = count_missing_steps(episode)
     if episode.running:
-        add_up(episode, steps)
+        add_totals(episode, steps)
 
 
-def _stream(episode: Episode, told: Asked | TextRun | TokenText) -> None:
+def _apply_answer(episode: Episode, told: InferenceStarted | AnswerChunk | TokenText) -> None:
     """Add to the answer for the step that is not over."""
-    if episode.outcome is None and told.step > episode.newest:
-        episode.streaming = streamed(episode.streaming, told)
+    if episode.outcome is None and told.step > episode.last_step_index:
+        episode.streaming = update_answer(episode.streaming, told)
 
 
-def _add_spans(episode: Episode, track: Track, run: SpanRun) -> None:
+def _add_spans(episode: Episode, track: SequenceTracker, run: SpanChunk) -> None:
     """A file that was read at the end has all spans already."""
-    if not track.filled or episode.outcome is None:
-        episode.spans.hear(run.spans, run.size)
+    if not track.has_file or episode.outcome is None:
+        episode.spans.append_raw(run.spans, run.size)
         track.size += run.size

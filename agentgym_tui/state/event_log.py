@@ -6,21 +6,70 @@ Texts are kept as they came, hostile ones included; ``views`` makes them safe wh
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from datetime import datetime
-from typing import Final
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from heapq import merge
+from typing import Final, NamedTuple, TypeAlias
 
-from agentgym_tui.state.bus_message import ENTRY, MAX_HEADERS, LogEntry, Message, Remark
-from agentgym_tui.state.clock_skew import Clocks
-from agentgym_tui.state.event_order import by_time
-from agentgym_tui.state.limits import MAX_CAUSE, count
+import msgspec
+
+from agentgym_tui.state.clock_skew import ClockSkewEstimator
+from agentgym_tui.state.limits import MAX_CAUSE_CHARS, clamp_count
 from agentgym_tui.state.subject_tree import SubjectTree
-from runner.subscribe.buffer import Incoming
+from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice
+
+MAX_HEADER_BYTES: Final = 64 << 10
+
+
+ENTRY_BYTES: Final = 400
+"""Bytes that an entry takes beside its texts, about."""
+
+
+class EventMessage(msgspec.Struct, gc=False):
+    """A message: ``at`` by the server's clock where a stream keeps it, else by this machine's.
+
+    Attributes:
+        number: counts entries of the log.
+        payload: its beginning; ``n_bytes`` is the length of the whole.
+    """
+
+    number: int
+    at: datetime
+    subject: str
+    headers: dict[str, str]
+    payload: bytes
+    n_bytes: int
+    stream: str | None = None
+    sequence: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes it takes, about."""
+        headers = sum([len(name) + len(value) for name, value in self.headers.items()]) if self.headers else 0
+        return ENTRY_BYTES + len(self.payload) + headers
+
+
+class LogNotice(NamedTuple):
+    """Something about the following, in its place among the messages; ``kind`` as of a ``Notice``."""
+
+    number: int
+    at: datetime
+    kind: str
+    text: str
+
+    @property
+    def size(self) -> int:
+        """Bytes it takes, about."""
+        return ENTRY_BYTES + len(self.text)
+
+
+LogEntry: TypeAlias = EventMessage | LogNotice
+
 
 MAX_ENTRIES: Final = 20_000
 MAX_BYTES: Final = 16 << 20
-MAX_PAYLOAD: Final = 1 << 20
+MAX_PAYLOAD_BYTES: Final = 1 << 20
 """Bytes of a payload that are kept."""
 
 MAX_STREAMS: Final = 1_000
@@ -49,12 +98,12 @@ class EventLog:
         self.shown: deque[LogEntry] = deque()
         self.words: tuple[str, ...] = ()
         self.subjects = SubjectTree()
-        self.clocks = Clocks()
-        self.n_seen = self.n_gone = self.n_gap = self.n_skipped = self.n_matched = 0
+        self.clock_skew = ClockSkewEstimator()
+        self.n_received = self.n_evicted = self.n_gap = self.n_skipped = self.n_matched = 0
         self._max_entries, self._max_bytes = max_entries, max_bytes
         self._entries: deque[LogEntry] = deque()
         self._needles: list[bytes] = []
-        self._only = b""
+        self._required = b""
         self._bytes = self._number = 0
         self._pending: dict[str, int] = {}
 
@@ -68,108 +117,138 @@ class EventLog:
         return self._bytes
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether what comes next makes the oldest go."""
         return len(self._entries) >= self._max_entries or self._bytes >= self._max_bytes
 
     @property
     def lag(self) -> int:
         """Messages that streams had behind those that came last."""
-        return count(sum(self._pending.values()))
+        return clamp_count(sum(self._pending.values()))
 
-    def begin(self, only: str = "") -> None:
+    def reset(self, only: str = "") -> None:
         """Forget all; from now on take messages that hold ``only``."""
         self._entries.clear()
         self.shown.clear()
         self._pending.clear()
-        self.subjects.restart()
-        self.n_seen = self.n_gone = self.n_gap = self.n_skipped = self.n_matched = self._bytes = 0
-        self._only = only.encode("utf-8", "replace")
+        self.subjects.reset_counts()
+        self.n_received = self.n_evicted = self.n_gap = self.n_skipped = self.n_matched = self._bytes = 0
+        self._required = only.encode("utf-8", "replace")
 
-    def take(self, came: Sequence[Incoming | Notice], at: datetime) -> None:
+    def append(self, came: Sequence[RawMessage | Notice], at: datetime) -> None:
         """Take what came, at a time."""
-        for each in by_time(came):
+        for each in merge_by_time(came):
             if isinstance(each, Notice):
-                self._notice(each, at)
+                self._append_notice(each, at)
             else:
-                self._message(each, at)
-        self.clocks.sample([each for each in came if isinstance(each, Incoming)])
+                self._append_message(each, at)
+        self.clock_skew.sample([each for each in came if isinstance(each, RawMessage)])
         while len(self._entries) > 1 and (len(self._entries) > self._max_entries or self._bytes > self._max_bytes):
-            self._let_go()
+            self._evict_oldest()
 
     def search(self, text: str) -> None:
         """Show only entries that hold all words of ``text``, in subject, headers or payload; ASCII in any case."""
         self.words = tuple(text.lower().split())
         self._needles = [word.encode("utf-8", "replace") for word in self.words]
-        self.shown = deque(entry for entry in self._entries if self._holds(entry))
+        self.shown = deque(entry for entry in self._entries if self._matches(entry))
         self.n_matched = len(self.shown)
 
-    def _notice(self, notice: Notice, at: datetime) -> None:
+    def _append_notice(self, notice: Notice, at: datetime) -> None:
         match notice.kind:
             case "gap":
-                self.n_gap = count(self.n_gap + max(notice.count, 1))
+                self.n_gap = clamp_count(self.n_gap + max(notice.count, 1))
             case "skipped":
-                self.n_skipped = count(self.n_skipped + max(notice.count, 1))
-        self._add(Remark(self._next(), at, notice.kind, notice.text[:MAX_CAUSE]))
+                self.n_skipped = clamp_count(self.n_skipped + max(notice.count, 1))
+        self._add(LogNotice(self._next_number(), at, notice.kind, notice.text[:MAX_CAUSE_CHARS]))
 
-    def _message(self, came: Incoming, at: datetime) -> None:
-        self.n_seen += 1
+    def _append_message(self, came: RawMessage, at: datetime) -> None:
+        self.n_received += 1
         subject = self.subjects.add(came.subject)
         if came.stream is not None and (came.stream in self._pending or len(self._pending) < MAX_STREAMS):
             self._pending[came.stream] = came.pending
-        headers = _bounded(came.headers)
-        if self._only and self._only not in came.payload and self._only not in _text(subject, headers):
+        headers = _limit_headers(came.headers)
+        if self._required and self._required not in came.payload and self._required not in _subject_and_headers(subject, headers):
             return
-        payload = came.payload[:MAX_PAYLOAD]
+        payload = came.payload[:MAX_PAYLOAD_BYTES]
         place = (came.stream, came.sequence)
-        self._add(Message(self._next(), came.time or at, subject, headers, payload, len(came.payload), *place))
+        self._add(EventMessage(self._next_number(), came.time or at, subject, headers, payload, len(came.payload), *place))
 
-    def _next(self) -> int:
+    def _next_number(self) -> int:
         self._number += 1
         return self._number
 
     def _add(self, entry: LogEntry) -> None:
         self._entries.append(entry)
         self._bytes += entry.size
-        if self._holds(entry):
+        if self._matches(entry):
             self.shown.append(entry)
             self.n_matched += 1
 
-    def _let_go(self) -> None:
+    def _evict_oldest(self) -> None:
         oldest = self._entries.popleft()
         self._bytes -= oldest.size
-        self.n_gone += 1
+        self.n_evicted += 1
         if self.shown and self.shown[0] is oldest:
             self.shown.popleft()
 
-    def _holds(self, entry: LogEntry) -> bool:
+    def _matches(self, entry: LogEntry) -> bool:
         if not self._needles:
             return True
-        if isinstance(entry, Remark):
+        if isinstance(entry, LogNotice):
             return all(needle in entry.text.lower().encode("utf-8", "replace") for needle in self._needles)
         payload = entry.payload.lower()
         missing = [needle for needle in self._needles if needle not in payload]
         if not missing:
             return True
-        head = _text(entry.subject, entry.headers).lower()
+        head = _subject_and_headers(entry.subject, entry.headers).lower()
         return all(needle in head for needle in missing)
 
 
-def _bounded(headers: dict[str, str]) -> dict[str, str]:
+def _limit_headers(headers: dict[str, str]) -> dict[str, str]:
     """Those there is room for."""
     if not headers:
         return _NO_HEADERS
     kept: dict[str, str] = {}
-    room = MAX_HEADERS
+    room = MAX_HEADER_BYTES
     for name, value in headers.items():
-        room -= len(name) + len(value) + ENTRY // 4
+        room -= len(name) + len(value) + ENTRY_BYTES // 4
         if room < 0:
             break
         kept[name] = value
     return kept
 
 
-def _text(subject: str, headers: dict[str, str]) -> bytes:
+def _subject_and_headers(subject: str, headers: dict[str, str]) -> bytes:
     if not headers:
         return subject.encode("utf-8", "replace")
     return "\n".join((subject, *headers, *headers.values())).encode("utf-8", "replace")
+
+
+_END_OF_TIME = datetime.max.replace(tzinfo=UTC)
+
+
+def merge_by_time(came: Sequence[RawMessage | Notice]) -> Iterator[RawMessage | Notice]:
+    """What came at once, by time: each stream keeps its own order, and notices stay between what they are between.
+
+    What no stream keeps has no time, and is the newest.
+    """
+    group: list[RawMessage] = []
+    for each in came:
+        if isinstance(each, Notice):
+            yield from _merge_streams(group)
+            group = []
+            yield each
+        else:
+            group.append(each)
+    yield from _merge_streams(group)
+
+
+def _merge_streams(came: list[RawMessage]) -> Iterator[RawMessage]:
+    streams: dict[str | None, list[RawMessage]] = {}
+    for each in came:
+        streams.setdefault(each.stream, []).append(each)
+    return merge(*streams.values(), key=_time)
+
+
+def _time(incoming: RawMessage) -> datetime:
+    return incoming.time or _END_OF_TIME

@@ -13,21 +13,21 @@ from runner.subscribe.subject_patterns import PATTERN
 if TYPE_CHECKING:
     from runner.subscribe.messages import Since
 
-Start: TypeAlias = Literal["now", "all"] | datetime | int
+HistoryStart: TypeAlias = Literal["now", "all"] | datetime | int
 """Where history begins: nowhere, at its beginning, at a time, at this sequence of each stream."""
 
-EVERYTHING: Final = (">",)
-MAX_PATTERN: Final = 255
+ALL_SUBJECTS: Final = (">",)
+MAX_PATTERN_CHARS: Final = 255
 MAX_PATTERNS: Final = 16
 
 _SEQUENCE: Final = re.compile(r"#?([0-9]{1,18})")
 _AGO: Final = re.compile(r"([0-9]{1,6})([smhd])")
 _CLOCK: Final = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-_LONGEST: Final = timedelta(days=36_500)
+_MAX_AGO: Final = timedelta(days=36_500)
 
 
-class EventView(msgspec.Struct, frozen=True):
+class EventQuery(msgspec.Struct, frozen=True):
     """What is looked at.
 
     Attributes:
@@ -37,29 +37,29 @@ class EventView(msgspec.Struct, frozen=True):
         is_history: it stays where it begins, and goes on as far as one reads.
     """
 
-    patterns: tuple[str, ...] = EVERYTHING
-    start: Start = "now"
+    patterns: tuple[str, ...] = ALL_SUBJECTS
+    start: HistoryStart = "now"
     episode: str = ""
     is_history: bool = False
 
 
-def since_of(start: Start, now: datetime) -> Since:
+def resolve_start(start: HistoryStart, now: datetime) -> Since:
     """The same for a follower that begins ``now``."""
     return max(now - start, timedelta()) if isinstance(start, datetime) else start
 
 
-def patterns_of(text: str) -> tuple[str, ...] | None:
+def parse_patterns(text: str) -> tuple[str, ...] | None:
     """Subject patterns with blanks or commas between them, all subjects for none; None for what is no pattern."""
-    return usable(text.replace(",", " ").split() or EVERYTHING)
+    return valid_patterns(text.replace(",", " ").split() or ALL_SUBJECTS)
 
 
-def usable(patterns: list[str] | tuple[str, ...]) -> tuple[str, ...] | None:
+def valid_patterns(patterns: list[str] | tuple[str, ...]) -> tuple[str, ...] | None:
     """Patterns that can be subscribed to, None when one of them cannot."""
-    fit = len(patterns) <= MAX_PATTERNS and all(len(p) <= MAX_PATTERN and PATTERN.fullmatch(p) for p in patterns)
+    fit = len(patterns) <= MAX_PATTERNS and all(len(p) <= MAX_PATTERN_CHARS and PATTERN.fullmatch(p) for p in patterns)
     return tuple(patterns) if fit else None
 
 
-def start_of(text: str, now: datetime) -> Start | None:
+def parse_start(text: str, now: datetime) -> HistoryStart | None:
     """What a person types: ``all``, ``now``, a sequence, ``10m`` ago, ``14:30``, a date with a time; None for others.
 
     Args:
@@ -72,7 +72,7 @@ def start_of(text: str, now: datetime) -> Start | None:
     if (sequence := _SEQUENCE.fullmatch(text)) is not None:
         return int(sequence[1])
     if (ago := _AGO.fullmatch(text)) is not None:
-        return now - min(timedelta(seconds=int(ago[1]) * _SECONDS[ago[2]]), _LONGEST)
+        return now - min(timedelta(seconds=int(ago[1]) * _SECONDS[ago[2]]), _MAX_AGO)
     try:
         if (clock := _CLOCK.fullmatch(text)) is not None:
             hour, minute, second = (int(part or 0) for part in clock.groups())

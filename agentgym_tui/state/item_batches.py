@@ -10,8 +10,8 @@ from typing import Final, NamedTuple, Self, TypeAlias, TypeVar
 
 import msgspec
 
-from agentgym_tui.state.episode_content import heard_size
-from agentgym_tui.state.models import Step
+from agentgym_tui.state.episode_content import raw_spans_size
+from agentgym_tui.state.models import StepState
 from agentgym_tui.state.steps import steps_size
 from runner.events.live import (
     BatchProgress,
@@ -25,15 +25,15 @@ from runner.events.live import (
     ModelHealth,
     TokenText,
 )
-from runner.types import Part
+from runner.types import DeltaPart
 
-SPARSE: Final = 32
+MAX_GAP_RATIO: Final = 32
 """How many times as many numbers there may be from the first to the last; of sparser ones no gaps are made."""
 
 _ItemT = TypeVar("_ItemT")
 
 
-class _Together(msgspec.Struct, kw_only=True, tag_field="kind", gc=False):
+class _Chunk(msgspec.Struct, kw_only=True, tag_field="kind", gc=False):
     """Items of an episode.
 
     Attributes:
@@ -48,7 +48,7 @@ class _Together(msgspec.Struct, kw_only=True, tag_field="kind", gc=False):
     at: datetime
 
 
-class TextRun(_Together, kw_only=True, tag="texts"):
+class AnswerChunk(_Chunk, kw_only=True, tag="texts"):
     """More of one part of the answer for a step, and nothing else.
 
     Attributes:
@@ -58,59 +58,59 @@ class TextRun(_Together, kw_only=True, tag="texts"):
 
     until: datetime
     step: int
-    part: Part
+    part: DeltaPart
     call: int
     tool: str
     texts: list[str]
     ns: list[int]
     ttft_s: float | None
 
-    def only(self, places: Sequence[int]) -> Self:
+    def select(self, places: Sequence[int]) -> Self:
         """Some of them."""
         return msgspec.structs.replace(
-            self, seqs=_at(self.seqs, places), gaps=None, texts=_at(self.texts, places), ns=_at(self.ns, places)
+            self, seqs=_pick(self.seqs, places), gaps=None, texts=_pick(self.texts, places), ns=_pick(self.ns, places)
         )
 
 
-class Asked(NamedTuple):
+class InferenceStarted(NamedTuple):
     """An endpoint that is asked for the answer of a step; ``place``: where in ``seqs`` the item is that says so."""
 
-    place: int
+    position: int
     step: int
     endpoint: str
     model: str | None
 
 
-class PastRun(_Together, kw_only=True, tag="past"):
+class FinishedAnswers(_Chunk, kw_only=True, tag="past"):
     """Texts of answers that another one came after in the same message, and who was ``asked``, steps in their order.
 
     Who is asked for the newest answer may be among these, and may be all there is.
     """
 
-    asked: list[Asked]
+    started: list[InferenceStarted]
 
-    def only(self, places: Sequence[int]) -> Self:
+    def select(self, places: Sequence[int]) -> Self:
         """Some of them."""
-        by_place = {asked.place: asked for asked in self.asked}
-        kept = [by_place[old]._replace(place=new) for new, old in enumerate(places) if old in by_place]
-        return msgspec.structs.replace(self, seqs=_at(self.seqs, places), gaps=None, asked=kept)
+        by_place = {asked.position: asked for asked in self.started}
+        kept = [by_place[old]._replace(position=new) for new, old in enumerate(places) if old in by_place]
+        return msgspec.structs.replace(self, seqs=_pick(self.seqs, places), gaps=None, started=kept)
 
 
-class SpanRun(_Together, kw_only=True, tag="spans"):
+class SpanChunk(_Chunk, kw_only=True, tag="spans"):
     """Spans as they came; ``size``: bytes they take, about."""
 
     spans: list[bytes]
     size: int
 
-    def only(self, places: Sequence[int]) -> Self:
+    def select(self, places: Sequence[int]) -> Self:
         """Some of them."""
-        spans = _at(self.spans, places)
+        spans = _pick(self.spans, places)
         return msgspec.structs.replace(
-            self, seqs=_at(self.seqs, places), gaps=None, spans=spans, size=heard_size(spans)
+            self, seqs=_pick(self.seqs, places), gaps=None, spans=spans, size=raw_spans_size(spans)
         )
 
 
-class StepRun(_Together, kw_only=True, tag="steps"):
+class StepChunk(_Chunk, kw_only=True, tag="steps"):
     """Rounds.
 
     Attributes:
@@ -120,25 +120,25 @@ class StepRun(_Together, kw_only=True, tag="steps"):
     """
 
     until: datetime
-    steps: list[Step]
+    steps: list[StepState]
     size: int
     resets: dict[int, bytes]
 
-    def only(self, places: Sequence[int]) -> Self:
+    def select(self, places: Sequence[int]) -> Self:
         """Some of them."""
         resets = {new: self.resets[old] for new, old in enumerate(places) if old in self.resets}
-        seqs, steps = _at(self.seqs, places), _at(self.steps, places)
+        seqs, steps = _pick(self.seqs, places), _pick(self.steps, places)
         return msgspec.structs.replace(self, seqs=seqs, gaps=None, steps=steps, size=steps_size(steps), resets=resets)
 
 
-_One: TypeAlias = EpisodeStarted | EpisodePaused | EpisodeResumed | EpisodeEnded | TokenText
-_State: TypeAlias = BatchProgress | EnvHealth | ModelHealth | Host | Heartbeat
-EpisodeRun: TypeAlias = TextRun | PastRun | SpanRun | StepRun | _One
-Run: TypeAlias = EpisodeRun | _State
-TOGETHER: Final = (TextRun, PastRun, SpanRun, StepRun)
+_SingleEpisodeItem: TypeAlias = EpisodeStarted | EpisodePaused | EpisodeResumed | EpisodeEnded | TokenText
+_StateItem: TypeAlias = BatchProgress | EnvHealth | ModelHealth | Host | Heartbeat
+EpisodeUpdate: TypeAlias = AnswerChunk | FinishedAnswers | SpanChunk | StepChunk | _SingleEpisodeItem
+Update: TypeAlias = EpisodeUpdate | _StateItem
+CHUNK_TYPES: Final = (AnswerChunk, FinishedAnswers, SpanChunk, StepChunk)
 
 
-class Digest(msgspec.Struct, kw_only=True, gc=False):
+class DecodedBatch(msgspec.Struct, kw_only=True, gc=False):
     """A live message; of ``n_items`` items, ``n_malformed`` not counted, which did not decode."""
 
     node: str
@@ -146,21 +146,21 @@ class Digest(msgspec.Struct, kw_only=True, gc=False):
     dropped: int
     n_items: int
     n_malformed: int
-    runs: list[Run]
+    updates: list[Update]
 
 
-def gaps_in(seqs: Sequence[int]) -> list[int] | None:
+def find_gaps(seqs: Sequence[int]) -> list[int] | None:
     """Numbers between the first and the last, None where these are sparse or do not rise."""
     first, end = seqs[0], seqs[-1] + 1
-    if end - first > SPARSE * len(seqs) or not rise(seqs):
+    if end - first > MAX_GAP_RATIO * len(seqs) or not is_ascending(seqs):
         return None
     return sorted({*range(first, end)}.difference(seqs)) if end - first > len(seqs) else []
 
 
-def rise(numbers: Sequence[int]) -> bool:
+def is_ascending(numbers: Sequence[int]) -> bool:
     """Whether each is larger than the one before."""
     return all(map(lt, numbers, islice(numbers, 1, None)))
 
 
-def _at(entries: Sequence[_ItemT], places: Iterable[int]) -> list[_ItemT]:
+def _pick(entries: Sequence[_ItemT], places: Iterable[int]) -> list[_ItemT]:
     return [entries[place] for place in places]

@@ -11,20 +11,20 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from agentgym_tui.state.episode_content import Heard, Messages, Spans, Told
+from agentgym_tui.state.episode_content import DecodedMessages, Messages, RawMessages, Spans
 from runner.events.live import LiveAction
-from runner.types import Tokens, fallback_of, passed_over
+from runner.types import Tokens, fallback_endpoints, skipped_endpoints
 
 Outcome: TypeAlias = str
 """``success``, ``failure``, ``truncated``, ``timeout``, ``cancelled``, ``error`` or ``interrupted``."""
 
 
-class Step(msgspec.Struct, gc=False):
+class StepState(msgspec.Struct, gc=False):
     """One round; ``warnings`` say what went otherwise than configured, ``left_out`` messages were not sent here."""
 
     index: int
     actor: str
-    told: Told | Heard
+    content: DecodedMessages | RawMessages
     action: LiveAction
     valid: bool
     reward: float
@@ -43,29 +43,29 @@ class Step(msgspec.Struct, gc=False):
     @property
     def chats(self) -> list[Messages]:
         """What the agent held for it."""
-        return self.told.chats
+        return self.content.chats
 
     @property
     def observation(self) -> Messages:
         """What the environment answered."""
-        return self.told.observation
+        return self.content.observation
 
     @property
-    def passed_over(self) -> list[str]:
+    def skipped_endpoints(self) -> list[str]:
         """The endpoints that gave no answer before another one did."""
-        return passed_over(self.endpoint, self.warnings)
+        return skipped_endpoints(self.endpoint, self.warnings)
 
 
-class StreamedCall(msgspec.Struct, frozen=True):
-    """A tool call as far as it came; ``number`` is its place in the answer, ``n_gone`` as in ``Streaming``."""
+class StreamingToolCall(msgspec.Struct, frozen=True):
+    """A tool call as far as it came; ``number`` is its place in the answer, ``n_gone`` as in ``StreamingAnswer``."""
 
     number: int
     tool: str = ""
     arguments: str = ""
-    n_gone: int = 0
+    n_dropped: int = 0
 
 
-class Streaming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class StreamingAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The answer for the step that is not over, as far as it came.
 
     Attributes:
@@ -80,23 +80,23 @@ class Streaming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     step: int = 0
     text: str = ""
     reasoning: str = ""
-    calls: tuple[StreamedCall, ...] = ()
-    n_text_gone: int = 0
-    n_reasoning_gone: int = 0
+    calls: tuple[StreamingToolCall, ...] = ()
+    n_text_dropped: int = 0
+    n_reasoning_dropped: int = 0
     endpoint: str | None = None
     model: str | None = None
     failures: tuple[str, ...] = ()
-    n: int = 0
-    n_first: int = 0
+    n_tokens: int = 0
+    n_first_tokens: int = 0
     ttft_s: float | None = None
     first_at: datetime | None = None
     newest_at: datetime | None = None
 
     @property
-    def passed_over(self) -> list[str]:
+    def skipped_endpoints(self) -> list[str]:
         """The endpoints that come before the one that is asked, and gave no answer; all of them when nobody is."""
         if self.endpoint is not None:
-            return passed_over(self.endpoint, self.failures)
+            return skipped_endpoints(self.endpoint, self.failures)
         return list(dict.fromkeys(failure.partition(": ")[0] for failure in self.failures))
 
     @property
@@ -105,10 +105,10 @@ class Streaming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         if self.first_at is None or self.newest_at is None:
             return None
         passed_s = (self.newest_at - self.first_at).total_seconds()
-        return (self.n - self.n_first) / passed_s if passed_s > 0 and self.n > self.n_first else None
+        return (self.n_tokens - self.n_first_tokens) / passed_s if passed_s > 0 and self.n_tokens > self.n_first_tokens else None
 
 
-class Endpoint(msgspec.Struct):
+class EndpointState(msgspec.Struct):
     """A model endpoint; those of a node come in the order they are asked.
 
     Attributes:
@@ -124,7 +124,7 @@ class Endpoint(msgspec.Struct):
     failure: str | None = None
 
     @property
-    def answers(self) -> bool:
+    def is_answering(self) -> bool:
         """Whether an agent that asks it now gets an answer, as far as is known."""
         return self.status in ("up", "slow", "embedded") and self.failure is None and self.rest_s is None
 
@@ -165,9 +165,9 @@ class Episode(msgspec.Struct):
     error_message: str | None = None
     error_traceback: str | None = None
     reset_observation: Messages = msgspec.field(default_factory=list)
-    steps: list[Step] = msgspec.field(default_factory=list)
+    steps: list[StepState] = msgspec.field(default_factory=list)
     spans: Spans = msgspec.field(default_factory=Spans)
-    streaming: Streaming | None = None
+    streaming: StreamingAnswer | None = None
     n_missing: int = 0
     node_lost: bool = False
 
@@ -177,26 +177,26 @@ class Episode(msgspec.Struct):
         return self.outcome is None
 
     @property
-    def played(self) -> bool:
+    def is_active(self) -> bool:
         """Whether it is being played, or paused, by a node that is heard of."""
         return self.outcome is None and not self.node_lost
 
     @property
-    def newest(self) -> int:
+    def last_step_index(self) -> int:
         """The number of its newest step, -1 where there is none."""
         return self.steps[-1].index if self.steps else -1
 
-    def steps_after(self, index: int) -> list[Step]:
+    def steps_after(self, index: int) -> list[StepState]:
         """The steps of larger numbers."""
         return list(takewhile(lambda step: step.index > index, reversed(self.steps)))[::-1]
 
     @property
     def fallback(self) -> str | None:
         """The endpoints that answered in the place of others."""
-        return fallback_of((step.endpoint, step.warnings) for step in self.steps)
+        return fallback_endpoints((step.endpoint, step.warnings) for step in self.steps)
 
 
-class Environment(msgspec.Struct):
+class EnvironmentState(msgspec.Struct):
     """An environment of a node's profile; ``status`` None until a health item arrived."""
 
     name: str
@@ -242,7 +242,7 @@ class NodeInfo(msgspec.Struct):
     profile: str = ""
     status: str = ""
     data_dir: str = ""
-    heard_at: float = 0.0
+    last_seen_at: float = 0.0
     lost: bool = False
     cpu: float | None = None
     ram: float | None = None
@@ -250,23 +250,23 @@ class NodeInfo(msgspec.Struct):
     dropped: int = 0
 
 
-LinkStatus: TypeAlias = Literal["none", "starting", "connecting", "connected", "stalled", "disconnected", "failed"]
+BusLinkStatus: TypeAlias = Literal["none", "starting", "connecting", "connected", "stalled", "disconnected", "failed"]
 
 
-class Link(msgspec.Struct):
+class BusLink(msgspec.Struct):
     """The way to the bus; ``cause`` says why it is not there and what to do."""
 
-    status: LinkStatus = "none"
+    status: BusLinkStatus = "none"
     cause: str = ""
     address: str = ""
 
 
-class Progress(NamedTuple):
+class ReadProgress(NamedTuple):
     """Files that were read, and those that were found."""
 
     n_read: int
     n_found: int
 
 
-READING: Final = Link("none", "reading files")
+READING_FILES: Final = BusLink("none", "reading files")
 """Files that were named are being read."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.state.limits import MAX_CAUSE, count, name
+from agentgym_tui.state.limits import MAX_CAUSE_CHARS, clamp_count, clip_name
 from agentgym_tui.state.models import NodeInfo
 from runner.events.durable import FieldStatus
 from runner.events.live import Gpu, Host
@@ -18,7 +18,7 @@ MAX_NODES: Final = 200
 MAX_GPUS: Final = 16
 
 
-class NodeBook:
+class NodeRegistry:
     """Nodes by name.
 
     Args:
@@ -33,83 +33,87 @@ class NodeBook:
         self._lost_after_s = lost_after_s
 
     @property
-    def ticking(self) -> bool:
+    def needs_tick(self) -> bool:
         """Whether a node may be lost later on."""
         return any(not node.lost and node.status != "stopped" for node in self.nodes.values())
 
     def get(self, node_name: str) -> NodeInfo:
         """The node of this name; the one that was silent longest makes room for a new one."""
-        node_name = name(node_name)
+        node_name = clip_name(node_name)
         if (node := self.nodes.get(node_name)) is None:
             if len(self.nodes) >= MAX_NODES:
-                del self.nodes[min(self.nodes.values(), key=lambda known: known.heard_at).name]
-            node = self.nodes[node_name] = NodeInfo(node_name, heard_at=self._now())
+                del self.nodes[min(self.nodes.values(), key=lambda known: known.last_seen_at).name]
+            node = self.nodes[node_name] = NodeInfo(node_name, last_seen_at=self._now())
         return node
 
-    def heard(self, node_name: str, dropped: int) -> tuple[NodeInfo, bool]:
+    def on_heartbeat(self, node_name: str, dropped: int) -> tuple[NodeInfo, bool]:
         """Something live came from it; returns it, and whether this says anything new of it."""
         known = node_name in self.nodes
         node = self.get(node_name)
         before = (node.lost, node.dropped)
-        node.heard_at, node.lost, node.dropped = self._now(), False, count(dropped)
+        node.last_seen_at, node.lost, node.dropped = self._now(), False, clamp_count(dropped)
         return node, not known or before != (node.lost, node.dropped)
 
-    def answered(self, health: NodeHealth) -> NodeInfo:
+    def apply_health(self, health: NodeHealth) -> NodeInfo:
         """It said how it is."""
         node = self.get(health.node)
-        node.heard_at, node.lost = self._now(), False
-        node.profile, node.status, node.data_dir = name(health.profile), health.status, health.data_dir[:MAX_CAUSE]
+        node.last_seen_at, node.lost = self._now(), False
+        node.profile, node.status, node.data_dir = (
+            clip_name(health.profile),
+            health.status,
+            health.data_dir[:MAX_CAUSE_CHARS],
+        )
         return node
 
-    def said(self, event: FieldStatus) -> NodeInfo:
+    def on_status_event(self, event: FieldStatus) -> NodeInfo:
         """It started, stopped, or does something else; what an earlier process of it said does not count any more."""
         node = self.get(event.node)
         if event.boot >= node.boot:
-            node.status, node.profile = event.status, name(event.config)
+            node.status, node.profile = event.status, clip_name(event.config)
         return node
 
     @property
     def next_loss_s(self) -> float:
         """Seconds until a node is lost, if none is heard of until then."""
-        known = (node.heard_at for node in self.nodes.values() if not node.lost and node.status != "stopped")
+        known = (node.last_seen_at for node in self.nodes.values() if not node.lost and node.status != "stopped")
         return min(known, default=self._now()) + self._lost_after_s - self._now()
 
-    def lose(self, node_name: str) -> bool:
+    def mark_lost(self, node_name: str) -> bool:
         """It is known to be gone, before its silence says so; whether that is new."""
-        node = self.nodes.get(name(node_name))
+        node = self.nodes.get(clip_name(node_name))
         if node is None or node.lost or node.status == "stopped":
             return False
-        node.lost, node.heard_at = True, -math.inf
+        node.lost, node.last_seen_at = True, -math.inf
         return True
 
-    def unheard(self) -> None:
+    def on_disconnect(self) -> None:
         """There is no way to the bus: those that were lost only just now may be as silent as all others."""
         limit = self._now() - 2 * self._lost_after_s
         for node in self.nodes.values():
-            node.lost = node.lost and node.heard_at < limit
+            node.lost = node.lost and node.last_seen_at < limit
 
-    def heard_again(self) -> None:
+    def on_reconnect(self) -> None:
         """There is a way to the bus again: silence counts from now on."""
         for node in self.nodes.values():
             if not node.lost:
-                node.heard_at = self._now()
+                node.last_seen_at = self._now()
 
     def tick(self) -> bool:
         """Find nodes that are lost; whether there is another one."""
         limit = self._now() - self._lost_after_s
-        lost = [node for node in self.nodes.values() if not node.lost and node.heard_at < limit]
+        lost = [node for node in self.nodes.values() if not node.lost and node.last_seen_at < limit]
         lost = [node for node in lost if node.status != "stopped"]
         for node in lost:
             node.lost = True
         return bool(lost)
 
 
-def set_load(node: NodeInfo, item: Host) -> None:
+def set_host_load(node: NodeInfo, item: Host) -> None:
     """The load of its machine."""
     node.cpu, node.ram = item.cpu, item.ram
     node.gpus = [_gpu(gpu) for gpu in (item.gpu or ())[:MAX_GPUS]]
 
 
 def _gpu(gpu: Gpu) -> str:
-    used, total = count(gpu.mem_used >> 20) / 1024, count(gpu.mem_total >> 20) / 1024
+    used, total = clamp_count(gpu.mem_used >> 20) / 1024, clamp_count(gpu.mem_total >> 20) / 1024
     return f"{gpu.name[:40]} {max(0.0, min(gpu.util, 100.0)):.0f}% {used:.1f}/{total:.1f} GiB"

@@ -9,12 +9,12 @@ from typing import Final, NamedTuple
 N_POINTS: Final = 500
 """Episodes per environment that are looked at."""
 
-UNRATED: Final = frozenset({"cancelled", "interrupted"})
+UNRATED_OUTCOMES: Final = frozenset({"cancelled", "interrupted"})
 """Outcomes that say nothing about the agent."""
 
 
 class RewardPoint(NamedTuple):
-    """An episode that is over; not ``rated`` when it was cut off, ``baseline`` when no model played."""
+    """An episode that is over; not ``rated_points`` when it was cut off, ``baseline`` when no model played."""
 
     episode_id: str
     reward: float
@@ -23,7 +23,7 @@ class RewardPoint(NamedTuple):
     baseline: bool = False
 
 
-class Rates(NamedTuple):
+class SuccessCounts(NamedTuple):
     """Successes among rated episodes: those of models, or, while there is none, the ``baseline`` ones."""
 
     n_rated: int
@@ -31,7 +31,7 @@ class Rates(NamedTuple):
     baseline: bool
 
 
-class Rewards:
+class RewardHistory:
     """The newest points per environment, the oldest first; ids sort by time."""
 
     def __init__(self, max_envs: int) -> None:
@@ -55,13 +55,13 @@ class Rewards:
         self.by_env[env] = deque((by_id[known] for known in sorted(by_id)), maxlen=N_POINTS)
 
 
-def rated(points: Iterable[RewardPoint]) -> list[RewardPoint]:
+def rated_points(points: Iterable[RewardPoint]) -> list[RewardPoint]:
     """Those that say something about the agent: of models, or, while there is none, of baselines."""
     told = [point for point in points if point.rated]
     return [point for point in told if not point.baseline] or told
 
 
-def rates(points: Iterable[RewardPoint]) -> Rates:
+def count_successes(points: Iterable[RewardPoint]) -> SuccessCounts:
     """Models are not mixed with baselines."""
-    counted = rated(points)
-    return Rates(len(counted), sum(point.success for point in counted), bool(counted) and counted[0].baseline)
+    counted = rated_points(points)
+    return SuccessCounts(len(counted), sum(point.success for point in counted), bool(counted) and counted[0].baseline)

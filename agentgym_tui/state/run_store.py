@@ -10,18 +10,34 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.state.batches import BatchBook
-from agentgym_tui.state.coalesce import digest_of
-from agentgym_tui.state.endpoints import EndpointBook, Fall
-from agentgym_tui.state.environments import EnvironmentBook
-from agentgym_tui.state.episodes import EpisodeBook
-from agentgym_tui.state.item_batches import TOGETHER, Digest, EpisodeRun, PastRun, Run, StepRun, TextRun
-from agentgym_tui.state.limits import finite, name, names
-from agentgym_tui.state.models import BatchRun, Endpoint, Environment, Episode, Link, NodeInfo, Progress
-from agentgym_tui.state.nodes import NodeBook, set_load
-from agentgym_tui.state.notices import Note, Notes
+from agentgym_tui.state.batches import BatchRegistry
+from agentgym_tui.state.coalesce import coalesce_batch
+from agentgym_tui.state.endpoints import EndpointRegistry, Failover
+from agentgym_tui.state.environments import EnvironmentRegistry
+from agentgym_tui.state.episodes import EpisodeRegistry
+from agentgym_tui.state.item_batches import (
+    CHUNK_TYPES,
+    AnswerChunk,
+    DecodedBatch,
+    EpisodeUpdate,
+    FinishedAnswers,
+    StepChunk,
+    Update,
+)
+from agentgym_tui.state.limits import clamp_finite, clip_name, clip_names
+from agentgym_tui.state.models import (
+    BatchRun,
+    BusLink,
+    EndpointState,
+    EnvironmentState,
+    Episode,
+    NodeInfo,
+    ReadProgress,
+)
+from agentgym_tui.state.nodes import NodeRegistry, set_host_load
+from agentgym_tui.state.notices import FeedNotice, NoticeList
 from agentgym_tui.state.rewards import RewardPoint
-from agentgym_tui.state.ulids import head_of, time_of
+from agentgym_tui.state.timestamps import ulid_prefix, ulid_time
 from runner.events.decoded import DurableRow, ForeignRow, LiveRow
 from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus, ForeignEpisode
 from runner.events.live import (
@@ -35,17 +51,17 @@ from runner.events.live import (
     ModelHealth,
     TokenText,
 )
-from runner.subscribe.messages import Notice, Received, Seen
+from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem
 from runner.types import Tokens
 
 if TYPE_CHECKING:
     from runner.events.control import NodeHealth, NodeList
     from runner.store.index_schema import EpisodeRow
 
-__all__ = ["LOST_AFTER_S", "Note", "RewardPoint", "RunStore"]
+__all__ = ["LOST_AFTER_S", "FeedNotice", "RewardPoint", "RunStore"]
 
 MAX_EPISODES: Final = 400
-MAX_BYTES: Final = 36 << 20
+MAX_EPISODE_BYTES: Final = 36 << 20
 LOST_AFTER_S: Final = 5.0
 """Seconds without a sign of a node after which it counts as lost."""
 
@@ -73,57 +89,61 @@ class RunStore:
     """
 
     def __init__(
-        self, *, now: Callable[[], float] = time.monotonic, max_episodes: int = MAX_EPISODES, max_bytes: int = MAX_BYTES
+        self,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        max_episodes: int = MAX_EPISODES,
+        max_bytes: int = MAX_EPISODE_BYTES,
     ) -> None:
         """Start empty."""
-        self.link = Link()
-        self._notes = Notes(now)
+        self.link = BusLink()
+        self._notices = NoticeList(now)
         self.agents: list[str] = []
         self.model_names: list[str] = []
         self.n_items = 0
         self.n_ended = 0
         self.n_malformed = 0
         self.n_stored: int | None = None
-        self.reading: Progress | None = None
+        self.read_progress: ReadProgress | None = None
         self.version = 0
         self.on_change: Callable[[], None] | None = None
         self._now = now
         self._n_foreign = 0
-        self._nodes = NodeBook(now, LOST_AFTER_S)
-        self._envs = EnvironmentBook()
-        self._endpoints = EndpointBook()
-        self._batches = BatchBook()
-        self._episodes = EpisodeBook(max_episodes=max_episodes, max_bytes=max_bytes)
+        self._nodes = NodeRegistry(now, LOST_AFTER_S)
+        self._envs = EnvironmentRegistry()
+        self._endpoints = EndpointRegistry()
+        self._batches = BatchRegistry()
+        self._episodes = EpisodeRegistry(max_episodes=max_episodes, max_bytes=max_bytes)
 
     @property
-    def notices(self) -> deque[Note]:
+    def notices(self) -> deque[FeedNotice]:
         """What happened to the following, the newest last."""
-        return self._notes.notes
+        return self._notices.notices
 
     @property
-    def models(self) -> dict[str, Endpoint]:
+    def endpoints(self) -> dict[str, EndpointState]:
         """Endpoints by name, in the order they are asked."""
         return self._endpoints.endpoints
 
     @property
-    def falls(self) -> deque[Fall]:
+    def failovers(self) -> deque[Failover]:
         """From one endpoint to the next and back again, the newest last."""
-        return self._endpoints.falls
+        return self._endpoints.failovers
 
     @property
-    def n_falls(self) -> int:
+    def n_failovers(self) -> int:
         """How many of these there were so far."""
-        return self._endpoints.n_falls
+        return self._endpoints.n_failovers
 
     @property
-    def newest_note(self) -> Note | None:
+    def newest_notice(self) -> FeedNotice | None:
         """The newest of these, unless it is old."""
-        return self._notes.newest
+        return self._notices.newest
 
     @property
-    def fresh_loss(self) -> Note | None:
+    def recent_loss(self) -> FeedNotice | None:
         """What was told in the last seconds of messages that did not come."""
-        return self._notes.fresh_loss
+        return self._notices.recent_loss
 
     @property
     def nodes(self) -> dict[str, NodeInfo]:
@@ -131,7 +151,7 @@ class RunStore:
         return self._nodes.nodes
 
     @property
-    def envs(self) -> dict[str, Environment]:
+    def envs(self) -> dict[str, EnvironmentState]:
         """By name, in the order of the profile."""
         return self._envs.envs
 
@@ -156,16 +176,16 @@ class RunStore:
         return self._episodes.n_missing
 
     @property
-    def ticking(self) -> bool:
+    def needs_tick(self) -> bool:
         """Whether ``tick`` may change anything, or something runs whose time passes."""
-        return bool(self._episodes.running) or (self._hears and self._nodes.ticking) or self._notes.ticking
+        return bool(self._episodes.running) or (self._bus_is_up and self._nodes.needs_tick) or self._notices.needs_tick
 
     @property
-    def all_lost(self) -> bool:
+    def all_nodes_lost(self) -> bool:
         """Whether no node is left that could play."""
         return bool(self.nodes) and all(node.lost for node in self.nodes.values())
 
-    def running(self) -> list[Episode]:
+    def running_episodes(self) -> list[Episode]:
         """Episodes that are played, those of lost nodes included, the newest last."""
         return sorted(self._episodes.running.values(), key=attrgetter("started_at"))
 
@@ -173,201 +193,201 @@ class RunStore:
         """The newest batch that is played, or paused."""
         return self._batches.active()
 
-    def spent(self, batch: BatchRun) -> tuple[Tokens, float | None]:
+    def usage_of(self, batch: BatchRun) -> tuple[Tokens, float | None]:
         """Tokens and cost of a batch so far: what its node has added up, and the steps of what runs."""
         own = [each for each in self.episodes.values() if each.batch_id == batch.batch_id]
         counted = [each for each in own if each.running or batch.tokens is None]
         costs = [cost for cost in (batch.cost, *(each.cost for each in counted)) if cost is not None]
         tokens = sum((each.tokens for each in counted), batch.tokens or Tokens())
-        return tokens, finite(sum(costs)) if costs else None
+        return tokens, clamp_finite(sum(costs)) if costs else None
 
-    def take(self, seen: Sequence[Seen | Digest]) -> None:
+    def apply_events(self, seen: Sequence[SubscriptionItem | DecodedBatch]) -> None:
         """Take what came from the bus, in its order."""
-        changed = [self._take(each) for each in seen]
+        changed = [self._apply_event(each) for each in seen]
         if any(changed):
-            self._changed()
+            self._commit()
 
-    def take_list(self, listed: NodeList) -> None:
+    def apply_list(self, listed: NodeList) -> None:
         """Take a node's own list of batches, and of what may be started."""
-        self._batches.listed(listed.batches)
-        self.agents, self.model_names = names(listed.agents), names(listed.models)
-        for env in names(listed.envs):
+        self._batches.apply_list(listed.batches)
+        self.agents, self.model_names = clip_names(listed.agents), clip_names(listed.models)
+        for env in clip_names(listed.envs):
             self._envs.get(env)
-        self._changed()
+        self._commit()
 
-    def take_health(self, health: NodeHealth) -> None:
+    def apply_health(self, health: NodeHealth) -> None:
         """Take a node's own answer of how it is."""
-        node = self._nodes.answered(health)
-        self._booted(node.name, health.boot, sure=True)
+        node = self._nodes.apply_health(health)
+        self._on_boot(node.name, health.boot, sure=True)
         for item in health.items:
-            self._health(item, node.name)
-        self._changed()
+            self._apply_health_item(item, node.name)
+        self._commit()
 
-    def take_profile(self, entries: Iterable[tuple[str, str, str | None]]) -> None:
+    def apply_profile(self, entries: Iterable[tuple[str, str, str | None]]) -> None:
         """Take the environments of a profile: tier, name, and memory their server takes."""
-        self._envs.take_profile(entries)
-        self._changed()
+        self._envs.apply_profile(entries)
+        self._commit()
 
-    def take_stored(self, rows: Sequence[EpisodeRow]) -> None:
+    def apply_stored(self, rows: Sequence[EpisodeRow]) -> None:
         """Take the rows of an index, the newest first."""
         for row in rows:
-            self._episodes.stored(row)
-        self._envs.take_stored(rows)
+            self._episodes.apply_stored(row)
+        self._envs.apply_stored(rows)
         self.n_stored = (self.n_stored or 0) + len(rows)
         self.n_ended += 1  # also without rows: files that cannot be shown may have been found
-        self._changed()
+        self._commit()
 
-    def fill(self, episode: Episode) -> None:
+    def merge_episode(self, episode: Episode) -> None:
         """Take the steps of a journal or an episode file, where they are missing or were cut."""
         node = self.nodes.get(episode.node)
-        self._episodes.fill(episode, node.boot if node else "")
-        self._changed()
+        self._episodes.merge_file(episode, node.boot if node else "")
+        self._commit()
 
-    def set_link(self, link: Link) -> None:
+    def set_link(self, link: BusLink) -> None:
         """The way to the bus is another, or in another state."""
         if link == self.link:
             return
-        heard, self.link = self._hears, link
-        if heard and not self._hears:
-            self._nodes.unheard()
-        elif self._hears and not heard:
-            self._nodes.heard_again()
-        self._changed()
+        heard, self.link = self._bus_is_up, link
+        if heard and not self._bus_is_up:
+            self._nodes.on_disconnect()
+        elif self._bus_is_up and not heard:
+            self._nodes.on_reconnect()
+        self._commit()
 
     @property
     def next_loss_s(self) -> float:
         """Seconds until ``tick`` may find a node lost."""
-        return self._nodes.next_loss_s if self._hears else math.inf
+        return self._nodes.next_loss_s if self._bus_is_up else math.inf
 
-    def lose_node(self, node: str) -> None:
+    def mark_node_lost(self, node: str) -> None:
         """A node is known to be gone."""
-        if self._nodes.lose(node):
-            self._changed()
+        if self._nodes.mark_lost(node):
+            self._commit()
 
     def tick(self) -> None:
         """Time has passed: nodes that were not heard of are lost, unless nothing can be heard at all."""
-        old_news = self._notes.tick()
-        if (self._hears and self._nodes.tick()) or old_news:
-            self._changed()
+        old_news = self._notices.tick()
+        if (self._bus_is_up and self._nodes.tick()) or old_news:
+            self._commit()
 
     @property
-    def _hears(self) -> bool:
+    def _bus_is_up(self) -> bool:
         """Whether a node's silence says anything about the node."""
         return self.link.status in ("connected", "none")
 
-    def _take(self, seen: Seen | Digest) -> bool:
+    def _apply_event(self, seen: SubscriptionItem | DecodedBatch) -> bool:
         if isinstance(seen, Notice):
-            self._notes.add(seen.text, seen.count)
+            self._notices.add(seen.text, seen.count)
             return True
-        if isinstance(seen, Digest):
-            return self._live(seen)
+        if isinstance(seen, DecodedBatch):
+            return self._apply_batch(seen)
         match seen.decoded:
             case LiveRow() as row:
-                return self._live(digest_of(row))
+                return self._apply_batch(coalesce_batch(row))
             case DurableRow() as row:
-                self._durable(row.event, seen)
+                self._apply_durable(row.event, seen)
             case ForeignRow() as row:
-                self._foreign(row.event, seen)
+                self._apply_foreign(row.event, seen)
             case _:
                 self.n_malformed += 1
         return True
 
-    def _live(self, digest: Digest) -> bool:
+    def _apply_batch(self, digest: DecodedBatch) -> bool:
         self.n_items += digest.n_items
         self.n_malformed += digest.n_malformed
-        node, changed = self._nodes.heard(digest.node, digest.dropped)
-        changed = self._booted(node.name, digest.boot, sure=False) or changed
+        node, changed = self._nodes.on_heartbeat(digest.node, digest.dropped)
+        changed = self._on_boot(node.name, digest.boot, sure=False) or changed
         boot = node.boot if node.boot == digest.boot else digest.boot
-        for run in digest.runs:
-            self._run(run, node.name, boot)
-        return changed or digest.n_malformed > 0 or not all(isinstance(run, Heartbeat) for run in digest.runs)
+        for run in digest.updates:
+            self._apply_update(run, node.name, boot)
+        return changed or digest.n_malformed > 0 or not all(isinstance(run, Heartbeat) for run in digest.updates)
 
-    def _run(self, run: Run, node: str, boot: str) -> None:
+    def _apply_update(self, run: Update, node: str, boot: str) -> None:
         match run:
             case BatchProgress():
-                self._batches.progressed(run, boot)
+                self._batches.apply_progress(run, boot)
             case EnvHealth() | ModelHealth() | Host():
-                self._health(run, node)
+                self._apply_health_item(run, node)
             case Heartbeat():
                 pass
             case _:
-                self._played(run, node, boot)
+                self._apply_episode_update(run, node, boot)
 
-    def _played(self, run: EpisodeRun, node: str, boot: str) -> None:
+    def _apply_episode_update(self, run: EpisodeUpdate, node: str, boot: str) -> None:
         known = self.episodes.get(run.episode_id)
-        answer, newest = (known.streaming, known.newest) if known is not None else (None, -1)
-        if not self._episodes.take(run, node, boot):
-            self.n_malformed += len(run.seqs) if isinstance(run, TOGETHER) else 1
+        answer, newest = (known.streaming, known.last_step_index) if known is not None else (None, -1)
+        if not self._episodes.apply(run, node, boot):
+            self.n_malformed += len(run.seqs) if isinstance(run, CHUNK_TYPES) else 1
         if isinstance(run, EpisodeStarted):
-            self._batches.started(run)
+            self._batches.apply_episode_started(run)
         if (episode := known or self.episodes.get(run.episode_id)) is None:
             return
         match run:
-            case TextRun() | PastRun() | TokenText():
-                self._endpoints.take_answer(run, answer, episode)
-            case StepRun():
-                self._endpoints.take_steps(episode.steps_after(newest), episode, run.until)
+            case AnswerChunk() | FinishedAnswers() | TokenText():
+                self._endpoints.apply_answer(run, answer, episode)
+            case StepChunk():
+                self._endpoints.apply_steps(episode.steps_after(newest), episode, run.until)
             case EpisodePaused() | EpisodeResumed():
-                self._batches.paused(episode.batch_id, self._episodes.running.values())
+                self._batches.update_paused(episode.batch_id, self._episodes.running.values())
 
-    def _health(self, item: EnvHealth | ModelHealth | Host, node: str) -> None:
+    def _apply_health_item(self, item: EnvHealth | ModelHealth | Host, node: str) -> None:
         match item:
             case EnvHealth():
-                self._envs.take_health(item)
+                self._envs.apply_health(item)
             case Host():
-                set_load(self._nodes.get(node), item)
+                set_host_load(self._nodes.get(node), item)
             case ModelHealth():
-                self._endpoints.take_health(item)
+                self._endpoints.apply_health(item)
 
-    def _durable(self, event: DurableEvent, seen: Received) -> None:
+    def _apply_durable(self, event: DurableEvent, seen: BusMessage) -> None:
         match event:
             case EpisodeCompleted():
-                at = time_of(event.episode_id) or seen.time or _LONG_AGO
-                self.n_malformed += not self._episodes.completed(event, at)
+                at = ulid_time(event.episode_id) or seen.time or _LONG_AGO
+                self.n_malformed += not self._episodes.apply_completed(event, at)
             case BatchCompleted():
-                self._batches.completed(event, seen.time)
+                self._batches.apply_completed(event, seen.time)
             case FieldStatus(role="node"):
-                self._booted(event.node, event.boot, sure=False)
-                self._nodes.said(event)
+                self._on_boot(event.node, event.boot, sure=False)
+                self._nodes.on_status_event(event)
 
-    def _foreign(self, event: ForeignEpisode, seen: Received) -> None:
+    def _apply_foreign(self, event: ForeignEpisode, seen: BusMessage) -> None:
         """An episode without an id gets one of its place in the stream, which sorts by time as others do."""
         at = seen.time or datetime.now(UTC)
         self._n_foreign += 1
-        place = f"{name(seen.stream)}:{seen.sequence}" if seen.stream else f":{self._n_foreign}"
-        self._episodes.foreign(f"{head_of(at)}:{place}", event, at)
+        place = f"{clip_name(seen.stream)}:{seen.sequence}" if seen.stream else f":{self._n_foreign}"
+        self._episodes.apply_foreign(f"{ulid_prefix(at)}:{place}", event, at)
 
-    def _booted(self, node_name: str, boot: str, *, sure: bool) -> bool:
+    def _on_boot(self, node_name: str, boot: str, *, sure: bool) -> bool:
         """A node was heard of from this process of it; what an earlier one played has been interrupted.
 
         Live items of an earlier process may come late, ids of processes sort by time. ``sure``: it answers right now.
         """
         node = self._nodes.get(node_name)
-        boot = name(boot)
+        boot = clip_name(boot)
         if boot == node.boot or not (sure or boot > node.boot):
-            return self._episodes.conclude(node.name, node.boot)
+            return self._episodes.mark_interrupted(node.name, node.boot)
         if not node.boot:
-            self._episodes.adopt(node.name, boot)
+            self._episodes.assign_boot(node.name, boot)
         node.boot, node.status = boot, "" if node.status == "stopped" else node.status
-        self._episodes.conclude(node.name, boot)
+        self._episodes.mark_interrupted(node.name, boot)
         return True
 
-    def _changed(self) -> None:
+    def _commit(self) -> None:
         """Bring everything in order and within bounds, and say so."""
         for node in self.nodes.values():
             if node.status == "stopped":
-                self._episodes.conclude(node.name, "")
+                self._episodes.mark_interrupted(node.name, "")
         for episode in self._episodes.running.values():
             node_of = self.nodes.get(episode.node)
             episode.node_lost = node_of is not None and node_of.lost
         ended = self._episodes.ended
         for episode in ended:
-            self._envs.take_ended(episode)
-            self._batches.ended(episode)
+            self._envs.apply_ended(episode)
+            self._batches.apply_episode_ended(episode)
         self.n_ended += len(ended)
         ended.clear()
-        self._episodes.settle()
-        self._envs.settle(self._episodes.running.values())
+        self._episodes.enforce_limits()
+        self._envs.refresh(self._episodes.running.values())
         self.version += 1
         if self.on_change is not None:
             self.on_change()

@@ -6,118 +6,120 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from agentgym_tui.state.coalesce import text_run
-from agentgym_tui.state.item_batches import Asked, TextRun
-from agentgym_tui.state.limits import MAX_CAUSE, MAX_COUNT, count, name, optional
-from agentgym_tui.state.models import StreamedCall, Streaming
-from agentgym_tui.state.steps import aware
+from agentgym_tui.state.coalesce import answer_chunk
+from agentgym_tui.state.item_batches import AnswerChunk, InferenceStarted
+from agentgym_tui.state.limits import MAX_CAUSE_CHARS, MAX_COUNT, clamp_count, clip_name, clip_optional
+from agentgym_tui.state.models import StreamingAnswer, StreamingToolCall
+from agentgym_tui.state.timestamps import as_aware
 from runner.events.live import TokenText
-from runner.types import Part
+from runner.types import DeltaPart
 
-MAX_STREAMING: Final = 64 * 1024
+MAX_STREAMED_CHARS: Final = 64 * 1024
 """Characters of a step's streamed text that are kept, and of its thoughts: the newest."""
 
-MAX_ARGUMENTS: Final = 8 * 1024
+MAX_ARGUMENT_CHARS: Final = 8 * 1024
 """The same of the arguments of each tool call."""
 
 MAX_CALLS: Final = 16
 MAX_FAILURES: Final = 20
-_PER_TOKEN: Final = 4
+_CHARS_PER_TOKEN: Final = 4
 """Characters of a token, about, where nobody counts them."""
 
 
-class _Said(NamedTuple):
+class _AnswerTexts(NamedTuple):
     """The parts of an answer."""
 
     text: str
     reasoning: str
-    calls: tuple[StreamedCall, ...]
-    n_text_gone: int
-    n_reasoning_gone: int
+    calls: tuple[StreamingToolCall, ...]
+    n_text_dropped: int
+    n_reasoning_dropped: int
 
 
-def streamed(before: Streaming | None, told: Asked | TextRun | TokenText) -> Streaming:
+def update_answer(before: StreamingAnswer | None, told: InferenceStarted | AnswerChunk | TokenText) -> StreamingAnswer:
     """The answer with what is told of it; one for a later step begins anew, and no earlier one is kept."""
     if before is not None and before.step > told.step:
         return before
-    answer = before if before is not None and before.step == told.step else Streaming(step=told.step)
+    answer = before if before is not None and before.step == told.step else StreamingAnswer(step=told.step)
     match told:
-        case TextRun():
-            return _with_more(answer, told)
-        case Asked():
-            return _asked(answer, told.endpoint, told.model)
+        case AnswerChunk():
+            return _append_chunk(answer, told)
+        case InferenceStarted():
+            return _set_endpoint(answer, told.endpoint, told.model)
         case _:
-            return _with_news(answer, told)
+            return _apply_token_item(answer, told)
 
 
-def _with_more(before: Streaming, run: TextRun) -> Streaming:
+def _append_chunk(before: StreamingAnswer, run: AnswerChunk) -> StreamingAnswer:
     """As ``replace``, which takes several times as long."""
-    begins, said = before.first_at is None, _longer(before, run.part, run.call, run.tool, "".join(run.texts))
-    return Streaming(
+    begins, said = before.first_at is None, _append_text(before, run.part, run.call, run.tool, "".join(run.texts))
+    return StreamingAnswer(
         step=before.step,
         text=said.text,
         reasoning=said.reasoning,
         calls=said.calls,
-        n_text_gone=said.n_text_gone,
-        n_reasoning_gone=said.n_reasoning_gone,
+        n_text_dropped=said.n_text_dropped,
+        n_reasoning_dropped=said.n_reasoning_dropped,
         endpoint=before.endpoint,
         model=before.model,
         failures=before.failures,
-        n=count(before.n + _n_of(run)),
-        n_first=_n(run.ns[0], run.texts[0]) if begins else before.n_first,
+        n_tokens=clamp_count(before.n_tokens + _count_tokens(run)),
+        n_first_tokens=_count_item_tokens(run.ns[0], run.texts[0]) if begins else before.n_first_tokens,
         ttft_s=run.ttft_s if begins else before.ttft_s,
-        first_at=aware(run.at) if begins else before.first_at,
-        newest_at=aware(run.until),
+        first_at=as_aware(run.at) if begins else before.first_at,
+        newest_at=as_aware(run.until),
     )
 
 
-def _with_news(before: Streaming, item: TokenText) -> Streaming:
+def _apply_token_item(before: StreamingAnswer, item: TokenText) -> StreamingAnswer:
     if item.restart:
-        before = Streaming(step=item.step, failures=before.failures)
+        before = StreamingAnswer(step=item.step, failures=before.failures)
     if item.failure is not None:
-        known = [*before.failures, item.failure[:MAX_CAUSE]]
+        known = [*before.failures, item.failure[:MAX_CAUSE_CHARS]]
         before = replace(before, failures=tuple(known[-MAX_FAILURES:]), endpoint=None, model=None)
     if item.endpoint is not None:
-        before = _asked(before, item.endpoint, item.model)
-    return _with_more(before, text_run([item])) if item.text or item.tool else before
+        before = _set_endpoint(before, item.endpoint, item.model)
+    return _append_chunk(before, answer_chunk([item])) if item.text or item.tool else before
 
 
-def _asked(before: Streaming, endpoint: str, model: str | None) -> Streaming:
-    return replace(before, endpoint=name(endpoint), model=optional(model))
+def _set_endpoint(before: StreamingAnswer, endpoint: str, model: str | None) -> StreamingAnswer:
+    return replace(before, endpoint=clip_name(endpoint), model=clip_optional(model))
 
 
-def _n_of(run: TextRun) -> int:
+def _count_tokens(run: AnswerChunk) -> int:
     if min(run.ns) > 0 and max(run.ns) < MAX_COUNT:
         return sum(run.ns)
-    return sum(map(_n, run.ns, run.texts))
+    return sum(map(_count_item_tokens, run.ns, run.texts))
 
 
-def _n(told: int, text: str) -> int:
-    return count(told) or 1 + len(text) // _PER_TOKEN
+def _count_item_tokens(told: int, text: str) -> int:
+    return clamp_count(told) or 1 + len(text) // _CHARS_PER_TOKEN
 
 
-def _longer(before: Streaming, part: Part, call: int, tool: str, text: str) -> _Said:
+def _append_text(before: StreamingAnswer, part: DeltaPart, call: int, tool: str, text: str) -> _AnswerTexts:
     said, reasoning, calls = before.text, before.reasoning, before.calls
-    n_text, n_reasoning = before.n_text_gone, before.n_reasoning_gone
+    n_text, n_reasoning = before.n_text_dropped, before.n_reasoning_dropped
     match part:
         case "text":
-            said, n_text = _newest(said + text, MAX_STREAMING, n_text)
+            said, n_text = _keep_newest(said + text, MAX_STREAMED_CHARS, n_text)
         case "reasoning":
-            reasoning, n_reasoning = _newest(reasoning + text, MAX_STREAMING, n_reasoning)
+            reasoning, n_reasoning = _keep_newest(reasoning + text, MAX_STREAMED_CHARS, n_reasoning)
         case "call":
-            calls = _called(calls, call, tool, text)
-    return _Said(said, reasoning, calls, n_text, n_reasoning)
+            calls = _append_call(calls, call, tool, text)
+    return _AnswerTexts(said, reasoning, calls, n_text, n_reasoning)
 
 
-def _newest(text: str, limit: int, n_gone: int) -> tuple[str, int]:
+def _keep_newest(text: str, limit: int, n_gone: int) -> tuple[str, int]:
     """What is kept of a text, and how many characters are not."""
-    return text[-limit:], count(n_gone + max(len(text) - limit, 0))
+    return text[-limit:], clamp_count(n_gone + max(len(text) - limit, 0))
 
 
-def _called(before: tuple[StreamedCall, ...], number: int, tool: str, text: str) -> tuple[StreamedCall, ...]:
+def _append_call(
+    before: tuple[StreamingToolCall, ...], number: int, tool: str, text: str
+) -> tuple[StreamingToolCall, ...]:
     calls = {call.number: call for call in before}
-    known = calls.get(number, StreamedCall(number))
+    known = calls.get(number, StreamingToolCall(number))
     if number in calls or len(calls) < MAX_CALLS:
-        arguments, n_gone = _newest(known.arguments + text, MAX_ARGUMENTS, known.n_gone)
-        calls[number] = replace(known, tool=known.tool or name(tool), arguments=arguments, n_gone=n_gone)
+        arguments, n_gone = _keep_newest(known.arguments + text, MAX_ARGUMENT_CHARS, known.n_dropped)
+        calls[number] = replace(known, tool=known.tool or clip_name(tool), arguments=arguments, n_dropped=n_gone)
     return tuple(calls.values())

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 LIBRARIES: Final = ("textual", "rich", "msgspec", "nats-py")
 MAX_FRAMES: Final = 60
-MAX_DEPTH: Final = 8
+MAX_CHAIN_DEPTH: Final = 8
 
 
 def write_report(error: BaseException | None, session: Session) -> Path | str:
     """Write the report for this user alone; returns its path, or why there is none."""
-    text = "\n".join(report(error, session)) + "\n"
-    for folder in _folders(session):
+    text = "\n".join(report_lines(error, session)) + "\n"
+    for folder in _report_folders(session):
         try:
             descriptor, name = tempfile.mkstemp(prefix="agentgym-tui-crash-", suffix=".txt", dir=folder)
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -35,11 +35,11 @@ def write_report(error: BaseException | None, session: Session) -> Path | str:
     return "none could be written"
 
 
-def report(error: BaseException | None, session: Session) -> Iterator[str]:
+def report_lines(error: BaseException | None, session: Session) -> Iterator[str]:
     """The lines of a report."""
     yield f"agentgym-tui {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     yield ", ".join(f"{name} {_version(name)}" for name in LIBRARIES)
-    yield f"TERM {one_line(os.environ.get('TERM', ''), 40)}, size {_size()}"
+    yield f"TERM {one_line(os.environ.get('TERM', ''), 40)}, size {_terminal_size()}"
     store = session.store
     yield f"{len(store.nodes)} nodes, {len(store.batches)} batches, {len(store.episodes)} episodes"
     yield f"link {store.link.status}, {type(session).__name__}"
@@ -47,10 +47,10 @@ def report(error: BaseException | None, session: Session) -> Iterator[str]:
     if error is None:
         yield "the framework ended without an error of its own, as when the terminal's input cannot be read"
     else:
-        yield from _stack(error, MAX_DEPTH)
+        yield from _stack_lines(error, MAX_CHAIN_DEPTH)
 
 
-def _stack(error: BaseException, depth: int) -> Iterator[str]:
+def _stack_lines(error: BaseException, depth: int) -> Iterator[str]:
     """Kind and frames of an error and of what led to it; its message may quote anything and stays out."""
     yield f"{type(error).__module__}.{type(error).__qualname__}"
     frames = traceback.extract_tb(error.__traceback__, limit=-MAX_FRAMES)
@@ -60,14 +60,14 @@ def _stack(error: BaseException, depth: int) -> Iterator[str]:
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield "of the group:"
-            yield from _stack(inner, depth - 1)
+            yield from _stack_lines(inner, depth - 1)
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if cause is not None:
         yield "caused by:"
-        yield from _stack(cause, depth - 1)
+        yield from _stack_lines(cause, depth - 1)
 
 
-def _folders(session: Session) -> list[str]:
+def _report_folders(session: Session) -> list[str]:
     logs = [] if session.data_dir is None else [str(session.data_dir / "logs")]
     return [*logs, tempfile.gettempdir()]
 
@@ -81,7 +81,7 @@ def _version(name: str) -> str:
         return "?"
 
 
-def _size() -> str:
+def _terminal_size() -> str:
     try:
         return "x".join(map(str, os.get_terminal_size(2)))
     except OSError:

@@ -10,7 +10,7 @@ from typing import Any, TextIO, cast
 
 from textual.drivers.linux_driver import LinuxDriver
 
-from agentgym_tui.terminal.run import ENTER
+from agentgym_tui.terminal.alternate_screen import ENTER_ALTERNATE_SCREEN
 
 
 class TerminalDriver(LinuxDriver):
@@ -18,7 +18,7 @@ class TerminalDriver(LinuxDriver):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - the framework's own arguments
         super().__init__(*args, **kwargs)
-        self._file = cast(Any, _Outlasting(cast(TextIO, self._file)))
+        self._file = cast(Any, _TolerantFile(cast(TextIO, self._file)))
         self._here = self._away = False
         # by the loop, which it wakes: a handler of the process may be called only when something else happens
         asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, self._go_on)
@@ -68,20 +68,20 @@ class TerminalDriver(LinuxDriver):
                 continue
 
 
-class EnteredDriver(TerminalDriver):
+class PreparedTerminalDriver(TerminalDriver):
     """For a terminal that was taken before: taken once more some would be empty until the first paint."""
 
     _first = True
 
     def write(self, data: str) -> None:
         """All but the first request for the screen that is there."""
-        if self._first and data == ENTER:
+        if self._first and data == ENTER_ALTERNATE_SCREEN:
             self._first = False
         else:
             super().write(data)
 
 
-class _Outlasting:
+class _TolerantFile:
     """Takes what is written also when there is no terminal any more: the thread that writes has to go on."""
 
     def __init__(self, file: TextIO) -> None:

@@ -14,52 +14,52 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 
-class _Steady(Widget):
+class _CachedWidget(Widget):
     """Draws all of itself at once, and again when something about it has changed."""
 
     _rows: Sequence[Strip] = ()
-    _extent = Region()
+    _region = Region()
 
     def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
         """Draw again."""
         if repaint:
-            self._extent = Region()
+            self._region = Region()
         return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
 
     def notify_style_update(self) -> None:
         """The colours may be others."""
-        self._extent = Region()
+        self._region = Region()
         super().notify_style_update()
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """The rows that are asked for."""
-        extent = self.outer_size.region
-        if extent != self._extent:
-            self._rows, self._extent = self.drawn(extent), extent
+        region = self.outer_size.region
+        if region != self._region:
+            self._rows, self._region = self.render_rows(region), region
         rows = self._rows[crop.y : crop.bottom]
-        return [*rows] if crop.width == extent.width else [row.crop(crop.x, crop.right) for row in rows]
+        return [*rows] if crop.width == region.width else [row.crop(crop.x, crop.right) for row in rows]
 
-    def drawn(self, extent: Region) -> list[Strip]:
+    def render_rows(self, region: Region) -> list[Strip]:
         """All rows there are."""
-        return super().render_lines(extent)
+        return super().render_lines(region)
 
 
-class Side(_Steady, Container):
+class CachedContainer(_CachedWidget, Container):
     """A part of the screen that shows nothing itself but its border."""
 
 
-class Bar(_Steady, ScrollBar):
+class CachedScrollBar(_CachedWidget, ScrollBar):
     """A vertical scroll bar."""
 
-    def drawn(self, extent: Region) -> list[Strip]:
+    def render_rows(self, region: Region) -> list[Strip]:
         """Not by way of what the framework draws anything with, which takes longer than the list beside it."""
         bar = self.render()
         if not (isinstance(bar, ScrollBarRender) and isinstance(style := bar.style, Style)):
-            return super().drawn(extent)
+            return super().render_rows(region)
         if style.color is None or style.bgcolor is None:
-            return super().drawn(extent)
-        shown = bar.render_bar(
-            size=extent.height,
+            return super().render_rows(region)
+        bar_segments = bar.render_bar(
+            size=region.height,
             virtual_size=bar.virtual_size,
             window_size=bar.window_size,
             position=bar.position,
@@ -67,7 +67,7 @@ class Bar(_Steady, ScrollBar):
             back_color=style.bgcolor,
             bar_color=style.color,
         )
-        segments = Segment.apply_style(shown.segments, self.visual_style.rich_style)
+        segments = Segment.apply_style(bar_segments.segments, self.visual_style.rich_style)
         rows, background = [Strip([segment], bar.thickness) for segment in segments], self.background_colors[1]
         for line_filter in self.get_line_filters():
             rows = [row.apply_filter(line_filter, background) for row in rows]

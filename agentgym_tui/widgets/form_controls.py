@@ -12,9 +12,9 @@ from textual.message import Message
 from agentgym_tui.commands.keymap import bindings
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.text_width import cut_middle
-from agentgym_tui.safe_text import Safe, own
-from agentgym_tui.widgets.line_list import LineView
-from agentgym_tui.widgets.static_lines import Heading
+from agentgym_tui.safe_text import SafeText, trusted
+from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.static_lines import StaticLines
 
 
 class CheckRows:
@@ -25,7 +25,7 @@ class CheckRows:
         chosen: the indices of those that are chosen.
     """
 
-    def __init__(self, names: Sequence[Safe], chosen: set[int]) -> None:
+    def __init__(self, names: Sequence[SafeText], chosen: set[int]) -> None:
         self._names = names
         self._chosen = chosen
 
@@ -37,7 +37,7 @@ class CheckRows:
         """Mark and name."""
         is_chosen = index in self._chosen
         return [
-            Cell(own("[x] " if is_chosen else "[ ] "), "accent" if is_chosen else "dim"),
+            Cell(trusted("[x] " if is_chosen else "[ ] "), "accent" if is_chosen else "dim"),
             Cell(cut_middle(self._names[index], width - 4)),
         ]
 
@@ -46,7 +46,7 @@ class CheckRows:
         return str(index)
 
 
-class CheckList(LineView):
+class CheckList(LineList):
     """Chooses any number of names.
 
     Args:
@@ -56,7 +56,7 @@ class CheckList(LineView):
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("checks")]
 
-    def __init__(self, names: Sequence[Safe], chosen: set[int], *, id: str) -> None:
+    def __init__(self, names: Sequence[SafeText], chosen: set[int], *, id: str) -> None:
         self.chosen = chosen
         super().__init__(CheckRows(names, chosen), id=id)
 
@@ -84,7 +84,7 @@ class CheckList(LineView):
             self.action_check()
 
 
-class OneOf(Heading, can_focus=True):
+class OptionStepper(StaticLines, can_focus=True):
     """Chooses one of a few names, which are gone through with left and right.
 
     Args:
@@ -97,12 +97,12 @@ class OneOf(Heading, can_focus=True):
     class Changed(Message):
         """Another one was chosen."""
 
-    def __init__(self, names: Sequence[Safe], index: int = 0, *, id: str) -> None:
+    def __init__(self, names: Sequence[SafeText], index: int = 0, *, id: str) -> None:
         super().__init__(self._lines, id=id)
         self._names = names
         self.index = index
 
-    def offer(self, names: Sequence[Safe]) -> None:
+    def set_options(self, names: Sequence[SafeText]) -> None:
         """Offer other names; the first one is chosen if they are others."""
         if list(names) != list(self._names):
             self._names, self.index = names, 0
@@ -114,17 +114,17 @@ class OneOf(Heading, can_focus=True):
 
     def action_left(self) -> None:
         """The one before."""
-        self._go(-1)
+        self._select(-1)
 
     def action_right(self) -> None:
         """The next one."""
-        self._go(1)
+        self._select(1)
 
     def on_click(self) -> None:
         """The next one."""
-        self._go(1)
+        self._select(1)
 
-    def _go(self, by: int) -> None:
+    def _select(self, by: int) -> None:
         self.index = (self.index + by) % len(self._names)
         self.show(self._lines)
         self.post_message(self.Changed())
@@ -133,4 +133,4 @@ class OneOf(Heading, can_focus=True):
         name = cut_middle(self._names[self.index], width - 4)
         if len(self._names) < 2:
             return [[Cell(name)]]
-        return [[Cell(own("◂ "), "accent"), Cell(name), Cell(own(" ▸"), "accent")]]
+        return [[Cell(trusted("◂ "), "accent"), Cell(name), Cell(trusted(" ▸"), "accent")]]

@@ -9,15 +9,15 @@ from textual.binding import BindingType
 from textual.message import Message
 
 from agentgym_tui.commands.keymap import bindings
-from agentgym_tui.presenters.cells import Placing, Source
-from agentgym_tui.widgets.line_renderer import DrawnLines
+from agentgym_tui.presenters.cells import KeyLookup, TextSource
+from agentgym_tui.widgets.line_renderer import LineRenderer
 
 CursorType: TypeAlias = Literal["line", "none"]
 """``none`` is for prose: keys scroll, and the cursor only says which part of the visible text is meant."""
 
 
-class LineView(DrawnLines, can_focus=True, inherit_bindings=False):
-    """A list of lines that come from a ``Source``.
+class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
+    """A list of lines that come from a ``TextSource``.
 
     Args:
         source: what is shown at first.
@@ -26,38 +26,38 @@ class LineView(DrawnLines, can_focus=True, inherit_bindings=False):
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("list")]
 
-    class _OfList(Message):
-        def __init__(self, view: LineView) -> None:
+    class _ListMessage(Message):
+        def __init__(self, view: LineList) -> None:
             super().__init__()
             self.view = view
 
         @property
-        def control(self) -> LineView:
+        def control(self) -> LineList:
             """The list it came from, for ``@on(…, "#id")``."""
             return self.view
 
-    class _OfLine(_OfList):
-        def __init__(self, view: LineView, index: int, key: str) -> None:
+    class _LineMessage(_ListMessage):
+        def __init__(self, view: LineList, index: int, key: str) -> None:
             super().__init__(view)
             self.index = index
             self.key = key
 
-    class Moved(_OfLine):
+    class CursorMoved(_LineMessage):
         """The cursor is on another line, or another line is where the cursor is."""
 
-    class Chosen(_OfLine):
+    class Selected(_LineMessage):
         """Enter or a double click on a line."""
 
-    class Followed(_OfList):
+    class FollowChanged(_ListMessage):
         """It started or stopped staying at the end."""
 
-        def __init__(self, view: LineView, following: bool) -> None:
+        def __init__(self, view: LineList, following: bool) -> None:
             super().__init__(view)
             self.following = following
 
     def __init__(
         self,
-        source: Source | None = None,
+        source: TextSource | None = None,
         *,
         cursor_type: CursorType = "line",
         name: str | None = None,
@@ -66,9 +66,9 @@ class LineView(DrawnLines, can_focus=True, inherit_bindings=False):
     ) -> None:
         super().__init__(source, name=name, id=id, classes=classes)
         self.cursor_type = cursor_type
-        self._n_lines = self._cursor = self._n_shown = 0
+        self._n_lines = self._cursor = self._n_visible = 0
         self._key = ""
-        self._tails = self._follow = False
+        self._can_follow = self._follow = False
 
     @property
     def cursor(self) -> int:
@@ -87,13 +87,13 @@ class LineView(DrawnLines, can_focus=True, inherit_bindings=False):
 
     @follow.setter
     def follow(self, follow: bool) -> None:
-        self._tails |= follow
+        self._can_follow |= follow
         if follow != self._follow:
             self._follow = follow
-            self.post_message(self.Followed(self, follow))
+            self.post_message(self.FollowChanged(self, follow))
             self._sync()
 
-    def show(self, source: Source, *, follow: bool | None = None) -> None:
+    def show(self, source: TextSource, *, follow: bool | None = None) -> None:
         """Show other lines; the cursor stays on its key where there is one.
 
         Args:
@@ -114,12 +114,12 @@ class LineView(DrawnLines, can_focus=True, inherit_bindings=False):
 
     def move_to(self, index: int) -> None:
         """Put the cursor on a line, or on the nearest there is, and bring it into view."""
-        self._catch_up()
+        self._sync_if_stale()
         index = max(0, min(index, self._n_lines - 1))
         if index < self._n_lines - 1:
             self.follow = False
-        self._reveal(index)
-        self._put(index)
+        self._scroll_into_view(index)
+        self._set_cursor(index)
 
     def select(self, key: str) -> bool:
         """Put the cursor on the line of a key; False when there is none."""
@@ -129,7 +129,7 @@ class LineView(DrawnLines, can_focus=True, inherit_bindings=False):
             self.move_to(found)
         return found is not None
 
-    def is_marked(self, index: int) -> bool:
+    def is_highlighted(self, index: int) -> bool:
         """The cursor's line, where there is one to see."""
         return index == self._cursor and self.cursor_type == "line"
 
@@ -137,7 +137,7 @@ class LineView(DrawnLines, can_focus=True, inherit_bindings=False):
         """What is behind the cursor's text where cleaning changed it, for a look at its bytes."""
         return None
 
-    def _catch_up(self) -> None:
+    def _sync_if_stale(self) -> None:
         """Know the lines there are, which may be others than when they were drawn."""
         if len(self.source) != self._n_lines or (self._n_lines and self.source.key(self._cursor) != self._key):
             self._sync()
@@ -145,16 +145,16 @@ class LineView(DrawnLines, can_focus=True, inherit_bindings=False):
     def _sync(self) -> None:
         """Take in what the source is now."""
         before, self._n_lines = self._cursor, len(self.source)
-        self._cursor = self._place()
+        self._cursor = self._cursor_after_change()
         self.grow_to(self._n_lines + self.N_HEADER)
         if self._follow:
             self._scroll(self.max_scroll_y)
         elif top := self.scroll_offset.y:
             self._scroll(top + self._cursor - before)
         self.refresh_changed()
-        self._tell()
+        self._report_cursor()
 
-    def _place(self) -> int:
+    def _cursor_after_change(self) -> int:
         """Where the cursor belongs: on its key, else where it was."""
         last = max(self._n_lines - 1, 0)
         guess = last if self._follow else min(self._cursor, last)
@@ -164,37 +164,37 @@ class LineView(DrawnLines, can_focus=True, inherit_bindings=False):
         return guess if found is None else found
 
     def _find(self, key: str) -> int | None:
-        if isinstance(self.source, Placing):
-            return self.source.place(key)
+        if isinstance(self.source, KeyLookup):
+            return self.source.row_of(key)
         return next((index for index in range(self._n_lines) if self.source.key(index) == key), None)
 
-    def _put(self, index: int) -> None:
+    def _set_cursor(self, index: int) -> None:
         old, self._cursor = self._cursor, index
         if self.cursor_type == "line":
             super().refresh_lines(old + self.N_HEADER)
             super().refresh_lines(index + self.N_HEADER)
         else:
             self.refresh()
-        self._tell()
+        self._report_cursor()
 
-    def _tell(self) -> None:
+    def _report_cursor(self) -> None:
         key = self.source.key(self._cursor) if self._cursor < len(self.source) else ""
         if key != self._key:
             self._key = key
-            self.post_message(self.Moved(self, self._cursor, key))
+            self.post_message(self.CursorMoved(self, self._cursor, key))
 
-    def _reveal(self, index: int) -> None:
+    def _scroll_into_view(self, index: int) -> None:
         top, page = self.scroll_offset.y, self._page()
         if not top <= index < top + page:
             self._scroll(index if index < top else index - page + 1)
 
-    def _fit(self) -> None:
+    def _keep_cursor_visible(self) -> None:
         """Keep the cursor in view; lines that only a lack of room had pushed out above it come back with the room."""
-        before, self._n_shown = self._n_shown, self._page()
-        if self._n_shown > before and self._cursor == self.scroll_offset.y + before - 1:
-            self._scroll(max(self._cursor - self._n_shown + 1, 0))
+        before, self._n_visible = self._n_visible, self._page()
+        if self._n_visible > before and self._cursor == self.scroll_offset.y + before - 1:
+            self._scroll(max(self._cursor - self._n_visible + 1, 0))
         else:
-            self._reveal(self._cursor)
+            self._scroll_into_view(self._cursor)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Going up by wheel or scroll bar leaves the end; the cursor of prose stays in view."""
@@ -203,7 +203,7 @@ class LineView(DrawnLines, can_focus=True, inherit_bindings=False):
             self.follow = False
         if self.cursor_type == "none" and self._n_lines:
             top = round(new_value)
-            self._put(min(max(top, min(self._cursor, top + self._page() - 1)), self._n_lines - 1))
+            self._set_cursor(min(max(top, min(self._cursor, top + self._page() - 1)), self._n_lines - 1))
 
     def on_mount(self) -> None:
         """Take in what was given at first."""
@@ -214,7 +214,7 @@ class LineView(DrawnLines, can_focus=True, inherit_bindings=False):
         if self._follow:
             self._scroll(self.max_scroll_y)
         elif self.cursor_type == "line":
-            self._fit()
+            self._keep_cursor_visible()
 
     def on_click(self, event: events.Click) -> None:
         """A click moves the cursor, a second one chooses."""
@@ -249,16 +249,16 @@ class LineView(DrawnLines, can_focus=True, inherit_bindings=False):
     def action_bottom(self) -> None:
         """The last line, and to stay there where there is something to follow."""
         self.move_to(len(self.source) - 1)
-        self.follow = self._tails
+        self.follow = self._can_follow
 
     def action_choose(self) -> None:
         """Say that this line is meant."""
         if self._n_lines:
-            self.post_message(self.Chosen(self, self._cursor, self._key))
+            self.post_message(self.Selected(self, self._cursor, self._key))
 
     def _step(self, by: int) -> None:
         """Move the cursor; in prose scroll as long as there is something to scroll to."""
-        self._catch_up()
+        self._sync_if_stale()
         room = self.max_scroll_y - self.scroll_offset.y if by > 0 else self.scroll_offset.y
         if self.cursor_type == "none" and room:
             self._scroll(self.scroll_offset.y + by)

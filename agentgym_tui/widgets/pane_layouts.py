@@ -6,109 +6,109 @@ from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 Axis: TypeAlias = Literal["width", "height"]
-Resizing: TypeAlias = Literal["narrower", "wider", "lower", "higher", "reset"]
+ResizeDirection: TypeAlias = Literal["narrower", "wider", "lower", "higher", "reset"]
 
-STEP: Final = 5
+STEP_PERCENT: Final = 5
 """Per cent that one key press changes."""
 
-WAYS: Final[Mapping[str, tuple[Axis, int]]] = {
-    "narrower": ("width", -STEP),
-    "wider": ("width", STEP),
-    "lower": ("height", -STEP),
-    "higher": ("height", STEP),
+RESIZE_STEPS: Final[Mapping[str, tuple[Axis, int]]] = {
+    "narrower": ("width", -STEP_PERCENT),
+    "wider": ("width", STEP_PERCENT),
+    "lower": ("height", -STEP_PERCENT),
+    "higher": ("height", STEP_PERCENT),
 }
 
 
-class Share(NamedTuple):
+class PaneSize(NamedTuple):
     """A part whose share of its container can be set, in per cent; what is beside it takes the rest."""
 
     key: str
     """Under which it is kept."""
-    part: str
+    widget_id: str
     """The id of the widget."""
     axis: Axis
-    least: int
-    most: int
+    minimum: int
+    maximum: int
 
-    def bounded(self, share: int) -> int:
+    def clamp(self, share: int) -> int:
         """The nearest share it may have."""
-        return max(self.least, min(share, self.most))
+        return max(self.minimum, min(share, self.maximum))
 
 
-class Lever(NamedTuple):
+class ResizeRule(NamedTuple):
     """What changes when a pane is to grow: a share, upwards or, where the pane has the rest, downwards."""
 
-    share: Share
+    share: PaneSize
     sign: int = 1
 
 
-Levers: TypeAlias = Mapping[tuple[str, Axis], Lever]
+PaneLayout: TypeAlias = Mapping[tuple[str, Axis], ResizeRule]
 """By the pane that has the focus."""
 
-_SIDE: Final = Share("live.wide.left", "left", "width", 20, 80)
-_ENVIRONMENTS: Final = Share("live.wide.environments", "environments-pane", "height", 10, 45)
-_TRACE: Final = Share("live.wide.trace", "trace-pane", "height", 10, 45)
-_REWARDS: Final = Share("live.wide.rewards", "rewards-pane", "height", 10, 80)
-_ABOVE: Final = Share("live.narrow.left", "left", "height", 40, 80)
-_FEW_ENVIRONMENTS: Final = Share("live.narrow.environments", "environments-pane", "height", 15, 60)
+_SIDE: Final = PaneSize("live.wide.left", "left", "width", 20, 80)
+_ENVIRONMENTS: Final = PaneSize("live.wide.environments", "environments-pane", "height", 10, 45)
+_TRACE: Final = PaneSize("live.wide.trace", "trace-pane", "height", 10, 45)
+_REWARDS: Final = PaneSize("live.wide.rewards", "rewards-pane", "height", 10, 80)
+_ABOVE: Final = PaneSize("live.narrow.left", "left", "height", 40, 80)
+_FEW_ENVIRONMENTS: Final = PaneSize("live.narrow.environments", "environments-pane", "height", 15, 60)
 
-LIVE_WIDE: Final[Levers] = {
-    **{(pane, "width"): Lever(_SIDE) for pane in ("environments", "steps", "trace")},
-    **{(pane, "width"): Lever(_SIDE, -1) for pane in ("transcript", "rewards")},
-    ("environments", "height"): Lever(_ENVIRONMENTS),
-    ("steps", "height"): Lever(_TRACE, -1),
-    ("trace", "height"): Lever(_TRACE),
-    ("transcript", "height"): Lever(_REWARDS, -1),
-    ("rewards", "height"): Lever(_REWARDS),
+LIVE_WIDE: Final[PaneLayout] = {
+    **{(pane, "width"): ResizeRule(_SIDE) for pane in ("environments", "steps", "trace")},
+    **{(pane, "width"): ResizeRule(_SIDE, -1) for pane in ("transcript", "rewards")},
+    ("environments", "height"): ResizeRule(_ENVIRONMENTS),
+    ("steps", "height"): ResizeRule(_TRACE, -1),
+    ("trace", "height"): ResizeRule(_TRACE),
+    ("transcript", "height"): ResizeRule(_REWARDS, -1),
+    ("rewards", "height"): ResizeRule(_REWARDS),
 }
-LIVE_NARROW: Final[Levers] = {
-    ("environments", "height"): Lever(_FEW_ENVIRONMENTS),
-    ("steps", "height"): Lever(_ABOVE),
-    ("transcript", "height"): Lever(_ABOVE, -1),
-    ("rewards", "height"): Lever(_ABOVE, -1),
+LIVE_NARROW: Final[PaneLayout] = {
+    ("environments", "height"): ResizeRule(_FEW_ENVIRONMENTS),
+    ("steps", "height"): ResizeRule(_ABOVE),
+    ("transcript", "height"): ResizeRule(_ABOVE, -1),
+    ("rewards", "height"): ResizeRule(_ABOVE, -1),
 }
-LIVE_NARROW_TRACE: Final[Levers] = {
-    ("environments", "height"): Lever(_FEW_ENVIRONMENTS),
-    ("steps", "height"): Lever(_FEW_ENVIRONMENTS, -1),
-    ("trace", "height"): Lever(_FEW_ENVIRONMENTS, -1),
+LIVE_NARROW_TRACE: Final[PaneLayout] = {
+    ("environments", "height"): ResizeRule(_FEW_ENVIRONMENTS),
+    ("steps", "height"): ResizeRule(_FEW_ENVIRONMENTS, -1),
+    ("trace", "height"): ResizeRule(_FEW_ENVIRONMENTS, -1),
 }
 """The trace takes the place of what is below."""
 
-_STEPS: Final = Share("episode.wide.steps", "steps", "width", 15, 80)
-_FEW_STEPS: Final = Share("episode.narrow.steps", "steps", "height", 15, 80)
+_STEPS: Final = PaneSize("episode.wide.steps", "steps", "width", 15, 80)
+_FEW_STEPS: Final = PaneSize("episode.narrow.steps", "steps", "height", 15, 80)
 _VIEWS: Final = ("transcript", "trace", "json")
 
-EPISODE_WIDE: Final[Levers] = {
-    ("steps", "width"): Lever(_STEPS),
-    **{(view, "width"): Lever(_STEPS, -1) for view in _VIEWS},
+EPISODE_WIDE: Final[PaneLayout] = {
+    ("steps", "width"): ResizeRule(_STEPS),
+    **{(view, "width"): ResizeRule(_STEPS, -1) for view in _VIEWS},
 }
-EPISODE_NARROW: Final[Levers] = {
-    ("steps", "height"): Lever(_FEW_STEPS),
-    **{(view, "height"): Lever(_FEW_STEPS, -1) for view in _VIEWS},
+EPISODE_NARROW: Final[PaneLayout] = {
+    ("steps", "height"): ResizeRule(_FEW_STEPS),
+    **{(view, "height"): ResizeRule(_FEW_STEPS, -1) for view in _VIEWS},
 }
 
-_TREE: Final = Share("events.wide.tree", "subjects", "width", 15, 60)
-_SMALL_TREE: Final = Share("events.narrow.tree", "subjects", "width", 20, 60)
-_MESSAGES: Final = Share("events.wide.messages", "messages", "height", 20, 80)
-_FEW_MESSAGES: Final = Share("events.narrow.messages", "messages", "height", 25, 75)
+_TREE: Final = PaneSize("events.wide.tree", "subjects", "width", 15, 60)
+_SMALL_TREE: Final = PaneSize("events.narrow.tree", "subjects", "width", 20, 60)
+_MESSAGES: Final = PaneSize("events.wide.messages", "messages", "height", 20, 80)
+_FEW_MESSAGES: Final = PaneSize("events.narrow.messages", "messages", "height", 25, 75)
 
 
-def _events(tree: Share, messages: Share) -> Levers:
+def _events(tree: PaneSize, messages: PaneSize) -> PaneLayout:
     return {
-        ("subjects", "width"): Lever(tree),
-        **{(part, "width"): Lever(tree, -1) for part in ("messages", "payload")},
-        ("messages", "height"): Lever(messages),
-        ("payload", "height"): Lever(messages, -1),
+        ("subjects", "width"): ResizeRule(tree),
+        **{(widget_id, "width"): ResizeRule(tree, -1) for widget_id in ("messages", "payload")},
+        ("messages", "height"): ResizeRule(messages),
+        ("payload", "height"): ResizeRule(messages, -1),
     }
 
 
-EVENTS_WIDE: Final[Levers] = _events(_TREE, _MESSAGES)
-EVENTS_NARROW: Final[Levers] = _events(_SMALL_TREE, _FEW_MESSAGES)
+EVENTS_WIDE: Final[PaneLayout] = _events(_TREE, _MESSAGES)
+EVENTS_NARROW: Final[PaneLayout] = _events(_SMALL_TREE, _FEW_MESSAGES)
 
-_LINES: Final = Share("log.lines", "lines", "height", 20, 80)
-LOG: Final[Levers] = {("lines", "height"): Lever(_LINES), ("payload", "height"): Lever(_LINES, -1)}
+_LINES: Final = PaneSize("log.lines", "lines", "height", 20, 80)
+LOG: Final[PaneLayout] = {("lines", "height"): ResizeRule(_LINES), ("payload", "height"): ResizeRule(_LINES, -1)}
 
 
-def shares(levers: Levers) -> list[Share]:
+def sizes_of(layout: PaneLayout) -> list[PaneSize]:
     """What can be set in an arrangement."""
-    return list(dict.fromkeys(lever.share for lever in levers.values()))
+    return list(dict.fromkeys(rule.share for rule in layout.values()))

@@ -9,11 +9,40 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 
 from agentgym_tui.presenters.cells import Line
-from agentgym_tui.presenters.payload import rows_of, text_of
-from agentgym_tui.safe_text import own
-from agentgym_tui.state.bus_message import LogEntry
-from agentgym_tui.widgets.tab_bar import Tab, TabLine
-from agentgym_tui.widgets.text_view import TextView
+from agentgym_tui.presenters.payload import TextRows, payload_rows, payload_text
+from agentgym_tui.safe_text import trusted, unsafe_excerpt
+from agentgym_tui.state.event_log import LogEntry
+from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.tab_bar import Tab, TabBar
+
+
+class TextView(LineList):
+    """Numbered lines, such as the JSON of an episode.
+
+    Args:
+        source: what is shown at first.
+    """
+
+    def __init__(
+        self,
+        source: TextRows | None = None,
+        *,
+        name: str | None = None,
+        id: str | None = None,
+        classes: str | None = None,
+    ) -> None:
+        super().__init__(source, cursor_type="none", name=name, id=id, classes=classes)
+
+    def show_text(self, text: str) -> None:
+        """Show a text from outside, whatever it holds."""
+        self.show(TextRows(text))
+
+    def hostile_text(self) -> str | None:
+        """The first line in view that cleaning changes."""
+        rows = self.source
+        if not isinstance(rows, TextRows):
+            return None
+        return next((unsafe_excerpt(rows.raw(index)) for index in self._in_view() if rows.is_hostile(index)), None)
 
 
 class PayloadView(Vertical):
@@ -37,7 +66,7 @@ class PayloadView(Vertical):
 
     def compose(self) -> ComposeResult:
         """The names of the views, and the text."""
-        yield TabLine([Tab(name, own(name.capitalize()), self._command) for name in self._views], id="tabs")
+        yield TabBar([Tab(name, trusted(name.capitalize()), self._command) for name in self._views], id="tabs")
         yield TextView(id="payload")
 
     def show(self, entry: LogEntry | None) -> None:
@@ -48,24 +77,24 @@ class PayloadView(Vertical):
 
     def next_view(self) -> None:
         """Another one of the views, after the last the first."""
-        self.pick(self._views[(self._views.index(self._view) + 1) % len(self._views)])
+        self.select_view(self._views[(self._views.index(self._view) + 1) % len(self._views)])
 
-    def pick(self, view: str) -> None:
+    def select_view(self, view: str) -> None:
         """One of the views."""
         self._view = view
-        self.query_one(TabLine).pick(view)
+        self.query_one(TabBar).select_tab(view)
         self._fill()
 
     def text(self) -> str:
         """What is shown, hostile as it came."""
-        return text_of(self._entry, self._view)
+        return payload_text(self._entry, self._view)
 
-    @on(TabLine.Picked)
-    def _picked(self, event: TabLine.Picked) -> None:
-        self.pick(event.tab)
+    @on(TabBar.TabSelected)
+    def _tab_selected(self, event: TabBar.TabSelected) -> None:
+        self.select_view(event.tab)
 
     def _fill(self) -> None:
         view = self.query_one(TextView)
-        view.show(rows_of(self._entry, self._view))
+        view.show(payload_rows(self._entry, self._view))
         view.move_to(0)
-        self.query_one(TabLine).note(self._about(self._entry, self._view))
+        self.query_one(TabBar).set_note(self._about(self._entry, self._view))

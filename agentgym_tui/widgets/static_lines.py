@@ -7,20 +7,22 @@ from typing import TypeAlias
 
 from textual.geometry import Size
 
-from agentgym_tui.presenters.cells import Line
-from agentgym_tui.widgets.line_renderer import DrawnLines
+from agentgym_tui.presenters.cells import FixedLines, Line
+from agentgym_tui.presenters.text_width import LIST_MARGIN
+from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.line_renderer import LineRenderer
 
-Lines: TypeAlias = Callable[[int], Sequence[Line]]
+LineFactory: TypeAlias = Callable[[int], Sequence[Line]]
 """Lines for a number of columns."""
 
 
-class MadeLines:
+class GeneratedLines:
     """Lines that are made again when the width is another."""
 
-    def __init__(self, make: Lines) -> None:
+    def __init__(self, make_lines: LineFactory) -> None:
         """Nothing is made yet."""
-        self._make = make
-        self._made: tuple[int, Sequence[Line]] = (-1, ())
+        self._make_lines = make_lines
+        self._cached: tuple[int, Sequence[Line]] = (-1, ())
 
     def __len__(self) -> int:
         """As many as one likes; those that are not there are empty."""
@@ -28,9 +30,9 @@ class MadeLines:
 
     def line(self, index: int, width: int) -> Line:
         """A line, or an empty one."""
-        if self._made[0] != width:
-            self._made = width, self._make(width)
-        lines = self._made[1]
+        if self._cached[0] != width:
+            self._cached = width, self._make_lines(width)
+        lines = self._cached[1]
         return lines[index] if index < len(lines) else ()
 
     def key(self, index: int) -> str:
@@ -38,19 +40,19 @@ class MadeLines:
         return str(index)
 
 
-class Heading(DrawnLines, can_focus=False):
+class StaticLines(LineRenderer, can_focus=False):
     """Lines of safe text that cannot be focused or scrolled; as many as the style has room for."""
 
     DEFAULT_CSS = """
     Heading { height: 1; overflow: hidden hidden; scrollbar-gutter: auto; }
     """
 
-    def __init__(self, make: Lines | None = None, *, id: str | None = None, classes: str | None = None) -> None:
-        super().__init__(MadeLines(make or _nothing), name=None, id=id, classes=classes)
+    def __init__(self, make_lines: LineFactory | None = None, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(GeneratedLines(make_lines or _no_lines), name=None, id=id, classes=classes)
 
-    def show(self, make: Lines) -> None:
+    def show(self, make_lines: LineFactory) -> None:
         """Show other lines."""
-        self.source = MadeLines(make)
+        self.source = GeneratedLines(make_lines)
         self.refresh()
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
@@ -58,5 +60,39 @@ class Heading(DrawnLines, can_focus=False):
         return 1
 
 
-def _nothing(width: int) -> Sequence[Line]:
+def _no_lines(width: int) -> Sequence[Line]:
     return ()
+
+
+class StatusText(StaticLines):
+    """A heading that is drawn again only when it says something else."""
+
+    def show(self, make_lines: LineFactory) -> None:
+        """Show other lines."""
+        self.source = GeneratedLines(make_lines)
+        self.refresh_changed()
+
+
+class WrappedText(LineList):
+    """A list without a cursor whose lines are made again when the width is another.
+
+    Args:
+        make: the lines for a number of columns.
+    """
+
+    def __init__(self, make_lines: LineFactory, *, id: str) -> None:
+        super().__init__(cursor_type="none", id=id)
+        self._make_lines = make_lines
+        self._cached: Sequence[Line] = ()
+
+    def set_lines(self, make_lines: LineFactory) -> None:
+        """Show other lines."""
+        self._make_lines = make_lines
+        self.on_resize()
+
+    def on_resize(self) -> None:
+        """Make the lines anew."""
+        lines = self._make_lines(max(self.scrollable_content_region.width - LIST_MARGIN, 0))
+        if lines != self._cached:
+            self._cached = lines
+            self.show(FixedLines(lines))

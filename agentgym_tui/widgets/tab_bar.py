@@ -8,11 +8,11 @@ from typing import NamedTuple
 from textual import events
 from textual.message import Message
 
-from agentgym_tui.commands.keymap import keys_of
+from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.presenters.cells import Cell, Line
-from agentgym_tui.presenters.text_width import cells
-from agentgym_tui.safe_text import Safe, join, own
-from agentgym_tui.widgets.static_lines import Heading
+from agentgym_tui.presenters.text_width import display_width
+from agentgym_tui.safe_text import SafeText, join, trusted
+from agentgym_tui.widgets.static_lines import StaticLines
 
 _GAP = "  "
 
@@ -21,18 +21,18 @@ class Tab(NamedTuple):
     """A name, and the command whose key picks it."""
 
     id: str
-    title: Safe
+    title: SafeText
     command: str
 
 
-class TabLine(Heading):
+class TabBar(StaticLines):
     """Names that can be clicked; the keys are the screen's.
 
     Args:
         tabs: from left to right, the first one is shown at first.
     """
 
-    class Picked(Message):
+    class TabSelected(Message):
         """A click on a name."""
 
         def __init__(self, tab: str) -> None:
@@ -45,12 +45,12 @@ class TabLine(Heading):
         self._shown = tabs[0].id
         self._note: Line = ()
 
-    def pick(self, tab: str) -> None:
+    def select_tab(self, tab: str) -> None:
         """Say that another one is shown."""
         self._shown = tab
         self.show(self._line)
 
-    def note(self, note: Line) -> None:
+    def set_note(self, note: Line) -> None:
         """What stands right of the names."""
         self._note = note
         self.show(self._line)
@@ -59,9 +59,9 @@ class TabLine(Heading):
         """Find the name below the pointer."""
         column = event.x - 1
         for tab in self._tabs:
-            width = cells(self._label(tab, False))
+            width = display_width(self._label(tab, False))
             if 0 <= column < width:
-                self.post_message(self.Picked(tab.id))
+                self.post_message(self.TabSelected(tab.id))
             column -= width + len(_GAP)
 
     def _line(self, width: int) -> Sequence[Line]:
@@ -70,7 +70,7 @@ class TabLine(Heading):
 
     def _cells(self, tab: Tab) -> list[Cell]:
         shown = tab.id == self._shown
-        return [Cell(self._label(tab, shown), "head" if shown else "dim"), Cell(own(_GAP))]
+        return [Cell(self._label(tab, shown), "head" if shown else "dim"), Cell(trusted(_GAP))]
 
-    def _label(self, tab: Tab, shown: bool) -> Safe:
-        return join([own("● " if shown else "○ "), tab.title, own(f" {keys_of(self.app).key(tab.command)}")])
+    def _label(self, tab: Tab, shown: bool) -> SafeText:
+        return join([trusted("● " if shown else "○ "), tab.title, trusted(f" {keymap_of(self.app).key(tab.command)}")])

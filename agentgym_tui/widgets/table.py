@@ -5,12 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
-from agentgym_tui.presenters.cells import Column, Source, Tone
-from agentgym_tui.presenters.column_layout import Places, arrange, fitted
-from agentgym_tui.widgets.line_list import LineView
+from textual import events
+from textual.binding import BindingType
+from textual.message import Message
+
+from agentgym_tui.commands.keymap import bindings
+from agentgym_tui.presenters.cells import (
+    COLUMN_GAP,
+    Column,
+    ColumnLayout,
+    TextSource,
+    Tone,
+    arrange_columns,
+    column_title,
+    fit_row,
+    next_sorting,
+    sorting_after_click,
+)
+from agentgym_tui.presenters.text_width import LIST_MARGIN
+from agentgym_tui.state.sorting import Sorting
+from agentgym_tui.widgets.line_list import LineList
 
 
-class Table(LineView):
+class Table(LineList):
     """A list whose lines have one cell per column.
 
     Args:
@@ -23,7 +40,7 @@ class Table(LineView):
     def __init__(
         self,
         columns: Sequence[Column],
-        source: Source | None = None,
+        source: TextSource | None = None,
         *,
         name: str | None = None,
         id: str | None = None,
@@ -31,21 +48,95 @@ class Table(LineView):
     ) -> None:
         super().__init__(source, name=name, id=id, classes=classes)
         self._columns = tuple(columns)
-        self._layout: tuple[int, Places] = (-1, ())
+        self._layout: tuple[int, ColumnLayout] = (-1, ())
 
     def header(self, width: int) -> Iterable[tuple[str, Tone]]:
         """The titles."""
-        return self._fitted([(column.title, "head") for column in self._columns], width)
+        return self._fit_cells([(column.title, "head") for column in self._columns], width)
 
-    def pieces(self, index: int, width: int) -> Iterable[tuple[str, Tone]]:
+    def row_cells(self, index: int, width: int) -> Iterable[tuple[str, Tone]]:
         """The cells that have room, each as wide as its column."""
-        return self._fitted(self.source.line(index, width), width)
+        return self._fit_cells(self.source.line(index, width), width)
 
-    def arranged(self, width: int) -> Places:
+    def visible_columns(self, width: int) -> ColumnLayout:
         """The columns that have room in ``width``."""
         if self._layout[0] != width:
-            self._layout = (width, arrange(self._columns, width))
+            self._layout = (width, arrange_columns(self._columns, width))
         return self._layout[1]
 
-    def _fitted(self, texts: Sequence[tuple[str, Tone]], width: int) -> Iterator[tuple[str, Tone]]:
-        return fitted(texts, self._columns, self.arranged(width), width)
+    def _fit_cells(self, texts: Sequence[tuple[str, Tone]], width: int) -> Iterator[tuple[str, Tone]]:
+        return fit_row(texts, self._columns, self.visible_columns(width), width)
+
+
+class SortableTable(Table, inherit_bindings=False):
+    """Says which order is wanted; its source has to have it.
+
+    Args:
+        columns: what they are, from left to right.
+        source: what is shown at first.
+        sorting: the order at first; None for the usual one.
+        usual: the column of that one, if there is one.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("list"), *bindings("table")]
+
+    class Sorted(Message):
+        """Another order is wanted; None for the usual one."""
+
+        def __init__(self, view: SortableTable, sorting: Sorting | None) -> None:
+            super().__init__()
+            self.view = view
+            self.sorting = sorting
+
+        @property
+        def control(self) -> SortableTable:
+            """The table it came from."""
+            return self.view
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        source: TextSource | None = None,
+        *,
+        sorting: Sorting | None = None,
+        default_sorting: Sorting | None = None,
+        id: str | None = None,
+    ) -> None:
+        super().__init__(columns, source, id=id)
+        self.sorting, self._default_sorting = sorting, default_sorting
+
+    def header(self, width: int) -> Iterable[tuple[str, Tone]]:
+        """The titles, one of them with the direction."""
+        widths = {number: size for number, size, _ in self.visible_columns(width)}
+        shown = self.sorting or self._default_sorting
+        return self._fit_cells([(column_title(c, shown, widths.get(n, 0)), "head") for n, c in enumerate(self._columns)], width)
+
+    def on_click(self, event: events.Click) -> None:
+        """On a title: sort by it."""
+        offset = event.get_content_offset(self)
+        if offset is not None and offset.y == 0 and (column := self._column_at(offset.x)) is not None:
+            self._sort(sorting_after_click(self.sorting, column))
+
+    def action_sort(self) -> None:
+        """By the next column that is visible; of a table that is about to be drawn for the first time all will be."""
+        width = self._width - LIST_MARGIN
+        visible = [self._columns[number] for number, _, _ in self.visible_columns(width)] if width else self._columns
+        self._sort(next_sorting(self.sorting or self._default_sorting, visible))
+
+    def action_reverse(self) -> None:
+        """The other way round."""
+        if (sorting := self.sorting or self._default_sorting) is not None:
+            self._sort(Sorting(sorting.column, not sorting.descending))
+
+    def _sort(self, sorting: Sorting | None) -> None:
+        self.sorting = sorting
+        self.post_message(self.Sorted(self, sorting))
+        self.refresh()
+
+    def _column_at(self, x: int) -> Column | None:
+        start = 1 - self._left
+        for number, size, _ in self.visible_columns(self._width - LIST_MARGIN):
+            if start <= x < start + size + len(COLUMN_GAP):
+                return self._columns[number]
+            start += size + len(COLUMN_GAP)
+        return None

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from agentgym_tui.presenters.cells import BADGE, Cell, Line, Tone
-from agentgym_tui.presenters.text_width import EDGES, wrap
-from agentgym_tui.presenters.transcript import Block, Kind
-from agentgym_tui.safe_text import hostile_part, own, part
-from agentgym_tui.widgets.line_list import LineView
+from agentgym_tui.presenters.cells import UNSAFE_BADGE, Cell, Line, Tone
+from agentgym_tui.presenters.chat_blocks import Block, BlockKind
+from agentgym_tui.presenters.text_width import LIST_MARGIN, wrap_offsets
+from agentgym_tui.safe_text import safe_slice, trusted, unsafe_excerpt
+from agentgym_tui.widgets.line_list import LineList
 
-_TONES: Final[dict[Kind, Tone]] = {
+_TONES: Final[dict[BlockKind, Tone]] = {
     "system": "dim",
     "thought": "dim",
     "action": "accent",
@@ -22,7 +22,7 @@ _TONES: Final[dict[Kind, Tone]] = {
     "note": "dim",
     "earlier": "dim",
 }
-_SIDE: Final = 2
+_INDENT: Final = 2
 """Columns that text is indented under its heading."""
 
 
@@ -38,7 +38,7 @@ _HEADING, _SPACE = _Row(-1), _Row(-2)
 
 
 class BlockRows:
-    """Blocks as rows of a width; blocks that ``before`` has already are not wrapped again.
+    """Blocks as rows of a width; blocks that ``previous`` has already are not wrapped again.
 
     Args:
         blocks: what to show.
@@ -47,50 +47,53 @@ class BlockRows:
         before: what was shown before.
     """
 
-    def __init__(self, blocks: Sequence[Block], width: int, subject: str = "", before: BlockRows | None = None) -> None:
+    def __init__(self, blocks: Sequence[Block], width: int, subject: str = "", previous: BlockRows | None = None) -> None:
         self.blocks = tuple(blocks)
         self.width = width
         self.subject = subject
-        known = before.known if before is not None and before.width == width else []
-        self.known: list[tuple[Block, list[_Row]]] = []
+        wrapped_blocks = previous.wrapped_blocks if previous is not None and previous.width == width else []
+        self.wrapped_blocks: list[tuple[Block, list[_Row]]] = []
         for number, block in enumerate(blocks):
-            same = number < len(known) and known[number][0] == block
-            self.known.append(known[number] if same else (block, _rows(block, width - _SIDE)))
-        self._places = [(number, row) for number, (_, rows) in enumerate(self.known) for row in rows]
+            same = number < len(wrapped_blocks) and wrapped_blocks[number][0] == block
+            self.wrapped_blocks.append(wrapped_blocks[number] if same else (block, _rows(block, width - _INDENT)))
+        self._positions = [(number, row) for number, (_, rows) in enumerate(self.wrapped_blocks) for row in rows]
 
     def __len__(self) -> int:
         """How many rows."""
-        return len(self._places)
+        return len(self._positions)
 
     def line(self, index: int, width: int) -> Line:
         """A heading, a row of text, or nothing."""
-        number, row = self._places[index]
+        number, row = self._positions[index]
         block = self.blocks[number]
         tone = _TONES.get(block.kind, "plain")
         if row == _SPACE:
             return ()
         if row == _HEADING:
-            heading = (Cell(own("■ "), tone), Cell(block.title, tone if block.kind in ("note", "earlier") else "head"))
-            return (*heading, Cell(own("  ")), BADGE) if block.changed else heading
+            heading = (
+                Cell(trusted("■ "), tone),
+                Cell(block.title, tone if block.kind in ("note", "earlier") else "head"),
+            )
+            return (*heading, Cell(trusted("  ")), UNSAFE_BADGE) if block.has_unsafe else heading
         tone = tone if block.kind in ("thought", "error", "note", "earlier") else "plain"
-        return Cell(own(" " * _SIDE)), Cell(part(block.lines[row.line], row.start, row.stop), tone)
+        return Cell(trusted(" " * _INDENT)), Cell(safe_slice(block.lines[row.line], row.start, row.stop), tone)
 
     def key(self, index: int) -> str:
         """The block, its line, and where in that the row starts."""
-        number, row = self._places[index]
+        number, row = self._positions[index]
         return f"{self.subject}/{number}.{row.line}.{row.start}"
 
     def block(self, index: int) -> int:
         """The number of the block a row belongs to."""
-        return self._places[index][0]
+        return self._positions[index][0]
 
     def is_text(self, index: int) -> bool:
         """Whether the row is more than the space between two blocks."""
-        return self._places[index][1] != _SPACE
+        return self._positions[index][1] != _SPACE
 
 
-class Transcript(LineView):
-    """The blocks of a step; the keys of ``Chosen`` and ``Moved`` are of no use, ask ``block``."""
+class Transcript(LineList):
+    """The blocks of a step; the keys of ``Selected`` and ``CursorMoved`` are of no use, ask ``block``."""
 
     def __init__(self, *, name: str | None = None, id: str | None = None, classes: str | None = None) -> None:
         self._rows = BlockRows((), 0)
@@ -104,10 +107,10 @@ class Transcript(LineView):
             subject: which step of which episode they are of; another one is shown from its beginning.
             follow: as in ``show``.
         """
-        anew = subject != self._rows.subject
+        is_new = subject != self._rows.subject
         self._rows = BlockRows(blocks, self._text_width(), subject, self._rows)
         self.show(self._rows, follow=follow)
-        if anew and not self.follow:
+        if is_new and not self.follow:
             self.action_top()
 
     @property
@@ -117,9 +120,9 @@ class Transcript(LineView):
 
     def hostile_text(self) -> str | None:
         """The text of the block under the cursor where cleaning changed it, else of the first such block in view."""
-        seen = [self.cursor, *self._in_view()] if len(self._rows) else []
-        blocks = [self._rows.blocks[number] for number in dict.fromkeys(self._rows.block(row) for row in seen)]
-        return next((hostile_part(block.raw) for block in blocks if block.changed), None)
+        rows_in_view = [self.cursor, *self._in_view()] if len(self._rows) else []
+        blocks = [self._rows.blocks[number] for number in dict.fromkeys(self._rows.block(row) for row in rows_in_view)]
+        return next((unsafe_excerpt(block.raw) for block in blocks if block.has_unsafe), None)
 
     def mark(self, index: int) -> str:
         """A bar beside the block under the cursor, while the keys go here."""
@@ -133,9 +136,9 @@ class Transcript(LineView):
             self.show(self._rows)
 
     def _text_width(self) -> int:
-        return max(self.scrollable_content_region.width - EDGES, 0)
+        return max(self.scrollable_content_region.width - LIST_MARGIN, 0)
 
 
 def _rows(block: Block, width: int) -> list[_Row]:
-    text = [_Row(number, *place) for number, line in enumerate(block.lines) for place in wrap(line, width)]
+    text = [_Row(number, *place) for number, line in enumerate(block.lines) for place in wrap_offsets(line, width)]
     return [_HEADING, *text, _SPACE]

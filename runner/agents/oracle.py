@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from runner.agents.base import turn
-from runner.episode.validation import settle
+from runner.agents.scripted import single_chat
 from runner.errors import AgentFault, OracleDiverged
 from runner.types import Action, Chat, Environment, OraclePlanner, SupportsOracle, ToolSchema
+from runner.types.maybe_async import maybe_await
 
 
 class OracleAgent:
@@ -36,7 +36,7 @@ class OracleAgent:
 
     async def init_after_reset(self) -> None:
         """Bring the twin to the same start."""
-        self._expected = await settle(self._twin.reset(**self._reset_kwargs))
+        self._expected = await maybe_await(self._twin.reset(**self._reset_kwargs))
         self._planner = self._oracle_of(self._reset_kwargs.get("seed"))
 
     async def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> tuple[list[Chat], Action]:
@@ -51,8 +51,8 @@ class OracleAgent:
         if seen != expected:
             raise OracleDiverged(f"The oracle's twin saw {_cut(expected)}; the environment showed {_cut(seen)}")
         text = self._planner.next_action()
-        self._expected, _, _ = await settle(self._twin.step(Action(text=text)))
-        return turn(observation, text)
+        self._expected, _, _ = await maybe_await(self._twin.step(Action(text=text)))
+        return single_chat(observation, text)
 
 
 def _texts(chat: Chat) -> str:

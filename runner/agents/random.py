@@ -6,10 +6,10 @@ import random
 from collections.abc import Awaitable, Mapping
 from typing import Any
 
-from runner.agents.base import turn
-from runner.episode.validation import pending
+from runner.agents.scripted import single_chat
 from runner.errors import AgentFault
 from runner.types import Action, Chat, Environment, MaybeAwaitable, ToolSchema
+from runner.types.maybe_async import is_awaitable
 
 
 class RandomAgent:
@@ -35,12 +35,12 @@ class RandomAgent:
         actions: MaybeAwaitable[list[str] | None] = None
         if self._environment is not None:
             actions = self._environment.admissible_actions()
-        if pending(actions):
+        if is_awaitable(actions):
             return self._act_later(observation, actions)
-        return turn(observation, self._choice(actions))
+        return single_chat(observation, self._choice(actions))
 
     async def _act_later(self, observation: Chat, actions: Awaitable[list[str] | None]) -> tuple[list[Chat], Action]:
-        return turn(observation, self._choice(await actions))
+        return single_chat(observation, self._choice(await actions))
 
     def _choice(self, actions: object) -> str:
         if not isinstance(actions, list) or not actions:

@@ -1,4 +1,4 @@
-"""A batch at work: slots play its episodes, and deadlines and commands are enforced from outside."""
+"""A running batch: workers play its episodes while the batch enforces deadlines and applies commands."""
 
 from __future__ import annotations
 
@@ -12,45 +12,46 @@ from functools import partial
 import msgspec
 from ulid import ULID
 
-from runner import plugins as registry
+from runner import plugins
 from runner.batch.observers import Observer, ObserverHub
-from runner.batch.result import BatchResult, BatchStatus, Tally
-from runner.batch.running_episode import Command, CommandName, EpisodeSpans, Playing
+from runner.batch.result import BatchResult, BatchStats, BatchStatus
+from runner.batch.running_episode import CommandName, EpisodeCommand, EpisodeSpans, RunningEpisode
 from runner.batch.spec import BatchSpec, PlannedEpisode
 from runner.batch.state_dir import Workspace
-from runner.batch.worker import Slot
-from runner.envs.placement import Choice, embedded
+from runner.batch.worker import EpisodeWorker
+from runner.envs.placement import Placement, embedded_placement
 from runner.episode.control import EpisodeControl
 from runner.episode.runner import EpisodeContext
-from runner.errors import boundary, log_failure
+from runner.errors import catch_foreign, log_failure
 from runner.inference.models import Models
-from runner.store import UNRATED, EpisodeRecord, EpisodeRecorder
+from runner.store import EpisodeRecord, EpisodeRecorder
 from runner.tracing import PerfettoTrack, SpanList, Tracer
-from runner.types import BatchProgress, EpisodeEvent, EpisodeHeader
+from runner.types import UNRATED, BatchProgress, EpisodeEvent, EpisodeHeader
 
 logger = logging.getLogger(__name__)
 
 
-class Finished(msgspec.Struct, frozen=True):
-    """A slot's report that its episode is over."""
+class WorkerFinished(msgspec.Struct, frozen=True):
+    """Sent by a worker when its episode is over."""
 
-    slot: Slot
+    worker: EpisodeWorker
     problem: BaseException | None
 
 
 class Batch:
-    """Plays one batch to its end; commands may come from any thread, also from a signal handler.
+    """Plays one batch to its end; commands may come from any thread or a signal handler.
 
     Args:
-        spec: what to play, with registered names (``BatchSpec.checked``).
-        workspace: where it is stored.
-        observers: called with every item on threads of their own.
-        on_record: called on the thread of ``run`` with every episode that is over and stored.
-        batch_id: a new one by default.
-        played: episodes of this batch from before; those that came to an end are counted and not played again.
-        grace_s: seconds beyond the time limit after which a slot that does not come back is given up.
-        choice: where it is played (``runner.envs.placement.decide``), by default in this process.
-        models: whom an agent that asks a model asks; told how each episode went.
+        spec: the batch, with registered names (``BatchSpec.validated``).
+        workspace: the state directory that stores the episodes.
+        observers: called with every item, each on its own thread.
+        on_record: called on the thread of ``run`` with every finished and stored episode.
+        batch_id: by default a new one.
+        battery_id: the battery that the batch belongs to.
+        earlier_episodes: stored episodes of this batch; those that finished are counted and not played again.
+        grace_s: seconds beyond the time limit after which an unresponsive worker is abandoned.
+        placement: where the environment runs (embedded or HTTP); by default embedded.
+        models: the profile's models, for agents that use one; receives the feedback of each episode.
     """
 
     def __init__(
@@ -62,31 +63,31 @@ class Batch:
         on_record: Callable[[EpisodeRecord], None] | None = None,
         batch_id: str | None = None,
         battery_id: str | None = None,
-        played: Iterable[EpisodeRecord] = (),
+        earlier_episodes: Iterable[EpisodeRecord] = (),
         grace_s: float = 5.0,
-        choice: Choice | None = None,
+        placement: Placement | None = None,
         models: Models | None = None,
     ) -> None:
-        """Prepare; nothing is played before ``run``."""
-        self._choice = choice = choice or embedded(spec.env, spec.mode)
-        self.spec = msgspec.structs.replace(spec, mode=choice.mode)
+        """Prepare the batch; no episode starts before ``run``."""
+        self._placement = placement = placement or embedded_placement(spec.env, spec.mode)
+        self.spec = msgspec.structs.replace(spec, mode=placement.mode)
         self.batch_id = batch_id or str(ULID())
         self.battery_id = battery_id
         self._workspace = workspace
         self._clock = workspace.clock
         self._grace_s = grace_s
-        told = (on_record, None if models is None else models.feedback)
-        self._told = [tell for tell in told if tell is not None]
+        callbacks = (on_record, None if models is None else models.feedback)
+        self._record_callbacks = [callback for callback in callbacks if callback is not None]
         self._hub = ObserverHub(observers)
-        self._runner = spec.runner(choice, models)
-        self._versions = {**workspace.versions, **registry.versions(choice.packages)}
+        self._runner = spec.build_runner(placement, models)
+        self._versions = {**workspace.versions, **plugins.installed_versions(placement.packages)}
         self._trace_file = workspace.trace_file(self.batch_id)
-        self._tally = Tally()
-        self._pending = deque(self._missing(played))
-        self._n_before = len(self._tally.episodes)
-        self._playing: dict[Slot, Playing] = {}
-        self._inbox: queue.SimpleQueue[Finished | Command] = queue.SimpleQueue()
-        self._names = itertools.count()
+        self._stats = BatchStats()
+        self._pending = deque(self._remaining(earlier_episodes))
+        self._n_before = len(self._stats.episodes)
+        self._running: dict[EpisodeWorker, RunningEpisode] = {}
+        self._inbox: queue.SimpleQueue[WorkerFinished | EpisodeCommand] = queue.SimpleQueue()
+        self._worker_numbers = itertools.count()
         self._status: BatchStatus = "completed"
         self._paused = False
         self._seq = itertools.count()
@@ -94,58 +95,57 @@ class Batch:
 
     @property
     def episode_ids(self) -> set[str]:
-        """The episodes that are being played."""
-        return {playing.header.episode_id for playing in list(self._playing.values())}
+        """Ids of the running episodes."""
+        return {episode.header.episode_id for episode in list(self._running.values())}
 
     @property
     def paused(self) -> bool:
-        """Whether its episodes wait at their step boundaries."""
+        """Whether the episodes are paused."""
         return self._paused
 
     def command(self, name: CommandName, episode_id: str | None = None) -> None:
-        """Command the batch, or one episode of it; takes effect at the next step boundaries."""
-        self._inbox.put(Command(name, episode_id))
+        """Send a command to the batch or one of its episodes; it takes effect before the next step."""
+        self._inbox.put(EpisodeCommand(name, episode_id))
 
     def run(self) -> BatchResult:
-        """Play everything planned; returns early only when it was ended by a command."""
-        self._obey_early()
-        idle = [self._new_slot() for _ in range(min(self.spec.concurrency, len(self._pending)))]
-        while self._pending or self._playing:
+        """Play all planned episodes; return early only if a command ends the batch."""
+        self._apply_early_commands()
+        idle = [self._new_worker() for _ in range(min(self.spec.concurrency, len(self._pending)))]
+        while self._pending or self._running:
             while idle and self._pending:
-                self._start(idle.pop(), self._pending.popleft())
-            idle += self._wait()
-        for slot in idle:
-            slot.close()
+                self._start_episode(idle.pop(), self._pending.popleft())
+            idle += self._wait_for_workers()
+        for worker in idle:
+            worker.close()
         self._hub.close()
-        return self._tally.result(
+        return self._stats.result(
             self.spec,
             batch_id=self.batch_id,
             battery_id=self.battery_id,
             status=self._status,
-            data_label=self._choice.data_label,
+            data_label=self._placement.data_label,
             duration_s=self._clock.monotonic() - self._started,
         )
 
-    def _missing(self, played: Iterable[EpisodeRecord]) -> list[PlannedEpisode]:
-        ended = [record for record in played if record.outcome not in UNRATED]
-        for record in ended:
-            self._tally.add(record)
-        done = {(record.task_index, record.attempt) for record in ended}
+    def _remaining(self, earlier_episodes: Iterable[EpisodeRecord]) -> list[PlannedEpisode]:
+        finished = [record for record in earlier_episodes if record.outcome not in UNRATED]
+        for record in finished:
+            self._stats.add(record)
+        done = {(record.task_index, record.attempt) for record in finished}
         return [planned for planned in self.spec.plan() if (planned.task_index, planned.attempt) not in done]
 
-    def _obey_early(self) -> None:
-        """A command given before the start holds from the first episode on."""
+    def _apply_early_commands(self) -> None:
         while not self._inbox.empty():
             item = self._inbox.get()
-            if isinstance(item, Command):
-                self._obey(item)
+            if isinstance(item, EpisodeCommand):
+                self._apply(item)
 
-    def _start(self, slot: Slot, planned: PlannedEpisode) -> None:
-        spans, trace = SpanList(), self._trace_file.for_track(slot.name)
-        tracer = Tracer(self.spec.tracing, (spans, trace), track=slot.name)
+    def _start_episode(self, worker: EpisodeWorker, planned: PlannedEpisode) -> None:
+        spans, trace = SpanList(), self._trace_file.for_track(worker.name)
+        tracer = Tracer(self.spec.tracing, (spans, trace), track=worker.name)
         source = EpisodeSpans(spans.spans, spans.flows, tracer.open_spans)
-        playing = self._playing[slot] = Playing(
-            slot=slot,
+        episode = self._running[worker] = RunningEpisode(
+            worker=worker,
             header=self._header(planned),
             recorder=EpisodeRecorder(self._workspace.store, self._workspace.index, source, self._clock),
             control=EpisodeControl(self._clock),
@@ -154,99 +154,100 @@ class Batch:
             grace_s=self._grace_s,
         )
         if self._paused:
-            playing.control.pause()
-        slot.submit(partial(self._play, playing, tracer, trace, source), partial(self._report, slot))
+            episode.control.pause()
+        worker.submit(partial(self._run_episode, episode, tracer, trace, source), partial(self._on_worker_done, worker))
 
-    async def _play(self, playing: Playing, tracer: Tracer, trace: PerfettoTrack, spans: EpisodeSpans) -> None:
-        """Runs on the slot's thread."""
+    async def _run_episode(
+        self, episode: RunningEpisode, tracer: Tracer, trace: PerfettoTrack, spans: EpisodeSpans
+    ) -> None:
 
         def emit(event: EpisodeEvent) -> None:
-            playing.record(event)
+            episode.record(event)
             self._hub.emit(event)
 
-        header = playing.header
+        header = episode.header
         context = EpisodeContext(
             header=header,
-            control=playing.control,
+            control=episode.control,
             tracer=tracer,
             emit=emit,
-            on_reset=playing.record_reset,
-            closed_spans=spans.newly_closed,
+            on_reset=episode.record_reset,
+            pop_closed_spans=spans.pop_closed,
             clock=self._clock,
         )
         try:
             await self._runner.play_episode({"task_index": header.task_index, "seed": header.seed}, context=context)
         finally:
-            with boundary(log_failure(logger, "writing the trace")):
+            with catch_foreign(log_failure(logger, "writing the trace")):
                 trace.flush()
 
-    def _report(self, slot: Slot, problem: BaseException | None) -> None:
-        self._inbox.put(Finished(slot, problem))
+    def _on_worker_done(self, worker: EpisodeWorker, problem: BaseException | None) -> None:
+        self._inbox.put(WorkerFinished(worker, problem))
 
     def _header(self, planned: PlannedEpisode) -> EpisodeHeader:
         header = self._workspace.header(self.spec, planned, batch_id=self.batch_id, battery_id=self.battery_id)
         return msgspec.structs.replace(
             header,
-            transport=self._choice.transport,
-            data_label=self._choice.data_label,
+            transport=self._placement.transport,
+            data_label=self._placement.data_label,
             versions=self._versions,
             n_planned=self.spec.n_planned,
         )
 
-    def _new_slot(self) -> Slot:
-        return Slot(f"slot {next(self._names)}")
+    def _new_worker(self) -> EpisodeWorker:
+        return EpisodeWorker(f"slot {next(self._worker_numbers)}")
 
-    def _wait(self) -> list[Slot]:
-        """Wait for a slot, a command or the next deadline; returns the slots that are free now."""
-        left_s = min((playing.left_s() for playing in self._playing.values()), default=1.0)
-        freed: list[Slot] = []
+    def _wait_for_workers(self) -> list[EpisodeWorker]:
+        """Wait for a worker, a command or the next deadline; return the workers that became free."""
+        remaining_s = min((episode.remaining_s() for episode in self._running.values()), default=1.0)
+        freed: list[EpisodeWorker] = []
         try:
-            item = self._inbox.get(timeout=min(1.0, max(0.01, left_s)))
+            item = self._inbox.get(timeout=min(1.0, max(0.01, remaining_s)))
         except queue.Empty:
-            return self._give_up_overdue()
-        if isinstance(item, Command):
-            self._obey(item)
+            return self._abandon_overdue()
+        if isinstance(item, EpisodeCommand):
+            self._apply(item)
         else:
             freed += self._finish(item)
-        return freed + self._give_up_overdue()
+        return freed + self._abandon_overdue()
 
-    def _finish(self, finished: Finished) -> list[Slot]:
-        playing = self._playing.pop(finished.slot, None)
-        if playing is None:  # a slot that was given up came back after all
+    def _finish(self, finished: WorkerFinished) -> list[EpisodeWorker]:
+        episode = self._running.pop(finished.worker, None)
+        if episode is None:  # an abandoned worker finished after all
             return []
-        if finished.problem is not None and playing.control.cancelled is None:
-            playing.problems.append(finished.problem)
-        self._count(playing)
-        return [finished.slot]
+        if finished.problem is not None and episode.control.cancel_outcome is None:
+            episode.problems.append(finished.problem)
+        self._record_result(episode)
+        return [finished.worker]
 
-    def _give_up_overdue(self) -> list[Slot]:
-        """Give up slots that are past their deadline or do not heed their end; each is replaced by a new one."""
-        overdue = [playing for playing in self._playing.values() if playing.overdue()]
-        for playing in overdue:
-            del self._playing[playing.slot]
-            playing.give_up()
-            self._count(playing)
-        return [self._new_slot() for _ in overdue]
+    def _abandon_overdue(self) -> list[EpisodeWorker]:
+        """Abandon workers that are past their deadline or ignore a cancellation; return their replacements."""
+        overdue = [episode for episode in self._running.values() if episode.is_overdue()]
+        for episode in overdue:
+            del self._running[episode.worker]
+            episode.abandon()
+            self._record_result(episode)
+        return [self._new_worker() for _ in overdue]
 
-    def _count(self, playing: Playing) -> None:
-        if (record := playing.recorder.record) is not None:
-            self._tally.add(record)
+    def _record_result(self, episode: RunningEpisode) -> None:
+        if (record := episode.recorder.record) is not None:
+            self._stats.add(record)
             if self._is_stored(record):
-                for tell in self._told:
-                    with boundary(log_failure(logger, "announcing an episode")):
-                        tell(record)
+                for callback in self._record_callbacks:
+                    with catch_foreign(log_failure(logger, "announcing an episode")):
+                        callback(record)
             elif self._status == "completed":
-                logger.warning("episode %s could not be stored; nothing more is played", record.episode_id)
-                self._obey(Command("interrupt"))
-        for problem in playing.problems:
-            self._tally.problems.append(f"episode {playing.header.episode_id}: {type(problem).__name__}: {problem}")
-        self._announce()
+                logger.warning("episode %s could not be stored; no further episodes start", record.episode_id)
+                self._apply(EpisodeCommand("interrupt"))
+        for problem in episode.problems:
+            self._stats.problems.append(f"episode {episode.header.episode_id}: {type(problem).__name__}: {problem}")
+        self._emit_progress()
 
     def _is_stored(self, record: EpisodeRecord) -> bool:
         return self._workspace.store.path(record.batch_id, record.episode_id).exists()
 
-    def _announce(self) -> None:
-        n_done, n_planned = len(self._tally.episodes), self.spec.n_planned
+    def _emit_progress(self) -> None:
+        n_done, n_planned = len(self._stats.episodes), self.spec.n_planned
         n_new = n_done - self._n_before
         elapsed = self._clock.monotonic() - self._started
         self._hub.emit(
@@ -256,21 +257,21 @@ class Batch:
                 seq=next(self._seq),
                 n_done=n_done,
                 n_planned=n_planned,
-                n_success=self._tally.n_success,
-                mean_reward=self._tally.mean_reward,
+                n_success=self._stats.n_success,
+                mean_reward=self._stats.mean_reward,
                 eta_s=elapsed / n_new * (n_planned - n_done) if n_new else None,
-                tokens=self._tally.tokens,
-                cost=self._tally.cost,
+                tokens=self._stats.tokens,
+                cost=self._stats.cost,
             )
         )
 
-    def _obey(self, command: Command) -> None:
-        for playing in self._playing.values():
-            if command.episode_id in (None, playing.header.episode_id):
-                playing.obey(command)
+    def _apply(self, command: EpisodeCommand) -> None:
+        for episode in self._running.values():
+            if command.episode_id in (None, episode.header.episode_id):
+                episode.apply(command)
         if command.episode_id is not None:
             return
-        if command.ends is not None:
+        if command.end_outcome is not None:
             self._pending.clear()
             self._status = "interrupted" if command.name == "interrupt" else "cancelled"
         else:

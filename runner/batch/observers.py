@@ -1,4 +1,4 @@
-"""Observers see what happens and can neither slow nor end it: each has a bounded queue and a thread of its own."""
+"""Observers of a batch: each has a bounded queue and its own thread, so it can neither slow nor stop the batch."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-from runner.errors import boundary, log_failure
-from runner.types import Item, detached
+from runner.errors import catch_foreign, log_failure
+from runner.types import Item, detach
 
 logger = logging.getLogger(__name__)
 
 Observer: TypeAlias = Callable[[Item], None]
 
-GATHER_S = 0.05
-"""Seconds from one hand-over to the next at least: each costs two switches between threads, whatever it brings."""
+BATCHING_INTERVAL_S = 0.05
+"""Minimum seconds between two deliveries, because each one costs two thread switches."""
 
 
-class _Feed(threading.Thread):
+class _ObserverThread(threading.Thread):
     def __init__(self, observer: Observer, capacity: int) -> None:
         super().__init__(name="observer", daemon=True)
         self._observer = observer
@@ -45,14 +45,14 @@ class _Feed(threading.Thread):
     def run(self) -> None:
         while items := self._next():
             while items:
-                with boundary(log_failure(logger, "an observer")):
+                with catch_foreign(log_failure(logger, "an observer")):
                     while items:
                         self._observer(items.popleft())
 
     def _next(self) -> deque[Item]:
-        """What came in since the last time; empty at the end."""
+        """Wait for items and return them; return nothing after ``close``."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed, GATHER_S)
+            self._changed.wait_for(lambda: self._closed, BATCHING_INTERVAL_S)
             self._idle = True
             self._changed.wait_for(lambda: self._items or self._closed)
             self._idle = False
@@ -62,33 +62,33 @@ class _Feed(threading.Thread):
 
 
 class ObserverHub:
-    """Hands every item to every observer.
+    """Delivers every item to every observer.
 
-    An observer that falls more than ``capacity`` items behind loses the oldest ones, counted in ``dropped``; one that
-    raises is logged and goes on receiving.
+    An observer that falls more than ``capacity`` items behind loses the oldest ones; ``dropped`` counts them. An
+    exception in an observer is logged, and the observer keeps receiving items.
     """
 
     def __init__(self, observers: Iterable[Observer] = (), *, capacity: int = 10_000) -> None:
         """Start one thread per observer."""
-        self._feeds = [_Feed(observer, capacity) for observer in observers]
-        for feed in self._feeds:
-            feed.start()
+        self._threads = [_ObserverThread(observer, capacity) for observer in observers]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def dropped(self) -> int:
-        """Items that observers did not get because they were too slow."""
-        return sum(feed.dropped for feed in self._feeds)
+        """Number of items dropped because observers were too slow."""
+        return sum(thread.dropped for thread in self._threads)
 
     def emit(self, item: Item) -> None:
-        """Queue a copy of an item for all observers; never blocks on them."""
-        if self._feeds:
-            item = detached(item)
-        for feed in self._feeds:
-            feed.put(item)
+        """Queue a copy of an item for all observers; never blocks."""
+        if self._threads:
+            item = detach(item)
+        for thread in self._threads:
+            thread.put(item)
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Let the observers finish what is queued, for at most ``timeout_s`` seconds each."""
-        for feed in self._feeds:
-            feed.close()
-        for feed in self._feeds:
-            feed.join(timeout_s)
+        """Deliver the queued items, for at most ``timeout_s`` seconds per observer."""
+        for thread in self._threads:
+            thread.close()
+        for thread in self._threads:
+            thread.join(timeout_s)

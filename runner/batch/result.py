@@ -1,4 +1,4 @@
-"""What a batch came to: episode by episode, and as a mean reward and a success rate with its uncertainty."""
+"""Result of a batch: one summary per episode, mean reward, and success rate with a 95% Wilson score interval."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from runner.batch.spec import BatchSpec
-from runner.store import UNRATED, EpisodeRecord, wilson
-from runner.types import Outcome, Tokens
+from runner.store import EpisodeRecord, wilson_interval
+from runner.types import UNRATED, Outcome, Tokens
 
 BatchStatus: TypeAlias = Literal["completed", "cancelled", "interrupted"]
 
 
-class EpisodeBrief(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a batch's result."""
+class EpisodeSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One finished episode in a batch result."""
 
     episode_id: str
     task_index: int
@@ -31,14 +31,16 @@ class EpisodeBrief(msgspec.Struct, frozen=True, kw_only=True):
 class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a batch.
 
-    ``success_rate`` and the means leave out episodes that were cancelled or interrupted and are None when no other one
-    was played; ``success_interval`` is the 95% Wilson interval of the rate. ``problems`` could not be stored.
+    ``success_rate`` and the means exclude cancelled and interrupted episodes; they are None if no others exist.
 
     Attributes:
-        tokens: of all episodes.
-        cost: the sum, None when none is known.
-        latency_s: the mean seconds that a model took for an answer, None when none answered.
-        answers: how many there were by endpoint and model, which tells whether a fallback has played.
+        baseline: whether the agent uses no model.
+        success_interval: 95% Wilson score interval of ``success_rate``.
+        tokens: sum over all episodes.
+        cost: sum over all episodes, or None if no cost is known.
+        latency_s: mean seconds per model answer, or None if there were none.
+        answers: number of model answers by ``endpoint: model``; more than one key means that a fallback answered.
+        problems: errors while storing episodes.
     """
 
     batch_id: str
@@ -62,21 +64,21 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
     cost: float | None = None
     latency_s: float | None = None
     answers: dict[str, int] = {}
-    episodes: list[EpisodeBrief]
+    episodes: list[EpisodeSummary]
     problems: list[str]
 
     @property
     def has_errors(self) -> bool:
-        """Whether an episode ended in an error or could not be stored."""
+        """Whether an episode ended with an error or could not be stored."""
         return bool(self.problems) or Outcome.ERROR in self.outcomes
 
 
-class Tally:
-    """Adds up the episodes of a batch as they end; cancelled and interrupted ones stay out of rates and means."""
+class BatchStats:
+    """Running totals of a batch; cancelled and interrupted episodes do not count in rates and means."""
 
     def __init__(self) -> None:
-        """Start with nothing played."""
-        self.episodes: list[EpisodeBrief] = []
+        """Start with no episodes."""
+        self.episodes: list[EpisodeSummary] = []
         self.problems: list[str] = []
         self.n_success = 0
         self._n_rated = 0
@@ -89,8 +91,8 @@ class Tally:
         self._outcomes: Counter[Outcome] = Counter()
 
     def add(self, record: EpisodeRecord) -> None:
-        """Count an episode that ended."""
-        self.episodes.append(_brief(record))
+        """Add a finished episode."""
+        self.episodes.append(_summary(record))
         self._count_answers(record)
         self._outcomes[record.outcome] += 1
         if record.outcome not in UNRATED:
@@ -108,17 +110,17 @@ class Tally:
 
     @property
     def tokens(self) -> Tokens:
-        """Those of all episodes."""
+        """Token counts of all episodes."""
         return self._tokens
 
     @property
     def cost(self) -> float | None:
-        """The sum, None when none is known."""
+        """Total cost, or None if no cost is known."""
         return self._cost
 
     @property
     def mean_reward(self) -> float | None:
-        """The mean reward of the rated episodes, None when there are none."""
+        """Mean reward of the episodes that were neither cancelled nor interrupted, or None if there are none."""
         return self._reward / self._n_rated if self._n_rated else None
 
     def result(
@@ -131,7 +133,7 @@ class Tally:
         data_label: str,
         duration_s: float,
     ) -> BatchResult:
-        """Everything so far as a result."""
+        """Return the result of the episodes so far."""
         n_rated = self._n_rated
         return BatchResult(
             batch_id=batch_id,
@@ -148,7 +150,7 @@ class Tally:
             outcomes={outcome.value: self._outcomes[outcome] for outcome in Outcome if self._outcomes[outcome]},
             mean_reward=self.mean_reward,
             success_rate=self.n_success / n_rated if n_rated else None,
-            success_interval=wilson(self.n_success, n_rated) if n_rated else None,
+            success_interval=wilson_interval(self.n_success, n_rated) if n_rated else None,
             mean_rounds=self._rounds / n_rated if n_rated else None,
             duration_s=duration_s,
             tokens=self._tokens,
@@ -160,8 +162,8 @@ class Tally:
         )
 
 
-def _brief(record: EpisodeRecord) -> EpisodeBrief:
-    return EpisodeBrief(
+def _summary(record: EpisodeRecord) -> EpisodeSummary:
+    return EpisodeSummary(
         episode_id=record.episode_id,
         task_index=record.task_index,
         attempt=record.attempt,

@@ -1,4 +1,4 @@
-"""One episode in a slot, as its batch sees it: what is recorded of it, how it is commanded, when it is given up."""
+"""A running episode as its batch sees it: recording, commands and deadlines."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from runner.batch.worker import Slot
+from runner.batch.worker import EpisodeWorker
 from runner.episode.control import EpisodeControl
-from runner.errors import boundary
+from runner.errors import catch_foreign
 from runner.store import EpisodeRecorder
 from runner.types import Chat, EpisodeEvent, EpisodeHeader, ErrorInfo, Flow, Outcome, Span
 from runner.util.clock import Clock
 
 CommandName: TypeAlias = Literal["cancel", "interrupt", "abort", "pause", "resume", "step"]
 
-INTERRUPT_AFTER_S = 2.0
-"""Seconds a cancelled episode has to reach a step boundary before what it awaits is cancelled."""
+STEP_GRACE_S = 2.0
+"""Seconds a cancelled episode has to finish its step before its task is cancelled."""
 
 
-class Command(msgspec.Struct, frozen=True):
-    """What to do with a batch, or with one of its episodes.
+class EpisodeCommand(msgspec.Struct, frozen=True):
+    """A command to a batch, or to one of its episodes.
 
-    ``cancel`` ends it for good, ``interrupt`` so that it can be resumed, ``abort`` without waiting for running steps.
+    ``cancel`` ends it for good, ``interrupt`` ends it so that it can be resumed, and ``abort`` ends it without waiting
+    for running steps.
     """
 
     name: CommandName
     episode_id: str | None = None
 
     @property
-    def ends(self) -> Outcome | None:
-        """The outcome of the episodes that it ends."""
+    def end_outcome(self) -> Outcome | None:
+        """Outcome of the episodes that this command ends, or None if it ends none."""
         if self.name in ("cancel", "abort"):
             return Outcome.CANCELLED
         return Outcome.INTERRUPTED if self.name == "interrupt" else None
@@ -41,31 +42,31 @@ class Command(msgspec.Struct, frozen=True):
 
 @dataclass
 class EpisodeSpans:
-    """The spans of an episode as its recorder wants them."""
+    """The spans and flows of an episode, for its recorder."""
 
     spans: list[Span]
     flows: list[Flow]
     open_spans: Callable[[], list[Span]]
-    n_told: int = 0
+    n_returned: int = 0
 
-    def newly_closed(self) -> list[Span]:
-        """The spans that are over and were not asked for before."""
-        fresh = self.spans[self.n_told :]
-        self.n_told += len(fresh)
-        return fresh
+    def pop_closed(self) -> list[Span]:
+        """Return the spans closed since the last call."""
+        closed = self.spans[self.n_returned :]
+        self.n_returned += len(closed)
+        return closed
 
 
 @dataclass
-class Playing:
-    """An episode that was given to a slot.
+class RunningEpisode:
+    """An episode that a worker plays.
 
     Attributes:
-        deadline_s: seconds, without the paused ones, after which its slot is given up.
-        grace_s: seconds that it has to end after it was told to.
-        problems: what could not be recorded.
+        deadline_s: unpaused seconds after which the worker is abandoned.
+        grace_s: seconds that a cancelled episode has to end after its task was cancelled.
+        problems: errors while recording; they never reach the episode.
     """
 
-    slot: Slot
+    worker: EpisodeWorker
     header: EpisodeHeader
     recorder: EpisodeRecorder
     control: EpisodeControl
@@ -80,18 +81,18 @@ class Playing:
         self._started = self.clock.monotonic()
 
     def record(self, event: EpisodeEvent) -> None:
-        """Keep an event; what goes wrong with that is remembered and never reaches the episode."""
-        with boundary(self.problems.append):
+        """Record an event; an error goes to ``problems``."""
+        with catch_foreign(self.problems.append):
             self.recorder.on_event(event)
 
     def record_reset(self, observation: Chat, env_episode_id: str) -> None:
-        """Keep what the reset gave; what goes wrong with that never reaches the episode either."""
-        with boundary(self.problems.append):
+        """Record the reset observation; an error goes to ``problems``."""
+        with catch_foreign(self.problems.append):
             self.recorder.on_reset(observation, env_episode_id)
 
-    def obey(self, command: Command) -> None:
-        """Pass a command on."""
-        if (outcome := command.ends) is not None:
+    def apply(self, command: EpisodeCommand) -> None:
+        """Apply a command to the episode's control."""
+        if (outcome := command.end_outcome) is not None:
             self.control.cancel(outcome)
             self._cancelled_at = self._cancelled_at or self.clock.monotonic()
             if command.name == "abort":
@@ -105,35 +106,35 @@ class Playing:
             case "step":
                 self.control.step()
 
-    def left_s(self) -> float:
-        """Seconds until ``overdue`` has to be asked again."""
+    def remaining_s(self) -> float:
+        """Return the seconds until ``is_overdue`` must be checked again."""
         if self._cancelled_at is not None:
             return 0.1
         return self.deadline_s - (self.clock.monotonic() - self._started - self.control.paused_s())
 
-    def overdue(self) -> bool:
-        """Whether it is to be given up; an episode that does not heed its end is first cancelled where it waits."""
+    def is_overdue(self) -> bool:
+        """Return whether to abandon the worker; first cancel the task of an episode that ignores a cancellation."""
         if self._cancelled_at is None:
-            return self.left_s() < 0
+            return self.remaining_s() < 0
         waited_s = self.clock.monotonic() - self._cancelled_at
-        if waited_s > INTERRUPT_AFTER_S and not self._interrupted:
+        if waited_s > STEP_GRACE_S and not self._interrupted:
             self._interrupted = True
-            self.slot.interrupt()
-        return waited_s > INTERRUPT_AFTER_S + self.grace_s
+            self.worker.interrupt()
+        return waited_s > STEP_GRACE_S + self.grace_s
 
-    def give_up(self) -> None:
-        """Store what the journal has of it; whatever its slot still does changes nothing any more."""
-        settled = self.control.settled
-        outcome = settled or self.control.cancelled or Outcome.TIMEOUT
-        late = ErrorInfo("slot_abandoned", self._why_given_up(), "")
-        with boundary(self.problems.append):
-            self.recorder.abandon(outcome, None if settled else late)
-        self.slot.close()
+    def abandon(self) -> None:
+        """Store the episode from its journal; anything its worker still does is ignored."""
+        final_outcome = self.control.final_outcome
+        outcome = final_outcome or self.control.cancel_outcome or Outcome.TIMEOUT
+        error = ErrorInfo("slot_abandoned", self._abandon_reason(), "")
+        with catch_foreign(self.problems.append):
+            self.recorder.abandon(outcome, None if final_outcome else error)
+        self.worker.close()
 
-    def _why_given_up(self) -> str:
+    def _abandon_reason(self) -> str:
         if self._cancelled_at is None:
-            return f"The episode did not come back within {self.deadline_s:g} s"
+            return f"The episode did not end within {self.deadline_s:g} s"
         waited_s = self.clock.monotonic() - self._cancelled_at
         if math.isinf(waited_s):
-            return "The episode was given up at once, in the middle of a step"
-        return f"The episode was told to end and did not come back within {waited_s:.1f} s"
+            return "The episode was abandoned immediately, in the middle of a step"
+        return f"The episode was cancelled and did not end within {waited_s:.1f} s"

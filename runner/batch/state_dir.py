@@ -1,4 +1,4 @@
-"""A state directory in use: its store and index, and the name under which episodes are played into it."""
+"""An open state directory: its episode store and index, and the ids that new episodes get."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ logger = logging.getLogger(__name__)
 
 
 class Workspace:
-    """Opens a state directory, finishing first what a killed process left there.
+    """Opens a state directory; first recovers the episodes that a killed process left unfinished.
 
     Args:
-        data_dir: absolute; created with mode 0700.
-        node: the name of this machine in what is stored.
-        profile: the profile's id.
+        data_dir: absolute path; created with mode 0700.
+        node: node name written to stored episodes.
+        profile: id of the profile.
     """
 
     def __init__(self, data_dir: Path, *, node: str, profile: str, clock: Clock | None = None) -> None:
         """Open or create the directory.
 
         Raises:
-            StoreError: when it cannot be created or written.
+            StoreError: if it cannot be created or written.
         """
         self.data_dir = data_dir
         self.node = node
@@ -44,17 +44,17 @@ class Workspace:
 
     @property
     def versions(self) -> dict[str, str]:
-        """What plays here, for the episode files."""
+        """Software versions, for episode files."""
         return {"agentgym-console": __version__, "python": platform.python_version()}
 
     def trace_file(self, batch_id: str) -> PerfettoFile:
-        """The trace that the episodes of a batch are appended to."""
+        """Return the trace file of a batch, to which its episodes are appended."""
         return PerfettoFile(self.data_dir / "traces" / f"{batch_id}.pftrace", boot=self.boot)
 
     def header(
         self, spec: BatchSpec, planned: PlannedEpisode, *, batch_id: str, battery_id: str | None
     ) -> EpisodeHeader:
-        """The header of a new episode that is about to be played here."""
+        """Return the header of a new episode."""
         return EpisodeHeader(
             episode_id=str(ULID()),
             batch_id=batch_id,

@@ -1,4 +1,4 @@
-"""Slots: daemon threads, each with an event loop of its own, that play whole episodes one after the other."""
+"""Episode workers: daemon threads with their own event loops that play episodes one after another."""
 
 from __future__ import annotations
 
@@ -8,64 +8,64 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
-from runner.errors import boundary
+from runner.errors import catch_foreign
 
-Work: TypeAlias = Callable[[], Coroutine[Any, Any, object]]
-Report: TypeAlias = Callable[[BaseException | None], None]
+Job: TypeAlias = Callable[[], Coroutine[Any, Any, object]]
+DoneCallback: TypeAlias = Callable[[BaseException | None], None]
 
 
-class Slot:
-    """A thread that runs one coroutine at a time; a slot that hangs is simply no longer used.
+class EpisodeWorker:
+    """A thread that runs one coroutine at a time; a worker that hangs gets no further jobs.
 
     Args:
-        name: the thread's name, and the episode's track in traces.
+        name: name of the thread, and of the episodes' track in traces.
     """
 
     def __init__(self, name: str) -> None:
-        """Start the thread; it ends with ``close``, or with the process."""
+        """Start the thread; it ends with ``close`` or with the process."""
         self.name = name
-        self._jobs: queue.SimpleQueue[tuple[Work, Report] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[Job, DoneCallback] | None] = queue.SimpleQueue()
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        threading.Thread(target=self._serve, name=name, daemon=True).start()
+        threading.Thread(target=self._run_jobs, name=name, daemon=True).start()
 
-    def submit(self, work: Work, report: Report) -> None:
-        """Run ``work()`` next and call ``report`` on the slot's thread with what it raised, or None."""
-        self._jobs.put((work, report))
+    def submit(self, job: Job, on_done: DoneCallback) -> None:
+        """Queue ``job``; call ``on_done`` on this thread with the exception it raised, or None."""
+        self._jobs.put((job, on_done))
 
     def interrupt(self) -> None:
-        """Cancel what runs at its next ``await``; work that never awaits is not reached by this."""
+        """Cancel the running job at its next ``await``; a job that never awaits is not interrupted."""
         loop, task = self._loop, self._task
         if loop is not None and task is not None and not loop.is_closed():
             loop.call_soon_threadsafe(task.cancel)
 
     def close(self) -> None:
-        """End the thread once what was submitted has run."""
+        """End the thread after the submitted jobs."""
         self._jobs.put(None)
 
-    def _serve(self) -> None:
+    def _run_jobs(self) -> None:
         with asyncio.Runner() as runner:
             self._loop = runner.get_loop()
-            while (job := self._jobs.get()) is not None:
-                work, report = job
+            while (entry := self._jobs.get()) is not None:
+                job, on_done = entry
                 problems: list[BaseException] = []
-                with boundary(problems.append):
-                    self._finish(self._loop, work, problems)
-                report(problems[0] if problems else None)
+                with catch_foreign(problems.append):
+                    self._run_to_completion(self._loop, job, problems)
+                on_done(problems[0] if problems else None)
 
-    def _finish(self, loop: asyncio.AbstractEventLoop, work: Work, problems: list[BaseException]) -> None:
-        """Run ``work()`` to its end, whatever it raises."""
+    def _run_to_completion(self, loop: asyncio.AbstractEventLoop, job: Job, problems: list[BaseException]) -> None:
+        """Run ``job`` to its end; append the exceptions it raises to ``problems``."""
 
         async def guarded() -> None:
-            with boundary(problems.append):
-                await work()
+            with catch_foreign(problems.append):
+                await job()
 
         self._task = task = loop.create_task(guarded())
         while not (task.done() or loop.is_closed()):
             try:
-                # What ends a program comes out of the loop when a task that the work started raises it, or when the
-                # loop is stopped: the work itself is not over then.
-                with boundary(problems.append):
+                # SystemExit or KeyboardInterrupt from a task that the job started, or stopping the loop, leaves
+                # run_until_complete although the job itself is not done.
+                with catch_foreign(problems.append):
                     loop.run_until_complete(task)
             except (asyncio.CancelledError, GeneratorExit) as exc:
                 problems.append(exc)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from runner.errors import ConfigError
-from runner.util.secret_files import read_secret
+from runner.util.files import read_secret
 from runner.util.text import MASK
+
+if TYPE_CHECKING:
+    from runner.config import Profile
 
 NODE_FILE = "node.json"
 _LOGINS = ("NATS_TOKEN", "NATS_NKEY", "NATS_CREDS")
@@ -47,7 +52,7 @@ class BusAddress(msgspec.Struct, frozen=True):
     def __rich_repr__(self) -> list[tuple[str, object]]:
         """The fields that are set; secrets masked."""
         try:
-            fields: list[tuple[str, object]] = [("url", self.shown)]
+            fields: list[tuple[str, object]] = [("url", self.display_url)]
         except ConfigError:  # what cannot be taken apart may hold a secret anywhere
             fields = [("url", MASK)]
         for name in self.__struct_fields__[1:]:
@@ -61,7 +66,7 @@ class BusAddress(msgspec.Struct, frozen=True):
         return [server for server, _ in _split(self.url)]
 
     @property
-    def shown(self) -> str:
+    def display_url(self) -> str:
         """The URL without user information, for screens and logs."""
         return ",".join(self.servers)
 
@@ -70,7 +75,7 @@ class BusAddress(msgspec.Struct, frozen=True):
         """Whether plaintext is refused."""
         return self.tls is not None or any(server.startswith("tls:") for server in self.servers)
 
-    def separated(self) -> BusAddress:
+    def with_split_login(self) -> BusAddress:
         """The same with the URL's user information moved to its own fields.
 
         Raises:
@@ -79,7 +84,9 @@ class BusAddress(msgspec.Struct, frozen=True):
         infos = {info for _, info in _split(self.url)}
         if len(infos) > 1:
             raise ConfigError("the servers of one bus need the same user and password in each URL, or in none")
-        return msgspec.structs.replace(self, url=self.shown, **(_login(infos.pop()) if not self._has_login() else {}))
+        return msgspec.structs.replace(
+            self, url=self.display_url, **(_login(infos.pop()) if not self._has_login() else {})
+        )
 
     def _has_login(self) -> bool:
         return any((self.user, self.password, self.token, self.nkey_file, self.creds_file))
@@ -93,7 +100,7 @@ def address_from_environ(url: str, environ: Mapping[str, str]) -> BusAddress:
     Raises:
         ConfigError: for what cannot be used or contradicts itself, and for key files that others may read.
     """
-    address = BusAddress(url, tls=_tls(environ)).separated()
+    address = BusAddress(url, tls=_tls(environ)).with_split_login()
     return address if address._has_login() else msgspec.structs.replace(address, **_login_from(environ))
 
 
@@ -209,3 +216,13 @@ def _tls(environ: Mapping[str, str]) -> TlsSettings | None:
     if private := key or cert:
         read_secret(Path(private), "NATS_KEY" if key else "NATS_CERT (holds the key too, as NATS_KEY is not set)")
     return TlsSettings(ca, cert, key, first) if ca or cert or first else None
+
+
+def egress_reader(profile: Profile) -> Callable[[], BusAddress | None]:
+    """``NATS_URL``, else the profile's ``nats.url``; read anew at each call, as credentials may change."""
+
+    def read() -> BusAddress | None:
+        url = os.environ.get("NATS_URL") or profile.nats.url
+        return address_from_environ(url, os.environ) if url else None
+
+    return read

@@ -6,7 +6,7 @@ import random
 import time
 
 
-class Pauses:
+class Backoff:
     """Seconds between attempts: growing to ``longest``, each shortened by chance so that clients spread."""
 
     def __init__(self, longest: float) -> None:
@@ -24,13 +24,13 @@ class Pauses:
         return self._next * random.uniform(0.5, 1.0)
 
 
-class Held:
+class SubjectBackoff:
     """Subjects that are not to be tried for a while, each with pauses of its own: the others go on."""
 
     def __init__(self, longest: float) -> None:
         """Hold nothing."""
         self._longest = longest
-        self._pauses: dict[str, Pauses] = {}
+        self._pauses: dict[str, Backoff] = {}
         self._held: dict[str, tuple[float, str]] = {}
 
     @property
@@ -45,7 +45,7 @@ class Held:
 
     def hold(self, subject: str, cause: str) -> None:
         """Let a subject pause, longer each time until it is ``settle``d."""
-        pause = self._pauses.setdefault(subject, Pauses(self._longest)).next()
+        pause = self._pauses.setdefault(subject, Backoff(self._longest)).next()
         self._held[subject] = (time.monotonic() + pause, cause)
 
     def settle(self, subject: str) -> None:

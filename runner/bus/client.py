@@ -14,7 +14,7 @@ from nats.errors import UnexpectedEOF
 from runner.bus.address import BusAddress, TlsSettings
 from runner.bus.errors import BusError, PlaintextRefused
 from runner.errors import ConfigError
-from runner.util.secret_files import read_secret
+from runner.util.files import read_secret
 
 OPTIONS: dict[str, Any] = {
     "max_reconnect_attempts": -1,
@@ -26,7 +26,7 @@ OPTIONS: dict[str, Any] = {
 }
 """The options that held against every outage; the defaults hang for minutes and hide the cause."""
 
-UNANNOUNCED_TIMEOUT_S = 0.5
+UNADVERTISED_TIMEOUT_S = 0.5
 """Seconds to wait for JetStream where the server says that it has none: one who listens to all takes the question."""
 
 _JWT = re.compile(r"-+BEGIN NATS USER JWT-+\s+(\S+)\s")
@@ -41,7 +41,7 @@ _CREDENTIALS = """-----BEGIN NATS USER JWT-----
 """
 
 
-class GuardedClient(Client):
+class HardenedNatsClient(Client):
     """The client of nats-py with some of its traps closed.
 
     Args:
@@ -49,14 +49,14 @@ class GuardedClient(Client):
             the server offers, and a server in the middle offers none.
 
     Attributes:
-        cut_by: what ended the last connection.
+        disconnect_cause: what ended the last connection.
     """
 
     def __init__(self, *, tls_required: bool) -> None:
         """Not connected yet."""
         super().__init__()
         self._tls_required = tls_required
-        self.cut_by: Exception | None = None
+        self.disconnect_cause: Exception | None = None
 
     def drop_socket(self) -> None:
         """Close what a failed attempt to reconnect has opened, which the next one would only forget."""
@@ -93,16 +93,16 @@ class GuardedClient(Client):
     async def _process_op_err(self, e: Exception) -> None:
         """The connection breaks; the client forgets the cause before it tells of it."""
         if self.is_connected:  # a reset is an end that came before everything was read
-            self.cut_by = UnexpectedEOF() if isinstance(e, ConnectionResetError | BrokenPipeError) else e
+            self.disconnect_cause = UnexpectedEOF() if isinstance(e, ConnectionResetError | BrokenPipeError) else e
         await super()._process_op_err(e)
 
     @property
-    def reads(self) -> bool:
+    def is_reading(self) -> bool:
         """Whether it still listens to the server."""
         return self._reading_task is not None and not self._reading_task.done()
 
 
-def announces_jetstream(client: Client) -> bool:
+def advertises_jetstream(client: Client) -> bool:
     """Whether the server itself has JetStream; without, another one may still answer for it (cluster, leaf node)."""
     return bool(client._server_info.get("jetstream"))
 
@@ -114,7 +114,7 @@ def connect_options(address: BusAddress) -> dict[str, Any]:
         BusError: for files that hold no usable key or certificate.
         ConfigError: for a bad URL, and for secret files that are missing or open to others.
     """
-    address = address.separated()
+    address = address.with_split_login()
     options = {**OPTIONS, "servers": address.servers, **_login(address)}
     if address.tls_required:
         tls = address.tls or TlsSettings()

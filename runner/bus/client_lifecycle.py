@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 import nats.errors
 
 from runner.bus.address import BusAddress
-from runner.bus.backoff import Pauses
-from runner.bus.client import GuardedClient, connect_options
+from runner.bus.backoff import Backoff
+from runner.bus.client import HardenedNatsClient, connect_options
 from runner.bus.errors import BusError, bus_error
-from runner.errors import boundary
+from runner.errors import catch_foreign
 
 logger = logging.getLogger(__name__)
 
@@ -25,40 +25,40 @@ STUCK_S = 10.0
 
 
 @dataclass(frozen=True)
-class Up:
+class Connected:
     """The client is connected, again."""
 
 
 @dataclass(frozen=True)
-class Down:
+class Disconnected:
     """The client is not connected any more, or another attempt failed."""
 
     error: BusError | None
 
 
 @dataclass(frozen=True)
-class Denied:
+class PermissionDenied:
     """The server refused a subject."""
 
     error: BusError
 
 
 @dataclass(frozen=True)
-class Failed:
+class AsyncError:
     """Anything else that went wrong, such as a slow subscription; the client goes on."""
 
     exc: Exception
 
 
 @dataclass(frozen=True)
-class Over:
+class ClientClosed:
     """The client will not come back."""
 
 
-News: TypeAlias = Up | Down | Denied | Failed | Over
+ClientEvent: TypeAlias = Connected | Disconnected | PermissionDenied | AsyncError | ClientClosed
 
 
-class ClientLife:
+class ClientLifecycle:
     """One client of the bus. When ``over`` it is to be closed and replaced: a closed client never revives.
 
     Args:
@@ -66,16 +66,16 @@ class ClientLife:
         tell: hears what happens after ``open`` has returned.
     """
 
-    def __init__(self, address: BusAddress, tell: Callable[[News], None]) -> None:
+    def __init__(self, address: BusAddress, emit: Callable[[ClientEvent], None]) -> None:
         """Not connected yet."""
-        self.client = GuardedClient(tls_required=address.tls_required)
-        self.over = False
+        self.client = HardenedNatsClient(tls_required=address.tls_required)
+        self.is_retired = False
         self._address = address
-        self._tell = tell
+        self._emit = emit
         self._connects = 0
         self._down = False
-        self._pauses = Pauses(0.5)
-        self._last_sign = time.monotonic()
+        self._backoff = Backoff(0.5)
+        self._last_activity = time.monotonic()
         self._first_errors: list[BusError] = []
         self._opening: asyncio.Future[None] | None = None
 
@@ -104,7 +104,7 @@ class ClientLife:
 
     async def close(self) -> None:
         """End the client without waiting for a server that hangs."""
-        self.over = True
+        self.is_retired = True
         # A task of its own: what it waits for may have been cancelled, which must not look like our cancellation.
         closing = asyncio.create_task(self.client.close())
         await asyncio.wait({closing}, timeout=CLOSE_TIMEOUT_S)
@@ -112,20 +112,20 @@ class ClientLife:
         if not closing.cancel() and not closing.cancelled() and (exc := closing.exception()) is not None:
             logger.debug("closing a client: %s", exc)
 
-    def give_up(self) -> None:
+    def retire(self) -> None:
         """Ask to be replaced."""
-        if not self.over:
-            self.over = True
-            self._tell(Over())
+        if not self.is_retired:
+            self.is_retired = True
+            self._emit(ClientClosed())
 
-    async def answers(self, timeout_s: int) -> bool:
+    async def is_responsive(self, timeout_s: int) -> bool:
         """Whether the server reacts, or is known not to be there."""
         if not self.client.is_connected:
-            if time.monotonic() - self._last_sign > STUCK_S:
-                self.give_up()
+            if time.monotonic() - self._last_activity > STUCK_S:
+                self.retire()
             return True
-        if not self.client.reads:
-            self.give_up()
+        if not self.client.is_reading:
+            self.retire()
             return True
         connects = self._connects
         try:
@@ -141,7 +141,7 @@ class ClientLife:
         """A foreign server may greet with anything, so any exception may come of it."""
         succeeded: list[None] = []
         if attempt.done():
-            with boundary(lambda exc: self._first_errors.append(self._error(exc))):
+            with catch_foreign(lambda exc: self._first_errors.append(self._error(exc))):
                 succeeded.append(attempt.result())
         if succeeded and not self.client.is_connected:  # the client takes any answer for a welcome
             self._first_errors.append(self._rejected())
@@ -162,44 +162,46 @@ class ClientLife:
             if len(self._first_errors) >= len(self._address.servers) and not self._opening.done():
                 self._opening.set_result(None)
         elif error.kind == "permission":
-            self._tell(Denied(error))
+            self._emit(PermissionDenied(error))
         elif self._down:
             await self._attempt_failed(error)
-        elif not self.over:
-            self._tell(Failed(exc))
+        elif not self.is_retired:
+            self._emit(AsyncError(exc))
 
     async def _attempt_failed(self, error: BusError) -> None:
-        self._last_sign = time.monotonic()
+        self._last_activity = time.monotonic()
         self.client.drop_socket()
-        self._tell(Down(error))
+        self._emit(Disconnected(error))
         # Keys and certificates are read when a client is made: they may have been replaced.
         if error.kind in ("auth", "tls"):
-            self.give_up()
-        await asyncio.sleep(self._pauses.next())
+            self.retire()
+        await asyncio.sleep(self._backoff.next())
 
     async def _on_disconnected(self) -> None:
         self._down = True
-        self._last_sign = time.monotonic()
-        if not self.over:
-            exc = self.client.last_error or self.client.cut_by
-            self._tell(Down(None if exc is None else self._error(exc)))
+        self._last_activity = time.monotonic()
+        if not self.is_retired:
+            exc = self.client.last_error or self.client.disconnect_cause
+            self._emit(Disconnected(None if exc is None else self._error(exc)))
 
     async def _on_reconnected(self) -> None:
         self._connects += 1
         self._down = False
-        self._pauses.reset()
-        if not self.over:
-            self._tell(Up())
+        self._backoff.reset()
+        if not self.is_retired:
+            self._emit(Connected())
 
     async def _on_closed(self) -> None:
-        self.give_up()
+        self.retire()
 
     def _rejected(self) -> BusError:
         if self._address.tls_required:
-            return BusError("tls", f"{self._address.shown} ended the connection; it may want NATS_CERT and NATS_KEY")
-        return BusError("other", f"{self._address.shown} ended the connection; is it a NATS server?")
+            return BusError(
+                "tls", f"{self._address.display_url} ended the connection; it may want NATS_CERT and NATS_KEY"
+            )
+        return BusError("other", f"{self._address.display_url} ended the connection; is it a NATS server?")
 
     def _error(self, exc: BaseException) -> BusError:
         if self._opening is not None and isinstance(exc, ConnectionResetError | BrokenPipeError):
             return self._rejected()
-        return bus_error(exc, self._address.shown)
+        return bus_error(exc, self._address.display_url)

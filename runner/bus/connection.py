@@ -12,17 +12,26 @@ from typing import Self
 from nats.aio.client import Client
 
 from runner.bus.address import BusAddress, TlsSettings, address_from_environ, address_of_node
-from runner.bus.backoff import Pauses
-from runner.bus.client_lifecycle import CLOSE_TIMEOUT_S, ClientLife, Denied, Down, Failed, News, Over, Up
+from runner.bus.backoff import Backoff
+from runner.bus.client_lifecycle import (
+    CLOSE_TIMEOUT_S,
+    AsyncError,
+    ClientClosed,
+    ClientEvent,
+    ClientLifecycle,
+    Connected,
+    Disconnected,
+    PermissionDenied,
+)
 from runner.bus.errors import BusError, BusErrorKind, BusState
-from runner.errors import RunnerError, boundary, log_failure
+from runner.errors import RunnerError, catch_foreign, log_failure
 
 __all__ = [
     "BusAddress",
     "BusError",
     "BusErrorKind",
     "BusState",
-    "Connection",
+    "NatsConnection",
     "TlsSettings",
     "address_from_environ",
     "address_of_node",
@@ -36,7 +45,7 @@ LONGEST_PAUSE_S = 2.0
 MAX_DENIED = 100
 
 
-class Connection:
+class NatsConnection:
     """A connection that outlives its clients; made by ``open``, closed as a context manager or by ``close``.
 
     ``client`` reconnects by itself and keeps its subscriptions. It is replaced after errors that a client does not
@@ -69,11 +78,11 @@ class Connection:
         self._on_state = on_state
         self._read_address = read_address
         self._timeout_s = timeout_s
-        self._life: ClientLife | None = None
+        self._lifecycle: ClientLifecycle | None = None
         self._denied: dict[str, BusError] = {}
         self._closed = False
         self._wake = asyncio.Event()
-        self._pauses = Pauses(LONGEST_PAUSE_S)
+        self._backoff = Backoff(LONGEST_PAUSE_S)
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
@@ -107,8 +116,11 @@ class Connection:
         except RunnerError as exc:
             if required:
                 raise
-            connection._show_failure(exc)
-        connection._tasks = [asyncio.create_task(connection._keep()), asyncio.create_task(connection._probe())]
+            connection._set_disconnected(exc)
+        connection._tasks = [
+            asyncio.create_task(connection._keep_connected()),
+            asyncio.create_task(connection._probe()),
+        ]
         return connection
 
     @property
@@ -118,9 +130,9 @@ class Connection:
         Raises:
             BusError: when there never was a connection.
         """
-        if self._life is None:
+        if self._lifecycle is None:
             raise BusError(self.state.kind or "other", self.state.reason or "not connected")
-        return self._life.client
+        return self._lifecycle.client
 
     @property
     def connected(self) -> bool:
@@ -147,72 +159,72 @@ class Connection:
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks, timeout=CLOSE_TIMEOUT_S)
-        if self._life is not None:
-            await self._life.close()
-        self._show(BusState("closed"))
+        if self._lifecycle is not None:
+            await self._lifecycle.close()
+        self._set_state(BusState("closed"))
 
     async def _connect(self) -> None:
         """One attempt with a new client."""
-        life = ClientLife(self.address, lambda news: self._hear(life, news))
-        await life.open(self._name, self._timeout_s)
-        self._life = life
+        lifecycle = ClientLifecycle(self.address, lambda event: self._handle_event(lifecycle, event))
+        await lifecycle.open(self._name, self._timeout_s)
+        self._lifecycle = lifecycle
         self.generation += 1
-        self._hear(life, Up())
+        self._handle_event(lifecycle, Connected())
 
-    async def _keep(self) -> None:
+    async def _keep_connected(self) -> None:
         """Replace the client whenever it is over."""
         while True:
-            if self._life is not None and not self._life.over:
+            if self._lifecycle is not None and not self._lifecycle.is_retired:
                 await self._wake.wait()
             self._wake.clear()
-            if self._life is None or self._life.over:
+            if self._lifecycle is None or self._lifecycle.is_retired:
                 await self._replace()
 
     async def _replace(self) -> None:
-        if self._life is not None:
-            await self._life.close()
-        self._move()
+        if self._lifecycle is not None:
+            await self._lifecycle.close()
+        self._refresh_address()
         try:
             await self._connect()
         except RunnerError as exc:
-            self._show_failure(exc)
-            await asyncio.sleep(self._pauses.next())
+            self._set_disconnected(exc)
+            await asyncio.sleep(self._backoff.next())
 
     async def _probe(self) -> None:
         """Look whether the server answers: one that hangs keeps its connections."""
         while not self._closed:  # flushing may swallow a cancellation
             await asyncio.sleep(PROBE_EVERY_S)
-            life = self._life
-            if life is None or life.over:
+            lifecycle = self._lifecycle
+            if lifecycle is None or lifecycle.is_retired:
                 continue
-            answers = await life.answers(PROBE_TIMEOUT_S)
-            if life is not self._life or not life.client.is_connected:
+            answers = await lifecycle.is_responsive(PROBE_TIMEOUT_S)
+            if lifecycle is not self._lifecycle or not lifecycle.client.is_connected:
                 continue
             if not answers:
-                self._show(BusState("stalled", "timeout", f"{self.address.shown} does not answer"))
+                self._set_state(BusState("stalled", "timeout", f"{self.address.display_url} does not answer"))
             elif self.state.status == "stalled":
-                self._show(BusState("connected"))
+                self._set_state(BusState("connected"))
 
-    def _hear(self, life: ClientLife, news: News) -> None:
-        if life is not self._life:  # news of a client that was given up
+    def _handle_event(self, lifecycle: ClientLifecycle, event: ClientEvent) -> None:
+        if lifecycle is not self._lifecycle:  # event of a client that was given up
             return
-        match news:
-            case Up():
-                self._pauses.reset()
+        match event:
+            case Connected():
+                self._backoff.reset()
                 self._denied.clear()
-                self._show(BusState("connected"))
-            case Down(error):
-                self._show_failure(error)
-                if self._move():
-                    life.give_up()
-            case Denied(error):
-                self._deny(error)
-            case Failed(exc):
+                self._set_state(BusState("connected"))
+            case Disconnected(error):
+                self._set_disconnected(error)
+                if self._refresh_address():
+                    lifecycle.retire()
+            case PermissionDenied(error):
+                self._record_denial(error)
+            case AsyncError(exc):
                 self._report(exc)
-            case Over():
+            case ClientClosed():
                 self._wake.set()
 
-    def _move(self) -> bool:
+    def _refresh_address(self) -> bool:
         """Read the address again; whether the bus is elsewhere now."""
         before = self.address
         if self._read_address is not None:
@@ -220,31 +232,31 @@ class Connection:
                 self.address = self._read_address() or before
         return self.address != before
 
-    def _deny(self, error: BusError) -> None:
+    def _record_denial(self, error: BusError) -> None:
         self.last_permission_error = error
         if len(self._denied) < MAX_DENIED:
             self._denied[error.subject.lower()] = error  # the client reads it in lower case
         if self.on_permission is not None:
-            with boundary(log_failure(logger, "a permission callback")):
+            with catch_foreign(log_failure(logger, "a permission callback")):
                 self.on_permission(error)
 
     def _report(self, exc: Exception) -> None:
         if self.on_error is not None:
-            with boundary(log_failure(logger, "an error callback")):
+            with catch_foreign(log_failure(logger, "an error callback")):
                 self.on_error(exc)
 
-    def _show_failure(self, error: Exception | None) -> None:
+    def _set_disconnected(self, error: Exception | None) -> None:
         if error is not None:
             kind = error.kind if isinstance(error, BusError) else "other"
-            self._show(BusState("disconnected", kind, str(error)))
+            self._set_state(BusState("disconnected", kind, str(error)))
         elif self.state.status != "disconnected":  # else the reason that is known says more
-            self._show(BusState("disconnected"))
+            self._set_state(BusState("disconnected"))
 
-    def _show(self, state: BusState) -> None:
+    def _set_state(self, state: BusState) -> None:
         if state != self.state:
             if state.status == "disconnected":
                 self.last_loss = state.reason
             self.state = state
             if self._on_state is not None:
-                with boundary(log_failure(logger, "a state callback")):
+                with catch_foreign(log_failure(logger, "a state callback")):
                     self._on_state(state)

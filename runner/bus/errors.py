@@ -68,10 +68,10 @@ def bus_error(exc: BaseException, servers: str) -> BusError:
         return BusError("timeout", f"{servers} does not answer; {_GREETING_HINT}")
     if isinstance(exc, OSError):
         return BusError("refused", f"{servers} cannot be reached: {_shown(exc.strerror or str(exc))}; is it running?")
-    return _said_by_server(str(exc), servers)
+    return _server_error(str(exc), servers)
 
 
-def _said_by_server(text: str, servers: str) -> BusError:
+def _server_error(text: str, servers: str) -> BusError:
     if (denied := _PERMISSION.search(text)) is not None:
         what = "publish to" if denied[1].lower() == "publish" else "subscribe to"
         return BusError("permission", f"not allowed to {what} {one_line(denied[2])} on {servers}", subject=denied[2])

@@ -14,9 +14,9 @@ from nats.aio.msg import Msg
 from nats.js.api import Header
 
 from runner.bus.address import BusAddress
-from runner.bus.connection import BusState, Connection
+from runner.bus.connection import BusState, NatsConnection
 from runner.bus.errors import BusError
-from runner.errors import boundary, log_failure
+from runner.errors import catch_foreign, log_failure
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ FLUSH_S = 5
 """Seconds to wait for the server to read a subscription."""
 
 
-class _Stored(msgspec.Struct):
+class _StreamAck(msgspec.Struct):
     """A stream's acknowledgement; a reply has an id."""
 
     stream: str
@@ -32,10 +32,10 @@ class _Stored(msgspec.Struct):
     id: None = None
 
 
-_STORED = msgspec.json.Decoder(_Stored)
+_STORED = msgspec.json.Decoder(_StreamAck)
 
 
-async def ask(connection: Connection, subject: str, payload: bytes, *, timeout_s: float) -> bytes | None:
+async def send_request(connection: NatsConnection, subject: str, payload: bytes, *, timeout_s: float) -> bytes | None:
     """The reply to a request, None when nobody serves the subject.
 
     A stream over the subject acknowledges requests, too, and sooner than anybody replies: that is no reply.
@@ -118,27 +118,27 @@ async def serve(
         changed.set()
 
     async def answer(message: Msg) -> None:
-        with boundary(log_failure(logger, "answering a request")):  # the client would only keep it to itself
+        with catch_foreign(log_failure(logger, "answering a request")):  # the client would only keep it to itself
             reply = await asyncio.to_thread(handle, message.data)
             if message.reply:
                 await message.respond(reply)
 
     served: int | None = None
-    async with await Connection.open(
+    async with await NatsConnection.open(
         address, name=name, on_state=note, read_address=read_address, required=False
     ) as connection:
         while True:
             changed.clear()
             if connection.connected and served != connection.generation:
                 await connection.client.subscribe(subject, cb=answer)
-                await _noticed(connection)
+                await _flush(connection)
                 served = connection.generation
                 if on_served is not None:
                     on_served()
             await changed.wait()
 
 
-async def _noticed(connection: Connection) -> None:
+async def _flush(connection: NatsConnection) -> None:
     """Wait until the server has read what was sent; when it cannot, the connection tells."""
     with contextlib.suppress(nats.errors.Error):
         await connection.client.flush(timeout=FLUSH_S)

@@ -13,12 +13,12 @@ from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfi
 from nats.js.errors import NotFoundError, ServiceUnavailableError
 
 from runner.config import StreamSettings
-from runner.errors import boundary
+from runner.errors import catch_foreign
 from runner.events.subjects import EVENTS_STREAM, LIVE_STREAM, LIVE_SUBJECTS
 
 _T = TypeVar("_T")
 
-DEFAULTS = StreamSettings()
+DEFAULT_STREAMS = StreamSettings()
 
 _LIVE_WINDOW_S = 120.0
 """Live items have no ids to remember, but a stream always has a window, of at most the age of its messages."""
@@ -27,7 +27,7 @@ _NOT_ENABLED = (None, 10039, 10076)
 """Error codes of a broker that has no JetStream, or none for us; without a code nobody has heard the question."""
 
 
-def stream_configs(durable_subjects: Sequence[str], settings: StreamSettings = DEFAULTS) -> list[StreamConfig]:
+def stream_configs(durable_subjects: Sequence[str], settings: StreamSettings = DEFAULT_STREAMS) -> list[StreamConfig]:
     """What the own broker keeps: durable events, and live items."""
     events = StreamConfig(
         name=EVENTS_STREAM,
@@ -56,7 +56,7 @@ def _live_config(settings: StreamSettings) -> StreamConfig:
 
 
 async def ensure_streams(
-    js: JetStreamContext, durable_subjects: Sequence[str], settings: StreamSettings = DEFAULTS
+    js: JetStreamContext, durable_subjects: Sequence[str], settings: StreamSettings = DEFAULT_STREAMS
 ) -> None:
     """Make the streams of the own broker, or change them into what they should be.
 
@@ -70,12 +70,12 @@ async def ensure_streams(
         await _ensure(js, config)
 
 
-async def ensure_live_stream(js: JetStreamContext, settings: StreamSettings = DEFAULTS) -> None:
+async def ensure_live_stream(js: JetStreamContext, settings: StreamSettings = DEFAULT_STREAMS) -> None:
     """The same for the stream of live items alone, which the own broker has lost each time it was started again."""
     await _ensure(js, _live_config(settings))
 
 
-async def stream_of(js: JetStreamContext, subject: str) -> str | None:
+async def find_stream_or_none(js: JetStreamContext, subject: str) -> str | None:
     """The stream that keeps a subject; None when there is none, also where the bus has no JetStream, or none for us.
 
     Raises:
@@ -83,7 +83,7 @@ async def stream_of(js: JetStreamContext, subject: str) -> str | None:
             ``Connection.permission_error``.
     """
     try:
-        return await found_stream(js, subject)
+        return await find_stream(js, subject)
     except NoJetStream:
         return None
 
@@ -92,10 +92,10 @@ class NoJetStream(nats.errors.Error):
     """The bus has no JetStream, or none for us."""
 
 
-async def found_stream(js: JetStreamContext, subject: str) -> str | None:
-    """The stream that keeps a subject, None when there is none; raises as ``stream_of``, and ``NoJetStream``."""
+async def find_stream(js: JetStreamContext, subject: str) -> str | None:
+    """The stream that keeps a subject, None when there is none; raises as ``find_stream_or_none``, and ``NoJetStream``."""
     try:
-        return await understood(_checked_name(js, subject))
+        return await checked_reply(_checked_name(js, subject))
     except NotFoundError:
         return None
     except nats.errors.NoRespondersError as exc:
@@ -106,12 +106,12 @@ async def found_stream(js: JetStreamContext, subject: str) -> str | None:
         raise NoJetStream from exc
 
 
-async def look_at(js: JetStreamContext, stream: str) -> StreamInfo:
-    """What a stream is and holds; raises as ``understood``, ``NotFoundError`` where it is not there."""
-    return await understood(_checked_info(js, stream))
+async def stream_info(js: JetStreamContext, stream: str) -> StreamInfo:
+    """What a stream is and holds; raises as ``checked_reply``, ``NotFoundError`` where it is not there."""
+    return await checked_reply(_checked_info(js, stream))
 
 
-async def understood(asked: Awaitable[_T]) -> _T:
+async def checked_reply(asked: Awaitable[_T]) -> _T:
     """What JetStream answers; anyone may answer in its place, and what the client cannot read is an error of the bus.
 
     Raises:
@@ -119,7 +119,7 @@ async def understood(asked: Awaitable[_T]) -> _T:
     """
     answers: list[_T] = []
     problems: list[BaseException] = []
-    with boundary(problems.append):
+    with catch_foreign(problems.append):
         answers.append(await asked)
     for problem in problems:
         if isinstance(problem, nats.errors.Error | OSError):

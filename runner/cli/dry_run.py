@@ -14,8 +14,8 @@ from runner.cli.session import Session
 from runner.cli.terminal import console, delivered, keep_output, print_json, safe
 from runner.episode.runner import Runner
 from runner.errors import ConfigError
-from runner.inference.models import Models, waited_for
-from runner.node.preflight import Row, model_rows, state_row
+from runner.inference.models import Models, run_in_thread
+from runner.node.preflight import PreflightCheck, check_models, check_state_dir
 from runner.types import Trajectory
 
 State: TypeAlias = Literal["ok", "warn", "fail"]
@@ -40,7 +40,7 @@ def preview(session: Session) -> int:
     keep_output()
     specs = session.specs()
     with closing(session.models()) as models:
-        rows = [state_row(session.data_dir), *waited_for(lambda: model_rows(specs[0].model, models))]
+        rows = [check_state_dir(session.data_dir), *run_in_thread(lambda: check_models(specs[0].model, models))]
         checks = list(map(_check, rows))
         if all(row.state != "fail" for row in rows[1:]):  # without a model no round can be played
             checks += [_check_batch(session, spec, models) for spec in specs]
@@ -56,8 +56,7 @@ def _print(checks: list[Check]) -> None:
         console().print(safe(f"{MARKS[check.state]:<4} {check.what}: {check.detail}"), soft_wrap=True)
 
 
-def _check(row: Row) -> Check:
-    """A row of the pre-flight; what can be done without is told and fails nothing."""
+def _check(row: PreflightCheck) -> Check:
     told = [row.detail, *([f"{row.cause}; {row.hint}"] if row.cause else [])]
     return Check(f"{row.what} {row.name}".strip(), row.state != "fail", ": ".join(filter(None, told)), row.state)
 
@@ -66,10 +65,10 @@ def _check_batch(session: Session, spec: BatchSpec, models: Models) -> Check:
     """Play the first round of the first task, storing nothing."""
     what = f"{spec.env} with {spec.agent}"
     try:
-        choice = session.choose(spec)
+        placement = session.choose(spec)
     except ConfigError as exc:
         return Check.of(what, False, str(exc))
-    runner = spec.runner(choice, models)
+    runner = spec.build_runner(placement, models)
     first = spec.plan()[0]
     one_round = Runner(
         env_cfg=runner.env_cfg,
@@ -81,7 +80,7 @@ def _check_batch(session: Session, spec: BatchSpec, models: Models) -> Check:
     played = asyncio.run(one_round.play_episode({"task_index": first.task_index, "seed": first.seed}))
     if played.error_info is not None:
         return Check.of(what, False, f"{played.error_info.type}: {played.error_info.message}")
-    return Check.of(what, True, f"{_promise(spec, played)}; {choice.note}")
+    return Check.of(what, True, f"{_promise(spec, played)}; {placement.note}")
 
 
 def _promise(spec: BatchSpec, played: Trajectory) -> str:

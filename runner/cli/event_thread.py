@@ -10,8 +10,8 @@ from functools import partial
 from runner.batch.state_dir import Workspace
 from runner.bus.address import BusAddress, address_of_node
 from runner.cli.terminal import err
-from runner.errors import boundary
-from runner.publish.event_recorder import Announcer
+from runner.errors import catch_foreign
+from runner.publish.event_recorder import EventRecorder
 from runner.publish.live_publisher import LivePublisher
 from runner.publish.publisher import Publisher, Sink
 from runner.types import Item
@@ -23,9 +23,9 @@ DRAIN_S = 5.0
 class Outlet:
     """Delivers what the announcer adds, and live items, to the running node's broker and to the egress."""
 
-    def __init__(self, announcer: Announcer, workspace: Workspace, egress: Callable[[], BusAddress | None]) -> None:
+    def __init__(self, recorder: EventRecorder, workspace: Workspace, egress: Callable[[], BusAddress | None]) -> None:
         """Begin to deliver; returns at once, whatever the buses do."""
-        self._announcer = announcer
+        self._recorder = recorder
         self._workspace = workspace
         self._egress = egress
         self._ready = threading.Event()
@@ -42,26 +42,26 @@ class Outlet:
 
     def close(self) -> None:
         """Wait some seconds until everything is delivered; what is not stays in the outbox."""
-        self._announcer.flush()
+        self._recorder.flush()
         self._closing()
         self._thread.join(2 * DRAIN_S)
 
     def _serve(self) -> None:
-        with boundary(_tell):
+        with catch_foreign(_tell):
             asyncio.run(self._deliver())
         self._ready.set()
 
     async def _deliver(self) -> None:
         closing, loop = asyncio.Event(), asyncio.get_running_loop()
-        workspace, announcer = self._workspace, self._announcer
+        workspace, recorder = self._workspace, self._recorder
         sinks = [Sink("local", lambda: address_of_node(workspace.data_dir)), Sink("egress", self._egress)]
-        publisher = Publisher(announcer.outbox, sinks, subjects=announcer.names.all(), name=workspace.node)
-        self._live = live = LivePublisher(publisher.uplinks, node=workspace.node, boot=workspace.boot)
+        publisher = Publisher(recorder.outbox, sinks, subjects=recorder.names.all(), name=workspace.node)
+        self._live = live = LivePublisher(publisher.sink_connections, node=workspace.node, boot=workspace.boot)
         self._closing = partial(loop.call_soon_threadsafe, closing.set)
         self._ready.set()
         tasks = [asyncio.create_task(publisher.run()), asyncio.create_task(live.run())]
         await closing.wait()
-        await publisher.drained(DRAIN_S)
+        await publisher.wait_until_drained(DRAIN_S)
         if n_waiting := await publisher.n_undelivered():
             err(
                 f"{n_waiting} events could not be delivered yet; they wait in the outbox (see: agentgym-runner outbox)."

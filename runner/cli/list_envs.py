@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from runner import plugins as registry
+from runner import plugins
 from runner.cli.session import Session
-from runner.cli.tables import print_table
-from runner.cli.terminal import delivered, print_json
+from runner.cli.terminal import delivered, print_json, print_table
 from runner.config import EnvironmentEntry
-from runner.envs.availability import Outlook, asked_at, foresee, played_here
-from runner.envs.http.probe import ServerState, probe
-from runner.envs.placement import AS_PUBLISHED, SERVERS
+from runner.envs.availability import Availability, probe_address, availability_of, embedded_availability
+from runner.envs.http.probe import ServerState, probe_servers
+from runner.envs.placement import AS_PUBLISHED, SERVER_NAMES
 
 
 class EnvironmentRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,20 +42,20 @@ class EnvironmentRow(msgspec.Struct, frozen=True, kw_only=True):
 def list_environments(session: Session) -> int:
     """Print every known environment; returns the exit code."""
     profile = session.profile
-    states = probe({entry.name: place for _, entry in profile.listed() if (place := asked_at(entry)) is not None})
+    states = probe_servers({entry.name: place for _, entry in profile.listed() if (place := probe_address(entry)) is not None})
     rows = [_listed(tier, entry, states.get(entry.name)) for tier, entry in profile.listed()]
     rows += [
         EnvironmentRow(name=e.name, tier="skip", playable=False, health=e.reason) for e in profile.environments.skip
     ]
     known = {row.name.lower() for row in rows}
-    rows += [_installed(name) for name in registry.names(registry.ENVS) if name.lower() not in known]
+    rows += [_installed(name) for name in plugins.registered_names(plugins.ENVS) if name.lower() not in known]
     if session.options.json:
         return delivered(0, lambda: print_json({"profile": profile.id, "environments": rows}))
     return delivered(0, lambda: _print(profile.id, rows))
 
 
 def _listed(tier: str, entry: EnvironmentEntry, state: ServerState | None) -> EnvironmentRow:
-    outlook = foresee(entry, state)
+    outlook = availability_of(entry, state)
     said = state.greeting if state is not None and state.usable else None
     return EnvironmentRow(
         name=entry.name,
@@ -77,7 +76,7 @@ def _listed(tier: str, entry: EnvironmentEntry, state: ServerState | None) -> En
 
 
 def _installed(name: str) -> EnvironmentRow:
-    outlook = played_here(name)
+    outlook = embedded_availability(name)
     return EnvironmentRow(
         name=name,
         tier="installed",
@@ -88,13 +87,13 @@ def _installed(name: str) -> EnvironmentRow:
     )
 
 
-def _health(outlook: Outlook, state: ServerState | None) -> str:
+def _health(outlook: Availability, state: ServerState | None) -> str:
     if not outlook.playable:
         return outlook.cause or outlook.status
     if outlook.transport == "embedded" or state is None or state.greeting is None:
         embedded = "installed (embedded)"  # nothing is imported for a list
         return f"{embedded}; {outlook.cause}" if outlook.cause else embedded
-    parts = [SERVERS[state.greeting.kind], f"{state.greeting.mode or 'unknown'} rules"]
+    parts = [SERVER_NAMES[state.greeting.kind], f"{state.greeting.mode or 'unknown'} rules"]
     return ", ".join(parts if state.open is None else [*parts, f"{state.open} open"])
 
 

@@ -24,7 +24,6 @@ class _Safe(logging.Formatter):
         return safe(super().format(record)).replace("\n", "\n  ")
 
     def formatException(self, ei: _ExcInfo) -> str:
-        """Without the traceback: only libraries log one, and what it tells is theirs to mend."""
         return f"{type(ei[1]).__name__}: {ei[1]}"
 
 

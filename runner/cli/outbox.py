@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from runner.bus.egress import egress_of
+from runner.bus.address import egress_reader
 from runner.cli.logs import log_to_person
 from runner.cli.terminal import console, err, print_json, safe
 from runner.config import Profile, load_profile, resolve_data_dir
@@ -66,16 +66,18 @@ def _parser() -> argparse.ArgumentParser:
 def _retry(outbox: Outbox, asked: str | None) -> bool:
     if asked is None:
         return True
-    n = outbox.retry(None if asked == ALL else asked)
+    n = outbox.retry_dead(None if asked == ALL else asked)
     err(f"{n} dead letters wait to be sent again" if n else f"There is no dead letter to send again: {asked}")
     return n > 0
 
 
 def _sinks(outbox: Outbox, profile: Profile) -> dict[str, SinkReport]:
-    from runner.publish.places import place_of  # knows the client of the bus, which takes its time
-    from runner.publish.sink import Sink
+    from runner.publish.sink import (
+        Sink,
+        sink_key,  # knows the client of the bus, which takes its time
+    )
 
-    configured = (LOCAL, place_of(Sink("egress", egress_of(profile))))
+    configured = (LOCAL, sink_key(Sink("egress", egress_reader(profile))))
     return {
         sink: SinkReport(configured=sink in configured, **msgspec.structs.asdict(counts))
         for sink, counts in outbox.counts().items()

@@ -6,13 +6,12 @@ import argparse
 from collections.abc import Sequence
 from contextlib import closing
 
-from runner.batch.spec import model_of
-from runner.bus.egress import egress_of
+from runner.batch.spec import resolve_model
+from runner.bus.address import egress_reader
 from runner.cli.arguments import Options
 from runner.cli.session import Session
-from runner.cli.tables import print_table
-from runner.cli.terminal import console, delivered, keep_output, print_json, safe
-from runner.node.preflight import Plan, Row, preflight, works
+from runner.cli.terminal import console, delivered, keep_output, print_json, print_table, safe
+from runner.node.preflight import PlannedRun, PreflightCheck, can_run, preflight
 
 MARKS = {"ok": "ok", "warn": "warn", "fail": "FAIL"}
 
@@ -28,34 +27,33 @@ def main_preflight(argv: Sequence[str]) -> int:
     session = Session.open(
         Options(config=given.config, data_dir=given.data_dir, agent=given.agent, model=given.model, json=given.json)
     )
-    model = model_of(session.agent, session.profile.agent, given.model)
-    plan = Plan(
+    model = resolve_model(session.agent, session.profile.agent, given.model)
+    plan = PlannedRun(
         profile=session.profile,
         data_dir=session.data_dir,
         agent=session.agent,
         model=model,
         env=given.env,
-        egress=egress_of(session.profile),
+        egress=egress_reader(session.profile),
     )
     with closing(session.models()) as models:
         rows = preflight(plan, models)
-    code = 0 if works(rows) else 1
-    document = {"ok": works(rows), "agent": plan.agent, "model": model, "rows": rows}
+    code = 0 if can_run(rows) else 1
+    document = {"ok": can_run(rows), "agent": plan.agent, "model": model, "rows": rows}
     return delivered(code, (lambda: print_json(document)) if given.json else (lambda: _print(plan, rows)))
 
 
-def _print(plan: Plan, rows: Sequence[Row]) -> None:
+def _print(plan: PlannedRun, rows: Sequence[PreflightCheck]) -> None:
     who = plan.agent if plan.model is None else f"{plan.agent}, model {plan.model}"
     columns = ("", "state", "")
     lines = [line for row in rows for line in _lines(row)]
     print_table(f"Pre-flight for {who}, profile {plan.profile.id}", columns, lines)
-    verdict = "would work" if works(rows) else "would fail: see what says FAIL"
-    other = "" if works(rows) or plan.model is None else "; --agent oracle asks no model"
+    verdict = "would work" if can_run(rows) else "would fail: see what says FAIL"
+    other = "" if can_run(rows) or plan.model is None else "; --agent oracle asks no model"
     console().print(safe(f"A run {verdict}{other}."), soft_wrap=True)
 
 
-def _lines(row: Row) -> list[tuple[str, ...]]:
-    """A line for the thing itself, then what is wrong with it, and what to do."""
+def _lines(row: PreflightCheck) -> list[tuple[str, ...]]:
     latency = "" if row.latency_s is None else f", {row.latency_s * 1000:.0f} ms"
     below = [("", "", text) for text in (row.cause, row.hint and f"-> {row.hint}") if text]
     return [(f"{row.what} {row.name}".strip(), MARKS[row.state], row.detail + latency), *below]

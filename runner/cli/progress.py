@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from runner.batch.observers import Observer
 from runner.batch.spec import BatchSpec
 from runner.cli.terminal import err, err_console
-from runner.store import UNRATED
-from runner.types import BatchProgress, EpisodeEnded, Item
+from runner.types import UNRATED, BatchProgress, EpisodeEnded, Item
 
 
 @contextmanager

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from runner.batch.result import BatchResult
-from runner.cli.tables import print_table
-from runner.cli.terminal import err, print_json
-from runner.store import Damaged, EpisodeRecord
+from runner.cli.terminal import err, print_json, print_table
+from runner.store import DamagedFile, EpisodeRecord
 from runner.types import Tokens
 
 MAX_ERRORS = 5
@@ -54,7 +53,6 @@ def _row(result: BatchResult, data_dir: Path) -> list[str]:
 
 
 def _n_not_stored(result: BatchResult, data_dir: Path) -> int:
-    """Episodes of the result that have no file."""
     stored = {path.stem for path in (data_dir / "runs" / result.batch_id).glob("*.json")}
     return sum(episode.episode_id not in stored for episode in result.episodes)
 
@@ -73,7 +71,7 @@ def tell_recovered(records: list[EpisodeRecord]) -> None:
         err(f"Recovered {record.env} episode {record.episode_id} of a killed run: {record.rounds} rounds, interrupted.")
 
 
-def tell_damaged(files: Iterable[Damaged]) -> None:
+def tell_damaged(files: Iterable[DamagedFile]) -> None:
     """Say which episode files are in no result; the damaged journals of killed runs were named when they were read."""
     for file in files:
         err(f"Left out {file.path}: {file.reason}")
@@ -112,3 +110,11 @@ def interval(bounds: tuple[float, float] | None) -> str:
 def number(value: float | None) -> str:
     """A mean for a table."""
     return "-" if value is None else f"{value:.3f}".rstrip("0").rstrip(".")
+
+
+def tell_answers(results: Iterable[BatchResult]) -> None:
+    """Say which models have played, where it was not one alone."""
+    for result in results:
+        if len(result.answers) > 1:
+            told = ", ".join(f"{count} by {who}" for who, count in result.answers.items())
+            err(f"{result.env}: answers came from more than one model: {told}")

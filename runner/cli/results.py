@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from runner import plugins as registry
+from runner import plugins
 from runner.cli.logs import log_to
 from runner.cli.report import (
     USAGE_COLUMNS,
@@ -20,10 +20,9 @@ from runner.cli.report import (
     usage_cells,
 )
 from runner.cli.session import Session
-from runner.cli.tables import print_table
-from runner.cli.terminal import delivered, err, print_json
+from runner.cli.terminal import delivered, err, print_json, print_table
 from runner.errors import ConfigError
-from runner.store import EpisodeStore, ResultRow, open_index, summarise
+from runner.store import EpisodeStore, ResultRow, open_index, summarize_results
 
 
 def show_results(session: Session) -> int:
@@ -38,7 +37,7 @@ def show_results(session: Session) -> int:
     store = EpisodeStore(session.data_dir)
     recovered = store.recover()
     index = open_index(store)
-    rows = summarise(index)
+    rows = summarize_results(index)
     damaged = [*store.damaged, *index.damaged]
     index.close()
     tell_recovered(recovered)
@@ -57,9 +56,9 @@ def _narrowed(rows: list[ResultRow], env: str, session: Session) -> list[ResultR
     narrowed = [row for row in rows if row.env.lower() == env.lower()]
     if not narrowed:
         listed = [entry.name for _, entry in session.profile.listed()]
-        known = {name.lower(): name for name in (*listed, *registry.names(registry.ENVS), *(row.env for row in rows))}
+        known = {name.lower(): name for name in (*listed, *plugins.registered_names(plugins.ENVS), *(row.env for row in rows))}
         if env.lower() not in known:
-            raise ConfigError(f"There is no environment named {env!r}. {registry.suggestion(env, known.values())}")
+            raise ConfigError(f"There is no environment named {env!r}. {plugins.suggest_name(env, known.values())}")
         err(f"No episodes of {known[env.lower()]} were played yet into {session.data_dir}")
     return narrowed
 
@@ -90,7 +89,6 @@ def _usage(row: ResultRow) -> tuple[str, ...]:
 
 
 def _metric(row: ResultRow, metric: str) -> str:
-    """A metric of the profile; one we do not know is shown as such rather than refused."""
     value = msgspec.structs.asdict(row).get(metric)
     if metric == "success_rate":
         return percent(row.success_rate)

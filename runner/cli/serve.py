@@ -9,11 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner import plugins as registry
-from runner.cli.arguments import seconds
+from runner import plugins
+from runner.cli.arguments import add_listening, port, seconds
 from runner.cli.logs import log_to_person
-from runner.cli.server_options import add_listening, port, say
-from runner.cli.terminal import keep_output
+from runner.cli.terminal import keep_output, say
 from runner.config import Profile, load_profile
 from runner.errors import ConfigError
 from runner.types import Mode
@@ -74,7 +73,7 @@ def _all_of(profile: Profile) -> list[str]:
     from runner.serve.env_api import DIALECTS
 
     with_port = {entry.name.casefold() for _, entry in profile.listed() if entry.port is not None}
-    found = [name for name in DIALECTS if name in registry.names(registry.ENVS) and name.casefold() in with_port]
+    found = [name for name in DIALECTS if name in plugins.registered_names(plugins.ENVS) and name.casefold() in with_port]
     if not found:
         raise ConfigError(f"Profile {profile.id} has no environment with a port that can be served")
     return found
@@ -89,7 +88,7 @@ def _port_of(profile: Profile, name: str) -> int:
 
 def _serve(ports: dict[str, int], given: argparse.Namespace) -> None:
     from runner.serve.env_api import environment_app
-    from runner.serve.host import Site, check_exposure, guarded, read_token, run_apps
+    from runner.serve.host import Site, check_exposure, guard_app, read_token, run_apps
 
     token = read_token(given.token, os.environ)
     check_exposure(given.host, token)
@@ -102,8 +101,8 @@ def _serve(ports: dict[str, int], given: argparse.Namespace) -> None:
         executor = ThreadPoolExecutor(THREADS, name)
         executors.append(executor)
         app = environment_app(name, mode=mode, max_open=given.max_open, idle_s=given.idle_sec, executor=executor)
-        guard = guarded(app.application(), token=token, allowed_hosts=hosts)
-        return Site(guard, given.host, at, app.served.about)
+        guard = guard_app(app.application(), token=token, allowed_hosts=hosts)
+        return Site(guard, given.host, at, app.served.description)
 
     try:
         run_apps([site(name, at) for name, at in ports.items()], say=say)

@@ -7,11 +7,21 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.cli.server_options import add_listening, port, say
-from runner.cli.terminal import keep_output
+from runner.cli.arguments import add_listening, port
+from runner.cli.terminal import keep_output, say
 from runner.serve.host import Site, check_exposure, read_token, run_apps
-from runner.serve.mock_llm import NAME, Behaviour, EchoPlayer, Fault, ModelApp, Player, Reply, ScriptPlayer, read_script
-from runner.serve.mock_llm.faults import KINDS
+from runner.serve.mock_llm import (
+    TEST_MODEL_NAME,
+    Behavior,
+    EchoResponder,
+    Fault,
+    ModelApp,
+    Responder,
+    ScriptedReply,
+    ScriptResponder,
+    read_script,
+)
+from runner.serve.mock_llm.faults import FAULT_KINDS
 
 EPILOG = """No language model is involved. The oracle finds out from a conversation which task of an environment is
 played here, and answers with its planner's next action. Token counts are a quarter of the characters.
@@ -30,7 +40,7 @@ def main_serve_model(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     token = read_token(options.token, os.environ)
     check_exposure(options.host, token)
-    behaviour = Behaviour(
+    behavior = Behavior(
         latency_s=options.latency,
         token_latency_s=options.token_latency,
         faults=tuple(map(Fault.read, options.fault)),
@@ -38,27 +48,27 @@ def main_serve_model(argv: Sequence[str]) -> int:
         retry_after_s=options.retry_after,
         drip_s=options.drip,
     )
-    app = ModelApp(_player(options), behaviour=behaviour, models=options.model)
+    app = ModelApp(_responder(options), behavior=behavior, models=options.model)
     keep_output()
-    about = f"is {NAME}, no language model: POST /v1/chat/completions"
+    description = f"is {TEST_MODEL_NAME}, no language model: POST /v1/chat/completions"
     site = app.site(token=token, allowed_hosts=[options.host, *options.allow_host])
-    run_apps([Site(site, options.host, options.port, about)], say=say)
+    run_apps([Site(site, options.host, options.port, description)], say=say)
     return 0
 
 
-def _player(options: argparse.Namespace) -> Player | None:
+def _responder(options: argparse.Namespace) -> Responder | None:
     if options.script is not None:
-        return ScriptPlayer(read_script(options.script))
+        return ScriptResponder(read_script(options.script))
     if options.reply is not None:
-        return ScriptPlayer([Reply(content=options.reply)])
-    return EchoPlayer() if options.echo else None
+        return ScriptResponder([ScriptedReply(content=options.reply)])
+    return EchoResponder() if options.echo else None
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="agentgym-runner serve-model",
         description="A test endpoint that stands in for a language model, for tests and for trying the console.",
-        epilog=EPILOG + "".join(f"  {kind:<13}  {meaning}\n" for kind, meaning in KINDS.items()),
+        epilog=EPILOG + "".join(f"  {kind:<13}  {meaning}\n" for kind, meaning in FAULT_KINDS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -72,12 +82,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_replies(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what it answers")
-    players = group.add_mutually_exclusive_group()
-    players.add_argument(
+    responders = group.add_mutually_exclusive_group()
+    responders.add_argument(
         "--script", type=Path, metavar="FILE", help="a reply per line, as text or JSON; again and again"
     )
-    players.add_argument("--reply", metavar="TEXT", help="always the same")
-    players.add_argument("--echo", action="store_true", help="what was said last")
+    responders.add_argument("--reply", metavar="TEXT", help="always the same")
+    responders.add_argument("--echo", action="store_true", help="what was said last")
     group.add_argument(
         "--model", action="append", default=[], metavar="NAME", help="answer to this name, too; can be repeated"
     )

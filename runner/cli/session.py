@@ -7,11 +7,11 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.batch.spec import DEFAULT_AGENT, BatchSpec, model_of, resolve_environment
+from runner.batch.spec import DEFAULT_AGENT, BatchSpec, resolve_environment, resolve_model
 from runner.cli.arguments import Options
 from runner.cli.terminal import err
 from runner.config import EnvironmentEntry, Profile, load_profile, resolve_data_dir, resolve_node
-from runner.envs.placement import Choice, decide, entry_of
+from runner.envs.placement import Placement, choose_placement, environment_entry
 from runner.errors import ConfigError
 from runner.inference.models import Models
 from runner.types import Limits
@@ -64,13 +64,13 @@ class Session:
             err(f"Left out: {reason}")
         return specs
 
-    def choose(self, spec: BatchSpec) -> Choice:
+    def choose(self, spec: BatchSpec) -> Placement:
         """Where a batch that is about to begin is played.
 
         Raises:
             ConfigError: for a server that it needs and that is not there.
         """
-        return decide(entry_of(self.profile, spec.env), spec.env, spec.mode)
+        return choose_placement(environment_entry(self.profile, spec.env), spec.env, spec.mode)
 
     def models(self) -> Models:
         """Whom agents ask that ask a model; nobody is asked yet."""
@@ -91,7 +91,7 @@ class Session:
         return BatchSpec(
             env=resolve_environment(self.profile, name),
             agent=self.agent,
-            model=model_of(self.agent, self.profile.agent, options.model),
+            model=resolve_model(self.agent, self.profile.agent, options.model),
             repeat=options.repeat,
             attempts=options.attempts,
             task_index=options.task_index,
@@ -105,7 +105,7 @@ class Session:
             mode="compat" if options.compat else "strict",
             tracing=options.tracing or self.profile.tracing,
             script=_read_script(options.script),
-        ).checked()
+        ).validated()
 
 
 def _read_script(path: Path | None) -> tuple[str, ...] | None:

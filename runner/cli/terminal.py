@@ -16,6 +16,9 @@ from runner.util.text import mask, sanitize
 
 if TYPE_CHECKING:
     from rich.console import Console
+from collections.abc import Iterable, Sequence
+
+from runner.util.text import one_line
 
 PIPE_WIDTH = 160
 """Columns of a table when nobody says how wide the output is."""
@@ -120,7 +123,43 @@ def drop_output() -> None:
 
 
 def _lead_nowhere(stream: TextIO) -> None:
-    """Without this the interpreter would fail with what is still buffered when it ends."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
     os.close(null)
+
+
+UNBOUNDED = 100_000
+"""Columns to measure a table with that is to be as wide as it likes."""
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print rows whose first cell names them; every text may be of any origin."""
+    from rich.table import Table
+
+    names, cells = _safe(columns), [_safe(row) for row in rows]
+    table = Table(*names, title=_safe([title])[0])
+    for row in cells:
+        table.add_row(*row)
+    screen = console()
+    if screen.measure(table, options=screen.options.update(max_width=UNBOUNDED)).maximum <= screen.width:
+        screen.print(table)
+        return
+    width = max(map(len, names))
+    for line in (_safe([title])[0], *_lines(names, cells, width)):
+        screen.print(line, soft_wrap=True)
+
+
+def _lines(names: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> Iterable[str]:
+    for first, *others in rows:
+        yield first
+        for name, cell in zip(names[1:], others, strict=True):
+            yield f"  {name:<{width}}  {cell}"
+
+
+def _safe(texts: Iterable[str]) -> list[str]:
+    return [one_line(mask(text)) for text in texts]
+
+
+def say(line: str) -> None:
+    """Print that a server is ready."""
+    delivered(0, lambda: output().write(f"{safe(line)}\n"))

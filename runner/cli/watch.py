@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from runner.cli.logs import log_to_person
 from runner.cli.terminal import err
 from runner.config import Profile, load_profile, resolve_data_dir
-from runner.errors import ConfigError, RunnerError, boundary
+from runner.errors import ConfigError, RunnerError, catch_foreign
 from runner.util.text import mask, one_line
 
 if TYPE_CHECKING:
-    from runner.bus.connection import BusAddress, Connection
-    from runner.events.codec import DurableNames
+    from runner.bus.connection import BusAddress, NatsConnection
+    from runner.events.subjects import DurableNames
     from runner.subscribe.messages import Since
 
 INTERRUPTED = 130
@@ -44,7 +44,7 @@ def main_watch(argv: Sequence[str]) -> int:
     log_to_person()
     failures: list[BaseException] = []
     try:
-        with boundary(failures.append):
+        with catch_foreign(failures.append):
             asyncio.run(_watch(options))
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -67,16 +67,16 @@ def _end(failure: BaseException) -> None:
 async def _watch(options: argparse.Namespace) -> None:
     from runner.cli.watch_format import MAX_LINE, json_lines, plain_lines
     from runner.subscribe.messages import Notice
-    from runner.subscribe.subscription import Follow
+    from runner.subscribe.subscription import Subscription
 
     profile = load_profile(options.config, environ=os.environ, cwd=Path.cwd())
     names = _names(profile)
     lines = json_lines if options.json else plain_lines
     async with await _connect(options, profile) as connection:
         patterns = options.subject or _subjects(names, own=options.nats is None)
-        async with Follow(connection, patterns=patterns, since=options.since, names=names) as follow:
+        async with Subscription(connection, patterns=patterns, since=options.since, names=names) as follow:
             while True:
-                seen = await follow.some()
+                seen = await follow.next_batch()
                 text = "".join(f"{line}\n" for item in seen if not isinstance(item, Notice) for line in lines(item))
                 for notice in (item for item in seen if isinstance(item, Notice)):
                     err(f"-- {one_line(mask(notice.text), MAX_LINE)}")
@@ -89,9 +89,9 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-async def _connect(options: argparse.Namespace, profile: Profile) -> Connection:
+async def _connect(options: argparse.Namespace, profile: Profile) -> NatsConnection:
     """A connection that is there or still tries; only what trying cannot mend is an error."""
-    from runner.bus.connection import BusError, Connection, address_from_environ, address_of_node
+    from runner.bus.connection import BusError, NatsConnection, address_from_environ, address_of_node
 
     data_dir = resolve_data_dir(options.data_dir, os.environ, profile, Path.cwd())
 
@@ -103,7 +103,7 @@ async def _connect(options: argparse.Namespace, profile: Profile) -> Connection:
         raise ConfigError(
             f"There never was a node in {data_dir}; start one with `agentgym-runner node`, or name a bus with --nats"
         )
-    connection = await Connection.open(address, name="agentgym-watch", read_address=read_address, required=False)
+    connection = await NatsConnection.open(address, name="agentgym-watch", read_address=read_address, required=False)
     state = connection.state
     if state.kind in ("auth", "tls"):
         await connection.close()
@@ -112,7 +112,7 @@ async def _connect(options: argparse.Namespace, profile: Profile) -> Connection:
 
 
 def _names(profile: Profile) -> DurableNames:
-    from runner.events.codec import DurableNames
+    from runner.events.subjects import DurableNames
 
     nats = profile.nats
     return DurableNames(
@@ -121,7 +121,6 @@ def _names(profile: Profile) -> DurableNames:
 
 
 def _subjects(names: DurableNames, *, own: bool) -> list[str]:
-    """A node's broker has also requests on it; on another bus all that has to do with us may be of interest."""
     from runner.events.subjects import LIVE_SUBJECTS
 
     return [*names.all(), LIVE_SUBJECTS if own else EVERYTHING]

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from runner.events import codec
+from runner.events.codec import decode_item
 from runner.events.decoded import DurableRow, ForeignRow, LiveRow, RawRow
 from runner.events.live import LiveBatch, LiveItem
-from runner.subscribe.messages import Received
+from runner.subscribe.messages import BusMessage
 from runner.util.text import mask, masker, one_line
 
 MAX_LINE = 600
@@ -20,7 +20,7 @@ SKEW_S = 2.0
 """Seconds that the sender's clock may be off before that is said."""
 
 
-def plain_lines(message: Received) -> Iterator[str]:
+def plain_lines(message: BusMessage) -> Iterator[str]:
     """A line per event or live item: when, where, what, and its fields."""
     at = message.time.astimezone().strftime("%H:%M:%S") if message.time else "-"
     place = "-" if message.sequence is None else f"#{message.sequence}"
@@ -31,7 +31,7 @@ def plain_lines(message: Received) -> Iterator[str]:
         yield one_line(mask(" ".join([at, place, what, *parts])), MAX_LINE)
 
 
-def json_lines(message: Received) -> Iterator[str]:
+def json_lines(message: BusMessage) -> Iterator[str]:
     """One JSON document with everything there is, in ASCII: it may be looked at in a terminal as well."""
     document: dict[str, Any] = {
         "subject": message.subject,
@@ -57,7 +57,7 @@ def _masked(value: Any, mask_text: Callable[[str], str]) -> Any:  # noqa: ANN401
     return value
 
 
-def _document(message: Received) -> dict[str, Any]:
+def _document(message: BusMessage) -> dict[str, Any]:
     match message.decoded:
         case DurableRow() as row:
             return {"row": "event", "id": row.id, "type": row.type, "data": row.event}
@@ -72,17 +72,16 @@ def _document(message: Received) -> dict[str, Any]:
 
 
 def _read(row: LiveRow) -> tuple[list[LiveItem], list[RawRow]]:
-    """What its items say, and those that do not say what they should."""
-    read = [codec.read(item) for item in row.batch.items]
-    unusable = [item for item in read if isinstance(item, RawRow)]
-    return [item for item in read if not isinstance(item, RawRow)], [*row.raw, *unusable]
+    items = [decode_item(item) for item in row.batch.items]
+    unusable = [item for item in items if isinstance(item, RawRow)]
+    return [item for item in items if not isinstance(item, RawRow)], [*row.raw, *unusable]
 
 
 def _raw(row: RawRow) -> dict[str, Any]:
     return {"reason": row.reason, "size": row.size, "payload": row.payload.decode("utf-8", "backslashreplace")}
 
 
-def _contents(message: Received) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _contents(message: BusMessage) -> Iterator[tuple[str, Mapping[str, Any]]]:
     match message.decoded:
         case DurableRow() as row:
             yield row.type, msgspec.to_builtins(row.event)
@@ -99,7 +98,7 @@ def _contents(message: Received) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield message.subject, _raw(row)
 
 
-def _clock(message: Received) -> dict[str, str]:
+def _clock(message: BusMessage) -> dict[str, str]:
     ahead_s = message.ahead_s or 0.0
     if abs(ahead_s) <= SKEW_S:
         return {}

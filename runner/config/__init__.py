@@ -1,10 +1,9 @@
 """Profiles: what a node plays, with which limits and models; and where it keeps its state."""
 
-from runner.config.load import load_profile
-from runner.config.locations import resolve_data_dir, resolve_node
+from runner.config.load import load_profile, resolve_data_dir, resolve_node
 from runner.config.profile import (
     AgentSettings,
-    Endpoint,
+    EndpointConfig,
     EnvironmentEntry,
     Environments,
     EpisodeSettings,
@@ -21,7 +20,7 @@ from runner.config.profile import (
 
 __all__ = [
     "AgentSettings",
-    "Endpoint",
+    "EndpointConfig",
     "EnvironmentEntry",
     "Environments",
     "EpisodeSettings",

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
-from runner.config.problems import Problem, Show, Where, where_text
+from runner.config.diagnostics import FormatValue, KeyPath, Problem, format_key_path
 from runner.config.profile import EnvironmentEntry, Profile, SkipEntry
 
 _HTTP = ("http", "https")
 _NATS = ("nats", "tls", "ws", "wss")
 
-_Entries: TypeAlias = list[tuple[Where, EnvironmentEntry | SkipEntry]]
+_Entries: TypeAlias = list[tuple[KeyPath, EnvironmentEntry | SkipEntry]]
 
 
-def broken_rules(profile: Profile, show: Show) -> list[Problem]:
+def find_violations(profile: Profile, show: FormatValue) -> list[Problem]:
     """Every rule that the profile breaks."""
     entries = list(_entries(profile))
     return [
@@ -27,7 +27,7 @@ def broken_rules(profile: Profile, show: Show) -> list[Problem]:
     ]
 
 
-def _entries(profile: Profile) -> Iterator[tuple[Where, EnvironmentEntry | SkipEntry]]:
+def _entries(profile: Profile) -> Iterator[tuple[KeyPath, EnvironmentEntry | SkipEntry]]:
     environments = profile.environments
     tiers: dict[str, tuple[EnvironmentEntry | SkipEntry, ...]] = {
         "lightweight": environments.lightweight,
@@ -40,22 +40,25 @@ def _entries(profile: Profile) -> Iterator[tuple[Where, EnvironmentEntry | SkipE
 
 
 def _repeated_names(entries: _Entries) -> Iterator[Problem]:
-    first: dict[str, Where] = {}
+    first: dict[str, KeyPath] = {}
     for where, entry in entries:
         if (other := first.setdefault(entry.name.casefold(), where)) != where:
-            yield (*where, "name"), f"expected a name that stands once, but {where_text(other)} has the same"
+            yield (*where, "name"), f"expected a name that stands once, but {format_key_path(other)} has the same"
 
 
 def _repeated_ports(entries: _Entries) -> Iterator[Problem]:
-    first: dict[int, Where] = {}
+    first: dict[int, KeyPath] = {}
     for where, entry in entries:
         if isinstance(entry, SkipEntry) or entry.port is None:
             continue
         if (other := first.setdefault(entry.port, where)) != where:
-            yield (*where, "port"), f"expected a port that stands once, but {where_text(other)} has {entry.port} too"
+            yield (
+                (*where, "port"),
+                f"expected a port that stands once, but {format_key_path(other)} has {entry.port} too",
+            )
 
 
-def _bad_urls(profile: Profile, entries: _Entries, show: Show) -> Iterator[Problem]:
+def _bad_urls(profile: Profile, entries: _Entries, show: FormatValue) -> Iterator[Problem]:
     for where, url in _http_urls(profile, entries):
         if url is not None and not _is_url(url, _HTTP):
             yield where, f"expected an http:// or https:// URL, got {show(where, url)}"
@@ -65,7 +68,7 @@ def _bad_urls(profile: Profile, entries: _Entries, show: Show) -> Iterator[Probl
             yield where, f"expected nats://, tls://, ws:// or wss:// URLs joined by commas, got {show(where, server)}"
 
 
-def _bad_windows(profile: Profile, show: Show) -> Iterator[Problem]:
+def _bad_windows(profile: Profile, show: FormatValue) -> Iterator[Problem]:
     """The server makes no stream that would remember ids for longer than messages."""
     events = profile.nats.streams.events
     if events.duplicate_window_sec > events.max_age_sec:
@@ -74,7 +77,7 @@ def _bad_windows(profile: Profile, show: Show) -> Iterator[Problem]:
         yield where, f"expected at most max_age_sec, which is {events.max_age_sec:g}, got {shown}"
 
 
-def _http_urls(profile: Profile, entries: _Entries) -> Iterator[tuple[Where, str | None]]:
+def _http_urls(profile: Profile, entries: _Entries) -> Iterator[tuple[KeyPath, str | None]]:
     yield ("agent", "api_endpoint"), profile.agent.api_endpoint
     for index, endpoint in enumerate(profile.agent.endpoints):
         yield ("agent", "endpoints", index, "url"), endpoint.url

@@ -2,12 +2,42 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from functools import cache
+from typing import TypeAlias
 
 from msgspec import inspect
 
-from runner.config.problems import Where
+from runner.config.document import YamlValue
 from runner.config.profile import Profile
+
+MAX_PROBLEMS = 20
+
+
+KeyPath: TypeAlias = tuple[str | int, ...]
+"""Keys, and indices of lists, from the top of the file."""
+
+
+Problem: TypeAlias = tuple[KeyPath, str]
+
+
+FormatValue: TypeAlias = Callable[[KeyPath, YamlValue], str]
+"""How an error quotes the value at a place."""
+
+
+def format_key_path(where: KeyPath) -> str:
+    """A place as people write it, e.g. ``environments.lightweight[2].port``."""
+    text = ""
+    for step in where:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif re.fullmatch(r"\w+", step):
+            text += f".{step}" if text else step
+        else:
+            text += f'["{step}"]'
+    return text or "the file as a whole"
+
 
 _WORDS: dict[type[inspect.Type], str] = {
     inspect.StrType: "a text",
@@ -20,12 +50,12 @@ _WORDS: dict[type[inspect.Type], str] = {
 }
 
 
-def expected(where: Where) -> str:
+def expected_at(where: KeyPath) -> str:
     """What may stand at ``where``."""
     return _describe(_type_at(where))
 
 
-def known_keys(where: Where) -> list[str]:
+def known_keys(where: KeyPath) -> list[str]:
     """The keys of the mapping at ``where``."""
     return [field.encode_name for field in _fields(_type_at(where))]
 
@@ -35,7 +65,7 @@ def _profile() -> inspect.Type:
     return inspect.type_info(Profile)
 
 
-def _type_at(where: Where) -> inspect.Type:
+def _type_at(where: KeyPath) -> inspect.Type:
     found = _profile()
     for step in where:
         found = _child(_plain(found), step)

@@ -15,7 +15,7 @@ import yaml
 
 from runner.errors import ConfigError
 
-Value: TypeAlias = "str | int | float | bool | list[Value] | dict[str, Value] | None"
+YamlValue: TypeAlias = "str | int | float | bool | list[YamlValue] | dict[str, YamlValue] | None"
 
 MAX_DEPTH = 32
 MAX_NODES = 20_000
@@ -30,7 +30,7 @@ _INT = re.compile(r"[-+]?[0-9]{1,30}")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 
 
-def parse(text: str) -> Value:
+def parse_yaml(text: str) -> YamlValue:
     """The one document of a YAML text.
 
     Raises:
@@ -44,7 +44,7 @@ def parse(text: str) -> Value:
         raise ConfigError(f"not valid YAML: {exc}") from exc
 
 
-def resolve(text: str) -> Value:
+def resolve_scalar(text: str) -> YamlValue:
     """What an unquoted scalar means: YAML 1.2's true, false, null and finite decimal numbers, else a text.
 
     Unlike in YAML 1.1 ``off`` and ``no`` are texts (``tracing: off`` is a level) and ``12:30`` is no number.
@@ -63,10 +63,10 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self._events: Iterator[yaml.Event] = yaml.parse(text, Loader=_LOADER)
-        self._anchors: dict[str, tuple[Value, int]] = {}
+        self._anchors: dict[str, tuple[YamlValue, int]] = {}
         self._nodes = 0
 
-    def document(self) -> Value:
+    def document(self) -> YamlValue:
         next(self._events)  # the start of the stream
         if isinstance(next(self._events), yaml.StreamEndEvent):
             return None
@@ -77,7 +77,7 @@ class _Reader:
             raise _refused(following, "a second document in one file")
         return value
 
-    def _value(self, event: yaml.Event, depth: int) -> Value:
+    def _value(self, event: yaml.Event, depth: int) -> YamlValue:
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event)
         before = self._nodes
@@ -86,7 +86,7 @@ class _Reader:
             raise _refused(event, "a tag; values are plain texts, numbers, lists and mappings")
         if depth == 0:
             raise _refused(event, f"more than {MAX_DEPTH} levels of nesting")
-        value: Value
+        value: YamlValue
         if isinstance(event, yaml.MappingStartEvent):
             value = self._mapping(depth - 1)
         elif isinstance(event, yaml.SequenceStartEvent):
@@ -97,8 +97,8 @@ class _Reader:
             self._anchors[anchor] = (value, self._nodes - before)
         return value
 
-    def _mapping(self, depth: int) -> Value:
-        mapping: dict[str, Value] = {}
+    def _mapping(self, depth: int) -> YamlValue:
+        mapping: dict[str, YamlValue] = {}
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             if not isinstance(event, yaml.ScalarEvent) or event.tag is not None:
                 raise _refused(event, "a key that is not a plain text")
@@ -108,13 +108,13 @@ class _Reader:
             mapping[key] = self._value(next(self._events), depth)
         return mapping
 
-    def _sequence(self, depth: int) -> Value:
-        items: list[Value] = []
+    def _sequence(self, depth: int) -> YamlValue:
+        items: list[YamlValue] = []
         while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
             items.append(self._value(event, depth))
         return items
 
-    def _alias(self, event: yaml.AliasEvent) -> Value:
+    def _alias(self, event: yaml.AliasEvent) -> YamlValue:
         if event.anchor not in self._anchors:  # an anchor is known once its value is complete
             raise _refused(event, "an alias to nothing before it, or to what it is part of")
         value, nodes = self._anchors[event.anchor]
@@ -127,10 +127,10 @@ class _Reader:
             raise _refused(event, f"more than {MAX_NODES} values")
 
 
-def _scalar(event: yaml.Event) -> Value:
+def _scalar(event: yaml.Event) -> YamlValue:
     plain = isinstance(event, yaml.ScalarEvent) and event.implicit[0]
     text = str(getattr(event, "value", ""))
-    return resolve(text) if plain else text
+    return resolve_scalar(text) if plain else text
 
 
 def _refused(event: yaml.Event, what: str) -> ConfigError:

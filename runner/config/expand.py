@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from runner.config.document import Value, resolve
-from runner.config.problems import Problem, Where
+from runner.config.diagnostics import KeyPath, Problem
+from runner.config.document import YamlValue, resolve_scalar
 from runner.errors import ConfigError
 
 _REFERENCE = re.compile(r"\$\{(?:(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>(?:(?!\$\{)[^}])*))?\})?")
@@ -25,8 +25,8 @@ class Expanded(msgspec.Struct):
         problems: what is wrong, and where.
     """
 
-    data: Value = None
-    texts: dict[Where, str] = {}
+    data: YamlValue = None
+    texts: dict[KeyPath, str] = {}
     problems: list[Problem] = []
 
 
@@ -52,14 +52,14 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
     return _REFERENCE.sub(value_of, text)
 
 
-def expand_all(data: Value, environ: Mapping[str, str]) -> Expanded:
+def expand_all(data: YamlValue, environ: Mapping[str, str]) -> Expanded:
     """Expand every text value of a profile's data (never a key), collecting all that is wrong."""
     result = Expanded()
     result.data = _walk(data, (), environ, result)
     return result
 
 
-def _walk(value: Value, where: Where, environ: Mapping[str, str], into: Expanded) -> Value:
+def _walk(value: YamlValue, where: KeyPath, environ: Mapping[str, str], into: Expanded) -> YamlValue:
     if isinstance(value, dict):
         into.problems += [((*where, key), "keys must not start with _") for key in value if key.startswith("_")]
         return {key: _walk(item, (*where, key), environ, into) for key, item in value.items()}
@@ -70,7 +70,7 @@ def _walk(value: Value, where: Where, environ: Mapping[str, str], into: Expanded
     return value
 
 
-def _text(value: str, where: Where, environ: Mapping[str, str], into: Expanded) -> Value:
+def _text(value: str, where: KeyPath, environ: Mapping[str, str], into: Expanded) -> YamlValue:
     try:
         text = expand(value, environ)
     except ConfigError as exc:
@@ -82,4 +82,4 @@ def _text(value: str, where: Where, environ: Mapping[str, str], into: Expanded) 
     if reference is None:
         return text
     into.texts[where] = text
-    return resolve(text)
+    return resolve_scalar(text)

@@ -9,20 +9,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from runner.config.document import Value, parse
+from runner.config.diagnostics import KeyPath, format_key_path
+from runner.config.document import YamlValue, parse_yaml
 from runner.config.expand import expand_all
-from runner.config.locations import user_config_dir
-from runner.config.problems import Where, where_text
 from runner.config.profile import Profile
-from runner.config.validate import build
+from runner.config.validate import build_profile
 from runner.errors import ConfigError
 from runner.util.text import MASK, is_secret_name, mask, one_line
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
+from runner.config.profile import NODE_EXPECTED, NODE_PATTERN
 
 DEFAULT_PROFILE = "field-runner-4090"
-MAX_BYTES = 1 << 20
+MAX_PROFILE_BYTES = 1 << 20
 SUFFIXES = (".yaml", ".yml")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -43,19 +43,19 @@ def load_profile(
     Raises:
         ConfigError: naming the file, the path of each bad value in it, and what was expected there.
     """
-    file = _find(name_or_path or DEFAULT_PROFILE, cwd, user_config or user_config_dir(environ))
+    file = _find_profile(name_or_path or DEFAULT_PROFILE, cwd, user_config or user_config_dir(environ))
     try:
-        data = parse(_read(file))
+        data = parse_yaml(_read(file))
     except ConfigError as exc:
         raise ConfigError(f"{file}: {one_line(mask(str(exc), environ))}") from exc
-    built = build(expand_all(data, environ), lambda where, value: _shown(where, value, environ))
+    built = build_profile(expand_all(data, environ), lambda where, value: _format_value(where, value, environ))
     if isinstance(built, Profile):
         return built
-    lines = [f"{one_line(where_text(where))}: {reason}" for where, reason in built]
+    lines = [f"{one_line(format_key_path(where))}: {reason}" for where, reason in built]
     raise ConfigError("\n  ".join([f"{file}:", *lines]) if len(lines) > 1 else f"{file}: {lines[0]}")
 
 
-def _shown(where: Where, value: Value, environ: Mapping[str, str]) -> str:
+def _format_value(where: KeyPath, value: YamlValue, environ: Mapping[str, str]) -> str:
     """A value from the file as an error may quote it: on one line, without secrets."""
     if isinstance(value, dict | list):
         return "a mapping" if isinstance(value, dict) else "a list"
@@ -65,27 +65,27 @@ def _shown(where: Where, value: Value, environ: Mapping[str, str]) -> str:
     return "nothing" if value is None else str(value).lower()
 
 
-def _find(name_or_path: str, cwd: Path, user_config: Path | None) -> Traversable:
+def _find_profile(name_or_path: str, cwd: Path, user_config: Path | None) -> Traversable:
     if "/" in name_or_path or name_or_path.endswith(SUFFIXES):
         path = cwd / name_or_path
-        if _missing(path):
-            raise ConfigError(f"There is no profile {path}. {_nearest(path.stem, cwd, user_config)}")
+        if _is_missing(path):
+            raise ConfigError(f"There is no profile {path}. {_suggest_profile(path.stem, cwd, user_config)}")
         return path
     if not _NAME.fullmatch(name_or_path):
         raise ConfigError(
             f"'{one_line(name_or_path)}' is no profile name: expected up to 100 letters, digits, ., _ and -"
         )
-    for folder in _folders(cwd, user_config):
+    for folder in _profile_dirs(cwd, user_config):
         for suffix in SUFFIXES:
             if _is_file(file := folder.joinpath(name_or_path + suffix)):
                 return file
-    looked = ", ".join(map(str, _folders(cwd, user_config)))
+    looked = ", ".join(map(str, _profile_dirs(cwd, user_config)))
     raise ConfigError(
-        f"There is no profile named {name_or_path} in {looked}. {_nearest(name_or_path, cwd, user_config)}"
+        f"There is no profile named {name_or_path} in {looked}. {_suggest_profile(name_or_path, cwd, user_config)}"
     )
 
 
-def _missing(path: Path) -> bool:
+def _is_missing(path: Path) -> bool:
     try:
         return not path.exists()
     except OSError:  # there, or not: opening it will say what is wrong
@@ -99,26 +99,26 @@ def _is_file(file: Traversable) -> bool:
         return False
 
 
-def _folders(cwd: Path, user_config: Path | None) -> Iterator[Traversable]:
+def _profile_dirs(cwd: Path, user_config: Path | None) -> Iterator[Traversable]:
     yield cwd / "configs"
     if user_config is not None:
         yield user_config
     from runner.util.package_data import (
-        shipped,  # only reached, and only then worth its import, where the others hold nothing
+        package_resource,  # only reached, and only then worth its import, where the others hold nothing
     )
 
-    yield shipped("configs")
+    yield package_resource("configs")
 
 
-def _nearest(name: str, cwd: Path, user_config: Path | None) -> str:
+def _suggest_profile(name: str, cwd: Path, user_config: Path | None) -> str:
     from difflib import get_close_matches  # only a failed search needs it
 
-    names = sorted({known for folder in _folders(cwd, user_config) for known in _names(folder)})
+    names = sorted({known for folder in _profile_dirs(cwd, user_config) for known in _profile_names(folder)})
     close = get_close_matches(name, names)
     return f"Did you mean {' or '.join(close)}?" if close else f"Known are: {', '.join(names) or 'none'}."
 
 
-def _names(folder: Traversable) -> list[str]:
+def _profile_names(folder: Traversable) -> list[str]:
     try:
         files = [Path(file.name) for file in folder.iterdir()]
     except OSError:  # not there, or not ours to read
@@ -126,7 +126,7 @@ def _names(folder: Traversable) -> list[str]:
     return [file.stem for file in files if file.suffix in SUFFIXES]
 
 
-def _opened(file: Traversable) -> IO[bytes]:
+def _open(file: Traversable) -> IO[bytes]:
     if not isinstance(file, Path):
         return file.open("rb")
     # Without O_NONBLOCK a pipe in the place of the file would be waited for.
@@ -139,13 +139,54 @@ def _opened(file: Traversable) -> IO[bytes]:
 
 def _read(file: Traversable) -> str:
     try:
-        with _opened(file) as stream:
-            content = stream.read(MAX_BYTES + 1)
+        with _open(file) as stream:
+            content = stream.read(MAX_PROFILE_BYTES + 1)
     except OSError as exc:
         raise ConfigError(f"cannot be read: {exc.strerror}") from exc
-    if len(content) > MAX_BYTES:
-        raise ConfigError(f"is larger than {MAX_BYTES} bytes")
+    if len(content) > MAX_PROFILE_BYTES:
+        raise ConfigError(f"is larger than {MAX_PROFILE_BYTES} bytes")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
         raise ConfigError(f"is not UTF-8 text: {exc.reason} at byte {exc.start}") from exc
+
+
+def user_config_dir(environ: Mapping[str, str]) -> Path | None:
+    """``$XDG_CONFIG_HOME/agentgym-console/configs``, by default under ``~/.config``; None without a home folder."""
+    base = environ.get("XDG_CONFIG_HOME", "")
+    if not base.startswith("/"):  # the XDG specification: a relative one is ignored
+        home = environ.get("HOME")
+        if not home:
+            return None
+        base = f"{home}/.config"
+    return Path(base, "agentgym-console", "configs")
+
+
+def resolve_data_dir(option: str | None, environ: Mapping[str, str], profile: Profile, cwd: Path) -> Path:
+    """The state directory, absolute: ``--data-dir``, ``AGENTGYM_DATA_DIR``, the profile's ``data_dir``, ``./data``.
+
+    An empty value counts as not given. A leading ``~/`` is the home folder also where no shell has replaced it.
+    """
+    chosen = option or environ.get("AGENTGYM_DATA_DIR") or profile.data_dir or "data"
+    home = environ.get("HOME")
+    if home and (chosen == "~" or chosen.startswith("~/")):
+        chosen = home + chosen[1:]
+    return cwd.absolute() / chosen
+
+
+def resolve_node(option: str | None, environ: Mapping[str, str], profile: Profile, hostname: str) -> str:
+    """The node's name: ``--node``, ``AGENTGYM_NODE``, the profile's ``hardware.node``, else made of the host name.
+
+    Raises:
+        ConfigError: when the option or the variable is no valid name; a host name is made one.
+    """
+    for source, name in (("--node", option), ("AGENTGYM_NODE", environ.get("AGENTGYM_NODE"))):
+        if name:
+            return _valid_node_name(source, name)
+    return profile.hardware.node or re.sub(r"[^A-Za-z0-9_-]", "-", hostname)[:64] or "local"
+
+
+def _valid_node_name(source: str, name: str) -> str:
+    if not re.search(NODE_PATTERN, name):
+        raise ConfigError(f"{source}: expected {NODE_EXPECTED}, got '{one_line(name)}'")
+    return name

@@ -21,7 +21,7 @@ Port: TypeAlias = Annotated[int, Meta(ge=1, le=65535, description="a port from 1
 Seconds: TypeAlias = Annotated[  # beyond the upper bound the operating system's own timers overflow
     float, Meta(gt=0, le=1_000_000_000, description="a number of seconds above 0 and at most 1000000000")
 ]
-KeptSeconds: TypeAlias = Annotated[  # the server refuses less than a tenth of a second
+RetentionSeconds: TypeAlias = Annotated[  # the server refuses less than a tenth of a second
     float, Meta(ge=1, le=1_000_000_000, description="a number of seconds from 1 to 1000000000")
 ]
 DiskBytes: TypeAlias = Annotated[
@@ -65,7 +65,7 @@ class EpisodeSettings(_Section, frozen=True):
     concurrent: Count = 1
 
 
-class Endpoint(_Section, frozen=True):
+class EndpointConfig(_Section, frozen=True):
     """A further model endpoint; ``api_key_env`` names the variable that holds its key."""
 
     url: Text
@@ -84,7 +84,7 @@ class Price(_Section, frozen=True):
     cached_per_mtok: Amount | None = None
 
 
-class Feedback(_Section, frozen=True):
+class FeedbackMetrics(_Section, frozen=True):
     """The names of TensorZero's metrics that get an episode's reward (a float) and its success (a boolean)."""
 
     reward: ShortText | None = None
@@ -106,7 +106,7 @@ class AgentSettings(_Section, frozen=True):
     model: Text = "qwen35_9b"
     local_fallback: Text | None = "qwen3:8b"
     format: Literal["auto", "react", "tools"] = "auto"
-    endpoints: tuple[Endpoint, ...] = ()
+    endpoints: tuple[EndpointConfig, ...] = ()
     price: dict[str, Price] = {}
     temperature: Amount | None = None
     max_tokens: Count | None = None
@@ -114,7 +114,7 @@ class AgentSettings(_Section, frozen=True):
     stream: bool = True
     context_tokens: Annotated[int, Meta(ge=1000, description="a whole number of at least 1000")] = 16_384
     max_unparsed: Count = 3
-    feedback: Feedback | None = None
+    feedback: FeedbackMetrics | None = None
 
 
 class EnvironmentEntry(_Section, frozen=True):
@@ -158,15 +158,15 @@ class Environments(_Section, frozen=True):
 class EventsStream(_Section, frozen=True):
     """How long, and up to which size, the node's own broker keeps durable events; full, it takes no more."""
 
-    max_age_sec: KeptSeconds = 30 * 86400.0
+    max_age_sec: RetentionSeconds = 30 * 86400.0
     max_bytes: DiskBytes = 1 << 30
-    duplicate_window_sec: KeptSeconds = 600.0
+    duplicate_window_sec: RetentionSeconds = 600.0
 
 
 class LiveStream(_Section, frozen=True):
     """How long, and up to which size, the node's own broker keeps live items; full, it drops the oldest."""
 
-    max_age_sec: KeptSeconds = 3600.0
+    max_age_sec: RetentionSeconds = 3600.0
     max_bytes: MemoryBytes = 256 << 20
 
 

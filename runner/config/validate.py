@@ -6,18 +6,17 @@ import re
 
 import msgspec
 
-from runner.config.constraints import broken_rules
-from runner.config.diagnostics import expected, known_keys
-from runner.config.document import Value
+from runner.config.constraints import find_violations
+from runner.config.diagnostics import MAX_PROBLEMS, FormatValue, KeyPath, Problem, expected_at, known_keys
+from runner.config.document import YamlValue
 from runner.config.expand import Expanded
-from runner.config.problems import MAX_PROBLEMS, Problem, Show, Where
 from runner.config.profile import Price, Profile
 
 _STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
 _FIELD = re.compile(r"Object (contains unknown|missing required) field `(.*)`", re.DOTALL)
 
 
-def build(expanded: Expanded, show: Show) -> Profile | list[Problem]:
+def build_profile(expanded: Expanded, show: FormatValue) -> Profile | list[Problem]:
     """The profile, or what is wrong with it.
 
     The first problem is always found. After one that can be taken out of the data the search goes on, so that most
@@ -39,13 +38,13 @@ def build(expanded: Expanded, show: Show) -> Profile | list[Problem]:
             if len(problems) == MAX_PROBLEMS or not _take_out(expanded.data, where):
                 return problems
         else:
-            return problems or broken_rules(profile, show) or profile
+            return problems or find_violations(profile, show) or profile
 
 
-def _locate(message: str, data: Value) -> tuple[Where, bool]:
+def _locate(message: str, data: YamlValue) -> tuple[KeyPath, bool]:
     """The place in msgspec's message, and whether it is a key that the profile does not know."""
     what, found, steps = message.rpartition(" - at `$")
-    where: Where = ()
+    where: KeyPath = ()
     for key, index in _STEP.findall(steps if found else ""):
         where += (_failing_model(_at(data, where)) if index == "..." else int(index) if index else key,)
     named = _FIELD.fullmatch(what if found else message)
@@ -54,7 +53,7 @@ def _locate(message: str, data: Value) -> tuple[Where, bool]:
     return (*where, named[2]), named[1] == "contains unknown"
 
 
-def _failing_model(prices: Value) -> str:
+def _failing_model(prices: YamlValue) -> str:
     """The key msgspec leaves out of its message; the price list is the only mapping with free keys."""
     for model, price in prices.items() if isinstance(prices, dict) else ():
         try:
@@ -64,7 +63,7 @@ def _failing_model(prices: Value) -> str:
     return "..."
 
 
-def _at(data: Value, where: Where) -> Value:
+def _at(data: YamlValue, where: KeyPath) -> YamlValue:
     for step in where:
         if isinstance(data, dict) and isinstance(step, str):
             data = data.get(step)
@@ -75,7 +74,7 @@ def _at(data: Value, where: Where) -> Value:
     return data
 
 
-def _keep_text(expanded: Expanded, where: Where) -> bool:
+def _keep_text(expanded: Expanded, where: KeyPath) -> bool:
     """Undo the reading of an expanded text as a number or the like; False if there is none at ``where``."""
     text = expanded.texts.pop(where, None)
     if text is None or not where:
@@ -88,7 +87,7 @@ def _keep_text(expanded: Expanded, where: Where) -> bool:
     return True
 
 
-def _take_out(data: Value, where: Where) -> bool:
+def _take_out(data: YamlValue, where: KeyPath) -> bool:
     """Remove a bad key, to look on without it; False where there is no key to remove."""
     parent, last = _at(data, where[:-1]), where[-1] if where else None
     if not isinstance(parent, dict) or not isinstance(last, str) or last not in parent:
@@ -97,7 +96,7 @@ def _take_out(data: Value, where: Where) -> bool:
     return True
 
 
-def _reason(where: Where, unknown: bool, data: Value, show: Show) -> str:
+def _reason(where: KeyPath, unknown: bool, data: YamlValue, show: FormatValue) -> str:
     if unknown:
         return f"unknown key; the keys here are {', '.join(known_keys(where[:-1]))}"
-    return f"expected {expected(where)}, got {show(where, _at(data, where))}"
+    return f"expected {expected_at(where)}, got {show(where, _at(data, where))}"

@@ -7,19 +7,19 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from runner import plugins as registry
+from runner import plugins
 from runner.config import EnvironmentEntry
-from runner.envs.data_labels import label_of, what_data_lacks
+from runner.envs.data_labels import data_label_of, missing_data
 from runner.envs.http.address import ServerAddress
-from runner.envs.http.probe import NOBODY, ServerState
-from runner.envs.placement import Transport, address_of, is_on_servers, on_server, why_not
+from runner.envs.http.probe import NOT_LISTENING, ServerState
+from runner.envs.placement import Transport, server_address, has_http_dialect, http_placement, rejection_reason
 
 Status: TypeAlias = Literal["up", "slow", "wrong", "down", "embedded", "unknown"]
 
 NOT_INSTALLED = "not installed"
 
 
-class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+class Availability(msgspec.Struct, frozen=True, kw_only=True):
     """What would become of a batch that began now, by the strict rules unless its server has others.
 
     Attributes:
@@ -35,61 +35,61 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     playable: bool = True
 
 
-def asked_at(entry: EnvironmentEntry) -> ServerAddress | None:
+def probe_address(entry: EnvironmentEntry) -> ServerAddress | None:
     """Where to look for an environment's server, None where it has none that would be played on."""
-    return None if entry.transport == "embedded" else address_of(entry)
+    return None if entry.transport == "embedded" else server_address(entry)
 
 
-def foresee(entry: EnvironmentEntry, state: ServerState | None) -> Outlook:
+def availability_of(entry: EnvironmentEntry, state: ServerState | None) -> Availability:
     """What becomes of an environment of the profile.
 
     Args:
         entry: what the profile says of it.
         state: how its server is; None: it has none, or that was not looked at yet.
     """
-    lacking = what_lacks(entry.name, entry.deps)
+    lacking = missing_requirement(entry.name, entry.deps)
     here = lacking is None and entry.transport != "http"
     if state is None:
         if here:
-            return played_here(entry.name)
-        if address_of(entry) is None or entry.transport == "embedded":
-            return Outlook(status="down", cause=lacking or "it has transport http, but no port", playable=False)
-        return Outlook(status="unknown", transport="http", playable=False)
-    if lacking == NOT_INSTALLED and not is_on_servers(entry.name):
-        return Outlook(status="down", cause=lacking, playable=False)
-    reason = why_not(state, "strict", sure=here)
+            return embedded_availability(entry.name)
+        if server_address(entry) is None or entry.transport == "embedded":
+            return Availability(status="down", cause=lacking or "it has transport http, but no port", playable=False)
+        return Availability(status="unknown", transport="http", playable=False)
+    if lacking == NOT_INSTALLED and not has_http_dialect(entry.name):
+        return Availability(status="down", cause=lacking, playable=False)
+    reason = rejection_reason(state, "strict", sure=here)
     if reason is None:
-        label = on_server(state).data_label
-        return Outlook(status="slow" if state.status == "slow" else "up", transport="http", data_label=label)
+        label = http_placement(state).data_label
+        return Availability(status="slow" if state.status == "slow" else "up", transport="http", data_label=label)
     if here:
         return _not_there(entry.name, state, reason)
-    cause = lacking if lacking is not None and reason == NOBODY else reason
-    return Outlook(status="wrong" if state.status == "wrong" else "down", transport="http", cause=cause, playable=False)
+    cause = lacking if lacking is not None and reason == NOT_LISTENING else reason
+    return Availability(status="wrong" if state.status == "wrong" else "down", transport="http", cause=cause, playable=False)
 
 
-def played_here(env: str) -> Outlook:
+def embedded_availability(env: str) -> Availability:
     """An installed environment without a server."""
-    if not registry.is_built_in(registry.ENVS, env):
-        return Outlook(status="embedded")
-    label, lacking = label_of(env, os.environ), what_data_lacks(env, os.environ)
+    if not plugins.is_built_in(plugins.ENVS, env):
+        return Availability(status="embedded")
+    label, lacking = data_label_of(env, os.environ), missing_data(env, os.environ)
     if lacking is not None:
-        return Outlook(status="down", data_label=label, cause=lacking, playable=False)
-    return Outlook(status="embedded", data_label=label)
+        return Availability(status="down", data_label=label, cause=lacking, playable=False)
+    return Availability(status="embedded", data_label=label)
 
 
-def _not_there(env: str, state: ServerState, reason: str) -> Outlook:
+def _not_there(env: str, state: ServerState, reason: str) -> Availability:
     """Played in this process, as its server is not well."""
-    here = played_here(env)
-    if reason == NOBODY or not here.playable:
+    here = embedded_availability(env)
+    if reason == NOT_LISTENING or not here.playable:
         return here
     status: Status = "embedded" if state.status == "down" else "wrong"
     return msgspec.structs.replace(here, status=status, cause=f"{state.address.base}: {reason}")
 
 
-def what_lacks(env: str, deps: tuple[str, ...] = ()) -> str | None:
+def missing_requirement(env: str, deps: tuple[str, ...] = ()) -> str | None:
     """Why an environment cannot be played in this process, None where it can."""
-    if not registry.knows(registry.ENVS, env):
+    if not plugins.is_registered(plugins.ENVS, env):
         return NOT_INSTALLED
-    if missing := registry.missing_packages(deps):
+    if missing := plugins.missing_packages(deps):
         return f"needs {', '.join(missing)}"
     return None

@@ -68,7 +68,7 @@ class EmbeddedEnvironment(ABC):
         else:
             observation, reward, done = self._step(command)
         self._running = not done
-        return answer_to(action, observation), reward, done
+        return as_reply_messages(action, observation), reward, done
 
     def get_tool_schemas(self) -> list[ToolSchema]:
         """The environment's commands as tools; the same at every step."""
@@ -103,7 +103,7 @@ class EmbeddedEnvironment(ABC):
 StepText = tuple[str, float, bool]
 
 
-def answer_to(action: Action, observation: str) -> Chat:
+def as_reply_messages(action: Action, observation: str) -> Chat:
     """An observation as the chat messages that answer ``action``: one per tool call, else one user message."""
     if not action.tool_calls:
         return [{"role": "user", "content": observation}]

@@ -33,7 +33,7 @@ _DATA = {
 and what that has at least one of."""
 
 
-def label_of(env: str, environ: Mapping[str, str]) -> str:
+def data_label_of(env: str, environ: Mapping[str, str]) -> str:
     """The ``data_label`` of an environment's class, empty where the tasks are as published.
 
     Args:
@@ -44,12 +44,12 @@ def label_of(env: str, environ: Mapping[str, str]) -> str:
     return data.real if _folder(data, environ) else data.label
 
 
-def plays_named_data(env: str, environ: Mapping[str, str]) -> bool:
+def uses_configured_data(env: str, environ: Mapping[str, str]) -> bool:
     """Whether a variable names the data that an environment of this package plays."""
     return bool(_folder(_data_of(env), environ))
 
 
-def what_data_lacks(env: str, environ: Mapping[str, str]) -> str | None:
+def missing_data(env: str, environ: Mapping[str, str]) -> str | None:
     """Why the data that a variable names cannot be played, as far as a look at the folder tells; None: it may be.
 
     Args:
@@ -72,7 +72,7 @@ class DataLabel:
 
     def __get__(self, instance: object, owner: type[object]) -> str:
         """Which data that is."""
-        return label_of(self._env, os.environ)
+        return data_label_of(self._env, os.environ)
 
 
 def _data_of(env: str) -> _Data:

@@ -16,7 +16,7 @@ _SHORT = 200
 """Longer texts are not kept."""
 
 
-class Command(msgspec.Struct, frozen=True):
+class CommandPattern(msgspec.Struct, frozen=True):
     """A command of an environment, as a tool and as text.
 
     Attributes:
@@ -50,7 +50,7 @@ class Command(msgspec.Struct, frozen=True):
 class Grammar:
     """The commands of one environment; the first one whose pattern matches wins."""
 
-    def __init__(self, commands: Sequence[Command], expected: str) -> None:
+    def __init__(self, commands: Sequence[CommandPattern], expected: str) -> None:
         """Take the commands and a sentence that tells an agent what a valid action looks like."""
         self.commands = tuple(commands)
         self.expected = expected
@@ -88,7 +88,7 @@ class Grammar:
         return text
 
 
-def _arguments(command: Command, groups: dict[str, str]) -> str:
+def _arguments(command: CommandPattern, groups: dict[str, str]) -> str:
     if not groups:
         return "{}"
     values: dict[str, str | int] = {
@@ -97,7 +97,7 @@ def _arguments(command: Command, groups: dict[str, str]) -> str:
     return json.dumps(values)  # unlike msgspec it takes lone surrogates, which hostile text may hold
 
 
-def _signature(command: Command) -> str:
+def _signature(command: CommandPattern) -> str:
     if not command.parameters:
         return "no arguments"
     return ", ".join(f"{name} ({schema['type']})" for name, schema in command.parameters.items())

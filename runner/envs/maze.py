@@ -8,7 +8,7 @@ from functools import cache
 from typing import ClassVar, TypeAlias
 
 from runner.envs.base import EmbeddedEnvironment, StepText
-from runner.envs.grammar import Command, Grammar
+from runner.envs.grammar import CommandPattern, Grammar
 from runner.types import Action, InvalidAction
 
 Position: TypeAlias = tuple[int, int]
@@ -40,7 +40,7 @@ _SIDES = {"to your right": "right", "to your left": "left", "above you": "up", "
 
 _GRAMMAR = Grammar(
     [
-        Command(
+        CommandPattern(
             name="move",
             description="Move one cell. Moving into a wall leaves you where you are and still counts as a step.",
             template="move {direction}",

@@ -1,4 +1,4 @@
-"""Commands to a running episode, given from any thread and obeyed at step boundaries."""
+"""Commands to a running episode: sent from any thread, applied between two steps."""
 
 from __future__ import annotations
 
@@ -11,72 +11,72 @@ from runner.util.clock import Clock
 
 
 class EpisodeControl:
-    """A thread-safe mailbox: cancel, pause, resume and single-step of one episode.
+    """Thread-safe cancel, pause, resume and single-step for one episode.
 
-    The episode awaits ``boundary`` between two steps; everyone else only gives commands. Seconds spent waiting are
-    counted, because a paused episode uses up none of its time.
+    Only the episode awaits ``wait_at_step``; other threads send commands. Paused seconds are counted, because they do
+    not count against the episode's time limit.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
-        """Start out running; ``clock`` measures the pauses."""
+        """Start in the running state; ``clock`` measures the pauses."""
         self._clock = clock or Clock()
         self._lock = threading.Lock()
-        self._cancelled: Outcome | None = None
+        self._cancel_outcome: Outcome | None = None
         self._paused = False
         self._permits = 0
         self._paused_s = 0.0
         self._waiting_since: float | None = None
         self._wake: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
-        self.settled: Outcome | None = None
-        """How the episode ended once that is certain, though cleaning up may still take time."""
+        self.final_outcome: Outcome | None = None
+        """Outcome of the episode, set once it is certain; cleanup may still be in progress."""
 
     @property
-    def cancelled(self) -> Outcome | None:
-        """The outcome that the episode was told to stop with, None while it may go on."""
-        return self._cancelled
+    def cancel_outcome(self) -> Outcome | None:
+        """Outcome that ``cancel`` requested, or None if the episode may continue."""
+        return self._cancel_outcome
 
     @property
     def paused(self) -> bool:
-        """Whether the episode is to wait at its next step boundary."""
+        """Whether the episode waits before its next step."""
         return self._paused
 
     def cancel(self, outcome: Outcome = Outcome.CANCELLED) -> None:
-        """Stop at the next step boundary with this outcome; also ends a pause."""
+        """Stop the episode before its next step, with this outcome; also ends a pause."""
         with self._lock:
-            self._cancelled = outcome
+            self._cancel_outcome = outcome
             self._notify()
 
     def pause(self) -> None:
-        """Wait at the next step boundary."""
+        """Pause the episode before its next step."""
         with self._lock:
             self._paused = True
 
     def resume(self) -> None:
-        """Go on after a pause."""
+        """Continue after a pause."""
         with self._lock:
             self._paused, self._permits = False, 0
             self._notify()
 
     def step(self) -> None:
-        """Play one step and wait again."""
+        """Run one step, then pause again."""
         with self._lock:
             self._paused = True
             self._permits += 1
             self._notify()
 
     def paused_s(self) -> float:
-        """Seconds spent waiting so far, the present wait included."""
+        """Return the seconds paused so far, including the current pause."""
         with self._lock:
             waiting = 0.0 if self._waiting_since is None else self._clock.monotonic() - self._waiting_since
             return self._paused_s + waiting
 
-    async def boundary(self, on_wait: Callable[[], None], on_resume: Callable[[], None]) -> bool:
-        """Pass a step boundary, waiting as long as the episode is paused; False when it was cancelled.
+    async def wait_at_step(self, on_wait: Callable[[], None], on_resume: Callable[[], None]) -> bool:
+        """Wait while the episode is paused; return False if it was cancelled.
 
-        ``on_wait`` is called before it waits and ``on_resume`` after that; neither when it does not have to wait.
+        ``on_wait`` is called before the wait and ``on_resume`` after it, but only if there is a wait.
         """
         waited = False
-        while (wake := self._begin_wait()) is not None:
+        while (wake := self._start_wait()) is not None:
             try:
                 if not waited:
                     waited = True
@@ -86,12 +86,12 @@ class EpisodeControl:
                 self._end_wait()
         if waited:
             on_resume()
-        return not self._cancelled
+        return not self._cancel_outcome
 
-    def _begin_wait(self) -> asyncio.Event | None:
-        """What to wait for, None where the episode may go on or was cancelled."""
+    def _start_wait(self) -> asyncio.Event | None:
+        """Return the event that ends the pause, or None if the episode may continue or was cancelled."""
         with self._lock:
-            if self._cancelled or not self._paused:
+            if self._cancel_outcome or not self._paused:
                 return None
             if self._permits:
                 self._permits -= 1

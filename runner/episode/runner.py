@@ -1,4 +1,4 @@
-"""The public face of an episode: a ``Runner`` plays one agent in one environment, again and again."""
+"""Public entry point: a ``Runner`` plays episodes of one agent in one environment."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from ulid import ULID
 
-from runner.episode.loop import EpisodeContext, Play
+from runner.episode.loop import EpisodeContext, EpisodeLoop
 from runner.types import Agent, Environment, EpisodeHeader, Limits, SpanLevel, Trajectory
 from runner.util.clock import Clock
 
@@ -15,14 +15,14 @@ __all__ = ["EpisodeContext", "Runner"]
 
 
 class Runner:
-    """Plays episodes; holds only picklable settings, so it can travel to another process.
+    """Plays episodes. Holds only picklable settings, so it can be sent to another process.
 
     Args:
-        env_cfg: what builds the environment, with ``_target_`` (see ``hydra.utils.instantiate``).
-        agent_cfg: what builds the agent, likewise.
-        inference_mngr: handed to the agent as ``inference_mngr`` when there is one.
+        env_cfg: Hydra config of the environment, with ``_target_`` (see ``hydra.utils.instantiate``).
+        agent_cfg: Hydra config of the agent.
+        inference_mngr: passed to the agent as ``inference_mngr`` unless None.
         tracing_level: ``off``, ``episode`` or ``full``.
-        limits: rounds and seconds after which an episode ends.
+        limits: maximum rounds and seconds of an episode.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Runner:
         tracing_level: SpanLevel = "full",
         limits: Limits | None = None,
     ) -> None:
-        """Keep the settings; nothing is built before an episode is played."""
+        """Store the settings; nothing is built before ``play_episode``."""
         self.env_cfg = env_cfg
         self.agent_cfg = agent_cfg
         self.inference_mngr = inference_mngr
@@ -46,23 +46,23 @@ class Runner:
     ) -> Trajectory:
         """Play one episode.
 
-        Errors of the environment or the agent end the episode and are returned as ``error_info`` beside the timesteps
-        so far; only cancellation is raised. ``cleanup`` and ``close`` are called exactly once.
+        An error in the environment or the agent ends the episode and is returned as ``error_info``, along with the
+        timesteps so far; only cancellation is raised. ``cleanup`` and ``close`` are called exactly once.
 
         Args:
-            reset_kwargs: passed to ``reset``; ``task`` (with ``task_id``) and ``task_unique_id`` name it in traces.
-            context: ids, control, tracer and listener; a fresh unnamed one by default.
+            reset_kwargs: passed to ``reset``; ``task`` (with ``task_id``) and ``task_unique_id`` identify it in traces.
+            context: ids, control, tracer and event callbacks; by default new ids and no callbacks.
         """
         context = context or EpisodeContext(self._anonymous_header(reset_kwargs or {}))
-        return await Play(self, dict(reset_kwargs or {}), context).run()
+        return await EpisodeLoop(self, dict(reset_kwargs or {}), context).run()
 
     def build_environment(self) -> Environment:
-        """A fresh environment."""
+        """Return a new environment."""
         environment: Environment = _instantiate(self.env_cfg)
         return environment
 
     def build_agent(self) -> Agent:
-        """A fresh agent."""
+        """Return a new agent."""
         extra = {} if self.inference_mngr is None else {"inference_mngr": self.inference_mngr}
         agent: Agent = _instantiate(self.agent_cfg, **extra)
         return agent
@@ -77,10 +77,10 @@ class Runner:
         )
 
 
-def _instantiate(cfg: Mapping[str, Any], **objects: object) -> Any:  # noqa: ANN401 - whatever the target is
+def _instantiate(cfg: Mapping[str, Any], **objects: object) -> Any:  # noqa: ANN401 - any type the target has
     from hydra.utils import instantiate
 
     if not objects:
         return instantiate(cfg, _convert_="all")
-    # Live objects bypass the config tree, which would copy them.
+    # Pass live objects outside the config tree, because Hydra copies the tree.
     return instantiate(cfg, _convert_="all", _partial_=True)(**objects)

@@ -1,4 +1,4 @@
-"""One round of an episode: the agent is asked, its answer is checked and taken, the environment's reply is checked."""
+"""One step of an episode: the agent acts, its action is checked and executed, the observation is checked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from runner.episode.token_stream import TokenStream
-from runner.episode.validation import check_schemas, check_step, check_turn, check_usage, resolve, settle
+from runner.episode.validation import check_act_result, check_schemas, check_step, check_usage, resolve_action
 from runner.tracing import Tracer
 from runner.types import (
     Action,
@@ -20,14 +20,14 @@ from runner.types import (
     TimeStep,
     ToolSchema,
 )
+from runner.types.maybe_async import maybe_await
 
 
 @dataclass
-class Rounds:
-    """Plays the rounds of one episode; ``now`` is a monotonic clock in seconds.
+class StepRunner:
+    """Runs the steps of one episode; ``now`` is a monotonic clock in seconds.
 
-    A reply of the agent that names no action is answered here, the environment does not see it; ``unparsed`` counts
-    those in a row.
+    An ``InvalidAction`` is answered here and never reaches the environment; ``unparsed`` counts consecutive ones.
     """
 
     environment: Environment
@@ -38,25 +38,25 @@ class Rounds:
     unparsed: int = 0
     _schemas: list[ToolSchema] = field(default_factory=list)
 
-    async def play(self, index: int, observation: Chat) -> TimeStep:
-        """The next round, from the newest observation on."""
+    async def run_step(self, index: int, observation: Chat) -> TimeStep:
+        """Run step ``index``: the agent acts on ``observation`` and the environment executes the action."""
         with self.tracer.span("timestep", "timestep", index=index, semantic="timestep") as span:
             with self.tracer.span("get_tool_schemas", "environment"):
-                schemas = self._checked(await settle(self.environment.get_tool_schemas()))
-            asked = self.now()
-            self.tokens.begin(index)
-            with self.tracer.span("agent.act", "agent"):  # gets copies: what it does to its lists is its own business
-                chats, answer = check_turn(await settle(self.agent.act(observation.copy(), schemas.copy())))
+                schemas = self._check_schemas(await maybe_await(self.environment.get_tool_schemas()))
+            started = self.now()
+            self.tokens.start_step(index)
+            with self.tracer.span("agent.act", "agent"):  # pass copies, because the agent may change its lists
+                chats, answer = check_act_result(await maybe_await(self.agent.act(observation.copy(), schemas.copy())))
             self.tokens.flush()
-            model_s = self.now() - asked
-            action, valid, (reply, reward, done), env_s = await self._take(answer, schemas)
+            model_s = self.now() - started
+            action, valid, (new_observation, reward, done), env_s = await self._execute(answer, schemas)
             span.set_attribute("reward", reward)
             span.set_attribute("done", done)
         step = TimeStep(
             index=index,
             chats=chats,
             action=action,
-            observation=reply,
+            observation=new_observation,
             reward=reward,
             done=done,
             available_tool_schemas=schemas,
@@ -64,30 +64,30 @@ class Rounds:
             model_s=model_s,
             env_s=env_s,
         )
-        return self._with_usage(step)
+        return self._add_usage(step)
 
-    async def _take(
+    async def _execute(
         self, answer: Action | InvalidAction, schemas: list[ToolSchema]
     ) -> tuple[Action, bool, StepResult, float]:
-        """The action as it is stored, whether it is one, what came of it, and how long that took."""
+        """Return the action to store, whether it is valid, the environment's result and the seconds it took."""
         if isinstance(answer, InvalidAction):
             self.unparsed += 1
-            reply: Chat = [{"role": "user", "content": f"Invalid action. Expected {answer.expected}."}]
-            return Action(text=answer.text), False, (reply, 0.0, False), 0.0
+            new_observation: Chat = [{"role": "user", "content": f"Invalid action. Expected {answer.expected}."}]
+            return Action(text=answer.text), False, (new_observation, 0.0, False), 0.0
         self.unparsed = 0
-        action, valid = await resolve(self.environment, answer, schemas)
-        resolved = self.now()
+        action, valid = await resolve_action(self.environment, answer, schemas)
+        resolved_at = self.now()
         with self.tracer.span("env.step", "environment"):
-            result = check_step(await settle(self.environment.step(answer)))
-        return action, valid, result, self.now() - resolved
+            result = check_step(await maybe_await(self.environment.step(answer)))
+        return action, valid, result, self.now() - resolved_at
 
-    def _with_usage(self, step: TimeStep) -> TimeStep:
-        # as ``SupportsUsage`` says, but asking for that by ``isinstance`` takes a tenth of a step
+    def _add_usage(self, step: TimeStep) -> TimeStep:
+        # ``isinstance(agent, SupportsUsage)`` would take a tenth of a step
         usage = check_usage(getattr(self.agent, "last_usage", None))
         return step if usage is None else msgspec.structs.replace(step, **msgspec.structs.asdict(usage))
 
-    def _checked(self, schemas: list[ToolSchema]) -> list[ToolSchema]:
-        """A checked copy; mostly they are those of the step before, and need not be looked at again."""
+    def _check_schemas(self, schemas: list[ToolSchema]) -> list[ToolSchema]:
+        """Return a checked copy; skip the check if the schemas equal those of the previous step."""
         if schemas != self._schemas:
             self._schemas = check_schemas(schemas)
         return self._schemas

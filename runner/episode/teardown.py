@@ -1,4 +1,4 @@
-"""The end of an episode: its verdict, and what its environment and agent give back."""
+"""The end of an episode: evaluation, then cleanup of the environment and the agent."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from runner.episode.validation import check_details, check_flow, settle
-from runner.errors import boundary, log_failure
+from runner.episode.validation import check_details, check_flow_id
+from runner.errors import catch_foreign, log_failure
 from runner.types import (
     Agent,
     Environment,
@@ -22,69 +22,70 @@ from runner.types import (
     SupportsTruncation,
     Trajectory,
 )
+from runner.types.maybe_async import maybe_await
 
 logger = logging.getLogger(__name__)
 
-CLEANUP_S = 5.0
-"""Seconds an async ``cleanup`` and ``close`` may take."""
+CLEANUP_TIMEOUT_S = 5.0
+"""Maximum seconds for an async ``cleanup`` and ``close``, which run concurrently."""
 
 
-async def judge(
+async def evaluate(
     environment: Environment, trajectory: Trajectory, on_error: Callable[[BaseException], None]
 ) -> Trajectory:
-    """Ask whether the episode succeeded; returns it, with details where the environment has any."""
-    with boundary(on_error):
-        trajectory.success = bool(await settle(environment.success(trajectory)))
+    """Set the success and outcome; return the trajectory, with evaluation details if the environment has any."""
+    with catch_foreign(on_error):
+        trajectory.success = bool(await maybe_await(environment.success(trajectory)))
         trajectory.outcome = _outcome(environment, trajectory)
-    with boundary(log_failure(logger, "get_evaluation_details")):
+    with catch_foreign(log_failure(logger, "get_evaluation_details")):
         if isinstance(environment, SupportsEvaluation):
-            details = check_details(await settle(environment.get_evaluation_details()))
+            details = check_details(await maybe_await(environment.get_evaluation_details()))
             return EvaluatedTrajectory(**msgspec.structs.asdict(trajectory), evaluation=details)
     return trajectory
 
 
-def last_flow(agent: Agent) -> int | None:
-    """The flow of the agent's newest response, None where it has none that can be used."""
-    with boundary(log_failure(logger, "last_response_flow_id")):
+def last_response_flow(agent: Agent) -> int | None:
+    """Return the trace flow id of the agent's latest response, or None if it has no valid one."""
+    with catch_foreign(log_failure(logger, "last_response_flow_id")):
         if isinstance(agent, SupportsFlow):
-            return check_flow(agent.last_response_flow_id)
+            return check_flow_id(agent.last_response_flow_id)
     return None
 
 
-async def give_back(environment: Environment | None, agent: Agent | None) -> None:
-    """Let both give back what they hold, at the same time and for at most ``CLEANUP_S`` seconds.
+async def release(environment: Environment | None, agent: Agent | None) -> None:
+    """Call ``cleanup`` and ``close`` concurrently, for at most ``CLEANUP_TIMEOUT_S`` seconds.
 
-    A cancellation in the meantime is raised afterwards.
+    A cancellation during cleanup is raised afterwards.
     """
     clock = asyncio.get_running_loop().time
-    ends_at = clock() + CLEANUP_S
-    working = {
+    ends_at = clock() + CLEANUP_TIMEOUT_S
+    unfinished = {
         asyncio.create_task(_cleanup(environment), name="cleanup"),
         asyncio.create_task(_close(agent), name="close"),
     }
     cancelled: asyncio.CancelledError | None = None
-    while working and (left_s := ends_at - clock()) > 0:
+    while unfinished and (remaining_s := ends_at - clock()) > 0:
         try:
-            _, working = await asyncio.wait(working, timeout=left_s)
+            _, unfinished = await asyncio.wait(unfinished, timeout=remaining_s)
         except asyncio.CancelledError as exc:
             cancelled = exc
-    for work in working:
-        if work.cancel():
-            logger.warning("%s failed: it did not end within %g s", work.get_name(), CLEANUP_S)
+    for task in unfinished:
+        if task.cancel():
+            logger.warning("%s failed: no end within %g s", task.get_name(), CLEANUP_TIMEOUT_S)
     if cancelled is not None:
         raise cancelled
 
 
 async def _cleanup(environment: Environment | None) -> None:
-    with boundary(log_failure(logger, "cleanup")):
+    with catch_foreign(log_failure(logger, "cleanup")):
         if environment is not None and isinstance(environment, SupportsCleanup):
-            await settle(environment.cleanup())
+            await maybe_await(environment.cleanup())
 
 
 async def _close(agent: Agent | None) -> None:
-    with boundary(log_failure(logger, "close")):
+    with catch_foreign(log_failure(logger, "close")):
         if agent is not None and isinstance(agent, SupportsClose):
-            await settle(agent.close())
+            await maybe_await(agent.close())
 
 
 def _outcome(environment: Environment, trajectory: Trajectory) -> Outcome:

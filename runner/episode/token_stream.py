@@ -1,4 +1,4 @@
-"""The answer of a model while it comes: many small pieces, told a few times a second."""
+"""Streamed model output, merged so that only a few items per second are emitted."""
 
 from __future__ import annotations
 
@@ -6,67 +6,66 @@ from collections.abc import Callable
 
 import msgspec
 
-from runner.types import Part, Piece
+from runner.types import DeltaPart, StreamDelta
 
-COALESCE_S = 0.1
-"""Seconds between two tellings, so that a fast model does not make an item of each token."""
+EMIT_INTERVAL_S = 0.1
+"""Minimum seconds between two emits, so that a fast model does not produce one item per token."""
 
 
 class TokenStream:
-    """Collects the pieces of one round after the other; used on the loop that plays.
+    """Merges the stream deltas of each step; used only on the episode's event loop.
 
     Args:
         now: a monotonic clock in seconds.
-        tell: takes the round's index and what came since the last telling, each part of the answer by itself.
+        emit: receives the step's index and a merged delta, one for each part of the answer.
     """
 
-    def __init__(self, now: Callable[[], float], tell: Callable[[int, Piece], None]) -> None:
-        """Start before the first round."""
+    def __init__(self, now: Callable[[], float], emit: Callable[[int, StreamDelta], None]) -> None:
+        """Start before the first step."""
         self._now = now
-        self._tell = tell
+        self._emit = emit
         self._step = 0
-        self._pending: dict[tuple[Part, int], list[Piece]] = {}
-        self._told = 0.0
-        self._has_told = False
+        self._pending: dict[tuple[DeltaPart, int], list[StreamDelta]] = {}
+        self._last_emit = 0.0
+        self._has_emitted = False
 
-    def begin(self, step: int) -> None:
-        """What comes from here on belongs to round ``step``."""
+    def start_step(self, step: int) -> None:
+        """Assign all following deltas to step ``step``."""
         self._step = step
-        self._has_told = False
+        self._has_emitted = False
         self._pending.clear()
 
-    def add(self, piece: str | Piece) -> None:
-        """Take the next piece; an empty text takes back what came so far."""
-        if not isinstance(piece, Piece):
-            piece = Piece(text=piece, n=1) if piece else Piece(restart=True)
-        if piece.restart:
-            self._restart(piece)
-        elif piece.endpoint is not None or piece.failure is not None:
+    def add(self, delta: str | StreamDelta) -> None:
+        """Add a delta; an empty text discards everything received so far in this step."""
+        if not isinstance(delta, StreamDelta):
+            delta = StreamDelta(text=delta, n=1) if delta else StreamDelta(restart=True)
+        if delta.restart:
+            self._restart(delta)
+        elif delta.endpoint is not None or delta.failure is not None:
             self.flush()
-            self._tell(self._step, piece)
+            self._emit(self._step, delta)
         else:
-            self._pending.setdefault((piece.part, piece.call), []).append(piece)
-            if self._now() - self._told >= COALESCE_S:
+            self._pending.setdefault((delta.part, delta.call), []).append(delta)
+            if self._now() - self._last_emit >= EMIT_INTERVAL_S:
                 self.flush()
 
     def flush(self) -> None:
-        """Tell what has not been told."""
-        for pieces in self._pending.values():
-            self._tell(self._step, _together(pieces))
-            self._has_told = True
+        """Emit the pending deltas."""
+        for deltas in self._pending.values():
+            self._emit(self._step, _merge(deltas))
+            self._has_emitted = True
         self._pending.clear()
-        self._told = self._now()
+        self._last_emit = self._now()
 
-    def _restart(self, piece: Piece) -> None:
-        """What came does not count: its endpoint failed. Of what was never told nothing is taken back."""
+    def _restart(self, delta: StreamDelta) -> None:
+        """Discard the deltas of a failed endpoint; emit a restart only if some of them were emitted."""
         self._pending.clear()
-        if self._has_told or piece.failure is not None:
-            self._tell(self._step, msgspec.structs.replace(piece, restart=self._has_told))
-        self._has_told = False
+        if self._has_emitted or delta.failure is not None:
+            self._emit(self._step, msgspec.structs.replace(delta, restart=self._has_emitted))
+        self._has_emitted = False
 
 
-def _together(pieces: list[Piece]) -> Piece:
-    """Pieces of the same part as one."""
-    tool = next((piece.tool for piece in pieces if piece.tool), "")
-    text, n = "".join(piece.text for piece in pieces), sum(piece.n for piece in pieces)
-    return msgspec.structs.replace(pieces[0], text=text, tool=tool, n=n)
+def _merge(deltas: list[StreamDelta]) -> StreamDelta:
+    tool = next((delta.tool for delta in deltas if delta.tool), "")
+    text, n = "".join(delta.text for delta in deltas), sum(delta.n for delta in deltas)
+    return msgspec.structs.replace(deltas[0], text=text, tool=tool, n=n)

@@ -1,36 +1,25 @@
-"""What foreign code returned, checked at the door: sync or async alike, of the promised shape, and safe to store."""
+"""Validation of values returned by agents and environments: correct types, and safe to store."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable
-from typing import Any, TypeGuard, TypeVar, cast
+from typing import Any, cast
 
 import msgspec
 
 from runner.errors import AgentFault, EnvironmentFault
-from runner.types import Action, AgentTurn, Chat, Environment, InvalidAction, StepResult, ToolCall, ToolSchema, Usage
+from runner.types import Action, ActResult, Chat, Environment, InvalidAction, StepResult, ToolCall, ToolSchema, Usage
+from runner.types.maybe_async import is_awaitable
 
-_T = TypeVar("_T")
-_NUMBERS = (int, float)  # made once: a union of types in an ``isinstance`` is made anew at each call
-_PAIRS = (tuple, list)
-
-
-def pending(value: _T | Awaitable[_T]) -> TypeGuard[Awaitable[_T]]:
-    """Whether the callee was async; asked before ``await``, since most are not and awaiting has its price."""
-    return hasattr(value, "__await__")
+_NUMBER_TYPES = (int, float)  # constants, because ``isinstance(value, int | float)`` would build the union at each call
+_PAIR_TYPES = (tuple, list)
 
 
-async def settle(value: _T | Awaitable[_T]) -> _T:
-    """The value itself, awaited first if the callee was async."""
-    return await value if pending(value) else cast(_T, value)
-
-
-def check_chat(value: object, what: str) -> Chat:
-    """A copy of ``value`` if it is a list of messages: its owner may go on changing it.
+def check_chat(value: object, source: str) -> Chat:
+    """Return a copy of ``value``, a list of messages; a copy, because the environment may change its list later.
 
     Raises:
-        EnvironmentFault: naming ``what`` and the type that came instead.
+        EnvironmentFault: if it is not a list of messages; names ``source`` and the type.
     """
     if isinstance(value, list):
         for message in value:
@@ -38,70 +27,72 @@ def check_chat(value: object, what: str) -> Chat:
                 break
         else:
             return value.copy()
-    raise EnvironmentFault(f"{what} should be a list of messages with a role; got {type(value).__name__}")
+    raise EnvironmentFault(f"{source} should be a list of messages with a role; got {type(value).__name__}")
 
 
 def check_schemas(value: object) -> list[ToolSchema]:
-    """A copy of ``value`` if it is a list of functions with a name.
+    """Return a copy of ``value``, a list of OpenAI function schemas with names.
 
     Raises:
-        EnvironmentFault: naming what came instead.
+        EnvironmentFault: if it is anything else.
     """
     if isinstance(value, list):
         for schema in value:
             function = schema.get("function") if isinstance(schema, dict) else None
             if not (isinstance(function, dict) and isinstance(function.get("name"), str)):
-                raise EnvironmentFault(f"get_tool_schemas should return OpenAI functions; got {_short(schema)} as one")
+                raise EnvironmentFault(
+                    f"get_tool_schemas should return OpenAI functions; got {_abbreviate(schema)} as one"
+                )
         return value.copy()
     raise EnvironmentFault(f"get_tool_schemas should return a list of OpenAI functions; got {type(value).__name__}")
 
 
 def check_step(value: object) -> StepResult:
-    """``value`` if it is ``(messages, finite reward, done)``.
+    """Return ``value`` as ``(messages, reward, done)``, with a finite reward.
 
     Raises:
-        EnvironmentFault: saying which of the three is wrong.
+        EnvironmentFault: if one of the three is wrong; names the wrong one.
     """
     if not isinstance(value, tuple) or len(value) != 3:
         raise EnvironmentFault(f"step should return (messages, reward, done); got {type(value).__name__}")
     chat, reward, done = value
-    if not isinstance(reward, _NUMBERS) or not math.isfinite(reward):
+    if not isinstance(reward, _NUMBER_TYPES) or not math.isfinite(reward):
         raise EnvironmentFault(f"step should return a finite number as reward; got {reward!r}")
     return check_chat(chat, "the observation of a step"), float(reward), bool(done)
 
 
-def check_turn(value: object) -> AgentTurn:
-    """``(chats, action or what was none)`` with the chats copied, if ``value`` is that: an agent goes on with its own.
+def check_act_result(value: object) -> ActResult:
+    """Return ``value`` as ``(chats, action)``, the chats copied, because the agent may change its lists later.
 
     Raises:
-        AgentFault: naming what came instead.
+        AgentFault: if it is anything else, or its texts are not strings.
     """
-    if isinstance(value, _PAIRS) and len(value) == 2:
+    if isinstance(value, _PAIR_TYPES) and len(value) == 2:
         chats, action = value
-        answered = isinstance(action, Action | InvalidAction)
-        if answered and isinstance(chats, list) and all(isinstance(chat, list) for chat in chats):
+        is_action = isinstance(action, Action | InvalidAction)
+        if is_action and isinstance(chats, list) and all(isinstance(chat, list) for chat in chats):
             if not _is_storable(action):
-                raise AgentFault(f"act should return an Action of text and tool calls; got {_short(action)}")
+                raise AgentFault(f"act should return an Action of text and tool calls; got {_abbreviate(action)}")
             return [chat.copy() for chat in chats], action
     raise AgentFault(f"act should return (list of chats, Action); got {type(value).__name__}")
 
 
-def check_flow(value: object) -> int | None:
-    """``value`` if it can be a flow id.
+def check_flow_id(value: object) -> int | None:
+    """Return ``value`` if it is a valid trace flow id or None.
 
     Raises:
-        AgentFault: naming what came instead.
+        AgentFault: if it is anything else.
     """
     if value is None or (type(value) is int and 0 <= value < 2**64):
         return value
-    raise AgentFault(f"last_response_flow_id should be an unsigned 64-bit int or None; got {_short(value)}")
+    raise AgentFault(f"last_response_flow_id should be an unsigned 64-bit int or None; got {_abbreviate(value)}")
 
 
 def check_details(value: object) -> dict[str, Any]:
-    """Evaluation details as a file would hold them.
+    """Return evaluation details as JSON would decode them.
 
     Raises:
-        EnvironmentFault: when they are no mapping, or hold what JSON cannot.
+        EnvironmentFault: if they are not a mapping, or not representable in JSON.
     """
     try:
         return msgspec.json.decode(msgspec.json.encode(value), type=dict[str, Any])
@@ -109,40 +100,40 @@ def check_details(value: object) -> dict[str, Any]:
         raise EnvironmentFault(f"evaluation details should be a mapping that JSON can hold: {exc}") from exc
 
 
-async def resolve(environment: Environment, action: Action, schemas: list[ToolSchema]) -> tuple[Action, bool]:
-    """The action with the tool calls that its text means, and whether what is played of it is one of the environment's.
+async def resolve_action(environment: Environment, action: Action, schemas: list[ToolSchema]) -> tuple[Action, bool]:
+    """Return the action with the tool calls parsed from its text, and whether the executed call is valid.
 
     Raises:
-        EnvironmentFault: naming what its parser returned instead.
+        EnvironmentFault: if the environment's parser returns neither ``Action`` nor ``InvalidAction``.
     """
     if action.tool_calls:
-        first = action.tool_calls[0]  # the others are answered with "Not executed"
-        return action, _fits(first.name, first.arguments, schemas)
+        first = action.tool_calls[0]  # only the first call is executed; the model gets "Not executed" for the others
+        return action, _matches_schema(first.name, first.arguments, schemas)
     reply = environment.parse(action.text or "")
-    parsed: object = await reply if pending(reply) else reply
+    parsed: object = await reply if is_awaitable(reply) else reply
     if isinstance(parsed, Action) and _is_storable(parsed):
         return Action(text=action.text, tool_calls=parsed.tool_calls), True
     if isinstance(parsed, InvalidAction):
         return action, False
-    raise EnvironmentFault(f"parse should return Action or InvalidAction; got {_short(parsed)}")
+    raise EnvironmentFault(f"parse should return Action or InvalidAction; got {_abbreviate(parsed)}")
 
 
 def check_usage(value: object) -> Usage | None:
-    """``value`` if it says what an answer took.
+    """Return ``value`` if it is a ``Usage`` or None.
 
     Raises:
-        AgentFault: naming what came instead.
+        AgentFault: if it is anything else.
     """
     if value is None or isinstance(value, Usage):
         return value
-    raise AgentFault(f"last_usage should be a Usage or None; got {_short(value)}")
+    raise AgentFault(f"last_usage should be a Usage or None; got {_abbreviate(value)}")
 
 
 def _is_storable(action: Action | InvalidAction) -> bool:
-    """Whether the fields are what their types say: nothing checks that when an action is made."""
+    """Return whether the fields have their declared types, which constructing an action does not check."""
     if isinstance(action, InvalidAction):
-        said: tuple[object, ...] = (action.text, action.expected)
-        return all(isinstance(part, str) for part in said)
+        texts: tuple[object, ...] = (action.text, action.expected)
+        return all(isinstance(part, str) for part in texts)
     text, calls = cast(object, action.text), cast(object, action.tool_calls)
     if not (text is None or isinstance(text, str)) or not isinstance(calls, list):
         return False
@@ -156,18 +147,17 @@ def _is_storable(action: Action | InvalidAction) -> bool:
     return True
 
 
-def _short(value: object) -> str:
-    """The beginning of what came instead."""
+def _abbreviate(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
-def _fits(name: str, arguments: str, schemas: list[ToolSchema]) -> bool:
+def _matches_schema(name: str, arguments: str, schemas: list[ToolSchema]) -> bool:
     known: dict[str, Any] = {schema["function"]["name"]: schema["function"] for schema in schemas}
     if name not in known:
         return False
     try:
-        given = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+        parsed_arguments = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
         return False
-    return set(known[name].get("parameters", {}).get("required", [])) <= given.keys()
+    return set(known[name].get("parameters", {}).get("required", [])) <= parsed_arguments.keys()

@@ -1,1 +1,1 @@
-"""Everything about the bus: what is said on it, the broker of a node, publishing without loss, and listening."""
+"""The messages of the bus: durable events, live items, control requests, their codec and their subjects."""

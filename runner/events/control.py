@@ -1,4 +1,4 @@
-"""The control subject: typed requests to a node and its replies."""
+"""Control protocol of a node: request arguments per operation, replies, error codes and result types."""
 
 from __future__ import annotations
 
@@ -10,67 +10,67 @@ from msgspec import Meta
 from runner.events.fields import AgentName, BatchId, BatteryId, Boot, EnvName, EpisodeId, ModelName, NodeStatus, Pid
 from runner.events.live import EnvHealth, Host, ModelHealth
 
-_Choice: TypeAlias = Annotated[str | None, Meta(description="null: what the node's profile says")]
-_Limit: TypeAlias = Annotated[int | None, Meta(description="null: what the node's profile says")]
+_Choice: TypeAlias = Annotated[str | None, Meta(description="null: use the profile's value")]
+_Limit: TypeAlias = Annotated[int | None, Meta(description="null: use the profile's value")]
 
 
 class StartArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Play batches, one per environment; asked again with the same ``batch_id`` it changes nothing.
+    """Start one batch per environment; repeating a request with the same ``batch_id`` has no effect.
 
-    With one environment ``batch_id`` is its batch. With several it is the ``battery_id`` and each environment's batch
-    gets an id derived from it.
+    With one environment, ``batch_id`` is the id of its batch. With several, it is the ``battery_id``, and the id of
+    each batch is derived from it.
     """
 
-    batch_id: Annotated[str, Meta(description="a new ULID, made by who asks")]
+    batch_id: Annotated[str, Meta(description="a new ULID, chosen by the client")]
     envs: Annotated[list[str], Meta(description="environments of the node's profile")]
     agent: _Choice = None
     model: _Choice = None
     repeat: Annotated[int, Meta(description="number of tasks")] = 1
-    attempts: Annotated[int, Meta(description="how often each task is played")] = 1
+    attempts: Annotated[int, Meta(description="number of episodes per task")] = 1
     task_index: Annotated[int, Meta(description="the first task")] = 0
-    seed: Annotated[int, Meta(description="feeds the agent's randomness")] = 0
+    seed: Annotated[int, Meta(description="seed of the agent's random numbers")] = 0
     concurrency: _Limit = None
     max_rounds: _Limit = None
-    max_duration_sec: Annotated[float | None, Meta(description="null: what the node's profile says")] = None
-    resume: Annotated[bool, Meta(description="play what an interrupted batch has not finished")] = False
+    max_duration_sec: Annotated[float | None, Meta(description="null: use the profile's value")] = None
+    resume: Annotated[bool, Meta(description="run the unfinished episodes of an interrupted batch")] = False
 
 
 class TargetArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What the operation is about: exactly one of the two."""
+    """Target of the operation: exactly one of the two fields."""
 
-    batch_id: Annotated[str | None, Meta(description="a batch, or all of a battery")] = None
-    episode_id: Annotated[str | None, Meta(description="an episode that is being played")] = None
+    batch_id: Annotated[str | None, Meta(description="a batch, or all batches of a battery")] = None
+    episode_id: Annotated[str | None, Meta(description="a running episode")] = None
 
 
 class EpisodeArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which part of which episode file."""
+    """Episode file, and the offset to read from."""
 
     episode_id: EpisodeId
-    offset: Annotated[int, Meta(description="bytes to leave out at the beginning")] = 0
+    offset: Annotated[int, Meta(description="offset in bytes from the start of the file")] = 0
 
 
 class SubmitActionArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """An action for an episode that a person plays."""
+    """Action for an episode with a human agent."""
 
     episode_id: EpisodeId
-    step: Annotated[int, Meta(description="the round it is for")]
+    step: Annotated[int, Meta(description="index of the timestep")]
     action: Annotated[str, Meta(description="the action's text")]
 
 
 class ShutdownArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """How to stop the node."""
+    """Options for stopping the node."""
 
-    drain: Annotated[bool, Meta(description="play what is queued first")] = False
+    drain: Annotated[bool, Meta(description="run all queued batches first")] = False
 
 
 class ServerArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Whose server: the one that ``server_cmd`` starts."""
+    """Environment whose ``server_cmd`` server is started or stopped."""
 
     env: Annotated[str, Meta(description="an environment of the node's profile")]
 
 
 class NoArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Nothing to say."""
+    """No arguments, or an empty result."""
 
 
 Op: TypeAlias = Literal[
@@ -104,51 +104,51 @@ ARGS: dict[Op, type[Args]] = {
 }
 
 
-class Request(msgspec.Struct, kw_only=True):
-    """A request; ``args`` fit ``op`` (see ``ARGS``)."""
+class ControlRequest(msgspec.Struct, kw_only=True):
+    """Request to a node; ``ARGS`` gives the type of ``args`` for each ``op``."""
 
-    id: Annotated[str, Meta(description="comes back in the reply")]
-    op: Annotated[Op, Meta(description="what to do")]
+    id: Annotated[str, Meta(description="repeated in the reply")]
+    op: Annotated[Op, Meta(description="operation to perform")]
     args: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 class ControlError(msgspec.Struct, kw_only=True, frozen=True):
-    """Why a request was not obeyed."""
+    """Error of a rejected request."""
 
-    code: Annotated[str, Meta(description="for programs, see below")]
-    message: Annotated[str, Meta(description="for people")]
-    hint: Annotated[str, Meta(description="what to do about it")] = ""
+    code: Annotated[str, Meta(description="machine-readable code, see below")]
+    message: Annotated[str, Meta(description="message for people")]
+    hint: Annotated[str, Meta(description="what to do next")] = ""
 
 
 ERRORS: Final[dict[str, str]] = {
-    "bad_request": "it cannot be read, or its arguments do not fit the operation",
-    "unknown_agent": "the node has no agent of that name",
-    "unknown_model": "the node's profile has no model of that name",
-    "no_model": "the agent asks a model, and no endpoint answers",
-    "not_found": "there is no such batch, or no such episode is being played",
-    "not_running": "the batch is not being played now",
-    "no_control": "the node takes no requests on this bus",
-    "stopping": "the node is about to stop",
-    "not_human": "the episode is not played by a person",
-    "refused": "the node cannot do it; the message says why",
-    "internal": "the node failed; its log says more",
+    "bad_request": "the request cannot be decoded, or its arguments do not match the operation",
+    "unknown_agent": "the node has no agent with this name",
+    "unknown_model": "the node's profile has no model with this name",
+    "no_model": "the agent needs a model, and no endpoint responds",
+    "not_found": "no batch or running episode has this id",
+    "not_running": "the batch is not running",
+    "no_control": "the node accepts no control requests on this bus",
+    "stopping": "the node is stopping",
+    "not_human": "the episode's agent is not `human`",
+    "refused": "the node rejected the request; the message gives the reason",
+    "internal": "the node failed; see its log",
 }
-"""What ``ControlError.code`` may be."""
+"""Values of ``ControlError.code`` and their meanings."""
 
 
-class Reply(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The answer to the request of the same ``id``."""
+class ControlReply(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Reply to the request with the same ``id``."""
 
-    id: Annotated[str, Meta(description="the request's")]
-    ok: Annotated[bool, Meta(description="whether the request was obeyed")]
-    result: Annotated[msgspec.Raw | msgspec.UnsetType, Meta(description="when it was, see the operation")] = (
+    id: Annotated[str, Meta(description="id of the request")]
+    ok: Annotated[bool, Meta(description="whether the request succeeded")]
+    result: Annotated[msgspec.Raw | msgspec.UnsetType, Meta(description="on success; its type depends on the operation")] = (
         msgspec.UNSET
     )
-    error: Annotated[ControlError | msgspec.UnsetType, Meta(description="when it was not")] = msgspec.UNSET
+    error: Annotated[ControlError | msgspec.UnsetType, Meta(description="present on failure")] = msgspec.UNSET
 
 
 class BatchState(msgspec.Struct, kw_only=True):
-    """A batch the node knows of."""
+    """Batch known to the node."""
 
     batch_id: BatchId
     battery_id: BatteryId
@@ -157,53 +157,53 @@ class BatchState(msgspec.Struct, kw_only=True):
     model: ModelName
     status: Annotated[
         Literal["queued", "running", "paused", "completed", "cancelled", "interrupted"],
-        Meta(description="`interrupted`: may be resumed"),
+        Meta(description="`interrupted`: can be resumed"),
     ]
-    n_done: Annotated[int, Meta(description="episodes that are over")]
-    n_planned: Annotated[int, Meta(description="episodes it has in all")]
+    n_done: Annotated[int, Meta(description="finished episodes")]
+    n_planned: Annotated[int, Meta(description="episodes in total")]
 
 
 class EpisodeChunk(msgspec.Struct, kw_only=True):
-    """Part of an episode file."""
+    """Chunk of an episode file."""
 
     total: Annotated[int, Meta(description="bytes of the whole file")]
     sha256: Annotated[str, Meta(description="hex digest of the whole file")]
-    data: Annotated[bytes, Meta(description="base64 of at most 256 KiB from the offset on")]
+    data: Annotated[bytes, Meta(description="at most 256 KiB from the offset on, in base64")]
 
 
 ServerStatus: TypeAlias = Literal["starting", "running", "stopped", "failed"]
 
 
 class ServerInfo(msgspec.Struct, kw_only=True):
-    """A server that the node starts or stops; that takes a while, and ``env.health`` tells how it went."""
+    """State of an environment server; starting and stopping take time, and ``env.health`` items report the outcome."""
 
     env: EnvName
-    status: Annotated[ServerStatus, Meta(description="`failed`: it ended by itself, or never answered")]
-    cause: Annotated[str | None, Meta(description="why it does not run, with its last words; null while it runs")]
+    status: Annotated[ServerStatus, Meta(description="`failed`: the process exited, or never responded")]
+    cause: Annotated[str | None, Meta(description="why it is not running, with its last log line; null while it runs")]
 
 
 HealthItem: TypeAlias = EnvHealth | ModelHealth | Host
 
 
 class NodeHealth(msgspec.Struct, kw_only=True):
-    """How the node is."""
+    """Status of the node."""
 
-    node: Annotated[str, Meta(description="its name")]
+    node: Annotated[str, Meta(description="name of the node")]
     boot: Boot
     pid: Pid
-    profile: Annotated[str, Meta(description="id of its profile")]
-    version: Annotated[str, Meta(description="of the software")]
+    profile: Annotated[str, Meta(description="id of the node's profile")]
+    version: Annotated[str, Meta(description="version of AgentGym Console")]
     status: NodeStatus
-    uptime_s: Annotated[float, Meta(description="seconds since it started")]
-    data_dir: Annotated[str, Meta(description="its state directory")]
-    egress: Annotated[str | None, Meta(description="the other broker, without credentials; null without one")]
+    uptime_s: Annotated[float, Meta(description="seconds since the node started")]
+    data_dir: Annotated[str, Meta(description="the node's state directory")]
+    egress: Annotated[str | None, Meta(description="URL of the external broker, without credentials; null without one")]
     items: Annotated[list[HealthItem], Meta(description="the latest `env.health`, `model.health` and `host` items")] = (
         msgspec.field(default_factory=list)
     )
 
 
 class NodeList(msgspec.Struct, kw_only=True):
-    """Batches, newest first, and what may be started here."""
+    """Batches, newest first, and the environments, agents and models available on the node."""
 
     batches: list[BatchState]
     envs: Annotated[list[str], Meta(description="environments of the profile")]
@@ -225,4 +225,4 @@ RESULTS: Final[dict[Op, Any]] = {
     "server_stop": ServerInfo,
     "shutdown": NoArgs,
 }
-"""What ``Reply.result`` is."""
+"""Type of ``ControlReply.result`` for each operation."""

@@ -1,4 +1,7 @@
-"""What a message of the bus says once it is decoded: a closed union of typed rows."""
+"""Decoded bus messages: ``Decoded``, a closed union of row types.
+
+``DurableRow`` and ``ForeignRow`` hold an event, ``LiveRow`` holds live items, ``RawRow`` holds an undecodable message.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,14 @@ from typing import Final, TypeAlias
 import msgspec
 
 from runner.events.durable import DurableEvent, ForeignEpisode
-from runner.events.live import HeardBatch
+from runner.events.live import LazyBatch
 
-RAW_KEPT: Final = 64 * 1024
-"""Bytes of an undecoded message that are kept to be looked at."""
+MAX_RAW_BYTES: Final = 64 * 1024
+"""Bytes of an undecodable message that are kept for display."""
 
 
 class DurableRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A durable event; ``id`` is "" when the message has none and none can be derived."""
+    """Durable event; ``id`` is "" when the message has no id and none can be derived from the payload."""
 
     event: DurableEvent
     id: str
@@ -22,13 +25,13 @@ class DurableRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ForeignRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An episode of another field runner."""
+    """Completed episode reported by another field runner."""
 
     event: ForeignEpisode
 
 
 class RawRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A message, or a live item of one, that does not decode: why, its first bytes, and how many it has."""
+    """Undecodable message or live item: the reason, its first bytes, and its full size in bytes."""
 
     reason: str
     payload: bytes
@@ -36,9 +39,9 @@ class RawRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of a live subject; items that do not decode, such as those of a newer version, are in ``raw``."""
+    """Message of a live subject; ``raw`` has its undecodable items, such as those of a newer version."""
 
-    batch: HeardBatch
+    batch: LazyBatch
     raw: tuple[RawRow, ...] = ()
 
 
@@ -46,5 +49,5 @@ Decoded: TypeAlias = DurableRow | ForeignRow | LiveRow | RawRow
 
 
 def raw_row(reason: str, payload: bytes) -> RawRow:
-    """A row for what does not decode."""
-    return RawRow(reason=reason, payload=payload[:RAW_KEPT], size=len(payload))
+    """Return the row of an undecodable message; keeps at most ``MAX_RAW_BYTES`` of the payload."""
+    return RawRow(reason=reason, payload=payload[:MAX_RAW_BYTES], size=len(payload))

@@ -1,7 +1,7 @@
-"""What is said on the bus, as closed unions: durable events by type, live items by ``kind``; control has its own.
+"""Durable events, a closed union by type, and re-exports of the live items.
 
-Times named ``…_at`` or ``at`` are RFC 3339 in UTC, ``…_s`` are seconds. Fields may be added, receivers ignore those
-they do not know; anything else is a new version of the subject.
+Times named ``…_at`` or ``at`` are RFC 3339 in UTC; ``…_s`` are seconds. Receivers ignore unknown fields, so fields may
+be added; any other change needs a new version of the subject.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from runner.events.fields import (
     BatchId,
     BatteryId,
     Boot,
-    EndedHow,
     EnvName,
     EpisodeId,
+    EpisodeOutcome,
     HealthStatus,
     MeanReward,
     ModelName,
@@ -88,7 +88,7 @@ __all__ = [
 
 
 class EpisodeCompleted(msgspec.Struct, kw_only=True):
-    """An episode is over and stored."""
+    """An episode ended and was stored."""
 
     episode_id: EpisodeId
     env: EnvName
@@ -98,52 +98,52 @@ class EpisodeCompleted(msgspec.Struct, kw_only=True):
     success: Success
     score: Annotated[float, Meta(description="the same as `reward`")]
     duration_sec: Annotated[float, Meta(description="the same as `duration_s`")]
-    outcome: EndedHow
+    outcome: EpisodeOutcome
     agent: AgentName
     model: ModelName
     task_index: TaskIndex
-    tokens: Annotated[Tokens, Meta(description="tokens of all rounds")]
+    tokens: Annotated[Tokens, Meta(description="tokens of all timesteps")]
     batch_id: BatchId
     node: NodeName
     profile: ProfileId
-    cost: Annotated[float | None, Meta(description="cost of all rounds, null where nothing is priced")] = None
+    cost: Annotated[float | None, Meta(description="cost of all timesteps; null when no price is known")] = None
 
 
 class BatchCompleted(msgspec.Struct, kw_only=True):
-    """A batch is over."""
+    """A batch ended."""
 
     batch_id: BatchId
     env: EnvName
-    n_episodes: Annotated[int, Meta(description="episodes that were played")]
+    n_episodes: Annotated[int, Meta(description="episodes that ended")]
     mean_reward: MeanReward
-    success_rate: Annotated[float | None, Meta(description="share of successes, 0 to 1; null when no episode counts")]
+    success_rate: Annotated[float | None, Meta(description="fraction of successful episodes, 0 to 1; null when no episode was scored")]
     status: Annotated[
-        Literal["completed", "cancelled", "interrupted"], Meta(description="whether all of it was played")
+        Literal["completed", "cancelled", "interrupted"], Meta(description="`completed`: all episodes ended")
     ]
     agent: AgentName
     model: ModelName
     node: NodeName
     battery_id: BatteryId
     tokens: Annotated[Tokens | None, Meta(description="tokens of all episodes")] = None
-    cost: Annotated[float | None, Meta(description="cost of all episodes, null where nothing is priced")] = None
+    cost: Annotated[float | None, Meta(description="cost of all episodes; null when no price is known")] = None
     latency_s: Annotated[
-        float | None, Meta(description="mean seconds that a model took for an answer, null when none answered")
+        float | None, Meta(description="mean seconds per model response; null without responses")
     ] = None
 
 
 class FieldStatus(msgspec.Struct, kw_only=True):
-    """A node or a foreground run started, stopped or changed what it does."""
+    """A node or a foreground run started, stopped or changed its status."""
 
     node: NodeName
     config: ProfileId
     status: NodeStatus
-    role: Annotated[Literal["node", "run"], Meta(description="a service, or one run in the foreground")]
+    role: Annotated[Literal["node", "run"], Meta(description="`node`: a service; `run`: one run in the foreground")]
     boot: Boot
     pid: Pid
 
 
 class ForeignEpisode(msgspec.Struct, kw_only=True):
-    """An episode as other field runners announce it, without ids: read, never written."""
+    """Completed episode in the format of other field runners, which has no ids; read, never written."""
 
     env: EnvName
     success: Success

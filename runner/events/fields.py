@@ -1,4 +1,4 @@
-"""Fields that several messages share, each with its meaning; ``docs/events.md`` is written from these."""
+"""Field types shared by several messages; ``docs/events.md`` is generated from their descriptions."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from msgspec import Meta
 
 from runner.types import Outcome
 
-At: TypeAlias = Annotated[datetime, Meta(tz=True, description="when it happened, by the sender's clock")]
+At: TypeAlias = Annotated[datetime, Meta(tz=True, description="when the event happened, by the sender's clock")]
 EpisodeId: TypeAlias = Annotated[str, Meta(description="id of the episode, a ULID")]
 BatchId: TypeAlias = Annotated[str, Meta(description="id of the batch, a ULID")]
 BatteryId: TypeAlias = Annotated[
-    str | None, Meta(description="id of the battery, a ULID; null for a batch that was started alone")
+    str | None, Meta(description="id of the battery, a ULID; null for a single batch")
 ]
-Boot: TypeAlias = Annotated[str, Meta(description="id of the process, a ULID; new with each start")]
-NodeName: TypeAlias = Annotated[str, Meta(description="name of the machine that played")]
+Boot: TypeAlias = Annotated[str, Meta(description="id of the process, a ULID; new at each start")]
+NodeName: TypeAlias = Annotated[str, Meta(description="name of the node")]
 EnvName: TypeAlias = Annotated[str, Meta(description="name of the environment")]
 AgentName: TypeAlias = Annotated[str, Meta(description="name of the agent")]
-ModelName: TypeAlias = Annotated[str | None, Meta(description="the model; null for agents without one")]
+ModelName: TypeAlias = Annotated[str | None, Meta(description="name of the model; null for agents that use none")]
 ProfileId: TypeAlias = Annotated[str, Meta(description="id of the profile")]
-Pid: TypeAlias = Annotated[int, Meta(description="id of the process in its operating system")]
-TaskIndex: TypeAlias = Annotated[int, Meta(description="the task, modulo the environment's number of tasks")]
+Pid: TypeAlias = Annotated[int, Meta(description="process id of the operating system")]
+TaskIndex: TypeAlias = Annotated[int, Meta(description="index of the task, modulo the environment's number of tasks")]
 Reward: TypeAlias = Annotated[float, Meta(description="sum of the step rewards")]
-Success: TypeAlias = Annotated[bool, Meta(description="the environment's own verdict")]
+Success: TypeAlias = Annotated[bool, Meta(description="whether the task was solved, by the environment's rule")]
 Rounds: TypeAlias = Annotated[int, Meta(description="number of timesteps")]
 Seconds: TypeAlias = Annotated[float, Meta(description="seconds from start to end, pauses included")]
-EndedHow: TypeAlias = Annotated[Outcome, Meta(description="how the episode ended")]
-MeanReward: TypeAlias = Annotated[float | None, Meta(description="mean reward; null when no episode counts")]
+EpisodeOutcome: TypeAlias = Annotated[Outcome, Meta(description="how the episode ended")]
+MeanReward: TypeAlias = Annotated[float | None, Meta(description="mean reward; null when no episode was scored")]
 NodeStatus: TypeAlias = Annotated[
-    Literal["starting", "running", "idle", "stopping", "stopped"], Meta(description="what the process does")
+    Literal["starting", "running", "idle", "stopping", "stopped"], Meta(description="status of the process")
 ]
 HealthStatus: TypeAlias = Annotated[
     Literal["up", "slow", "wrong", "down", "embedded", "unknown"],
-    Meta(description="`wrong`: it answers, but not as what it should be; `embedded`: played without a server"),
+    Meta(description="`wrong`: responds, but is not the expected server; `embedded`: runs without a server"),
 ]
-Cause: TypeAlias = Annotated[str | None, Meta(description="why it is not well")]
-EpisodeSeq: TypeAlias = Annotated[int, Meta(description="number of the item in its episode, from 0 without gaps")]
+Cause: TypeAlias = Annotated[str | None, Meta(description="reason for any status other than `up`")]
+EpisodeSeq: TypeAlias = Annotated[int, Meta(description="number of the item within its episode, from 0 without gaps")]

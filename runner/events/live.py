@@ -1,4 +1,4 @@
-"""Live items: what is said while something runs, and may be lost on the way."""
+"""Live items: progress of episodes, batches and nodes; sent without acknowledgement, so some may be lost."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from runner.events.fields import (
     BatteryId,
     Boot,
     Cause,
-    EndedHow,
     EnvName,
     EpisodeId,
+    EpisodeOutcome,
     EpisodeSeq,
     HealthStatus,
     MeanReward,
@@ -29,13 +29,13 @@ from runner.events.fields import (
     Success,
     TaskIndex,
 )
-from runner.types import Action, Mode, Part, Span, Tokens
+from runner.types import Action, Mode, DeltaPart, Span, Tokens
 
 MAX_TEXT = 16 * 1024
-"""Bytes of UTF-8 that one text of a live item has at most."""
+"""Maximum length of one text of a live item, in bytes of UTF-8."""
 
 MAX_ITEM = 256 * 1024
-"""Bytes of JSON that the messages of one timestep have at most."""
+"""Maximum size of all messages of one timestep, in bytes of JSON."""
 
 
 class _Item(msgspec.Struct, kw_only=True, tag_field="kind", gc=False):
@@ -53,84 +53,85 @@ class EpisodeStarted(_EpisodeItem, kw_only=True, tag="episode.started"):
     batch_id: BatchId
     battery_id: BatteryId
     env: EnvName
-    mode: Annotated[Mode, Meta(description="our rules, or AgentGym's with their quirks")]
+    mode: Annotated[Mode, Meta(description="`strict`: this project's rules; `compat`: AgentGym's rules, including their quirks")]
     transport: Annotated[str, Meta(description="`embedded` or `http`")]
-    data_label: Annotated[str, Meta(description="which data the tasks come from")]
+    data_label: Annotated[str, Meta(description="label of the task data")]
     task_index: TaskIndex
-    seed: Annotated[int | None, Meta(description="feeds the agent's randomness")]
-    attempt: Annotated[int, Meta(description="how often the task was played before in this batch")]
+    seed: Annotated[int | None, Meta(description="seed of the agent's random numbers")]
+    attempt: Annotated[int, Meta(description="number of earlier attempts at the task in this batch")]
     agent: AgentName
     model: ModelName
     profile: ProfileId
 
 
 class EpisodePaused(_EpisodeItem, kw_only=True, tag="episode.paused"):
-    """An episode waits at a step boundary."""
+    """An episode was paused between two timesteps."""
 
 
 class EpisodeResumed(_EpisodeItem, kw_only=True, tag="episode.resumed"):
-    """A paused episode goes on."""
+    """A paused episode was resumed."""
 
 
 class EpisodeEnded(_EpisodeItem, kw_only=True, tag="episode.ended"):
-    """An episode is over."""
+    """An episode ended."""
 
-    outcome: EndedHow
+    outcome: EpisodeOutcome
     success: Success
     reward: Reward
     rounds: Rounds
     duration_s: Seconds
-    error: Annotated[dict[str, str] | None, Meta(description="`type` and `message` of what ended it early")] = None
+    error: Annotated[dict[str, str] | None, Meta(description="`type` and `message` of the error that ended the episode")] = None
 
 
 class LiveAction(Action, frozen=True, omit_defaults=True, gc=False):
-    """What the agent did."""
+    """Action of the agent or person."""
 
     full_length: Annotated[
         dict[str, int],
-        Meta(description="`text` or `tool_calls/<n>/arguments` -> its characters, for each text that was cut"),
+        Meta(description="full length in characters of each truncated text, by `text` or `tool_calls/<n>/arguments`"),
     ] = msgspec.field(default_factory=dict)
 
 
-class _Round(_EpisodeItem, kw_only=True):
-    index: Annotated[int, Meta(description="number of the round, from 0")]
-    actor: Annotated[Literal["agent", "human"], Meta(description="who acted")]
+class _TimestepFields(_EpisodeItem, kw_only=True):
+    index: Annotated[int, Meta(description="index of the timestep, from 0")]
+    actor: Annotated[Literal["agent", "human"], Meta(description="`human` for an action of a person")]
     action: LiveAction
-    valid: Annotated[bool, Meta(description="whether the environment knows the action")]
-    reward: Annotated[float, Meta(description="this round's reward")]
+    valid: Annotated[bool, Meta(description="whether the environment accepted the action")]
+    reward: Annotated[float, Meta(description="reward of this timestep")]
     done: Annotated[bool, Meta(description="whether the environment ended the episode")]
-    model_s: Annotated[float, Meta(description="seconds in the agent")]
-    env_s: Annotated[float, Meta(description="seconds in the environment")]
-    endpoint: Annotated[str | None, Meta(description="model endpoint that answered")] = None
+    model_s: Annotated[float, Meta(description="seconds spent in the agent")]
+    env_s: Annotated[float, Meta(description="seconds spent in the environment")]
+    endpoint: Annotated[str | None, Meta(description="model endpoint that responded")] = None
     model: ModelName = None
-    ttft_s: Annotated[float | None, Meta(description="seconds until the model's first token")] = None
-    tokens_per_s: Annotated[float | None, Meta(description="tokens per second of the model's answer")] = None
-    tokens: Annotated[Tokens | None, Meta(description="tokens of this round")] = None
-    cost: Annotated[float | None, Meta(description="cost of this round, null where nothing is priced")] = None
+    ttft_s: Annotated[float | None, Meta(description="seconds from the request to the model's first token")] = None
+    tokens_per_s: Annotated[float | None, Meta(description="tokens per second of the model's response")] = None
+    tokens: Annotated[Tokens | None, Meta(description="tokens of this timestep")] = None
+    cost: Annotated[float | None, Meta(description="cost of this timestep; null when no price is known")] = None
     warnings: Annotated[
-        list[str], Meta(description="what went otherwise than configured, such as a fallback that answered")
+        list[str], Meta(description="deviations from the configuration, such as a fallback endpoint that responded")
     ] = msgspec.field(default_factory=list)
-    left_out: Annotated[int, Meta(description="messages that had no room here; the episode file has them")] = 0
+    left_out: Annotated[int, Meta(description="messages left out for size; the episode file has them")] = 0
 
 
-class Timestep(_Round, kw_only=True, tag="timestep"):
-    """A round of an episode, without tool schemas.
+class Timestep(_TimestepFields, kw_only=True, tag="timestep"):
+    """Timestep of an episode, without tool schemas.
 
-    No text is longer than 16 KiB of UTF-8: a JSON object of which texts were cut carries ``full_length``, an object
-    with the characters each of them had. All messages together have at most 256 KiB, the oldest are left out first.
+    Texts are truncated to 16 KiB of UTF-8. A JSON object with truncated texts has a field ``full_length``, an object
+    that gives the original length of each in characters. All messages together have at most 256 KiB; the oldest are
+    left out first.
     """
 
     chats: Annotated[
-        list[list[dict[str, Any]]], Meta(description="the chats the agent held for this round, OpenAI messages")
+        list[list[dict[str, Any]]], Meta(description="chats of the agent in this timestep, as lists of OpenAI messages")
     ]
-    observation: Annotated[list[dict[str, Any]], Meta(description="the environment's reply")]
+    observation: Annotated[list[dict[str, Any]], Meta(description="the environment's observation, as OpenAI messages")]
     reset_observation: Annotated[
-        list[dict[str, Any]] | None, Meta(description="what the reset gave; with the first timestep only")
+        list[dict[str, Any]] | None, Meta(description="observation of the reset; in the first timestep only")
     ] = None
 
 
-class HeardTimestep(_Round, kw_only=True, tag="timestep"):
-    """A ``Timestep`` as it came: what was said is JSON, as few of them are ever looked at; none is ``null``."""
+class LazyTimestep(_TimestepFields, kw_only=True, tag="timestep"):
+    """Received ``Timestep`` whose messages are raw JSON, as few are ever displayed; ``null`` where there are none."""
 
     chats: msgspec.Raw
     observation: msgspec.Raw
@@ -138,126 +139,126 @@ class HeardTimestep(_Round, kw_only=True, tag="timestep"):
 
 
 class TokenText(_EpisodeItem, kw_only=True, omit_defaults=True, tag="token"):
-    """What a model has produced for a step so far not announced, and who is asked for it.
+    """Text streamed by a model for a timestep that has not ended, or a change of endpoint.
 
-    An item with ``endpoint`` or ``failure`` has no text: it says that an endpoint is asked from here on, or that one
-    gives no answer. Each part of an answer is a text of its own, put together from the items that belong to it.
+    An item with ``endpoint`` or ``failure`` has no text: it reports that a request went to an endpoint, or that one
+    failed. The texts of each part of a response are to be concatenated.
     """
 
-    step: Annotated[int, Meta(description="number of the round the text is for")]
-    text: Annotated[str, Meta(description="the text since the last such item of the same part")]
+    step: Annotated[int, Meta(description="index of the timestep")]
+    text: Annotated[str, Meta(description="text to append to the same part")]
     part: Annotated[
-        Part,
-        Meta(description="what the text belongs to: what is said, what is thought, or the arguments of a tool call"),
+        DeltaPart,
+        Meta(description="part of the response: its text, its reasoning, or the arguments of a tool call"),
     ] = "text"
-    call: Annotated[int, Meta(description="of a tool call, its number in the answer, from 0")] = 0
-    tool: Annotated[str, Meta(description="of a tool call, the tool")] = ""
-    n: Annotated[int, Meta(description="pieces the text came in, each about one token; 0 where that is not known")] = 0
+    call: Annotated[int, Meta(description="for a tool call, its number in the response, from 0")] = 0
+    tool: Annotated[str, Meta(description="for a tool call, the name of the tool")] = ""
+    n: Annotated[int, Meta(description="stream chunks in the text, about one token each; 0 when unknown")] = 0
     ttft_s: Annotated[float | None, Meta(description="seconds from the request to the model's first token")] = None
-    endpoint: Annotated[str | None, Meta(description="model endpoint that is asked from here on")] = None
-    model: Annotated[str | None, Meta(description="the model it is asked for")] = None
+    endpoint: Annotated[str | None, Meta(description="endpoint of the request from here on")] = None
+    model: Annotated[str | None, Meta(description="model of the request")] = None
     failure: Annotated[
-        str | None, Meta(description="`endpoint: reason` of an endpoint that gives no answer; another one is asked")
+        str | None, Meta(description="`endpoint: reason` of an endpoint that failed; another one is tried")
     ] = None
     restart: Annotated[
         bool,
-        Meta(description="what came for this step so far does not count: the endpoint failed, another one is asked"),
+        Meta(description="discard all text of this timestep so far: the endpoint failed and another one is tried"),
     ] = False
 
 
 class SpanClosed(_EpisodeItem, kw_only=True, tag="span"):
-    """A span of an episode's trace is over."""
+    """A span of an episode's trace ended."""
 
     span: Span
 
 
-class HeardSpan(_EpisodeItem, kw_only=True, tag="span"):
-    """A ``SpanClosed`` as it came."""
+class LazySpan(_EpisodeItem, kw_only=True, tag="span"):
+    """Received ``SpanClosed`` whose span is raw JSON."""
 
     span: msgspec.Raw
 
 
 class BatchProgress(_Item, kw_only=True, tag="batch.progress"):
-    """How far a batch is."""
+    """Progress of a batch."""
 
     batch_id: BatchId
-    seq: Annotated[int, Meta(description="number of the item in its batch, from 0")]
-    n_done: Annotated[int, Meta(description="episodes that are over")]
-    n_planned: Annotated[int, Meta(description="episodes the batch has in all")]
-    n_success: Annotated[int, Meta(description="episodes that succeeded")]
+    seq: Annotated[int, Meta(description="number of the item within its batch, from 0")]
+    n_done: Annotated[int, Meta(description="finished episodes")]
+    n_planned: Annotated[int, Meta(description="episodes in total")]
+    n_success: Annotated[int, Meta(description="successful episodes")]
     mean_reward: MeanReward
-    eta_s: Annotated[float | None, Meta(description="seconds to go; null until one episode has ended")]
-    tokens: Annotated[Tokens | None, Meta(description="tokens of the episodes that are over")] = None
-    cost: Annotated[float | None, Meta(description="their cost, null where nothing is priced")] = None
+    eta_s: Annotated[float | None, Meta(description="estimated seconds left; null until one episode has ended")]
+    tokens: Annotated[Tokens | None, Meta(description="tokens of the finished episodes")] = None
+    cost: Annotated[float | None, Meta(description="cost of the finished episodes; null when no price is known")] = None
 
 
 class EnvHealth(_Item, kw_only=True, tag="env.health"):
-    """Whether an environment can be played."""
+    """Health of an environment."""
 
     env: EnvName
     status: HealthStatus
-    latency_s: Annotated[float | None, Meta(description="seconds its server took to answer")]
+    latency_s: Annotated[float | None, Meta(description="response time of its server in seconds")]
     transport: Annotated[str, Meta(description="`embedded` or `http`")]
-    open: Annotated[int | None, Meta(description="open instances, null where that is not known")]
+    open: Annotated[int | None, Meta(description="open instances; null when unknown")]
     cause: Cause
 
 
 class ModelHealth(_Item, kw_only=True, tag="model.health"):
-    """Whether a model endpoint answers."""
+    """Health of a model endpoint."""
 
-    endpoint: Annotated[str, Meta(description="name or address, without credentials")]
+    endpoint: Annotated[str, Meta(description="name or URL, without credentials")]
     status: HealthStatus
     cause: Cause
-    hint: Annotated[str | None, Meta(description="what to do about it")] = None
-    model: Annotated[str | None, Meta(description="the name that is sent")] = None
-    latency_s: Annotated[float | None, Meta(description="seconds it took to answer a question of health")] = None
+    hint: Annotated[str | None, Meta(description="what to do next")] = None
+    model: Annotated[str | None, Meta(description="model name in requests")] = None
+    latency_s: Annotated[float | None, Meta(description="response time of the health check in seconds")] = None
     rest_s: Annotated[
         float | None,
-        Meta(description="seconds for which no agent asks it, as it failed when one did; null where one may"),
+        Meta(description="seconds until agents may use it again after a failure; null when usable"),
     ] = None
 
 
 class Gpu(msgspec.Struct, kw_only=True):
-    """One GPU."""
+    """State of one GPU."""
 
-    name: Annotated[str, Meta(description="the driver's name for it")]
-    util: Annotated[float, Meta(description="load in percent")]
-    mem_used: Annotated[int, Meta(description="bytes in use")]
-    mem_total: Annotated[int, Meta(description="bytes it has")]
+    name: Annotated[str, Meta(description="name given by the driver")]
+    util: Annotated[float, Meta(description="utilization in percent")]
+    mem_used: Annotated[int, Meta(description="memory in use, in bytes")]
+    mem_total: Annotated[int, Meta(description="total memory, in bytes")]
 
 
 class Host(_Item, kw_only=True, tag="host"):
-    """Load of the machine."""
+    """Load of the host."""
 
-    cpu: Annotated[float, Meta(description="load of the processors in percent")]
-    ram: Annotated[float, Meta(description="memory in use in percent")]
-    gpu: Annotated[list[Gpu] | None, Meta(description="null where it cannot be read")]
+    cpu: Annotated[float, Meta(description="CPU utilization in percent")]
+    ram: Annotated[float, Meta(description="memory in use, in percent")]
+    gpu: Annotated[list[Gpu] | None, Meta(description="null when it cannot be read")]
 
 
 class Heartbeat(_Item, kw_only=True, tag="heartbeat"):
-    """A node lives; sent every 2 s, missed for 5 s it counts as lost."""
+    """Sign of life of a node, sent every 2 s; a node without one for 5 s counts as lost."""
 
 
-_News: TypeAlias = EpisodeStarted | EpisodePaused | EpisodeResumed | EpisodeEnded | TokenText
-_State: TypeAlias = BatchProgress | EnvHealth | ModelHealth | Host | Heartbeat
-EpisodeItem: TypeAlias = _News | Timestep | SpanClosed
-LiveItem: TypeAlias = EpisodeItem | _State
-HeardItem: TypeAlias = _News | HeardTimestep | HeardSpan | _State
+_EpisodeChange: TypeAlias = EpisodeStarted | EpisodePaused | EpisodeResumed | EpisodeEnded | TokenText
+_StatusItem: TypeAlias = BatchProgress | EnvHealth | ModelHealth | Host | Heartbeat
+EpisodeItem: TypeAlias = _EpisodeChange | Timestep | SpanClosed
+LiveItem: TypeAlias = EpisodeItem | _StatusItem
+LazyItem: TypeAlias = _EpisodeChange | LazyTimestep | LazySpan | _StatusItem
 
 
 class _Batch(msgspec.Struct, kw_only=True, gc=False):
     node: NodeName
     boot: Boot
-    dropped: Annotated[int, Meta(description="items of this boot that were never sent, all in all")]
+    dropped: Annotated[int, Meta(description="items of this boot that were never sent, in total")]
 
 
 class LiveBatch(_Batch, kw_only=True, gc=False):
-    """One message of a live subject."""
+    """Message of a live subject."""
 
     items: list[LiveItem]
 
 
-class HeardBatch(_Batch, kw_only=True, gc=False):
-    """A ``LiveBatch`` as it came."""
+class LazyBatch(_Batch, kw_only=True, gc=False):
+    """Received ``LiveBatch`` with raw JSON in timesteps and spans."""
 
-    items: list[HeardItem]
+    items: list[LazyItem]

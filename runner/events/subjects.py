@@ -1,14 +1,16 @@
-"""Names on the bus: subjects, streams, and which live item travels on which subject."""
+"""Names of subjects and streams, the channel of each kind of live item, and a profile's durable subjects."""
 
 from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+import msgspec
+
 EPISODE_COMPLETED = "agentgym.episode.completed.v1"
 BATCH_COMPLETED = "agentgym.eval.batch.completed.v1"
 FIELD_STATUS = "agentgym.field.status.v1"
 DURABLE = (EPISODE_COMPLETED, BATCH_COMPLETED, FIELD_STATUS)
-"""The canonical durable subjects, also the types of their events; a profile may publish them under other names."""
+"""Canonical durable subjects, which are also the event types; a profile may publish under other subjects."""
 
 EVENTS_STREAM = "AGENTGYM_EVENTS"
 LIVE_STREAM = "AGENTGYM_LIVE"
@@ -30,15 +32,38 @@ _CHANNELS: dict[str, LiveChannel] = {
 
 
 def channel_of(kind: str) -> LiveChannel:
-    """The channel that live items of a kind travel on."""
+    """Return the channel of a kind of live item."""
     return _CHANNELS.get(kind, "episode")
 
 
 def live_subject(channel: LiveChannel, node: str) -> str:
-    """Where a node publishes live items of a channel."""
+    """Return the subject on which a node publishes the live items of a channel."""
     return f"agentgym.live.{channel}.v1.{node}"
 
 
 def control_subject(node: str) -> str:
-    """Where a node answers requests."""
+    """Return the subject on which a node accepts control requests."""
     return f"agentgym.control.{node}"
+
+
+class DurableNames(msgspec.Struct, frozen=True, kw_only=True):
+    """Subjects of the durable events in a profile; the canonical ones by default."""
+
+    episode_completed: str = EPISODE_COMPLETED
+    eval_batch: str = BATCH_COMPLETED
+    field_status: str = FIELD_STATUS
+
+    def all(self) -> tuple[str, str, str]:
+        """Return the three subjects in the order of ``DURABLE``."""
+        return (self.episode_completed, self.eval_batch, self.field_status)
+
+    def subject_of(self, event_type: str) -> str:
+        """Return the subject for a canonical event type."""
+        return self.all()[DURABLE.index(event_type)]
+
+    def type_of(self, subject: str) -> str | None:
+        """Return the canonical event type of a subject, None when the subject is not durable."""
+        for named, canonical in zip((*self.all(), *DURABLE), (*DURABLE,) * 2, strict=True):
+            if named == subject:
+                return canonical
+        return None

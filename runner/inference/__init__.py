@@ -1,10 +1,10 @@
 """Models: a chain of endpoints that answers an agent, and what each answer took."""
 
+from runner.inference.chat_format import split_thinking
 from runner.inference.endpoints import EndpointInfo
 from runner.inference.health import EndpointHealth
 from runner.inference.manager import InferenceManager
 from runner.inference.session import Inference, InferenceSession
-from runner.inference.thinking import split_thinking
 
 __all__ = [
     "EndpointHealth",

@@ -10,10 +10,10 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from runner.inference.chat_format import Reply
+from runner.inference.chat_format import ModelReply
 from runner.inference.endpoints import EndpointSpec, Kind
 from runner.inference.errors import EndpointFailure, Mask
-from runner.types import Part, Piece
+from runner.types import DeltaPart, StreamDelta
 from runner.util.text import MASK, masker
 
 MIN_KEY_LENGTH = 16
@@ -22,7 +22,7 @@ MIN_KEY_LENGTH = 16
 _SENDABLE = re.compile(r"[\x21-\x7e]{1,4096}")
 
 
-def key_of(spec: EndpointSpec, kind: Kind, environ: Mapping[str, str]) -> str | None:
+def read_api_key(spec: EndpointSpec, kind: Kind, environ: Mapping[str, str]) -> str | None:
     """The key that is sent along, None where there is none.
 
     Raises:
@@ -39,7 +39,7 @@ def key_of(spec: EndpointSpec, kind: Kind, environ: Mapping[str, str]) -> str | 
     return value or None
 
 
-def mask_for(specs: tuple[EndpointSpec, ...], environ: Mapping[str, str]) -> Mask:
+def build_mask(specs: tuple[EndpointSpec, ...], environ: Mapping[str, str]) -> Mask:
     """Masks what ``runner.util.text.mask`` masks, and these endpoints' keys whatever their variables are called."""
     named = {f"key of {spec.name}": environ.get(spec.api_key_env, "") for spec in specs if spec.api_key_env}
     logins = {f"password of {spec.name}": _sent_login(spec.url) for spec in specs}
@@ -51,17 +51,17 @@ def is_secret(key: str | None) -> TypeGuard[str]:
     return key is not None and len(key) >= MIN_KEY_LENGTH
 
 
-def without_key(reply: Reply, key: str | None) -> Reply:
+def redact_key(reply: ModelReply, key: str | None) -> ModelReply:
     """The reply, in which a server may have quoted the key that it was sent, without it."""
     if not is_secret(key):
         return reply
     encoded = without = msgspec.json.encode(reply)
-    for form in _written(key):
+    for form in _encoded_forms(key):
         without = without.replace(form, MASK.encode())
-    return reply if without == encoded else msgspec.json.decode(without, type=Reply)
+    return reply if without == encoded else msgspec.json.decode(without, type=ModelReply)
 
 
-def _written(key: str) -> list[bytes]:
+def _encoded_forms(key: str) -> list[bytes]:
     """The key as it stands in a reply's JSON."""
     return sorted((msgspec.json.encode(form)[1:-1] for form in _forms(key)), key=len, reverse=True)
 
@@ -85,24 +85,24 @@ class KeyFilter:
     def __init__(self, key: str) -> None:
         """Start with nothing held back."""
         self._forms = _forms(key)
-        self._held = ""
+        self._withheld = ""
 
     def add(self, piece: str) -> str:
         """What of the text may be told now; its end is held back while it may be the beginning of the key."""
-        text = _without(self._held + piece, self._forms)
+        text = _redact(self._withheld + piece, self._forms)
         longest = min(len(self._forms[0]) - 1, len(text))
         ends = (size for size in range(longest, 0, -1) if any(form.startswith(text[-size:]) for form in self._forms))
-        kept = next(ends, 0)
-        self._held = text[len(text) - kept :]
-        return text[: len(text) - kept]
+        n_withheld = next(ends, 0)
+        self._withheld = text[len(text) - n_withheld :]
+        return text[: len(text) - n_withheld]
 
     def flush(self) -> str:
         """What is held back: nothing follows any more."""
-        held, self._held = self._held, ""
-        return held
+        withheld, self._withheld = self._withheld, ""
+        return withheld
 
 
-class PieceFilter:
+class DeltaFilter:
     """Keeps a key out of an answer that comes in pieces, each part of which is a text of its own.
 
     Args:
@@ -110,31 +110,31 @@ class PieceFilter:
         tell: takes what may.
     """
 
-    def __init__(self, key: str, tell: Callable[[Piece], None]) -> None:
+    def __init__(self, key: str, emit: Callable[[StreamDelta], None]) -> None:
         """Start with nothing held back."""
         self._key = key
         self._forms = _forms(key)
-        self._tell = tell
-        self._parts: dict[tuple[Part, int], tuple[KeyFilter, Piece]] = {}
+        self._emit = emit
+        self._parts: dict[tuple[DeltaPart, int], tuple[KeyFilter, StreamDelta]] = {}
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: StreamDelta) -> None:
         """Take the next piece."""
         part = piece.part, piece.call
         filter = self._parts[part][0] if part in self._parts else KeyFilter(self._key)
-        tool = _without(piece.tool, self._forms)
-        told = msgspec.structs.replace(piece, text=filter.add(piece.text), tool=tool)
-        self._parts[part] = filter, msgspec.structs.replace(told, n=0)
-        if told.text or not piece.text:
-            self._tell(told)
+        tool = _redact(piece.tool, self._forms)
+        filtered = msgspec.structs.replace(piece, text=filter.add(piece.text), tool=tool)
+        self._parts[part] = filter, msgspec.structs.replace(filtered, n=0)
+        if filtered.text or not piece.text:
+            self._emit(filtered)
 
     def flush(self) -> None:
         """Tell what is held back."""
         for filter, last in self._parts.values():
             if text := filter.flush():
-                self._tell(msgspec.structs.replace(last, text=text))
+                self._emit(msgspec.structs.replace(last, text=text))
 
 
-def _without(text: str, forms: list[str]) -> str:
+def _redact(text: str, forms: list[str]) -> str:
     for form in forms:
         text = text.replace(form, MASK)
     return text

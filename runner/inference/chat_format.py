@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from itertools import chain, count
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import msgspec
 
 from runner.inference.errors import EndpointFailure
-from runner.inference.lenient_json import as_count, as_dict, as_list, as_text, content_text, decoded
+from runner.inference.lenient_json import as_count, as_dict, as_list, as_text, content_text, decode_json
 from runner.inference.providers import Target
 from runner.types import Chat, Message, Tokens, ToolSchema
 
@@ -21,7 +22,7 @@ MAX_TOOL_CALLS = 64
 _SENT_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id"})
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
+class InferenceQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked, whichever endpoint it is."""
 
     messages: Chat
@@ -31,7 +32,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool = False
 
 
-class Reply(msgspec.Struct, kw_only=True):
+class ModelReply(msgspec.Struct, kw_only=True):
     """What an endpoint answered; texts are encodable and bounded, tool calls have the OpenAI shape."""
 
     content: str = ""
@@ -53,15 +54,17 @@ class Reply(msgspec.Struct, kw_only=True):
         return message
 
 
-def tokens_per_s(reply: Reply, seconds: float) -> float | None:
+def tokens_per_s(reply: ModelReply, seconds: float) -> float | None:
     """How fast a reply came that took this long, from its first token on where that is known."""
     seconds -= reply.ttft_s or 0.0
     return reply.tokens.completion / seconds if reply.tokens and reply.tokens.completion and seconds > 0 else None
 
 
-def request_body(question: Question, target: Target, *, use_tools: bool, episode_id: str | None = None) -> bytes:
+def request_body(
+    question: InferenceQuestion, target: Target, *, use_tools: bool, episode_id: str | None = None
+) -> bytes:
     """The body that asks ``target``; without tools the chat's own calls are told as texts."""
-    chat = question.messages if use_tools or not question.tools else told_as_text(question.messages)
+    chat = question.messages if use_tools or not question.tools else flatten_tool_calls(question.messages)
     body: dict[str, Any] = {
         "model": target.model,
         "messages": [{key: value for key, value in message.items() if key in _SENT_FIELDS} for message in chat],
@@ -76,48 +79,48 @@ def request_body(question: Question, target: Target, *, use_tools: bool, episode
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     if episode_id is not None:
         body["tensorzero::episode_id"] = episode_id
-    return _encoded(body)
+    return _encode(body)
 
 
-def told_as_text(chat: Chat) -> Chat:
+def flatten_tool_calls(chat: Chat) -> Chat:
     """The chat for an endpoint that knows no tools: calls and their results as plain messages."""
-    return [_plain(message) for message in chat]
+    return [_flatten_message(message) for message in chat]
 
 
-def parse_reply(body: bytes) -> Reply:
+def parse_reply(body: bytes) -> ModelReply:
     """The reply in a body.
 
     Raises:
         EndpointFailure: when it holds no usable answer.
     """
-    value = decoded(body)
+    value = decode_json(body)
     if not isinstance(value, dict):
         raise EndpointFailure("reply", "the reply is no JSON object")
-    fail_on_error(value)
+    raise_on_error(value)
     choice = as_dict(next(iter(as_list(value.get("choices"))), None))
     message = as_dict(choice.get("message"))
-    reply = Reply(
+    reply = ModelReply(
         content=content_text(message.get("content")),
         reasoning=reasoning_of(message),
-        tool_calls=whole_calls(message.get("tool_calls")),
+        tool_calls=parse_tool_calls(message.get("tool_calls")),
         finish_reason=as_text(choice.get("finish_reason"))[:40] or None,
     )
-    note_origin(reply, value)
-    return checked(reply)
+    read_metadata(reply, value)
+    return validate_reply(reply)
 
 
-def fail_on_error(value: dict[str, Any]) -> None:
+def raise_on_error(value: dict[str, Any]) -> None:
     """An error in place of an answer, whatever the status said.
 
     Raises:
         EndpointFailure: the text still has to be masked by whoever knows the secrets.
     """
     if error := value.get("error"):
-        said = as_text(error) or as_text(as_dict(error).get("message"))
-        raise EndpointFailure("server", f"an error in place of an answer: {said[:2000]}")
+        message = as_text(error) or as_text(as_dict(error).get("message"))
+        raise EndpointFailure("server", f"an error in place of an answer: {message[:2000]}")
 
 
-def checked(reply: Reply) -> Reply:
+def validate_reply(reply: ModelReply) -> ModelReply:
     """The reply, if there is anything in it.
 
     Raises:
@@ -125,27 +128,27 @@ def checked(reply: Reply) -> Reply:
     """
     calls = sum(len(call["function"]["arguments"]) for call in reply.tool_calls)
     if len(reply.content) + len(reply.reasoning) + calls > MAX_TEXT:
-        raise too_long()
+        raise reply_too_long()
     if not (reply.content or reply.reasoning or reply.tool_calls):
         raise EndpointFailure("reply", "the reply is empty")
     return reply
 
 
-def too_long() -> EndpointFailure:
+def reply_too_long() -> EndpointFailure:
     """The failure that a reply beyond the limits is."""
     return EndpointFailure("reply", f"the reply is longer than {MAX_TEXT >> 20} MiB of text")
 
 
 def reasoning_of(message: dict[str, Any]) -> str:
     """What the model thought, under the names that servers have for it."""
-    told = as_text(message.get("reasoning_content")) or as_text(message.get("reasoning"))
-    if told:
-        return told
+    texts = as_text(message.get("reasoning_content")) or as_text(message.get("reasoning"))
+    if texts:
+        return texts
     thoughts = map(as_dict, as_list(message.get("tensorzero_extra_content")))
     return "".join(as_text(thought.get("text")) for thought in thoughts if thought.get("type") == "thought")
 
 
-def note_origin(reply: Reply, value: dict[str, Any]) -> None:
+def read_metadata(reply: ModelReply, value: dict[str, Any]) -> None:
     """Take from a body or a chunk what is not the answer itself; what an earlier chunk said stays."""
     reply.model = reply.model or as_text(value.get("model"))[:200] or None
     reply.episode_id = reply.episode_id or as_text(value.get("episode_id"))[:64] or None
@@ -159,26 +162,26 @@ def note_origin(reply: Reply, value: dict[str, Any]) -> None:
         )
 
 
-def whole_calls(value: object) -> list[dict[str, Any]]:
+def parse_tool_calls(value: object) -> list[dict[str, Any]]:
     """Tool calls of any shape as the OpenAI format has them; those without a name are left out."""
     calls = [as_dict(call) for call in as_list(value)[:MAX_TOOL_CALLS]]
     functions = [(as_text(call.get("id")), as_dict(call.get("function"))) for call in calls]
-    return told_apart(
+    return with_unique_ids(
         tool_call(number, id, as_text(function.get("name")), arguments_text(function.get("arguments")))
         for number, (id, function) in enumerate(functions)
         if as_text(function.get("name"))
     )
 
 
-def told_apart(calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_unique_ids(calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """The calls, each with an id of its own: their answers are found by it."""
-    taken: set[str] = set()
-    apart = []
+    used: set[str] = set()
+    unique = []
     for call in calls:
-        id = next(id for id in chain([call["id"]], map("call_{}".format, count())) if id not in taken)
-        taken.add(id)
-        apart.append({**call, "id": id})
-    return apart
+        id = next(id for id in chain([call["id"]], map("call_{}".format, count())) if id not in used)
+        used.add(id)
+        unique.append({**call, "id": id})
+    return unique
 
 
 def tool_call(number: int, id: str, name: str, arguments: str) -> dict[str, Any]:
@@ -192,21 +195,43 @@ def tool_call(number: int, id: str, name: str, arguments: str) -> dict[str, Any]
 
 def arguments_text(value: object) -> str:
     """Arguments as JSON text: some servers send the object itself."""
-    return as_text(value) if value is None or isinstance(value, str) else _encoded(value).decode()
+    return as_text(value) if value is None or isinstance(value, str) else _encode(value).decode()
 
 
-def _plain(message: Message) -> Message:
+def _flatten_message(message: Message) -> Message:
     calls = [as_dict(as_dict(call).get("function")) for call in as_list(message.get("tool_calls"))]
     if calls:
-        told = [f"{as_text(call.get('name'))}({as_text(call.get('arguments'))})" for call in calls]
-        return {"role": "assistant", "content": "\n".join([*filter(None, [message.get("content")]), *told])}
+        texts = [f"{as_text(call.get('name'))}({as_text(call.get('arguments'))})" for call in calls]
+        return {"role": "assistant", "content": "\n".join([*filter(None, [message.get("content")]), *texts])}
     if message["role"] == "tool":
         return {"role": "user", "content": message.get("content") or ""}
     return message
 
 
-def _encoded(value: object) -> bytes:
+def _encode(value: object) -> bytes:
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:  # lone surrogates in what an environment said
         return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+
+
+_OPEN, _CLOSE = re.compile(r"<think(?:ing)?>", re.IGNORECASE), re.compile(r"</think(?:ing)?>", re.IGNORECASE)
+
+
+def split_thinking(text: str) -> tuple[str, str]:
+    """The texts of all ``<think>`` blocks, and the rest, both stripped.
+
+    A block that is never closed lasts to the end, and one that was opened by the prompt begins with the text.
+    """
+    thoughts, answers, position = [], [], 0
+    first_open, first_close = _OPEN.search(text), _CLOSE.search(text)
+    if first_close and (first_open is None or first_close.start() < first_open.start()):
+        thoughts.append(text[: first_close.start()])
+        position = first_close.end()
+    while opened := _OPEN.search(text, position):
+        answers.append(text[position : opened.start()])
+        closed = _CLOSE.search(text, opened.end())
+        thoughts.append(text[opened.end() : closed.start() if closed else len(text)])
+        position = closed.end() if closed else len(text)
+    answers.append(text[position:])
+    return "\n".join(filter(None, map(str.strip, thoughts))), "".join(answers).strip()

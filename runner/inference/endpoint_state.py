@@ -10,9 +10,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from runner.config.profile import AgentSettings
-from runner.inference.api_keys import mask_for
-from runner.inference.circuit_breaker import Breaker
-from runner.inference.endpoints import AnyKind, EndpointInfo, EndpointSpec, Kind, chain_of, shown_url
+from runner.inference.api_keys import build_mask
+from runner.inference.circuit_breaker import CircuitBreaker
+from runner.inference.endpoints import AnyKind, EndpointInfo, EndpointSpec, Kind, resolve_endpoints, safe_url
 from runner.inference.errors import EndpointFailure, Mask
 from runner.inference.providers import find_kind
 from runner.util.clock import Clock
@@ -34,7 +34,7 @@ class Timing:
 class LiveEndpoint:
     """An endpoint and what this process has learned of it; usable by several threads."""
 
-    def __init__(self, spec: EndpointSpec, breaker: Breaker) -> None:
+    def __init__(self, spec: EndpointSpec, breaker: CircuitBreaker) -> None:
         """Start with what is configured."""
         self.spec = spec
         self.breaker = breaker
@@ -42,7 +42,7 @@ class LiveEndpoint:
         self._without_tools: set[str] = set()
 
     async def find_kind(self, client: httpx.AsyncClient, mask: Mask, now: datetime) -> Kind:
-        """What kind of server it is; asked once, until ``doubt`` says otherwise.
+        """What kind of server it is; asked once, until ``reconsider_kind`` says otherwise.
 
         Raises:
             EndpointFailure: when it does not answer, or cannot say what it is.
@@ -52,27 +52,27 @@ class LiveEndpoint:
             self.kind = kind = await find_kind(client, self.spec, mask, now)
         return kind
 
-    def doubt(self, failure: EndpointFailure) -> None:
+    def reconsider_kind(self, failure: EndpointFailure) -> None:
         """Forget what was found out where another server may stand there now."""
-        if failure.no_path or failure.reason == "connection":
+        if failure.is_missing_path or failure.reason == "connection":
             self.kind = self.spec.kind
 
-    def takes_tools(self, model: str) -> bool:
+    def supports_tools_for(self, model: str) -> bool:
         """Whether this model takes tools, as far as is known."""
         return model not in self._without_tools
 
-    def refuse_tools(self, model: str) -> None:
+    def mark_without_tools(self, model: str) -> None:
         """Keep in mind that this model takes none."""
         self._without_tools.add(model)
 
     def info(self, model: str) -> EndpointInfo:
         """How it is shown."""
         shown = one_line(self.spec.model or model)
-        return EndpointInfo(name=self.spec.name, url=shown_url(self.spec.url), kind=self.kind, model=shown)
+        return EndpointInfo(name=self.spec.name, url=safe_url(self.spec.url), kind=self.kind, model=shown)
 
 
 @dataclass(frozen=True)
-class Core:
+class InferenceContext:
     """The settings and everything that outlasts an episode."""
 
     settings: AgentSettings
@@ -82,12 +82,12 @@ class Core:
     mask: Mask
 
     @classmethod
-    def build(cls, settings: AgentSettings, environ: Mapping[str, str], timing: Timing) -> Core:
+    def build(cls, settings: AgentSettings, environ: Mapping[str, str], timing: Timing) -> InferenceContext:
         """From a profile's settings."""
-        specs = chain_of(settings, environ)
+        specs = resolve_endpoints(settings, environ)
         now = timing.clock.monotonic
-        endpoints = tuple(LiveEndpoint(spec, Breaker(now)) for spec in specs)
-        return cls(settings, environ, timing, endpoints, mask_for(specs, environ))
+        endpoints = tuple(LiveEndpoint(spec, CircuitBreaker(now)) for spec in specs)
+        return cls(settings, environ, timing, endpoints, build_mask(specs, environ))
 
     def shown(self, exc: Exception) -> str:
         """What a failure says, without secrets and on one line."""

@@ -49,19 +49,19 @@ class EndpointInfo(msgspec.Struct, frozen=True, kw_only=True):
     model: str
 
 
-def chain_of(settings: AgentSettings, environ: Mapping[str, str]) -> tuple[EndpointSpec, ...]:
+def resolve_endpoints(settings: AgentSettings, environ: Mapping[str, str]) -> tuple[EndpointSpec, ...]:
     """The endpoints of a profile: the gateway, further ones, Ollama at last; each with a name of its own."""
-    taken: set[str] = set()
-    return tuple(_renamed(spec, taken) for spec in _specs(settings, environ))
+    used_names: set[str] = set()
+    return tuple(_with_unique_name(spec, used_names) for spec in _specs(settings, environ))
 
 
-def shown_url(url: str) -> str:
+def safe_url(url: str) -> str:
     """A URL without its query, its userinfo, and what else is secret in it."""
     parts = urlsplit(url)
     return one_line(mask(urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))))
 
 
-def origin_of(url: str) -> str:
+def url_origin(url: str) -> str:
     """Scheme, userinfo, host and port of a URL."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
@@ -69,8 +69,8 @@ def origin_of(url: str) -> str:
 
 def ollama_url(environ: Mapping[str, str]) -> str:
     """Where Ollama listens: OLLAMA_HOST is read as Ollama reads it, a host with or without scheme and port."""
-    told = environ.get("OLLAMA_HOST", "").strip().strip("'\"")
-    scheme, separator, rest = told.rpartition("://")
+    configured = environ.get("OLLAMA_HOST", "").strip().strip("'\"")
+    scheme, separator, rest = configured.rpartition("://")
     if scheme not in ("", "http", "https"):
         return f"http://127.0.0.1:{OLLAMA_PORT}"
     default_port = {"": OLLAMA_PORT, "http": 80, "https": 443}[scheme]
@@ -103,10 +103,10 @@ def _specs(settings: AgentSettings, environ: Mapping[str, str]) -> Iterator[Endp
         yield EndpointSpec(name=FALLBACK, url=ollama_url(environ), kind="ollama", model=settings.local_fallback)
 
 
-def _renamed(spec: EndpointSpec, taken: set[str]) -> EndpointSpec:
+def _with_unique_name(spec: EndpointSpec, used_names: set[str]) -> EndpointSpec:
     name, number = one_line(spec.name, 80), 1
-    while name in taken:
+    while name in used_names:
         number += 1
         name = f"{one_line(spec.name, 80)}-{number}"
-    taken.add(name)
+    used_names.add(name)
     return msgspec.structs.replace(spec, name=name)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from runner.errors import InferenceFault
-from runner.inference.lenient_json import as_dict, as_text, decoded
+from runner.inference.lenient_json import as_dict, as_text, decode_json
 from runner.util.text import one_line
 
 Reason: TypeAlias = Literal["connection", "timeout", "busy", "server", "reply", "configuration", "request"]
@@ -15,7 +15,7 @@ Reason: TypeAlias = Literal["connection", "timeout", "busy", "server", "reply", 
 
 Mask: TypeAlias = Callable[[str], str]
 
-MAX_QUOTED = 240
+MAX_QUOTE_CHARS = 240
 
 _STATUS_REASONS: dict[int, Reason] = {
     401: "configuration",
@@ -67,21 +67,21 @@ class EndpointFailure(InferenceFault):
         self.unknown_model = unknown_model
 
     @property
-    def error_type(self) -> str:
+    def otel_error_type(self) -> str:
         """A short name for traces: the status where there is one."""
         return str(self.status) if self.status is not None else self.reason
 
     @property
-    def no_path(self) -> bool:
+    def is_missing_path(self) -> bool:
         """Whether there is nothing at all under the path that was asked."""
         return self.status in (404, 405) and not self.unknown_model
 
 
-def refusal(status: int, body: bytes, mask: Mask, retry_after_s: float | None = None) -> EndpointFailure:
+def response_failure(status: int, body: bytes, mask: Mask, retry_after_s: float | None = None) -> EndpointFailure:
     """What a reply means whose status is not 200."""
-    said = _said(body)
-    reason = _reason(status, said)
-    quoted = one_line(mask(said), MAX_QUOTED)
+    message = _error_message(body)
+    reason = _reason(status, message)
+    quoted = one_line(mask(message), MAX_QUOTE_CHARS)
     text = f"HTTP {status}: {quoted}" if quoted else f"HTTP {status}"
     if retry_after_s:
         text += f"; it asks to be left alone for {retry_after_s:.3g} s"
@@ -90,24 +90,24 @@ def refusal(status: int, body: bytes, mask: Mask, retry_after_s: float | None = 
         text,
         status=status,
         retry_after_s=retry_after_s,
-        no_tools=status in (400, 422, 500, 501, 502) and _NO_TOOLS.search(said) is not None,
-        unknown_model=_UNKNOWN_MODEL.search(said) is not None,
+        no_tools=status in (400, 422, 500, 501, 502) and _NO_TOOLS.search(message) is not None,
+        unknown_model=_UNKNOWN_MODEL.search(message) is not None,
     )
 
 
-def _reason(status: int, said: str) -> Reason:
+def _reason(status: int, message: str) -> Reason:
     if status in _STATUS_REASONS:
         return _STATUS_REASONS[status]
     if status >= 500:
         return "server"
     if 400 <= status < 500:
-        return "configuration" if _UNKNOWN_MODEL.search(said) else "request"
+        return "configuration" if _UNKNOWN_MODEL.search(message) else "request"
     return "configuration" if 300 <= status < 400 else "reply"
 
 
-def _said(body: bytes) -> str:
+def _error_message(body: bytes) -> str:
     """The message in an error's body, which has a handful of shapes; else its beginning."""
-    content = as_dict(decoded(body))
+    content = as_dict(decode_json(body))
     error = content.get("error") or content.get("detail") or content.get("message")
     text = as_text(error) or as_text(as_dict(error).get("message"))
     return (text or body[:4096].decode("utf-8", "replace"))[:2000].strip()

@@ -8,9 +8,9 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
-from runner.config.profile import Feedback
-from runner.inference.errors import EndpointFailure, Mask, refusal
-from runner.inference.http import client_options, in_our_words
+from runner.config.profile import FeedbackMetrics
+from runner.inference.errors import EndpointFailure, Mask, response_failure
+from runner.inference.http import client_options, translate_errors
 from runner.util.text import one_line
 
 if TYPE_CHECKING:
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PATH = "/feedback"
-TIMEOUT_S = 10.0
+REQUEST_TIMEOUT_S = 10.0
 MAX_WAITING = 1000
 MAX_EPISODES = 10_000
 """Episodes whose ids are kept until they are over."""
 
 
-class Link(NamedTuple):
+class FeedbackLink(NamedTuple):
     """An episode as a gateway knows it."""
 
     origin: str
@@ -33,8 +33,8 @@ class Link(NamedTuple):
     key: str | None
 
 
-class _Told(NamedTuple):
-    link: Link
+class _FeedbackItem(NamedTuple):
+    link: FeedbackLink
     metric: str
     value: float | bool
 
@@ -47,17 +47,17 @@ class FeedbackSender:
         mask: for what a gateway says.
     """
 
-    def __init__(self, metrics: Feedback | None, mask: Mask) -> None:
+    def __init__(self, metrics: FeedbackMetrics | None, mask: Mask) -> None:
         """Start with nothing to send."""
         self._metrics = metrics
         self._mask = mask
         self._lock = threading.Lock()
-        self._links: OrderedDict[str, list[Link]] = OrderedDict()
-        self._waiting: queue.Queue[_Told | None] = queue.Queue(MAX_WAITING)
+        self._links: OrderedDict[str, list[FeedbackLink]] = OrderedDict()
+        self._waiting: queue.Queue[_FeedbackItem | None] = queue.Queue(MAX_WAITING)
         self._thread: threading.Thread | None = None
         self._warned = False
 
-    def remember(self, episode_id: str, link: Link) -> None:
+    def remember(self, episode_id: str, link: FeedbackLink) -> None:
         """Keep how a gateway calls an episode until it is over."""
         if self._metrics is None:
             return
@@ -72,7 +72,7 @@ class FeedbackSender:
             links = self._links.pop(episode_id, [])
         for link in links:
             for metric, value in self._values(reward, success):
-                self._put(_Told(link, metric, value))
+                self._enqueue(_FeedbackItem(link, metric, value))
 
     def close(self, timeout_s: float) -> None:
         """Send what waits, but for no longer than this; then end the thread."""
@@ -80,7 +80,7 @@ class FeedbackSender:
             thread, self._thread = self._thread, None
         if thread is None:
             return
-        self._put(None)
+        self._enqueue(None)
         thread.join(timeout_s)
         if thread.is_alive():
             self._warn("the gateway takes too long; what was not sent is dropped")
@@ -90,37 +90,37 @@ class FeedbackSender:
         named = [] if metrics is None else [(metrics.reward, float(reward)), (metrics.success, bool(success))]
         return [(name, value) for name, value in named if name is not None]
 
-    def _put(self, told: _Told | None) -> None:
+    def _enqueue(self, item: _FeedbackItem | None) -> None:
         try:
-            self._waiting.put_nowait(told)
+            self._waiting.put_nowait(item)
         except queue.Full:
             self._warn(f"{MAX_WAITING} already wait to be sent")
             return
         with self._lock:
-            if self._thread is None and told is not None:
-                self._thread = threading.Thread(target=self._serve, name="feedback", daemon=True)
+            if self._thread is None and item is not None:
+                self._thread = threading.Thread(target=self._run, name="feedback", daemon=True)
                 self._thread.start()
 
-    def _serve(self) -> None:
+    def _run(self) -> None:
         import httpx
 
-        with httpx.Client(timeout=TIMEOUT_S, **client_options()) as client:
-            while (told := self._waiting.get()) is not None:
+        with httpx.Client(timeout=REQUEST_TIMEOUT_S, **client_options()) as client:
+            while (item := self._waiting.get()) is not None:
                 try:
-                    self._post(client, told)
+                    self._post(client, item)
                 except EndpointFailure as failure:
-                    self._warn(f"{told.metric}: {failure}")
+                    self._warn(f"{item.metric}: {failure}")
 
-    def _post(self, client: httpx.Client, told: _Told) -> None:
-        link = told.link
+    def _post(self, client: httpx.Client, item: _FeedbackItem) -> None:
+        link = item.link
         headers = {"Authorization": f"Bearer {link.key}"} if link.key else {}
-        body = {"metric_name": told.metric, "value": told.value, "episode_id": link.id}
+        body = {"metric_name": item.metric, "value": item.value, "episode_id": link.id}
         with (
-            in_our_words(self._mask),
+            translate_errors(self._mask),
             client.stream("POST", link.origin + PATH, json=body, headers=headers) as response,
         ):
             if response.status_code != 200:
-                raise refusal(response.status_code, next(response.iter_raw(), b""), self._mask)
+                raise response_failure(response.status_code, next(response.iter_raw(), b""), self._mask)
 
     def _warn(self, text: str) -> None:
         """Say it once: a gateway without a database refuses each of them."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-from runner.inference.chat_format import Question, Reply
+from runner.inference.chat_format import InferenceQuestion, ModelReply
 from runner.inference.endpoints import EndpointSpec
 from runner.inference.errors import EndpointFailure
 from runner.inference.providers import Target
@@ -19,7 +19,7 @@ CATEGORY = "inference"
 
 @contextmanager
 def request_span(
-    tracer: Tracer, spec: EndpointSpec, model: str, question: Question, episode: str
+    tracer: Tracer, spec: EndpointSpec, model: str, question: InferenceQuestion, episode: str
 ) -> Iterator[SpanHandle]:
     """A span around one request to one endpoint."""
     with tracer.span(f"{OPERATION} {one_line(model)}", CATEGORY, semantic="inference") as span:
@@ -37,16 +37,16 @@ def request_span(
         try:
             yield span
         except EndpointFailure as failure:
-            span.set_attribute("error.type", failure.error_type)
+            span.set_attribute("error.type", failure.otel_error_type)
             raise
 
 
-def note_target(span: SpanHandle, target: Target) -> None:
+def record_target(span: SpanHandle, target: Target) -> None:
     """Add what is known once the kind of server is."""
     span.set_attribute("gen_ai.provider.name", target.kind)
 
 
-def note_reply(span: SpanHandle, reply: Reply, tokens_per_s: float | None) -> None:
+def record_reply(span: SpanHandle, reply: ModelReply, tokens_per_s: float | None) -> None:
     """Add what came back."""
     span.set_attribute("gen_ai.response.model", reply.model)
     span.set_attribute("gen_ai.response.finish_reasons", reply.finish_reason)

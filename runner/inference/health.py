@@ -8,25 +8,25 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from runner.inference.api_keys import key_of
-from runner.inference.endpoint_state import Core, LiveEndpoint
-from runner.inference.endpoints import GATEWAY, AnyKind, shown_url
-from runner.inference.errors import EndpointFailure, refusal
-from runner.inference.http import Fetched, client_of_loop, fetch
-from runner.inference.lenient_json import as_dict, as_list, as_text, decoded
-from runner.inference.providers import NO_MODEL, Target, target_of
+from runner.inference.api_keys import read_api_key
+from runner.inference.endpoint_state import InferenceContext, LiveEndpoint
+from runner.inference.endpoints import GATEWAY, AnyKind, safe_url
+from runner.inference.errors import EndpointFailure, response_failure
+from runner.inference.http import SmallResponse, fetch, loop_client
+from runner.inference.lenient_json import as_dict, as_list, as_text, decode_json
+from runner.inference.providers import NO_MODEL_BODY, Target, resolve_target
 from runner.util.text import one_line
 
 if TYPE_CHECKING:
     import httpx
 
-CHECK_S = 2.0
-SLOW_S = 1.0
+CHECK_TIMEOUT_S = 2.0
+SLOW_AFTER_S = 1.0
 """Seconds from which on an answer to a check counts as slow."""
 
 Status: TypeAlias = Literal["up", "slow", "down", "misconfigured"]
 
-_NO_TOOL = "agentgym_preflight"
+_UNKNOWN_TOOL = "agentgym_preflight"
 """TensorZero looks the model up first, and then refuses a tool that was not given: no model runs for this."""
 
 
@@ -53,91 +53,97 @@ class EndpointHealth(msgspec.Struct, frozen=True, kw_only=True):
     rest_s: float | None = None
 
 
-async def check_all(core: Core, model: str) -> list[EndpointHealth]:
+async def check_endpoints(context: InferenceContext, model: str) -> list[EndpointHealth]:
     """Look at all endpoints at the same time."""
-    client = await client_of_loop()
-    return list(await asyncio.gather(*(_Check(core, client, endpoint, model).run() for endpoint in core.endpoints)))
+    client = await loop_client()
+    return list(
+        await asyncio.gather(
+            *(_EndpointCheck(context, client, endpoint, model).run() for endpoint in context.endpoints)
+        )
+    )
 
 
-class _Check:
-    def __init__(self, core: Core, client: httpx.AsyncClient, endpoint: LiveEndpoint, model: str) -> None:
-        self._core = core
+class _EndpointCheck:
+    def __init__(
+        self, context: InferenceContext, client: httpx.AsyncClient, endpoint: LiveEndpoint, model: str
+    ) -> None:
+        self._context = context
         self._client = client
         self._endpoint = endpoint
         self._model = model
         self._target: Target | None = None
         self._latency_s: float | None = None
-        self._answered = False
+        self._has_response = False
 
     async def run(self) -> EndpointHealth:
         try:
-            async with asyncio.timeout(CHECK_S):
-                await self._look()
+            async with asyncio.timeout(CHECK_TIMEOUT_S):
+                await self._run_checks()
         except TimeoutError:
-            if self._answered:
-                return self._health("slow", f"it answers, but not to everything within {CHECK_S:g} s")
-            return self._health("down", f"no answer within {CHECK_S:g} s", self._start_hint())
+            if self._has_response:
+                return self._health("slow", f"it answers, but not to everything within {CHECK_TIMEOUT_S:g} s")
+            return self._health("down", f"no answer within {CHECK_TIMEOUT_S:g} s", self._start_hint())
         except EndpointFailure as failure:
-            self._endpoint.doubt(failure)
+            self._endpoint.reconsider_kind(failure)
             wrong = failure.reason in ("configuration", "request")
             hint = self._configuration_hint(failure) if wrong else self._start_hint()
-            return self._health("misconfigured" if wrong else "down", self._core.shown(failure), hint)
-        return self._health("slow" if (self._latency_s or 0) > SLOW_S else "up")
+            return self._health("misconfigured" if wrong else "down", self._context.shown(failure), hint)
+        return self._health("slow" if (self._latency_s or 0) > SLOW_AFTER_S else "up")
 
-    async def _look(self) -> None:
-        spec, core = self._endpoint.spec, self._core
+    async def _run_checks(self) -> None:
+        spec, context = self._endpoint.spec, self._context
         was_known = self._endpoint.kind != "auto"
-        kind = await self._endpoint.find_kind(self._client, core.mask, core.timing.clock.now())
-        self._answered = not was_known
-        self._target = target = target_of(spec, kind, self._model)
-        key = key_of(spec, target.kind, core.environ)
+        kind = await self._endpoint.find_kind(self._client, context.mask, context.timing.clock.now())
+        self._has_response = not was_known
+        self._target = target = resolve_target(spec, kind, self._model)
+        key = read_api_key(spec, target.kind, context.environ)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         if target.kind == "tensorzero":
-            await self._look_at_gateway(target, headers)
+            await self._check_gateway(target, headers)
             return
         url = f"{target.origin}/api/tags" if target.kind == "ollama" else target.models_url
-        listed, refused = await asyncio.gather(
+        listed, rejection = await asyncio.gather(
             self._fetch("GET", url, headers),
-            self._fetch("POST", target.url, headers, {**NO_MODEL, "model": target.model}),
+            self._fetch("POST", target.url, headers, {**NO_MODEL_BODY, "model": target.model}),
         )
-        self._look_for_model(target, listed)
-        self._look_at_path(refused)
+        self._check_model_listed(target, listed)
+        self._check_chat_path(rejection)
 
-    def _look_for_model(self, target: Target, listed: Fetched) -> None:
+    def _check_model_listed(self, target: Target, listed: SmallResponse) -> None:
         if target.kind == "ollama":
-            if not {target.model, f"{target.model}:latest"} & _names(self._good(listed), "models", "name"):
+            if not {target.model, f"{target.model}:latest"} & _names(self._require_ok(listed), "models", "name"):
                 raise _unknown_model(target.model, "is not pulled")
             return
-        names = set() if listed.status in (404, 405) else _names(self._good(listed), "data", "id")
+        names = set() if listed.status in (404, 405) else _names(self._require_ok(listed), "data", "id")
         if names and target.model not in names:  # not every server lists its models
             raise _unknown_model(target.model, "is not among its models")
 
-    def _look_at_path(self, refused: Fetched) -> None:
+    def _check_chat_path(self, rejection: SmallResponse) -> None:
         """Whether chat completions are where they will be asked for; how this question is refused is no matter."""
-        failure = refusal(refused.status, refused.body, self._core.mask)
-        if refused.status == 200 and not isinstance(decoded(refused.body), dict):
+        failure = response_failure(rejection.status, rejection.body, self._context.mask)
+        if rejection.status == 200 and not isinstance(decode_json(rejection.body), dict):
             raise EndpointFailure("configuration", "what is there is no JSON object", status=404)
-        if refused.status not in (200, 500) and failure.reason != "request":
+        if rejection.status not in (200, 500) and failure.reason != "request":
             raise failure
 
-    async def _look_at_gateway(self, target: Target, headers: dict[str, str]) -> None:
-        choice = {"type": "function", "function": {"name": _NO_TOOL}}
+    async def _check_gateway(self, target: Target, headers: dict[str, str]) -> None:
+        choice = {"type": "function", "function": {"name": _UNKNOWN_TOOL}}
         body = {"model": target.model, "messages": [], "tool_choice": choice}
         reply = await self._fetch("POST", target.url, headers, body)
-        failure = refusal(reply.status, reply.body, self._core.mask)
+        failure = response_failure(reply.status, reply.body, self._context.mask)
         if reply.status != 200 and failure.reason != "request":  # which is its answer where all is well
             raise failure
 
-    async def _fetch(self, method: str, url: str, headers: dict[str, str], body: object = None) -> Fetched:
-        now = self._core.timing.clock.monotonic
+    async def _fetch(self, method: str, url: str, headers: dict[str, str], body: object = None) -> SmallResponse:
+        now = self._context.timing.clock.monotonic
         started = now()
         reply = await fetch(self._client, method, url, body, headers)
-        self._answered, self._latency_s = True, now() - started
+        self._has_response, self._latency_s = True, now() - started
         return reply
 
-    def _good(self, reply: Fetched) -> Fetched:
+    def _require_ok(self, reply: SmallResponse) -> SmallResponse:
         if reply.status != 200:
-            raise refusal(reply.status, reply.body, self._core.mask)
+            raise response_failure(reply.status, reply.body, self._context.mask)
         return reply
 
     @property
@@ -151,11 +157,11 @@ class _Check:
             return "start it with: ollama serve"
         if kind == "tensorzero" or spec.name == GATEWAY:
             return "start TensorZero's gateway, or set TENSORZERO_URL to where it runs"
-        return f"start the server at {shown_url(spec.url)}, or change its URL in the profile"
+        return f"start the server at {safe_url(spec.url)}, or change its URL in the profile"
 
     def _configuration_hint(self, failure: EndpointFailure) -> str:
         model = one_line(self._endpoint.spec.model or self._model, 100)
-        if failure.no_path and self._target is not None:
+        if failure.is_missing_path and self._target is not None:
             path = one_line(urlsplit(self._target.url).path, 200)
             return f"there are no chat completions under {path}: correct the endpoint's URL in the profile"
         if failure.status in (401, 403) or failure.status is None:
@@ -170,9 +176,9 @@ class _Check:
 
     def _health(self, status: Status, cause: str | None = None, hint: str | None = None) -> EndpointHealth:
         endpoint, target = self._endpoint, self._target
-        asked, sent = (endpoint.spec.url, "") if target is None else (target.url, target.model)
-        shown, model = shown_url(asked), one_line(sent or endpoint.spec.model or self._model)
-        note = f"asked at {shown} for {model}" if target and (asked, sent) != self._configured() else None
+        url, sent = (endpoint.spec.url, "") if target is None else (target.url, target.model)
+        shown, model = safe_url(url), one_line(sent or endpoint.spec.model or self._model)
+        note = f"asked at {shown} for {model}" if target and (url, sent) != self._configured() else None
         return EndpointHealth(
             name=endpoint.spec.name,
             kind=self._kind,
@@ -190,9 +196,11 @@ class _Check:
         return self._endpoint.spec.url, self._endpoint.spec.model or self._model
 
 
-def _names(reply: Fetched, key: str, field: str) -> set[str]:
-    return {as_text(as_dict(entry).get(field)) for entry in as_list(as_dict(decoded(reply.body)).get(key))}
+def _names(reply: SmallResponse, key: str, field: str) -> set[str]:
+    return {as_text(as_dict(entry).get(field)) for entry in as_list(as_dict(decode_json(reply.body)).get(key))}
 
 
-def _unknown_model(model: str, what: str) -> EndpointFailure:
-    return EndpointFailure("configuration", f"the model {one_line(model, 100)} {what}", status=404, unknown_model=True)
+def _unknown_model(model: str, problem: str) -> EndpointFailure:
+    return EndpointFailure(
+        "configuration", f"the model {one_line(model, 100)} {problem}", status=404, unknown_model=True
+    )

@@ -21,36 +21,36 @@ if TYPE_CHECKING:
 
 MAX_SMALL_BODY = 1 << 20
 """Bytes of a health check, a list of models or an error."""
-CONNECT_S = 5.0
-KEEP_S = 4.0
+CONNECT_TIMEOUT_S = 5.0
+KEEP_ACKED_S = 4.0
 """Seconds that an unused connection is kept: less than servers do, so that none is used in the moment it is closed."""
 
-_lock = threading.Lock()
-_lives: dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[httpx.AsyncClient]]] = {}
+_clients_lock = threading.Lock()
+_clients: dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[httpx.AsyncClient]]] = {}
 """One client per event loop, whoever asks: they hold nothing but connections, which end with their loop."""
 
 
-async def client_of_loop() -> httpx.AsyncClient:
+async def loop_client() -> httpx.AsyncClient:
     """The client of the running event loop, made when first asked for and closed with the loop."""
     loop = asyncio.get_running_loop()
-    if loop not in _lives:
-        life = _life(loop)
-        client = await anext(life)
-        with _lock:
-            for closed in [other for other in _lives if other.is_closed()]:  # in another way than asyncio.run does
-                del _lives[closed]
-            _lives[loop] = client, life
-    return _lives[loop][0]
+    if loop not in _clients:
+        lifetime = _client_lifetime(loop)
+        client = await anext(lifetime)
+        with _clients_lock:
+            for closed in [other for other in _clients if other.is_closed()]:  # in another way than asyncio.run does
+                del _clients[closed]
+            _clients[loop] = client, lifetime
+    return _clients[loop][0]
 
 
-async def _life(loop: asyncio.AbstractEventLoop) -> AsyncGenerator[httpx.AsyncClient]:
+async def _client_lifetime(loop: asyncio.AbstractEventLoop) -> AsyncGenerator[httpx.AsyncClient]:
     """Lasts as long as the loop, which closes its generators at its end."""
     client = new_client()
     try:
         yield client
     finally:
-        with _lock:
-            _lives.pop(loop, None)
+        with _clients_lock:
+            _clients.pop(loop, None)
         await client.aclose()
 
 
@@ -58,8 +58,8 @@ def new_client() -> httpx.AsyncClient:
     """A client for model servers; the whole of a reply is bounded by who asks."""
     import httpx
 
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=KEEP_S)
-    return httpx.AsyncClient(timeout=httpx.Timeout(None, connect=CONNECT_S), limits=limits, **client_options())
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=KEEP_ACKED_S)
+    return httpx.AsyncClient(timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S), limits=limits, **client_options())
 
 
 def client_options() -> dict[str, Any]:
@@ -67,7 +67,7 @@ def client_options() -> dict[str, Any]:
     from http.cookiejar import CookieJar, DefaultCookiePolicy
 
     return {
-        "verify": _authorities(),
+        "verify": _ssl_context(),
         "mounts": dict.fromkeys(("all://localhost", "all://127.0.0.1", "all://[::1]")),
         "headers": {"User-Agent": "agentgym-console", "Accept-Encoding": "identity"},
         "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),
@@ -75,14 +75,14 @@ def client_options() -> dict[str, Any]:
 
 
 @functools.cache
-def _authorities() -> ssl.SSLContext:
+def _ssl_context() -> ssl.SSLContext:
     """Made once: reading the certificates takes longer than everything else about a client."""
     import httpx
 
     return httpx.create_ssl_context()
 
 
-class Fetched(msgspec.Struct, frozen=True):
+class SmallResponse(msgspec.Struct, frozen=True):
     """A small reply."""
 
     status: int
@@ -92,20 +92,20 @@ class Fetched(msgspec.Struct, frozen=True):
 
 async def fetch(
     client: httpx.AsyncClient, method: str, url: str, body: object = None, headers: dict[str, str] | None = None
-) -> Fetched:
+) -> SmallResponse:
     """Ask for something small.
 
     Raises:
         EndpointFailure: when nothing comes, or more than ``MAX_SMALL_BODY``.
     """
     content = None if body is None else msgspec.json.encode(body)
-    async with exchange(client, method, url, content, headers or {}) as response:
-        body = await read(response, MAX_SMALL_BODY)
-        return Fetched(response.status_code, body, response.headers.get("retry-after"))
+    async with send_request(client, method, url, content, headers or {}) as response:
+        body = await read_body(response, MAX_SMALL_BODY)
+        return SmallResponse(response.status_code, body, response.headers.get("retry-after"))
 
 
 @asynccontextmanager
-async def exchange(
+async def send_request(
     client: httpx.AsyncClient, method: str, url: str, content: bytes | None, headers: dict[str, str], mask: Mask = str
 ) -> AsyncIterator[httpx.Response]:
     """Send a request; the reply's body is not read yet.
@@ -114,7 +114,7 @@ async def exchange(
         EndpointFailure: for whatever goes wrong on the network, while the body is read as well.
     """
     kind = {"Content-Type": "application/json"} if content is not None else {}
-    with in_our_words(mask):
+    with translate_errors(mask):
         request = client.build_request(method, url, content=content, headers=kind | headers)
         response = await client.send(request, stream=True)
         try:
@@ -123,13 +123,13 @@ async def exchange(
             await response.aclose()
 
 
-async def read(response: httpx.Response, limit: int) -> bytes:
+async def read_body(response: httpx.Response, limit: int) -> bytes:
     """The body as it came.
 
     Raises:
         EndpointFailure: when it is longer than ``limit`` bytes, or compressed, which was not asked for.
     """
-    refuse_encoding(response)
+    reject_encoding(response)
     chunks, size = [], 0
     async for chunk in response.aiter_raw():
         chunks.append(chunk)
@@ -139,7 +139,7 @@ async def read(response: httpx.Response, limit: int) -> bytes:
     return b"".join(chunks)
 
 
-def refuse_encoding(response: httpx.Response) -> None:
+def reject_encoding(response: httpx.Response) -> None:
     """No compressed replies: a small one may stand for gigabytes.
 
     Raises:
@@ -151,7 +151,7 @@ def refuse_encoding(response: httpx.Response) -> None:
 
 
 @contextmanager
-def in_our_words(mask: Mask) -> Iterator[None]:
+def translate_errors(mask: Mask) -> Iterator[None]:
     """Turn what httpx raises into failures of the endpoint.
 
     Raises:
@@ -162,7 +162,7 @@ def in_our_words(mask: Mask) -> Iterator[None]:
     try:
         yield
     except httpx.ConnectTimeout as exc:
-        raise EndpointFailure("timeout", f"no connection within {CONNECT_S:g} s") from exc
+        raise EndpointFailure("timeout", f"no connection within {CONNECT_TIMEOUT_S:g} s") from exc
     except (httpx.ConnectError, httpx.ProxyError) as exc:
         raise EndpointFailure("connection", f"no connection: {_shown(exc, mask)}") from exc
     except httpx.LocalProtocolError:  # quotes the header that it does not like

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from runner.util.safe_values import encodable
+from runner.util.safe_values import escape_surrogates
 
 _MAX_COUNT = 2**53
 
 
-def decoded(data: bytes) -> object:
+def decode_json(data: bytes) -> object:
     """A JSON value, or None where there is none; lone surrogates and bytes that are no UTF-8 are tolerated."""
     try:
         return msgspec.json.decode(data)
@@ -38,7 +38,7 @@ def as_text(value: object) -> str:
     """The text, encodable as UTF-8, or an empty one."""
     if not isinstance(value, str):
         return ""
-    return value if value.isascii() else encodable(value)
+    return value if value.isascii() else escape_surrogates(value)
 
 
 def as_count(value: object) -> int:

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Self
 
 from runner.config.profile import AgentSettings
-from runner.inference.endpoint_state import Core, Timing
+from runner.inference.endpoint_state import InferenceContext, Timing
 from runner.inference.endpoints import EndpointInfo
 from runner.inference.feedback import FeedbackSender
-from runner.inference.health import EndpointHealth, check_all
+from runner.inference.health import EndpointHealth, check_endpoints
 from runner.inference.session import InferenceSession
 from runner.types import EpisodeHeader
 
-FLUSH_S = 5.0
+FLUSH_TIMEOUT_S = 5.0
 """Seconds that ``close`` gives to the feedback that waits."""
 
 
@@ -31,8 +31,8 @@ class InferenceManager:
 
     def __init__(self, settings: AgentSettings, environ: Mapping[str, str], timing: Timing | None = None) -> None:
         """Prepare; nothing is asked and no connection made."""
-        self._core = Core.build(settings, environ, timing or Timing())
-        self._feedback = FeedbackSender(settings.feedback, self._core.mask)
+        self._context = InferenceContext.build(settings, environ, timing or Timing())
+        self._feedback = FeedbackSender(settings.feedback, self._context.mask)
 
     @classmethod
     def from_profile(cls, settings: AgentSettings, environ: Mapping[str, str]) -> Self:
@@ -40,16 +40,16 @@ class InferenceManager:
         return cls(settings, environ)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuilt, (type(self), self._core.settings)
+        return _rebuild, (type(self), self._context.settings)
 
     @property
     def endpoints(self) -> list[EndpointInfo]:
         """The endpoints in the order they are asked, as they may be shown."""
-        return [endpoint.info(self._core.settings.model) for endpoint in self._core.endpoints]
+        return [endpoint.info(self._context.settings.model) for endpoint in self._context.endpoints]
 
     def session(self, header: EpisodeHeader, model: str | None = None) -> InferenceSession:
         """The inferences of one episode; ``model`` takes the place of the profile's."""
-        return InferenceSession(self._core, self._feedback, header, model or self._core.settings.model)
+        return InferenceSession(self._context, self._feedback, header, model or self._context.settings.model)
 
     def supports_tools(self, session: InferenceSession) -> bool:
         """Whether the endpoint that a session asks next takes tools, as far as is known; asks nothing."""
@@ -57,7 +57,7 @@ class InferenceManager:
 
     async def check(self, model: str | None = None) -> list[EndpointHealth]:
         """How each endpoint is, in 2 seconds at most; no model is made to answer for it."""
-        return await check_all(self._core, model or self._core.settings.model)
+        return await check_endpoints(self._context, model or self._context.settings.model)
 
     def feedback(self, episode_id: str, reward: float, success: bool) -> None:
         """Tell TensorZero how an episode went, if it answered in it and the profile wants that; returns at once.
@@ -71,8 +71,8 @@ class InferenceManager:
 
     def close(self) -> None:
         """Send the feedback that waits, for some seconds at most; connections are closed with their event loops."""
-        self._feedback.close(FLUSH_S)
+        self._feedback.close(FLUSH_TIMEOUT_S)
 
 
-def _rebuilt(kind: type[InferenceManager], settings: AgentSettings) -> InferenceManager:
+def _rebuild(kind: type[InferenceManager], settings: AgentSettings) -> InferenceManager:
     return kind(settings, os.environ)

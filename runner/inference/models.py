@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from runner.config import AgentSettings
-from runner.errors import InferenceFault, boundary
+from runner.errors import InferenceFault, catch_foreign
+from runner.types import UNRATED
 from runner.util.text import one_line
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-NOBODY = "the profile names no model to ask; set agent.api_endpoint or agent.local_fallback"
+NO_ENDPOINT = "the profile names no model to ask; set agent.api_endpoint or agent.local_fallback"
 
 
 class NoModel(InferenceFault):
@@ -31,7 +32,7 @@ class NoModel(InferenceFault):
     def __init__(self, states: Sequence[EndpointHealth]) -> None:
         """Say of each endpoint why it would not."""
         causes = "; ".join(f"{state.name}: {state.cause}" for state in states)
-        super().__init__(f"no model answers: {causes or NOBODY}")
+        super().__init__(f"no model answers: {causes or NO_ENDPOINT}")
         self.states = tuple(states)
         self.hint = "; ".join(f"{state.name}: {state.hint}" for state in states if state.hint)
 
@@ -53,11 +54,11 @@ class Models:
     @property
     def names(self) -> list[str]:
         """The models that the profile names, the one that plays by default first."""
-        return models_of(self.settings)
+        return model_names(self.settings)
 
     def check(self, model: str | None = None) -> list[EndpointHealth]:
         """How each endpoint is, in 2 seconds at most; from any thread but that of an event loop."""
-        return waited_for(lambda: self.manager.check(model))
+        return run_in_thread(lambda: self.manager.check(model))
 
     def require(self, model: str | None) -> list[EndpointHealth]:
         """As ``check``, for a batch that is about to be played; None is played without any model.
@@ -68,14 +69,12 @@ class Models:
         if model is None:
             return []
         states = self.check(model)
-        if not any(map(answers, states)):
+        if not any(map(is_answering, states)):
             raise NoModel(states)
         return states
 
     def feedback(self, record: EpisodeRecord) -> None:
         """Tell the gateway how an episode went, unless it was cut short by us; returns at once."""
-        from runner.store import UNRATED
-
         if record.outcome not in UNRATED:
             self.manager.feedback(record.episode_id, record.reward, record.success)
 
@@ -84,45 +83,45 @@ class Models:
         self.manager.close()
 
 
-def waited_for(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+def run_in_thread(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
     """What a coroutine gives on an event loop and a thread of its own.
 
     Only the coroutine is waited for, not what its loop has left to do: a name that is being resolved may take long.
     """
     import asyncio
 
-    given: list[_T] = []
+    results: list[_T] = []
     problems: list[BaseException] = []
     done = threading.Event()
 
     async def run() -> None:
-        given.append(await work())
+        results.append(await work())
         done.set()
 
     def serve() -> None:
-        with boundary(problems.append):
+        with catch_foreign(problems.append):
             asyncio.run(run())
         done.set()
 
     threading.Thread(target=serve, name="asking", daemon=True).start()
     done.wait()
-    if not given:
+    if not results:
         raise problems[0]
-    return given[0]
+    return results[0]
 
 
-def models_of(settings: AgentSettings) -> list[str]:
+def model_names(settings: AgentSettings) -> list[str]:
     """The models that a profile names, the one that plays by default first."""
     named = [settings.model, *(endpoint.model for endpoint in settings.endpoints), settings.local_fallback]
     return list(dict.fromkeys(filter(None, named)))
 
 
-def answers(state: EndpointHealth) -> bool:
+def is_answering(state: EndpointHealth) -> bool:
     """Whether an endpoint would answer."""
     return state.status in ("up", "slow")
 
 
-def described(state: EndpointHealth) -> str:
+def describe_endpoint(state: EndpointHealth) -> str:
     """An endpoint by its name, what it is, where and for what it is asked."""
     kind = "" if state.kind == "auto" else f"{state.kind}, "
     return one_line(f"{state.name} ({kind}{state.url}, model {state.model})")

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from runner.inference.endpoints import EndpointSpec, Kind, origin_of
-from runner.inference.errors import EndpointFailure, Mask, refusal
-from runner.inference.http import Fetched, fetch
-from runner.inference.lenient_json import as_dict, decoded
-from runner.inference.retry import retry_after_s
+from runner.inference.circuit_breaker import retry_after_s
+from runner.inference.endpoints import EndpointSpec, Kind, url_origin
+from runner.inference.errors import EndpointFailure, Mask, response_failure
+from runner.inference.http import SmallResponse, fetch
+from runner.inference.lenient_json import as_dict, decode_json
 
 if TYPE_CHECKING:
     import httpx
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 GATEWAY_PATH = "/openai/v1/chat/completions"
 GATEWAY_PREFIX = "tensorzero::"
 _CHAT_PATH = "/chat/completions"
-NO_MODEL = {"model": "", "messages": []}
+NO_MODEL_BODY = {"model": "", "messages": []}
 """Refused by every server before any model runs; TensorZero's refusal says how a model has to be named."""
 
 
@@ -39,7 +39,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def origin(self) -> str:
         """Scheme, host and port."""
-        return origin_of(self.url)
+        return url_origin(self.url)
 
     @property
     def models_url(self) -> str:
@@ -47,15 +47,15 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return self.url.partition("?")[0].removesuffix(_CHAT_PATH) + "/models"
 
 
-def target_of(spec: EndpointSpec, kind: Kind, model: str) -> Target:
+def resolve_target(spec: EndpointSpec, kind: Kind, model: str) -> Target:
     """Where and under which name ``model`` is asked for.
 
     TensorZero answers under one path whatever the profile says, and has prefixes for models and functions.
     """
     model = spec.model or model
     if kind == "tensorzero":
-        named = model if model.startswith(GATEWAY_PREFIX) else f"{GATEWAY_PREFIX}model_name::{model}"
-        return Target(kind=kind, url=origin_of(spec.url) + GATEWAY_PATH, model=named)
+        prefixed = model if model.startswith(GATEWAY_PREFIX) else f"{GATEWAY_PREFIX}model_name::{model}"
+        return Target(kind=kind, url=url_origin(spec.url) + GATEWAY_PATH, model=prefixed)
     return Target(kind=kind, url=_chat_url(spec.url), model=model)
 
 
@@ -67,36 +67,38 @@ async def find_kind(client: httpx.AsyncClient, spec: EndpointSpec, mask: Mask, n
     """
     if spec.kind != "auto":
         return spec.kind
-    origin = origin_of(spec.url)
-    health, refused, tags = await asyncio.gather(
-        _answer(client, "GET", f"{origin}/health"),
-        _answer(client, "POST", origin + GATEWAY_PATH, NO_MODEL),
-        _answer(client, "GET", f"{origin}/api/tags"),
+    origin = url_origin(spec.url)
+    health, rejection, tags = await asyncio.gather(
+        _fetch_or_failure(client, "GET", f"{origin}/health"),
+        _fetch_or_failure(client, "POST", origin + GATEWAY_PATH, NO_MODEL_BODY),
+        _fetch_or_failure(client, "GET", f"{origin}/api/tags"),
     )
-    if isinstance(health, Fetched) and "gateway" in as_dict(decoded(health.body)):
+    if isinstance(health, SmallResponse) and "gateway" in as_dict(decode_json(health.body)):
         return "tensorzero"
-    if isinstance(refused, Fetched) and refused.status != 200 and GATEWAY_PREFIX.encode() in refused.body:
+    if isinstance(rejection, SmallResponse) and rejection.status != 200 and GATEWAY_PREFIX.encode() in rejection.body:
         return "tensorzero"
-    if isinstance(tags, Fetched) and tags.status == 200 and "models" in as_dict(decoded(tags.body)):
+    if isinstance(tags, SmallResponse) and tags.status == 200 and "models" in as_dict(decode_json(tags.body)):
         return "ollama"
-    for answer in (health, refused, tags):
-        _fail_unless_well(answer, mask, now)
+    for answer in (health, rejection, tags):
+        _raise_unless_healthy(answer, mask, now)
     return "openai"
 
 
-async def _answer(client: httpx.AsyncClient, method: str, url: str, body: object = None) -> Fetched | EndpointFailure:
+async def _fetch_or_failure(
+    client: httpx.AsyncClient, method: str, url: str, body: object = None
+) -> SmallResponse | EndpointFailure:
     try:
         return await fetch(client, method, url, body)
     except EndpointFailure as failure:
         return failure
 
 
-def _fail_unless_well(answer: Fetched | EndpointFailure, mask: Mask, now: datetime) -> None:
+def _raise_unless_healthy(answer: SmallResponse | EndpointFailure, mask: Mask, now: datetime) -> None:
     """A server that is starting, or has too much to do, may be any kind of server."""
     if isinstance(answer, EndpointFailure):
         raise answer
     if answer.status >= 500 or answer.status == 429:
-        raise refusal(answer.status, answer.body, mask, retry_after_s(answer.retry_after, now))
+        raise response_failure(answer.status, answer.body, mask, retry_after_s(answer.retry_after, now))
 
 
 def _chat_url(url: str) -> str:
@@ -104,5 +106,5 @@ def _chat_url(url: str) -> str:
     base, mark, query = url.partition("?")
     base = base.rstrip("/")
     if not base.endswith(_CHAT_PATH):
-        base += _CHAT_PATH if base != origin_of(url) else f"/v1{_CHAT_PATH}"
+        base += _CHAT_PATH if base != url_origin(url) else f"/v1{_CHAT_PATH}"
     return base + mark + query

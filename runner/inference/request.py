@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from runner.inference.chat_format import Reply, parse_reply
-from runner.inference.errors import EndpointFailure, Mask, refusal
-from runner.inference.http import MAX_SMALL_BODY, exchange, read, refuse_encoding
+from runner.inference.chat_format import ModelReply, parse_reply
+from runner.inference.circuit_breaker import retry_after_s
+from runner.inference.errors import EndpointFailure, Mask, response_failure
+from runner.inference.http import MAX_SMALL_BODY, read_body, reject_encoding, send_request
 from runner.inference.providers import Target
-from runner.inference.retry import retry_after_s
-from runner.inference.sse import Assembly, EventParser
-from runner.types import Piece
+from runner.inference.sse import EventParser, StreamAccumulator
+from runner.types import StreamDelta
 from runner.util.clock import Clock
 from runner.util.text import one_line
 
@@ -26,75 +26,75 @@ MAX_BODY = 4 << 20
 """Bytes of a reply that is not streamed."""
 MAX_STREAM = 64 << 20
 """Bytes of a streamed reply: each token brings some hundred of them along."""
-END_S = 0.25
+STREAM_END_TIMEOUT_S = 0.25
 """Seconds that a stream has to end once it said that it is over."""
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class InferenceCall(msgspec.Struct, frozen=True, kw_only=True):
     """A request that is ready to be sent; ``key`` goes nowhere but into its header."""
 
     target: Target
     body: bytes
     key: str | None
     mask: Mask
-    on_piece: Callable[[Piece], None] | None = None
+    on_delta: Callable[[StreamDelta], None] | None = None
     clock: Clock = Clock()
 
 
-async def ask(client: httpx.AsyncClient, call: Call) -> Reply:
+async def send_call(client: httpx.AsyncClient, call: InferenceCall) -> ModelReply:
     """Send a request and read its reply; how long that may take is the caller's business.
 
     Raises:
         EndpointFailure: when no usable reply comes.
     """
     headers = {"Authorization": f"Bearer {call.key}"} if call.key else {}
-    assembly = Assembly(call.clock.monotonic, call.on_piece)
-    async with exchange(client, "POST", call.target.url, call.body, headers, call.mask) as response:
+    accumulator = StreamAccumulator(call.clock.monotonic, call.on_delta)
+    async with send_request(client, "POST", call.target.url, call.body, headers, call.mask) as response:
         if response.status_code != 200:
             raise await _refusal(response, call)
         if _media_type(response) == "text/event-stream":
-            return await _stream(response, assembly)
-        return _whole(await read(response, MAX_BODY), assembly, _media_type(response))
+            return await _stream(response, accumulator)
+        return _parse_body(await read_body(response, MAX_BODY), accumulator, _media_type(response))
 
 
-async def _refusal(response: httpx.Response, call: Call) -> EndpointFailure:
-    body = await read(response, MAX_SMALL_BODY)
+async def _refusal(response: httpx.Response, call: InferenceCall) -> EndpointFailure:
+    body = await read_body(response, MAX_SMALL_BODY)
     wait_s = retry_after_s(response.headers.get("retry-after"), call.clock.now())
-    return refusal(response.status_code, body, call.mask, wait_s)
+    return response_failure(response.status_code, body, call.mask, wait_s)
 
 
-async def _stream(response: httpx.Response, assembly: Assembly) -> Reply:
+async def _stream(response: httpx.Response, accumulator: StreamAccumulator) -> ModelReply:
     """Read events until the stream says that it is over, or ends."""
-    refuse_encoding(response)
+    reject_encoding(response)
     chunks, parser, size = response.aiter_raw(), EventParser(), 0
     async for chunk in chunks:
         size += len(chunk)
         if size > MAX_STREAM:
             raise EndpointFailure("reply", f"the stream is larger than {MAX_STREAM >> 20} MiB")
         for data in parser.feed(chunk):
-            assembly.add(data)
-        if assembly.done:
-            await _end(chunks)
+            accumulator.add(data)
+        if accumulator.done:
+            await _drain(chunks)
             break
-    return assembly.result()
+    return accumulator.result()
 
 
-async def _end(chunks: AsyncIterator[bytes]) -> None:
+async def _drain(chunks: AsyncIterator[bytes]) -> None:
     """Read what is left, so that the connection can be used again; not all servers end what they say is over."""
     import httpx
 
     with suppress(TimeoutError, httpx.TransportError):
-        async with asyncio.timeout(END_S):
+        async with asyncio.timeout(STREAM_END_TIMEOUT_S):
             async for _ in chunks:
                 pass
 
 
-def _whole(body: bytes, assembly: Assembly, media_type: str) -> Reply:
+def _parse_body(body: bytes, accumulator: StreamAccumulator, media_type: str) -> ModelReply:
     """A reply that came in one piece; events under a wrong name are taken as what they are."""
     if body.startswith((b"data:", b":", b"event:")):
         for data in EventParser().feed(body + b"\n\n"):
-            assembly.add(data)
-        return assembly.result()
+            accumulator.add(data)
+        return accumulator.result()
     try:
         return parse_reply(body)
     except EndpointFailure as failure:

@@ -10,19 +10,19 @@ import msgspec
 from runner.inference.chat_format import (
     MAX_TEXT,
     MAX_TOOL_CALLS,
-    Reply,
+    ModelReply,
     arguments_text,
-    checked,
-    fail_on_error,
-    note_origin,
+    raise_on_error,
+    read_metadata,
     reasoning_of,
-    told_apart,
-    too_long,
+    reply_too_long,
     tool_call,
+    validate_reply,
+    with_unique_ids,
 )
 from runner.inference.errors import EndpointFailure
-from runner.inference.lenient_json import as_dict, as_list, as_text, content_text, decoded
-from runner.types import Part, Piece
+from runner.inference.lenient_json import as_dict, as_list, as_text, content_text, decode_json
+from runner.types import DeltaPart, StreamDelta
 
 MAX_EVENT = 4 << 20
 """Bytes of one event; more is no model's reply."""
@@ -39,7 +39,7 @@ class EventParser:
         self._line_parts: list[bytes] = []
         self._data: list[bytes] = []
         self._size = 0
-        self._begun = False
+        self._started_stream = False
         self._after_return = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -67,8 +67,8 @@ class EventParser:
         self._size += len(end)
         line = b"".join([*self._line_parts, end])
         self._line_parts.clear()
-        if not self._begun:
-            self._begun, line = True, line.removeprefix(_BOM)
+        if not self._started_stream:
+            self._started_stream, line = True, line.removeprefix(_BOM)
         if line:
             name, _, value = line.partition(b":")
             if name == b"data":
@@ -78,7 +78,7 @@ class EventParser:
         return b"\n".join(data) if data else None
 
 
-class Assembly:
+class StreamAccumulator:
     """Adds up the chunks of a streamed reply.
 
     Args:
@@ -88,13 +88,13 @@ class Assembly:
     ``done`` says whether the stream told that it is over.
     """
 
-    def __init__(self, now: Callable[[], float], on_piece: Callable[[Piece], None] | None = None) -> None:
+    def __init__(self, now: Callable[[], float], on_delta: Callable[[StreamDelta], None] | None = None) -> None:
         """Start counting the time to the first piece."""
         self.done = False
         self._now = now
         self._started = now()
-        self._on_piece = on_piece
-        self._reply = Reply()
+        self._on_delta = on_delta
+        self._reply = ModelReply()
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._calls: dict[int, _Call] = {}
@@ -110,17 +110,17 @@ class Assembly:
         if data in (DONE, b""):
             self.done = self.done or data == DONE
             return
-        chunk = decoded(data)
+        chunk = decode_json(data)
         if not isinstance(chunk, dict):  # it may have held a part of the answer
             raise EndpointFailure("reply", "an event of the stream is no JSON object")
-        fail_on_error(chunk)
-        note_origin(self._reply, chunk)
+        raise_on_error(chunk)
+        read_metadata(self._reply, chunk)
         choices = [as_dict(choice) for choice in as_list(chunk.get("choices"))]
         for choice in choices:
             if choice.get("index", 0) == 0:
                 self._add_choice(choice)
 
-    def result(self) -> Reply:
+    def result(self) -> ModelReply:
         """The whole reply.
 
         Raises:
@@ -131,10 +131,10 @@ class Assembly:
         reply = self._reply
         reply.content, reply.reasoning = "".join(self._content), "".join(self._reasoning)
         calls = [call for _, call in sorted(self._calls.items()) if call.name]
-        reply.tool_calls = told_apart(
+        reply.tool_calls = with_unique_ids(
             tool_call(number, call.id, call.name, "".join(call.arguments)) for number, call in enumerate(calls)
         )
-        return checked(reply)
+        return validate_reply(reply)
 
     def _add_choice(self, choice: dict[str, Any]) -> None:
         self._reply.finish_reason = as_text(choice.get("finish_reason"))[:40] or self._reply.finish_reason
@@ -144,11 +144,11 @@ class Assembly:
         for call in as_list(delta.get("tool_calls"))[:MAX_TOOL_CALLS]:
             self._add_call(as_dict(call))
 
-    def _add_text(self, text: str, into: list[str], part: Part) -> None:
+    def _add_text(self, text: str, into: list[str], part: DeltaPart) -> None:
         if text:
-            self._note(len(text))
+            self._count(len(text))
             into.append(text)
-            self._tell(text, part)
+            self._emit(text, part)
 
     def _add_call(self, delta: dict[str, Any]) -> None:
         function, index = as_dict(delta.get("function")), delta.get("index")
@@ -161,20 +161,20 @@ class Assembly:
         call.id = call.id or as_text(delta.get("id"))
         call.name = call.name or name
         call.arguments.append(arguments)
-        self._note(len(arguments))
+        self._count(len(arguments))
         if name or arguments:
-            self._tell(arguments, "call", call.number, call.name)
+            self._emit(arguments, "call", call.number, call.name)
 
-    def _tell(self, text: str, part: Part, call: int = 0, tool: str = "") -> None:
-        if self._on_piece is not None:
-            self._on_piece(Piece(text=text, part=part, call=call, tool=tool[:200], n=1, ttft_s=self._reply.ttft_s))
+    def _emit(self, text: str, part: DeltaPart, call: int = 0, tool: str = "") -> None:
+        if self._on_delta is not None:
+            self._on_delta(StreamDelta(text=text, part=part, call=call, tool=tool[:200], n=1, ttft_s=self._reply.ttft_s))
 
-    def _note(self, length: int) -> None:
+    def _count(self, length: int) -> None:
         if self._reply.ttft_s is None:
             self._reply.ttft_s = self._now() - self._started
         self._length += length
         if self._length > MAX_TEXT:
-            raise too_long()
+            raise reply_too_long()
 
 
 class _Call(msgspec.Struct):

@@ -16,7 +16,7 @@ from runner.errors import StoreError
 
 Status: TypeAlias = Literal["queued", "running", "completed", "cancelled", "interrupted"]
 
-BUSY_S = 1.0
+BUSY_TIMEOUT_S = 1.0
 """Seconds to wait for others that have the file locked; who asked the node waits, too."""
 
 _TABLE = """
@@ -53,7 +53,9 @@ class BatchQueue:
         """
         self._lock = threading.Lock()
         try:
-            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_S)
+            self._connection = sqlite3.connect(
+                path, isolation_level=None, check_same_thread=False, timeout=BUSY_TIMEOUT_S
+            )
             path.chmod(0o600)
             self._connection.execute("PRAGMA journal_mode=WAL")
             self._connection.execute(_TABLE)
@@ -67,7 +69,7 @@ class BatchQueue:
             (batch.batch_id, batch.battery_id, msgspec.json.encode(batch.spec), batch.status, batch.n_done)
             for batch in batches
         ]
-        with self._session() as connection:
+        with self._connect() as connection:
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 connection.executemany(f"INSERT INTO batches ({_COLUMNS}) VALUES (?, ?, ?, ?, ?)", rows)
@@ -84,7 +86,7 @@ class BatchQueue:
         rows = self._select("WHERE batch_id = ?", (batch_id,))
         return rows[0] if rows else None
 
-    def of_battery(self, battery_id: str) -> list[QueuedBatch]:
+    def in_battery(self, battery_id: str) -> list[QueuedBatch]:
         """The batches of a battery, in order."""
         return self._select("WHERE battery_id = ? ORDER BY position", (battery_id,))
 
@@ -115,16 +117,16 @@ class BatchQueue:
             self._connection.close()
 
     def _write(self, statement: str, values: tuple[object, ...]) -> bool:
-        with self._session() as connection:
+        with self._connect() as connection:
             return connection.execute(statement, values).rowcount == 1
 
     def _select(self, condition: str, values: tuple[str | int, ...]) -> list[QueuedBatch]:
-        with self._session() as connection:
+        with self._connect() as connection:
             rows = connection.execute(f"SELECT {_COLUMNS} FROM batches {condition}", values).fetchall()
-        return [_batch(row) for row in rows]
+        return [_decode_row(row) for row in rows]
 
     @contextmanager
-    def _session(self) -> Iterator[sqlite3.Connection]:
+    def _connect(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
             try:
                 yield self._connection
@@ -141,13 +143,13 @@ def queued_ids(path: Path) -> set[str]:
     if not path.exists():
         return set()
     try:
-        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=BUSY_S)) as connection:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)) as connection:
             return {batch_id for (batch_id,) in connection.execute("SELECT batch_id FROM batches")}
     except sqlite3.Error as exc:
         raise StoreError(f"{path} cannot be read: {exc}; move it away, no episode is lost by that") from exc
 
 
-def _batch(row: tuple[str, str | None, bytes, Status, int]) -> QueuedBatch:
+def _decode_row(row: tuple[str, str | None, bytes, Status, int]) -> QueuedBatch:
     batch_id, battery_id, spec, status, n_done = row
     return QueuedBatch(
         batch_id=batch_id,

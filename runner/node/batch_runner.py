@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 from runner.batch.batch import Batch
 from runner.batch.observers import Observer
-from runner.batch.result import BatchResult, BatchStatus, Tally
+from runner.batch.result import BatchResult, BatchStats, BatchStatus
 from runner.batch.running_episode import CommandName
 from runner.batch.spec import BatchSpec
 from runner.batch.state_dir import Workspace
-from runner.envs.placement import Choice, embedded
-from runner.errors import boundary, log_failure
+from runner.envs.placement import Placement, embedded_placement
+from runner.errors import catch_foreign, log_failure
 from runner.inference.models import Models
 from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
-from runner.store import UNRATED, EpisodeRecord
-from runner.types import BatchProgress, Item
+from runner.store import EpisodeRecord
+from runner.types import UNRATED, BatchProgress, Item
 
 logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)  # where each batch is played is worth a line
@@ -28,7 +28,7 @@ RETRY_S = 1.0
 
 
 @dataclass(frozen=True)
-class Announce:
+class BatchCallbacks:
     """Whom the player tells; all are called on its threads and must be quick.
 
     Attributes:
@@ -44,14 +44,14 @@ class Announce:
     busy: Callable[[bool], None]
 
 
-def _embedded(spec: BatchSpec) -> Choice:
-    return embedded(spec.env, spec.mode)
+def _embedded_placement(spec: BatchSpec) -> Placement:
+    return embedded_placement(spec.env, spec.mode)
 
 
-class Player:
+class BatchRunner:
     """Plays what the queue holds; ``stop`` leaves the running batch to be resumed.
 
-    ``choose`` says where a batch that is about to begin is played, if it can be; it may wait for a server. ``models``
+    ``choose_placement`` says where a batch that is about to begin is played, if it can be; it may wait for a server. ``models``
     are whom agents ask.
     """
 
@@ -59,28 +59,28 @@ class Player:
         self,
         workspace: Workspace,
         queue: BatchQueue,
-        announce: Announce,
+        callbacks: BatchCallbacks,
         *,
-        choose: Callable[[BatchSpec], Choice] = _embedded,
+        choose_placement: Callable[[BatchSpec], Placement] = _embedded_placement,
         models: Models | None = None,
     ) -> None:
         """Prepare; ``start`` begins to play."""
         self._workspace = workspace
         self._queue = queue
-        self._announce = announce
-        self._choose = choose
+        self._callbacks = callbacks
+        self._choose_placement = choose_placement
         self._models = models
         self._changed = threading.Condition()
         self._stopping = False
         self._draining = False
         self._claimed: QueuedBatch | None = None
-        self._fate: Status = "interrupted"
+        self._final_status: Status = "interrupted"
         self._batch: Batch | None = None
-        self._early: list[CommandName] = []
-        self._thread = threading.Thread(target=self._serve, name="player", daemon=True)
+        self._early_commands: list[CommandName] = []
+        self._thread = threading.Thread(target=self._run, name="player", daemon=True)
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether nothing is played and nothing waits."""
         return self._claimed is None and not self._queue.waiting()
 
@@ -89,7 +89,7 @@ class Player:
         """Whether ``stop`` was called."""
         return self._stopping
 
-    def pauses(self, batch_id: str) -> bool:
+    def is_paused(self, batch_id: str) -> bool:
         """Whether this batch is being played and paused."""
         batch = self._batch
         return batch is not None and batch.batch_id == batch_id and batch.paused
@@ -109,7 +109,7 @@ class Player:
             if self._claimed is None or self._claimed.batch_id != batch_id:
                 return False
             if self._batch is None:
-                self._early.append(name)
+                self._early_commands.append(name)
             else:
                 self._batch.command(name)
             return True
@@ -122,32 +122,32 @@ class Player:
         batch.command(name, episode_id)
         return True
 
-    def n_ended(self, batch_id: str) -> int:
+    def n_finished(self, batch_id: str) -> int:
         """How many stored episodes of a batch are not to be played again."""
-        holes = ", ".join("?" * len(UNRATED))
-        query = f"SELECT count(*) FROM episodes WHERE batch_id = ? AND outcome NOT IN ({holes})"
+        placeholders = ", ".join("?" * len(UNRATED))
+        query = f"SELECT count(*) FROM episodes WHERE batch_id = ? AND outcome NOT IN ({placeholders})"
         ((count,),) = self._workspace.index.select(query, (batch_id, *sorted(UNRATED)))
         return int(count)
 
-    def give_up(self, queued: QueuedBatch) -> bool:
+    def cancel_unstarted(self, queued: QueuedBatch) -> bool:
         """End a batch that waits or was interrupted for good; False when it is neither any more."""
         if not self._queue.set_status(queued.batch_id, "cancelled", only=("queued", "interrupted")):
             return False
-        self._announce_from_files(queued, "interrupted" if queued.status == "interrupted" else "cancelled")
+        self._publish_from_files(queued, "interrupted" if queued.status == "interrupted" else "cancelled")
         return True
 
-    def announce_missing(self, known_ids: set[str]) -> None:
+    def publish_missing_results(self, known_ids: set[str]) -> None:
         """Announce batches that are over but whose events an earlier process did not get to add."""
         for queued in self._queue.ended():
             if f"batch:{queued.batch_id}" not in known_ids:
-                self._announce_from_files(queued, "completed" if queued.status == "completed" else "cancelled")
+                self._publish_from_files(queued, "completed" if queued.status == "completed" else "cancelled")
 
-    def _announce_from_files(self, queued: QueuedBatch, status: BatchStatus) -> None:
-        tally = Tally()
-        for record in self._played(queued.batch_id):
+    def _publish_from_files(self, queued: QueuedBatch, status: BatchStatus) -> None:
+        tally = BatchStats()
+        for record in self._stored_episodes(queued.batch_id):
             tally.add(record)
         ids = (queued.batch_id, queued.battery_id)
-        self._announce.result(
+        self._callbacks.result(
             tally.result(queued.spec, batch_id=ids[0], battery_id=ids[1], status=status, data_label="", duration_s=0.0)
         )
 
@@ -170,31 +170,31 @@ class Player:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def _serve(self) -> None:
+    def _run(self) -> None:
         ended = False
         while not ended:
             problems: list[BaseException] = []
-            with boundary(problems.append):
+            with catch_foreign(problems.append):
                 ended = not self._play_next()
             for problem in problems:
                 logger.warning("a batch cannot be played: %s: %s", type(problem).__name__, problem)
-                self._set_aside()
+                self._save_final_status()
             with self._changed:
                 self._claimed = self._batch = None
                 if problems and not self._stopping:
                     self._changed.wait(RETRY_S)
-            with boundary(log_failure(logger, "telling what is played")):
-                self._announce.busy(not self.idle)
+            with catch_foreign(log_failure(logger, "telling what is played")):
+                self._callbacks.busy(not self.is_idle)
 
     def _play_next(self) -> bool:
         """Play one batch; False when there will be none any more."""
         with self._changed:
-            self._early.clear()
+            self._early_commands.clear()
             while (queued := self._claim()) is None:
                 if self._stopping or self._draining:
                     return False
                 self._changed.wait()
-            self._claimed, self._fate = queued, "interrupted"
+            self._claimed, self._final_status = queued, "interrupted"
         self._play(queued)
         return True
 
@@ -206,50 +206,50 @@ class Player:
         return next(claimed, None)
 
     def _play(self, queued: QueuedBatch) -> None:
-        choice = self._choose(queued.spec)
-        logger.info("batch %s: %s is played %s", queued.batch_id, queued.spec.env, choice.note)
+        placement = self._choose_placement(queued.spec)
+        logger.info("batch %s: %s is played %s", queued.batch_id, queued.spec.env, placement.note)
         batch = Batch(
             queued.spec,
             self._workspace,
-            observers=[self._announce.item, self._keep_progress],
-            on_record=self._announce.record,
+            observers=[self._callbacks.item, self._save_progress],
+            on_record=self._callbacks.record,
             batch_id=queued.batch_id,
             battery_id=queued.battery_id,
-            played=self._played(queued.batch_id),
-            choice=choice,
+            earlier_episodes=self._stored_episodes(queued.batch_id),
+            placement=placement,
             models=self._models,
         )
         with self._changed:
             self._batch = batch
-            for name in self._early + (["interrupt"] if self._stopping else []):
+            for name in self._early_commands + (["interrupt"] if self._stopping else []):
                 batch.command(name)
-        self._announce.busy(True)
+        self._callbacks.busy(True)
         result = batch.run()
-        self._fate = result.status
+        self._final_status = result.status
         if result.status != "interrupted":  # announced first: killed in between, a resumed batch announces it again
-            self._announce.result(result)
+            self._callbacks.result(result)
         self._queue.set_status(queued.batch_id, result.status)
         self._queue.set_done(queued.batch_id, result.n_episodes)
 
-    def _set_aside(self) -> None:
+    def _save_final_status(self) -> None:
         """A batch that cannot be built or stored waits to be resumed; the queue's disk may be full, too."""
         if self._claimed is None:
             return
-        with boundary(log_failure(logger, "telling what is played")):
-            self._announce.busy(False)
+        with catch_foreign(log_failure(logger, "telling what is played")):
+            self._callbacks.busy(False)
         while True:
             problems: list[BaseException] = []
-            with boundary(problems.append):
-                self._queue.set_status(self._claimed.batch_id, self._fate, only=("running",))
+            with catch_foreign(problems.append):
+                self._queue.set_status(self._claimed.batch_id, self._final_status, only=("running",))
             with self._changed:
                 if not problems or self._stopping:
                     return
                 self._changed.wait(RETRY_S)
 
-    def _keep_progress(self, item: Item) -> None:
+    def _save_progress(self, item: Item) -> None:
         if isinstance(item, BatchProgress):
             self._queue.set_done(item.batch_id, item.n_done)
 
-    def _played(self, batch_id: str) -> list[EpisodeRecord]:
+    def _stored_episodes(self, batch_id: str) -> list[EpisodeRecord]:
         rows = self._workspace.index.select("SELECT episode_id FROM episodes WHERE batch_id = ?", (batch_id,))
         return [self._workspace.store.load(self._workspace.store.path(batch_id, row[0])) for row in rows]

@@ -13,11 +13,11 @@ from runner.util.text import mask, one_line
 logger = logging.getLogger(__name__)
 
 MAX_REQUEST_BYTES = 64 * 1024
-MAX_ECHOED = 200
+MAX_ECHO_CHARS = 200
 """Characters of an id, and of an error's message: both may repeat what was sent."""
 
 
-class Refused(RunnerError):
+class RequestRejected(RunnerError):
     """A request that is not obeyed, and why."""
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
@@ -27,13 +27,13 @@ class Refused(RunnerError):
         self.hint = hint
 
 
-class _WithId(msgspec.Struct):
+class _RequestId(msgspec.Struct):
     """What a reply needs of a request that cannot be read otherwise."""
 
     id: str = ""
 
 
-def id_of(payload: bytes) -> str:
+def parse_request_id(payload: bytes) -> str:
     """The id of a request.
 
     Raises:
@@ -41,35 +41,37 @@ def id_of(payload: bytes) -> str:
         msgspec.MsgspecError: when it is none.
     """
     if len(payload) > MAX_REQUEST_BYTES:
-        raise Refused("bad_request", f"a request may have {MAX_REQUEST_BYTES} bytes, this one has {len(payload)}")
-    return msgspec.json.decode(payload, type=_WithId).id
+        raise RequestRejected(
+            "bad_request", f"a request may have {MAX_REQUEST_BYTES} bytes, this one has {len(payload)}"
+        )
+    return msgspec.json.decode(payload, type=_RequestId).id
 
 
-def check_id(request_id: str) -> None:
-    """Raise ``Refused`` for an id that a reply does not repeat as it is."""
-    if shown(request_id) != request_id:
-        raise Refused("bad_request", f"an id has at most {MAX_ECHOED} characters, all of them visible")
+def check_request_id(request_id: str) -> None:
+    """Raise ``RequestRejected`` for an id that a reply does not repeat as it is."""
+    if safe_echo(request_id) != request_id:
+        raise RequestRejected("bad_request", f"an id has at most {MAX_ECHO_CHARS} characters, all of them visible")
 
 
-def arguments(op: Op, args: msgspec.Raw) -> Args:
+def parse_args(op: Op, args: msgspec.Raw) -> Args:
     """The arguments of a request; raises a ``msgspec.MsgspecError`` when they do not fit the operation."""
     return msgspec.json.decode(args, type=ARGS[op])
 
 
-def error_of(exc: BaseException) -> ControlError:
+def to_control_error(exc: BaseException) -> ControlError:
     """What a reply says of what went wrong; what should not have is logged, too."""
     match exc:
-        case Refused():
-            return ControlError(code=exc.code, message=shown(str(exc)), hint=exc.hint)
+        case RequestRejected():
+            return ControlError(code=exc.code, message=safe_echo(str(exc)), hint=exc.hint)
         case RunnerError():
-            return ControlError(code="refused", message=shown(str(exc)))
+            return ControlError(code="refused", message=safe_echo(str(exc)))
         case msgspec.MsgspecError() | UnicodeDecodeError() | RecursionError():
-            message = shown(f"the request cannot be read: {exc}")
+            message = safe_echo(f"the request cannot be read: {exc}")
             return ControlError(code="bad_request", message=message, hint="see docs/events.md")
     log_failure(logger, "answering a request")(exc)
-    return ControlError(code="internal", message=shown(f"{type(exc).__name__}: {exc}"), hint="see the node's log")
+    return ControlError(code="internal", message=safe_echo(f"{type(exc).__name__}: {exc}"), hint="see the node's log")
 
 
-def shown(text: str) -> str:
+def safe_echo(text: str) -> str:
     """A text that may come from anywhere, for a reply."""
-    return one_line(mask(text), MAX_ECHOED)
+    return one_line(mask(text), MAX_ECHO_CHARS)

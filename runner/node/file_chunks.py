@@ -12,14 +12,14 @@ import msgspec
 from runner.errors import StoreError
 from runner.events.control import EpisodeChunk
 from runner.store import EpisodeIndex, EpisodeStore
-from runner.store.files import read
+from runner.util.files import read_file
 
 CHUNK_BYTES = 256 * 1024
-N_KNOWN = 64
+MAX_CACHED_HASHES = 64
 """Files whose hashes are remembered."""
 
 
-class _Known(msgspec.Struct, frozen=True):
+class _CachedHash(msgspec.Struct, frozen=True):
     """A file as it was when it was hashed."""
 
     stamp: tuple[int, int]
@@ -33,7 +33,7 @@ class EpisodeFiles:
         """Nothing is read yet."""
         self._store = store
         self._index = index
-        self._known: OrderedDict[Path, _Known] = OrderedDict()
+        self._hashes: OrderedDict[Path, _CachedHash] = OrderedDict()
         self._lock = threading.Lock()
 
     def chunk(self, episode_id: str, offset: int) -> EpisodeChunk:
@@ -45,34 +45,34 @@ class EpisodeFiles:
         path = self._path(episode_id)
         try:
             stamp = _stamp(path)
-            if (known := self._remembered(path, stamp)) is None:
-                return self._first(path, stamp, offset)
+            if (cached := self._cached(path, stamp)) is None:
+                return self._read_whole(path, stamp, offset)
             with path.open("rb") as file:
                 file.seek(offset if 0 <= offset < stamp[0] else stamp[0])
-                return EpisodeChunk(total=stamp[0], sha256=known.sha256, data=file.read(CHUNK_BYTES))
+                return EpisodeChunk(total=stamp[0], sha256=cached.sha256, data=file.read(CHUNK_BYTES))
         except OSError as exc:
             raise StoreError(f"{path} cannot be read: {exc.strerror}; check that it exists and is yours") from exc
 
     def _path(self, episode_id: str) -> Path:
-        found = self._index.select("SELECT batch_id FROM episodes WHERE episode_id = ? LIMIT 1", (episode_id,))
-        if not found:
+        rows = self._index.select("SELECT batch_id FROM episodes WHERE episode_id = ? LIMIT 1", (episode_id,))
+        if not rows:
             raise StoreError(f"there is no episode {episode_id!r} here; check the id and the node")
-        return self._store.path(found[0][0], episode_id)
+        return self._store.path(rows[0][0], episode_id)
 
-    def _first(self, path: Path, stamp: tuple[int, int], offset: int) -> EpisodeChunk:
-        data = read(path)
+    def _read_whole(self, path: Path, stamp: tuple[int, int], offset: int) -> EpisodeChunk:
+        data = read_file(path)
         sha256 = hashlib.sha256(data).hexdigest()
         with self._lock:
-            self._known[path] = _Known(stamp, sha256)
-            if len(self._known) > N_KNOWN:
-                self._known.popitem(last=False)
+            self._hashes[path] = _CachedHash(stamp, sha256)
+            if len(self._hashes) > MAX_CACHED_HASHES:
+                self._hashes.popitem(last=False)
         part = data[offset : offset + CHUNK_BYTES] if offset >= 0 else b""
         return EpisodeChunk(total=len(data), sha256=sha256, data=part)
 
-    def _remembered(self, path: Path, stamp: tuple[int, int]) -> _Known | None:
+    def _cached(self, path: Path, stamp: tuple[int, int]) -> _CachedHash | None:
         with self._lock:
-            known = self._known.get(path)
-        return known if known is not None and known.stamp == stamp else None
+            cached = self._hashes.get(path)
+        return cached if cached is not None and cached.stamp == stamp else None
 
 
 def _stamp(path: Path) -> tuple[int, int]:

@@ -10,20 +10,20 @@ from typing import TypeVar, assert_never
 import msgspec
 from ulid import ULID
 
-from runner import plugins as registry
+from runner import plugins
 from runner.batch.running_episode import CommandName
-from runner.batch.spec import DEFAULT_AGENT, BatchSpec, model_of, resolve_environment
+from runner.batch.spec import DEFAULT_AGENT, BatchSpec, resolve_environment, resolve_model
 from runner.config import Profile
-from runner.errors import boundary
+from runner.errors import catch_foreign
 from runner.events.control import (
     BatchState,
+    ControlReply,
+    ControlRequest,
     EpisodeArgs,
     NoArgs,
     NodeHealth,
     NodeList,
     Op,
-    Reply,
-    Request,
     ServerArgs,
     ShutdownArgs,
     StartArgs,
@@ -32,23 +32,30 @@ from runner.events.control import (
 )
 from runner.inference.models import Models, NoModel
 from runner.node.batch_queue import BatchQueue, QueuedBatch
-from runner.node.batch_runner import Player
-from runner.node.control_requests import Refused, arguments, check_id, error_of, id_of, shown
-from runner.node.env_servers.manager import Servers
+from runner.node.batch_runner import BatchRunner
+from runner.node.control_requests import (
+    RequestRejected,
+    check_request_id,
+    parse_args,
+    parse_request_id,
+    safe_echo,
+    to_control_error,
+)
+from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
-from runner.store import is_id
+from runner.store import is_ulid
 from runner.types import Limits
 from runner.util.text import mask, one_line
 
 _T = TypeVar("_T")
 
-N_LISTED = 200
-MAX_HINT = 400
+MAX_LISTED_BATCHES = 200
+MAX_HINT_CHARS = 400
 """Characters; there may be one for each endpoint."""
 
 
 @dataclass(frozen=True)
-class Operations:
+class ControlHandler:
     """Answers requests; from any thread.
 
     Attributes:
@@ -59,31 +66,35 @@ class Operations:
     profile: Profile
     files: EpisodeFiles
     queue: BatchQueue
-    player: Player
-    servers: Servers
+    batch_runner: BatchRunner
+    servers: EnvServerManager
     models: Models
     health: Callable[[], NodeHealth]
     stopping: Callable[[], bool]
     shutdown: Callable[[bool], object]
 
-    def answer(self, payload: bytes, *, commands: bool = True) -> bytes:
+    def handle(self, payload: bytes, *, commands: bool = True) -> bytes:
         """The reply to a request, whatever its bytes are; without ``commands`` only ``health`` is answered."""
         request_id = ""
         result = msgspec.Raw()
         problems: list[BaseException] = []
-        with boundary(problems.append):
-            request_id = id_of(payload)
-            check_id(request_id)
-            request = msgspec.json.decode(payload, type=Request)
+        with catch_foreign(problems.append):
+            request_id = parse_request_id(payload)
+            check_request_id(request_id)
+            request = msgspec.json.decode(payload, type=ControlRequest)
             if not commands and request.op != "health":
-                raise Refused("no_control", "this node takes no requests here", "set nats.control in its profile")
-            result = msgspec.Raw(msgspec.json.encode(self._do(request)))
+                raise RequestRejected(
+                    "no_control", "this node takes no requests here", "set nats.control in its profile"
+                )
+            result = msgspec.Raw(msgspec.json.encode(self._dispatch(request)))
         if problems:
-            return msgspec.json.encode(Reply(id=shown(request_id), ok=False, error=error_of(problems[0])))
-        return msgspec.json.encode(Reply(id=request_id, ok=True, result=result))
+            return msgspec.json.encode(
+                ControlReply(id=safe_echo(request_id), ok=False, error=to_control_error(problems[0]))
+            )
+        return msgspec.json.encode(ControlReply(id=request_id, ok=True, result=result))
 
-    def _do(self, request: Request) -> object:
-        args = arguments(request.op, request.args)
+    def _dispatch(self, request: ControlRequest) -> object:
+        args = parse_args(request.op, request.args)
         match args:
             case StartArgs() as start:
                 return self._start(start)
@@ -92,7 +103,7 @@ class Operations:
             case EpisodeArgs() as episode:
                 return self.files.chunk(episode.episode_id, episode.offset)
             case SubmitActionArgs() as action:
-                raise Refused("not_human", f"episode {action.episode_id} is not played by a person")
+                raise RequestRejected("not_human", f"episode {action.episode_id} is not played by a person")
             case ServerArgs() as server:
                 return (self.servers.start if request.op == "server_start" else self.servers.stop)(server.env)
             case ShutdownArgs() as shutdown:
@@ -104,12 +115,12 @@ class Operations:
                 assert_never(args)
 
     def _start(self, args: StartArgs) -> list[BatchState]:
-        if not is_id(args.batch_id):
-            raise Refused("bad_request", "batch_id has to be a ULID", "make a new one for each request to play")
+        if not is_ulid(args.batch_id):
+            raise RequestRejected("bad_request", "batch_id has to be a ULID", "make a new one for each request to play")
         if self.stopping():
-            raise Refused("stopping", "this node is about to stop", "start it again, or ask another one")
+            raise RequestRejected("stopping", "this node is about to stop", "start it again, or ask another one")
         if not args.envs:
-            raise Refused("bad_request", "envs is empty", "name at least one environment of the profile")
+            raise RequestRejected("bad_request", "envs is empty", "name at least one environment of the profile")
         if known := self._batches(args.batch_id):
             _check_same(args, [batch.spec for batch in known])
             if args.resume and any(batch.status == "interrupted" for batch in known):
@@ -117,23 +128,25 @@ class Operations:
             return [self._state(batch) for batch in (self._resume(known) if args.resume else known)]
         specs = [self._spec(args, env) for env in args.envs]
         if len({spec.env for spec in specs}) < len(specs):
-            raise Refused("bad_request", "envs names an environment twice", "use repeat or attempts to play more of it")
+            raise RequestRejected(
+                "bad_request", "envs names an environment twice", "use repeat or attempts to play more of it"
+            )
         self._require_model(specs[0])
-        batches = [_queued(args.batch_id, spec, alone=len(specs) == 1) for spec in specs]
+        batches = [_queue_entry(args.batch_id, spec, alone=len(specs) == 1) for spec in specs]
         self.queue.add(*batches)
-        self.player.wake()
+        self.batch_runner.wake()
         return [self._state(batch) for batch in batches]
 
     def _batches(self, batch_id: str) -> list[QueuedBatch]:
         """A batch by its id, or those of a battery."""
         batch = self.queue.get(batch_id)
-        return [batch] if batch else self.queue.of_battery(batch_id)
+        return [batch] if batch else self.queue.in_battery(batch_id)
 
     def _resume(self, known: list[QueuedBatch]) -> list[QueuedBatch]:
         for batch in known:
             if batch.status == "interrupted":
                 self.queue.set_status(batch.batch_id, "queued")
-        self.player.wake()
+        self.batch_runner.wake()
         return self._batches(known[0].battery_id or known[0].batch_id)
 
     def _require_model(self, spec: BatchSpec) -> None:
@@ -142,55 +155,55 @@ class Operations:
             self.models.require(spec.model)
         except NoModel as exc:
             hint = "; ".join(filter(None, [exc.hint, "or choose an agent that asks no model, such as oracle"]))
-            raise Refused("no_model", str(exc), one_line(mask(hint), MAX_HINT)) from exc
+            raise RequestRejected("no_model", str(exc), one_line(mask(hint), MAX_HINT_CHARS)) from exc
 
     def _spec(self, args: StartArgs, env: str) -> BatchSpec:
         agent = args.agent or DEFAULT_AGENT
         episode = self.profile.episode
-        if args.agent is not None and args.agent not in registry.names(registry.AGENTS):
-            raise Refused("unknown_agent", f"there is no agent {args.agent!r} here", "ask list for the agents")
+        if args.agent is not None and args.agent not in plugins.registered_names(plugins.AGENTS):
+            raise RequestRejected("unknown_agent", f"there is no agent {args.agent!r} here", "ask list for the agents")
         if args.model is not None and args.model not in self.models.names:
-            raise Refused("unknown_model", f"there is no model {args.model!r} here", "ask list for the models")
+            raise RequestRejected("unknown_model", f"there is no model {args.model!r} here", "ask list for the models")
         if ":" in env and self.profile.find(env) is None:
-            raise Refused(
+            raise RequestRejected(
                 "refused", f"{env!r} is not in the profile {self.profile.id}", "ask list for the environments"
             )
         return BatchSpec(
             env=resolve_environment(self.profile, env),
             agent=agent,
-            model=model_of(agent, self.profile.agent, args.model),
+            model=resolve_model(agent, self.profile.agent, args.model),
             repeat=args.repeat,
             attempts=args.attempts,
             task_index=args.task_index,
             seed=args.seed,
-            concurrency=_given(args.concurrency, episode.concurrent),
+            concurrency=_or_default(args.concurrency, episode.concurrent),
             limits=Limits(
-                _given(args.max_rounds, episode.max_rounds),
-                _given(args.max_duration_sec, episode.max_duration_sec),
+                _or_default(args.max_rounds, episode.max_rounds),
+                _or_default(args.max_duration_sec, episode.max_duration_sec),
                 self.profile.agent.max_unparsed,
             ),
             tracing=self.profile.tracing,
-        ).checked()
+        ).validated()
 
     def _command(self, name: CommandName, target: TargetArgs) -> dict[str, str]:
         if (target.batch_id is None) == (target.episode_id is None):
-            raise Refused("bad_request", "give either batch_id or episode_id")
+            raise RequestRejected("bad_request", "give either batch_id or episode_id")
         if target.episode_id is not None:
-            if not self.player.command_episode(name, target.episode_id):
-                raise Refused("not_found", f"episode {target.episode_id!r} is not being played")
+            if not self.batch_runner.command_episode(name, target.episode_id):
+                raise RequestRejected("not_found", f"episode {target.episode_id!r} is not being played")
             return {}
         batches = self._batches(target.batch_id or "")
         if not batches:
-            raise Refused("not_found", f"there is no batch {target.batch_id!r}", "ask list for the batches")
+            raise RequestRejected("not_found", f"there is no batch {target.batch_id!r}", "ask list for the batches")
         # A batch may begin to be played between the two questions, so it is asked for once more.
-        obeyed = [
-            self.player.command(name, batch.batch_id)
-            or (name == "cancel" and self.player.give_up(batch))
-            or self.player.command(name, batch.batch_id)
+        accepted = [
+            self.batch_runner.command(name, batch.batch_id)
+            or (name == "cancel" and self.batch_runner.cancel_unstarted(batch))
+            or self.batch_runner.command(name, batch.batch_id)
             for batch in batches
         ]
-        if not any(obeyed):
-            raise Refused(
+        if not any(accepted):
+            raise RequestRejected(
                 "not_running", f"{name}: batch {target.batch_id!r} is not being played", "ask list for its state"
             )
         return {}
@@ -202,23 +215,23 @@ class Operations:
             env=batch.spec.env,
             agent=batch.spec.agent,
             model=batch.spec.model,
-            status="paused" if self.player.pauses(batch.batch_id) else batch.status,
+            status="paused" if self.batch_runner.is_paused(batch.batch_id) else batch.status,
             # A node that was killed may not have noted the last ones.
-            n_done=self.player.n_ended(batch.batch_id) if batch.status == "interrupted" else batch.n_done,
+            n_done=self.batch_runner.n_finished(batch.batch_id) if batch.status == "interrupted" else batch.n_done,
             n_planned=batch.spec.n_planned,
         )
 
     def _list(self) -> NodeList:
         return NodeList(
-            batches=[self._state(batch) for batch in self.queue.newest(N_LISTED)],
+            batches=[self._state(batch) for batch in self.queue.newest(MAX_LISTED_BATCHES)],
             envs=[entry.name for _, entry in self.profile.listed()],
-            agents=registry.names(registry.AGENTS),
+            agents=plugins.registered_names(plugins.AGENTS),
             models=self.models.names,
         )
 
 
-def _given(value: _T | None, otherwise: _T) -> _T:
-    return otherwise if value is None else value
+def _or_default(value: _T | None, default: _T) -> _T:
+    return default if value is None else value
 
 
 def _check_same(args: StartArgs, specs: list[BatchSpec]) -> None:
@@ -227,17 +240,20 @@ def _check_same(args: StartArgs, specs: list[BatchSpec]) -> None:
     pairs = {
         "envs": ({env.lower() for env in args.envs}, {spec.env.lower() for spec in specs}),
         "agent": ((args.agent or DEFAULT_AGENT).lower(), first.agent.lower()),
-        "model": (_given(args.model, first.model), first.model),
+        "model": (_or_default(args.model, first.model), first.model),
         "repeat": (args.repeat, first.repeat),
         "attempts": (args.attempts, first.attempts),
         "task_index": (args.task_index, first.task_index),
         "seed": (args.seed, first.seed),
-        "concurrency": (_given(args.concurrency, first.concurrency), first.concurrency),
-        "max_rounds": (_given(args.max_rounds, first.limits.max_rounds), first.limits.max_rounds),
-        "max_duration_sec": (_given(args.max_duration_sec, first.limits.max_duration_s), first.limits.max_duration_s),
+        "concurrency": (_or_default(args.concurrency, first.concurrency), first.concurrency),
+        "max_rounds": (_or_default(args.max_rounds, first.limits.max_rounds), first.limits.max_rounds),
+        "max_duration_sec": (
+            _or_default(args.max_duration_sec, first.limits.max_duration_s),
+            first.limits.max_duration_s,
+        ),
     }
-    if other := [name for name, (asked, known) in pairs.items() if asked != known]:
-        raise Refused(
+    if other := [name for name, (requested, known) in pairs.items() if requested != known]:
+        raise RequestRejected(
             "refused",
             f"batch {args.batch_id} has another {', '.join(other)}",
             "make a new batch_id for another request",
@@ -250,10 +266,10 @@ def derived_batch_id(battery_id: str, env: str) -> str:
     return str(ULID.from_bytes(ULID.from_str(battery_id).bytes[:6] + digest))
 
 
-def _queued(asked_id: str, spec: BatchSpec, *, alone: bool) -> QueuedBatch:
+def _queue_entry(requested_id: str, spec: BatchSpec, *, alone: bool) -> QueuedBatch:
     if alone:
-        return QueuedBatch(batch_id=asked_id, battery_id=None, spec=spec)
-    return QueuedBatch(batch_id=derived_batch_id(asked_id, spec.env), battery_id=asked_id, spec=spec)
+        return QueuedBatch(batch_id=requested_id, battery_id=None, spec=spec)
+    return QueuedBatch(batch_id=derived_batch_id(requested_id, spec.env), battery_id=requested_id, spec=spec)
 
 
 def _as_command(op: Op) -> CommandName:

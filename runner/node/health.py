@@ -12,13 +12,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from runner.config import EnvironmentEntry, Profile
-from runner.envs.availability import asked_at, foresee
-from runner.envs.http.probe import ServerState, probe
-from runner.errors import boundary
+from runner.envs.availability import probe_address, availability_of
+from runner.envs.http.probe import ServerState, probe_servers
+from runner.errors import catch_foreign
 from runner.events.control import HealthItem
 from runner.events.durable import EnvHealth, Gpu, Heartbeat, Host, ModelHealth
 from runner.inference.models import Models
-from runner.node.env_servers.manager import Servers
+from runner.node.env_servers.manager import EnvServerManager
 from runner.publish.live_publisher import LivePublisher
 from runner.util.clock import Clock
 
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-HEARTBEAT_S = 2.0
+HEARTBEAT_INTERVAL_S = 2.0
 ENVIRONMENTS, MODELS = "the environments", "the models"
-HOST_EVERY, ENVS_EVERY, MODELS_EVERY = 2, 5, 7
+HOST_BEATS, ENVS_BEATS, MODELS_BEATS = 2, 5, 7
 """Heartbeats from one look at the machine, at the environments, and at the models to the next."""
-MODELS_EVERY_IDLE = 60
+MODELS_IDLE_BEATS = 60
 """The same for the models of a node that plays nothing and that nobody asks."""
 
 
-def _always() -> bool:
+def _always_active() -> bool:
     """Somebody wants to know."""
     return True
 
 
-def _nothing(env: str) -> None:
+def _no_cause(env: str) -> None:
     """This process started no server."""
 
 
-class Health:
+class HealthMonitor:
     """Looks at the machine, the environments and the models now and then, and remembers what was last seen.
 
     Args:
@@ -59,72 +59,74 @@ class Health:
         self,
         profile: Profile,
         clock: Clock,
-        servers: Servers | None = None,
+        servers: EnvServerManager | None = None,
         models: Models | None = None,
-        awake: Callable[[], bool] = _always,
+        is_active: Callable[[], bool] = _always_active,
     ) -> None:
-        """Nothing was seen before the first ``tell``."""
+        """Nothing was seen before the first ``run``."""
         self._profile = profile
         self._clock = clock
         self._servers = servers
         self._models = models
-        self._awake = awake
+        self._is_active = is_active
         self._load = HostLoad()
-        self._seen: dict[str, list[HealthItem]] = {}
+        self._latest: dict[str, list[HealthItem]] = {}
         self._failures: dict[str, str] = {}
 
     @property
     def latest(self) -> list[HealthItem]:
         """What was last seen; from any thread."""
-        return [item for items in list(self._seen.values()) for item in items]
+        return [item for items in list(self._latest.values()) for item in items]
 
-    async def tell(self, live: LivePublisher) -> None:
+    async def run(self, live: LivePublisher) -> None:
         """Tell how this node is doing until cancelled; a look that fails is tried again the next time."""
-        self._look(ENVIRONMENTS, lambda: self._environments({}), live)
+        self._update(ENVIRONMENTS, lambda: self._environments({}), live)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._tell_of_environments(live))
+            tasks.create_task(self._watch_environments(live))
             if self._models is not None:
-                tasks.create_task(self._tell_of_models(self._models, live))
+                tasks.create_task(self._watch_models(self._models, live))
             for beat in itertools.count():
                 live.put(Heartbeat(at=self._clock.now()))
-                if beat % HOST_EVERY == 0:
-                    self._look("the machine", self._machine, live)
-                await asyncio.sleep(HEARTBEAT_S)
+                if beat % HOST_BEATS == 0:
+                    self._update("the machine", self._machine, live)
+                await asyncio.sleep(HEARTBEAT_INTERVAL_S)
 
-    async def _tell_of_environments(self, live: LivePublisher) -> None:
+    async def _watch_environments(self, live: LivePublisher) -> None:
         """Beside the heartbeat, as servers may take their time."""
-        addresses = {entry.name: place for _, entry in self._profile.listed() if (place := asked_at(entry)) is not None}
+        addresses = {
+            entry.name: address for _, entry in self._profile.listed() if (address := probe_address(entry)) is not None
+        }
         while True:
             n_changes = self._n_changes
-            states = await asyncio.to_thread(probe, addresses)
-            self._look(ENVIRONMENTS, partial(self._environments, states), live)
-            for _ in range(ENVS_EVERY):
+            states = await asyncio.to_thread(probe_servers, addresses)
+            self._update(ENVIRONMENTS, partial(self._environments, states), live)
+            for _ in range(ENVS_BEATS):
                 if self._n_changes == n_changes:
-                    await asyncio.sleep(HEARTBEAT_S)
+                    await asyncio.sleep(HEARTBEAT_INTERVAL_S)
 
-    async def _tell_of_models(self, models: Models, live: LivePublisher) -> None:
+    async def _watch_models(self, models: Models, live: LivePublisher) -> None:
         """Beside the heartbeat, and on a thread of its own, as an endpoint may take its time."""
         while True:
-            with boundary(partial(self._fail, MODELS)):
+            with catch_foreign(partial(self._log_failure, MODELS)):
                 states = await asyncio.to_thread(models.check)
-                self._look(MODELS, partial(self._endpoints, states), live)
+                self._update(MODELS, partial(self._endpoints, states), live)
             n_beats = 0
-            while n_beats < (MODELS_EVERY if self._awake() else MODELS_EVERY_IDLE):
-                await asyncio.sleep(HEARTBEAT_S)
+            while n_beats < (MODELS_BEATS if self._is_active() else MODELS_IDLE_BEATS):
+                await asyncio.sleep(HEARTBEAT_INTERVAL_S)
                 n_beats += 1
 
     @property
     def _n_changes(self) -> int:
         return 0 if self._servers is None else self._servers.n_changes
 
-    def _look(self, at: str, look: Callable[[], list[HealthItem]], live: LivePublisher) -> None:
-        with boundary(partial(self._fail, at)):
-            self._seen[at] = items = look()
+    def _update(self, at: str, sample: Callable[[], list[HealthItem]], live: LivePublisher) -> None:
+        with catch_foreign(partial(self._log_failure, at)):
+            self._latest[at] = items = sample()
             self._failures.pop(at, None)
             for item in items:
                 live.put(item)
 
-    def _fail(self, at: str, exc: BaseException) -> None:
+    def _log_failure(self, at: str, exc: BaseException) -> None:
         """Say the same thing once, not every few seconds."""
         reason = f"{type(exc).__name__}: {exc}"
         if self._failures.get(at) != reason:
@@ -132,18 +134,21 @@ class Health:
             logger.warning("the health of %s cannot be told: %s", at, reason)
 
     def _machine(self) -> list[HealthItem]:
-        return [self._load.look(self._clock.now())]
+        return [self._load.sample(self._clock.now())]
 
     def _endpoints(self, states: list[EndpointHealth]) -> list[HealthItem]:
         return [_model_health(state, self._clock.now()) for state in states]
 
     def _environments(self, states: Mapping[str, ServerState]) -> list[HealthItem]:
-        started = _nothing if self._servers is None else self._servers.cause
-        return [*environment_health(self._profile, self._clock.now(), states, started)]
+        start_cause = _no_cause if self._servers is None else self._servers.cause
+        return [*environment_health(self._profile, self._clock.now(), states, start_cause)]
 
 
 def environment_health(
-    profile: Profile, at: datetime, states: Mapping[str, ServerState], started: Callable[[str], str | None] = _nothing
+    profile: Profile,
+    at: datetime,
+    states: Mapping[str, ServerState],
+    start_cause: Callable[[str], str | None] = _no_cause,
 ) -> list[EnvHealth]:
     """One item per environment of the profile: whether it can be played, and where that would be now.
 
@@ -153,11 +158,11 @@ def environment_health(
         states: what answers where the profile has a server.
         started: what there is to say of a server that this node started.
     """
-    return [_env_health(entry, at, states.get(entry.name), started(entry.name)) for _, entry in profile.listed()]
+    return [_env_health(entry, at, states.get(entry.name), start_cause(entry.name)) for _, entry in profile.listed()]
 
 
-def _env_health(entry: EnvironmentEntry, at: datetime, state: ServerState | None, started: str | None) -> EnvHealth:
-    outlook = foresee(entry, state)
+def _env_health(entry: EnvironmentEntry, at: datetime, state: ServerState | None, start_cause: str | None) -> EnvHealth:
+    outlook = availability_of(entry, state)
     return EnvHealth(
         at=at,
         env=entry.name,
@@ -165,7 +170,7 @@ def _env_health(entry: EnvironmentEntry, at: datetime, state: ServerState | None
         latency_s=None if state is None else state.latency_s,
         transport=outlook.transport,
         open=None if state is None else state.open,
-        cause=started or outlook.cause,
+        cause=start_cause or outlook.cause,
     )
 
 
@@ -189,7 +194,7 @@ class HostLoad:
         """Look for GPUs once."""
         self._nvml = _nvml()
 
-    def look(self, at: datetime) -> Host:
+    def sample(self, at: datetime) -> Host:
         """The load since the last look."""
         import psutil
 
@@ -199,7 +204,7 @@ class HostLoad:
         if self._nvml is None:
             return None
         gpus: list[Gpu] = []
-        with boundary(_ignore):
+        with catch_foreign(_ignore):
             gpus += [_gpu(self._nvml, index) for index in range(self._nvml.nvmlDeviceGetCount())]
         return gpus or None
 
@@ -207,7 +212,7 @@ class HostLoad:
 def _nvml() -> Any | None:  # noqa: ANN401 - an optional library without types
     """NVIDIA's management library, where it is installed and finds a driver."""
     found: list[Any] = []
-    with boundary(_ignore):
+    with catch_foreign(_ignore):
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
         found.append(nvml)

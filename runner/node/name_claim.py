@@ -7,20 +7,20 @@ import logging
 import msgspec
 
 from runner.bus.address import BusAddress
-from runner.bus.connection import Connection
+from runner.bus.connection import NatsConnection
 from runner.bus.errors import BusError
-from runner.bus.rpc import ask
+from runner.bus.rpc import send_request
 from runner.errors import StoreError
-from runner.events.control import NodeHealth, Reply, Request
+from runner.events.control import ControlReply, ControlRequest, NodeHealth
 from runner.events.subjects import control_subject
 from runner.util.text import one_line
 
 logger = logging.getLogger(__name__)
 
-HEALTH_REQUEST = msgspec.json.encode(Request(id="name", op="health"))
+HEALTH_REQUEST = msgspec.json.encode(ControlRequest(id="name", op="health"))
 
 
-async def refuse_taken_name(name: str, boot: str, address: BusAddress | None) -> None:
+async def check_name_is_free(name: str, boot: str, address: BusAddress | None) -> None:
     """Ask whether somebody else answers to this node's name on the other bus.
 
     Raises:
@@ -29,8 +29,8 @@ async def refuse_taken_name(name: str, boot: str, address: BusAddress | None) ->
     if address is None:
         return
     try:
-        async with await Connection.open(address, name=name) as connection:
-            reply = await _reply(connection, control_subject(name))
+        async with await NatsConnection.open(address, name=name) as connection:
+            reply = await _request_health(connection, control_subject(name))
     except BusError as exc:
         logger.warning("whether the name %s is free could not be asked: %s", name, exc)
         return
@@ -38,14 +38,14 @@ async def refuse_taken_name(name: str, boot: str, address: BusAddress | None) ->
     if other != boot:
         shown = one_line(other, 40)
         raise StoreError(
-            f"a node named {name} (boot {shown}) answers on {address.shown} already; choose another --node"
+            f"a node named {name} (boot {shown}) answers on {address.display_url} already; choose another --node"
         )
 
 
-async def _reply(connection: Connection, subject: str) -> bytes | None:
+async def _request_health(connection: NatsConnection, subject: str) -> bytes | None:
     """None when nobody replies: one who listens to everything takes the question, and has no answer."""
     try:
-        return await ask(connection, subject, HEALTH_REQUEST, timeout_s=1.0)
+        return await send_request(connection, subject, HEALTH_REQUEST, timeout_s=1.0)
     except BusError as exc:
         if exc.kind != "timeout":
             raise
@@ -56,7 +56,7 @@ async def _reply(connection: Connection, subject: str) -> bytes | None:
 def _boot_of(reply: bytes) -> str:
     """Who sent a reply to ``health``; anything that answers to the name counts, also what we do not understand."""
     try:
-        decoded = msgspec.json.decode(reply, type=Reply)
+        decoded = msgspec.json.decode(reply, type=ControlReply)
         if isinstance(decoded.result, msgspec.Raw):
             return msgspec.json.decode(decoded.result, type=NodeHealth).boot
     except msgspec.MsgspecError:

@@ -21,33 +21,32 @@ from runner.bus.broker.broker import Broker
 from runner.bus.errors import BusError
 from runner.bus.rpc import serve
 from runner.config import Profile
-from runner.envs.placement import Choice, decide, entry_of
+from runner.envs.placement import Placement, choose_placement, environment_entry
 from runner.events.control import NodeHealth
 from runner.events.durable import NodeStatus
 from runner.events.subjects import control_subject
 from runner.inference.models import Models
 from runner.node.batch_queue import BatchQueue, queued_ids
-from runner.node.batch_runner import Announce, Player
-from runner.node.env_servers.manager import Servers
+from runner.node.batch_runner import BatchCallbacks, BatchRunner
+from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
-from runner.node.handlers import Operations
-from runner.node.health import Health
-from runner.node.name_claim import refuse_taken_name
-from runner.node.shutdown import end_playing, send_rest
+from runner.node.handlers import ControlHandler
+from runner.node.health import HealthMonitor
+from runner.node.name_claim import check_name_is_free
+from runner.node.shutdown import publish_remaining, run_with_restarts, stop_batches
 from runner.node.state_lock import NodeFile, StateLock
-from runner.node.tasks import kept_going
-from runner.publish.event_recorder import Announcer, durable_names
+from runner.publish.event_recorder import EventRecorder, durable_names
 from runner.publish.live_publisher import LivePublisher
 from runner.publish.publisher import Publisher, Sink
-from runner.publish.recovery import announce_complete
+from runner.publish.recovery import record_missed_batches
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 1.0
+IDLE_POLL_S = 1.0
 """Seconds between two looks at whether the node has become idle."""
-ASKED_S = 60.0
+RECENT_REQUEST_S = 60.0
 """Seconds for which a node that was asked something takes it that somebody looks."""
-START_S = 15.0
+BROKER_START_TIMEOUT_S = 15.0
 """Seconds for the own broker to answer."""
 
 
@@ -75,7 +74,7 @@ class Node:
         *,
         egress: Callable[[], BusAddress | None],
         idle_exit_s: float | None = None,
-        on_serving: Callable[[NodeFile], object] = _ignore,
+        on_ready: Callable[[NodeFile], object] = _ignore,
     ) -> None:
         """Nothing is touched before ``run``."""
         self._profile = profile
@@ -83,14 +82,14 @@ class Node:
         self._name = name
         self._egress = egress
         self._idle_exit_s = idle_exit_s
-        self._on_serving = on_serving
-        self._servers = Servers(profile, data_dir / "logs")
+        self._on_ready = on_ready
+        self._servers = EnvServerManager(profile, data_dir / "logs")
         self._models = Models.of(profile.agent, os.environ)
         self._stopping = asyncio.Event()
-        self._at_once = asyncio.Event()
+        self._immediate = asyncio.Event()
         self._drain = False
         self._status: NodeStatus = "starting"
-        self._started = self._asked = time.monotonic()
+        self._started = self._last_activity_at = time.monotonic()
 
     def stop(self, *, drain: bool = False) -> None:
         """Begin to stop; in the node's event loop, e.g. from a signal handler. A second call ends a drain."""
@@ -100,7 +99,7 @@ class Node:
     def interrupt(self) -> None:
         """As ``stop``; a node that stops already does so without waiting for steps and events any more."""
         if self._stopping.is_set() and not self._drain:
-            self._at_once.set()
+            self._immediate.set()
         self.stop()
 
     async def run(self) -> None:
@@ -114,12 +113,12 @@ class Node:
             stack.callback(lock.release)
             workspace = Workspace(self._data_dir, node=self._name, profile=self._profile.id)
             stack.callback(workspace.close)
-            await refuse_taken_name(self._name, workspace.boot, self._egress())
+            await check_name_is_free(self._name, workspace.boot, self._egress())
             queue = BatchQueue(self._data_dir / "queue.sqlite")
             stack.callback(queue.close)
-            announcer = Announcer(workspace, durable_names(self._profile.nats), role="node")
-            stack.callback(announcer.close)
-            announce_complete(workspace, announcer, partial(queued_ids, self._data_dir / "queue.sqlite"))
+            recorder = EventRecorder(workspace, durable_names(self._profile.nats), role="node")
+            stack.callback(recorder.close)
+            record_missed_batches(workspace, recorder, partial(queued_ids, self._data_dir / "queue.sqlite"))
             broker = Broker(
                 self._data_dir,
                 self._name,
@@ -129,88 +128,101 @@ class Node:
             stack.callback(broker.stop)
             stack.callback(self._servers.close)
             stack.callback(self._models.close)
-            await self._serve(workspace, queue, announcer, broker, lock)
+            await self._serve(workspace, queue, recorder, broker, lock)
 
     async def _serve(
-        self, workspace: Workspace, queue: BatchQueue, announcer: Announcer, broker: Broker, lock: StateLock
+        self, workspace: Workspace, queue: BatchQueue, recorder: EventRecorder, broker: Broker, lock: StateLock
     ) -> None:
-        self._become("starting", announcer)
-        kept = self._profile.nats.streams
-        sinks = [Sink("local", lambda: broker.address, owned=True, streams=kept), Sink("egress", self._egress)]
-        publisher = Publisher(announcer.outbox, sinks, subjects=announcer.names.all(), name=self._name)
-        live = LivePublisher(publisher.uplinks, node=self._name, boot=workspace.boot)
-        player = self._player(workspace, queue, announcer, live)
-        health = Health(self._profile, workspace.clock, self._servers, self._models, lambda: self._awake(player))
-        operations = self._operations(workspace, queue, player, health)
-        served = asyncio.Event()
-        home, away = self._heard(operations), self._heard(operations, commands=self._profile.nats.control)
-        answer = partial(serve, self._subject, name=self._name)
-        work: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+        self._set_status("starting", recorder)
+        streams = self._profile.nats.streams
+        sinks = [Sink("local", lambda: broker.address, owned=True, streams=streams), Sink("egress", self._egress)]
+        publisher = Publisher(recorder.outbox, sinks, subjects=recorder.names.all(), name=self._name)
+        live = LivePublisher(publisher.sink_connections, node=self._name, boot=workspace.boot)
+        batch_runner = self._create_batch_runner(workspace, queue, recorder, live)
+        health = HealthMonitor(
+            self._profile, workspace.clock, self._servers, self._models, lambda: self._is_active(batch_runner)
+        )
+        handler = self._create_handler(workspace, queue, batch_runner, health)
+        ready = asyncio.Event()
+        local_handler, egress_handler = (
+            self._request_handler(handler),
+            self._request_handler(handler, commands=self._profile.nats.control),
+        )
+        handle = partial(serve, self._subject, name=self._name)
+        services: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "publishing": publisher.run,
             "telling what happens": live.run,
-            "telling how the node is": partial(health.tell, live),
-            "answering": partial(answer, home, lambda: broker.address, on_served=served.set),
-            "answering on the other broker": partial(answer, away, self._egress),
+            "telling how the node is": partial(health.run, live),
+            "answering": partial(handle, local_handler, lambda: broker.address, on_served=ready.set),
+            "answering on the other broker": partial(handle, egress_handler, self._egress),
         }
         async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(kept_going(what, begin)) for what, begin in work.items()]
-            await _in_time(served)
+            tasks_running = [tasks.create_task(run_with_restarts(name, create)) for name, create in services.items()]
+            await _wait_for_broker(ready)
             lock.announce(self._node_file(workspace, broker))
-            player.announce_missing(await asyncio.to_thread(announcer.outbox.known_ids))
+            batch_runner.publish_missing_results(await asyncio.to_thread(recorder.outbox.known_ids))
             self._servers.autostart()
-            player.start()
-            self._on_serving(self._node_file(workspace, broker))
-            self._become("idle" if player.idle else "running", announcer)
-            await self._until_stopped(player)
-            self._become("stopping", announcer)
-            await end_playing(player, lambda: self._drain, self._at_once)
-            self._become("stopped", announcer)
-            await asyncio.to_thread(announcer.flush)
-            await send_rest(publisher, self._at_once)
+            batch_runner.start()
+            self._on_ready(self._node_file(workspace, broker))
+            self._set_status("idle" if batch_runner.is_idle else "running", recorder)
+            await self._wait_until_stopped(batch_runner)
+            self._set_status("stopping", recorder)
+            await stop_batches(batch_runner, lambda: self._drain, self._immediate)
+            self._set_status("stopped", recorder)
+            await asyncio.to_thread(recorder.flush)
+            await publish_remaining(publisher, self._immediate)
             await live.flush()
-            for task in running:
+            for task in tasks_running:
                 task.cancel()
 
     @property
     def _subject(self) -> str:
         return control_subject(self._name)
 
-    def _heard(self, operations: Operations, *, commands: bool = True) -> Callable[[bytes], bytes]:
-        def answer(payload: bytes) -> bytes:
-            self._asked = time.monotonic()
-            return operations.answer(payload, commands=commands)
+    def _request_handler(self, handler: ControlHandler, *, commands: bool = True) -> Callable[[bytes], bytes]:
+        def handle(payload: bytes) -> bytes:
+            self._last_activity_at = time.monotonic()
+            return handler.handle(payload, commands=commands)
 
-        return answer
+        return handle
 
-    async def _until_stopped(self, player: Player) -> None:
+    async def _wait_until_stopped(self, batch_runner: BatchRunner) -> None:
         """Wait for ``stop``, or until there has been nothing to do for long enough."""
         while not self._stopping.is_set():
-            if not player.idle:
-                self._asked = time.monotonic()
-            left_s = LOOK_S if self._idle_exit_s is None else self._asked + self._idle_exit_s - time.monotonic()
-            if left_s <= 0:
+            if not batch_runner.is_idle:
+                self._last_activity_at = time.monotonic()
+            remaining_s = (
+                IDLE_POLL_S
+                if self._idle_exit_s is None
+                else self._last_activity_at + self._idle_exit_s - time.monotonic()
+            )
+            if remaining_s <= 0:
                 return
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(left_s, LOOK_S)):
+                async with asyncio.timeout(min(remaining_s, IDLE_POLL_S)):
                     await self._stopping.wait()
 
-    def _awake(self, player: Player) -> bool:
+    def _is_active(self, batch_runner: BatchRunner) -> bool:
         """Whether anything is played, or anybody has asked something lately."""
-        return not player.idle or time.monotonic() - self._asked < ASKED_S
+        return not batch_runner.is_idle or time.monotonic() - self._last_activity_at < RECENT_REQUEST_S
 
-    def _become(self, status: NodeStatus, announcer: Announcer) -> None:
+    def _set_status(self, status: NodeStatus, recorder: EventRecorder) -> None:
         self._status = status
-        announcer.status(status)
+        recorder.record_status(status)
 
-    def _player(self, workspace: Workspace, queue: BatchQueue, announcer: Announcer, live: LivePublisher) -> Player:
-        def busy(playing: bool) -> None:
+    def _create_batch_runner(
+        self, workspace: Workspace, queue: BatchQueue, recorder: EventRecorder, live: LivePublisher
+    ) -> BatchRunner:
+        def on_busy(playing: bool) -> None:
             if not self._stopping.is_set():
-                self._become("running" if playing else "idle", announcer)
+                self._set_status("running" if playing else "idle", recorder)
 
-        announce = Announce(item=live, record=announcer.record, result=announcer.result, busy=busy)
-        return Player(workspace, queue, announce, choose=self._choose, models=self._models)
+        announce = BatchCallbacks(
+            item=live, record=recorder.record_episode, result=recorder.record_batch, on_busy=on_busy
+        )
+        return BatchRunner(workspace, queue, announce, choose_placement=self._choose_placement, models=self._models)
 
-    def _choose(self, spec: BatchSpec) -> Choice:
+    def _choose_placement(self, spec: BatchSpec) -> Placement:
         """Where a batch that is about to begin is played; a server that is just being started is waited for.
 
         Raises:
@@ -218,15 +230,17 @@ class Node:
         """
         self._models.require(spec.model)
         self._servers.wait_for(spec.env, self._stopping.is_set)
-        return decide(entry_of(self._profile, spec.env), spec.env, spec.mode)
+        return choose_placement(environment_entry(self._profile, spec.env), spec.env, spec.mode)
 
-    def _operations(self, workspace: Workspace, queue: BatchQueue, player: Player, health: Health) -> Operations:
+    def _create_handler(
+        self, workspace: Workspace, queue: BatchQueue, batch_runner: BatchRunner, health: HealthMonitor
+    ) -> ControlHandler:
         loop = asyncio.get_running_loop()
-        return Operations(
+        return ControlHandler(
             profile=self._profile,
             files=EpisodeFiles(workspace.store, workspace.index),
             queue=queue,
-            player=player,
+            batch_runner=batch_runner,
             servers=self._servers,
             models=self._models,
             health=lambda: self._health(workspace, health),
@@ -234,7 +248,7 @@ class Node:
             shutdown=lambda drain: loop.call_soon_threadsafe(partial(self.stop, drain=drain)),
         )
 
-    def _health(self, workspace: Workspace, health: Health) -> NodeHealth:
+    def _health(self, workspace: Workspace, health: HealthMonitor) -> NodeHealth:
         egress = self._egress()
         return NodeHealth(
             node=self._name,
@@ -245,7 +259,7 @@ class Node:
             status=self._status,
             uptime_s=time.monotonic() - self._started,
             data_dir=str(self._data_dir),
-            egress=None if egress is None else egress.shown,
+            egress=None if egress is None else egress.display_url,
             items=health.latest,
         )
 
@@ -261,11 +275,11 @@ class Node:
         )
 
 
-async def _in_time(served: asyncio.Event) -> None:
+async def _wait_for_broker(ready: asyncio.Event) -> None:
     try:
-        async with asyncio.timeout(START_S):
-            await served.wait()
+        async with asyncio.timeout(BROKER_START_TIMEOUT_S):
+            await ready.wait()
     except TimeoutError as exc:
         raise BusError(
-            "timeout", f"the own broker did not answer within {START_S:g} s; see logs/nats-server.log"
+            "timeout", f"the own broker did not answer within {BROKER_START_TIMEOUT_S:g} s; see logs/nats-server.log"
         ) from exc

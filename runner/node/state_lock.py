@@ -65,7 +65,7 @@ class StateLock:
         os.close(self._descriptor)
 
 
-def node_lives(data_dir: Path) -> bool:
+def is_node_alive(data_dir: Path) -> bool:
     """Whether a node has the state directory now."""
     try:
         descriptor = os.open(data_dir / "node.lock", os.O_RDWR | os.O_CLOEXEC)

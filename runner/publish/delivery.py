@@ -19,7 +19,7 @@ ACK_TIMEOUT_S = 5
 TRANSPORT_ERRORS = (nats.errors.Error, OSError)
 """What a client raises when the bus does not do what was asked; time-outs are among them."""
 
-ASKED_TIMEOUT_S = 2
+UNKNOWN_ROUTE_TIMEOUT_S = 2
 
 Route: TypeAlias = Literal["stream", "core", "unknown"]
 """``stream``: the bus acknowledges what it stored. ``core``: no stream keeps the subject. ``unknown``: it may not be
@@ -31,19 +31,19 @@ _PERMANENT = (nats.errors.MaxPayloadError, nats.errors.BadSubjectError, nats.err
 _HEADER_LINE = len("NATS/1.0\r\n") + len("\r\n")
 
 
-class Dead(msgspec.Struct, frozen=True):
+class PermanentFailure(msgspec.Struct, frozen=True):
     """The event can never be delivered as it is."""
 
     reason: str
 
 
-class Retry(msgspec.Struct, frozen=True):
+class TransientFailure(msgspec.Struct, frozen=True):
     """It could not be delivered this time."""
 
     cause: str
 
 
-Verdict: TypeAlias = Ack | Dead | Retry
+DeliveryResult: TypeAlias = Ack | PermanentFailure | TransientFailure
 
 
 class _ApiError(msgspec.Struct):
@@ -60,7 +60,7 @@ class _Answer(msgspec.Struct):
 _ANSWERS = msgspec.json.Decoder(_Answer)
 
 
-async def deliver(client: Client, event: OutboxEvent, route: Route) -> Verdict:
+async def deliver(client: Client, event: OutboxEvent, route: Route) -> DeliveryResult:
     """Publish an event and wait for what says that it arrived; never raises but when cancelled.
 
     Where no stream keeps the subject, arrived means that the server has read the event and passed it on to those who
@@ -70,36 +70,38 @@ async def deliver(client: Client, event: OutboxEvent, route: Route) -> Verdict:
     size = encoded_size(headers, event.payload)
     # The server cuts the connection for this, the client itself looks at the payload only.
     if size > client.max_payload:
-        return Dead(f"{size} bytes with headers, the broker takes {client.max_payload}")
+        return PermanentFailure(f"{size} bytes with headers, the broker takes {client.max_payload}")
     try:
         if route == "core":
             await client.publish(event.subject, event.payload, headers=headers)
         else:
-            timeout = ACK_TIMEOUT_S if route == "stream" else ASKED_TIMEOUT_S
+            timeout = ACK_TIMEOUT_S if route == "stream" else UNKNOWN_ROUTE_TIMEOUT_S
             try:
                 answer = await client.request(event.subject, event.payload, timeout=timeout, headers=headers)
-                return _verdict(event, answer.data)
+                return _delivery_result(event, answer.data)
             except (nats.errors.NoRespondersError, nats.errors.TimeoutError) as exc:
                 if route == "stream":
-                    return Retry("no stream keeps it" if isinstance(exc, nats.errors.NoRespondersError) else shown(exc))
+                    return TransientFailure(
+                        "no stream keeps it" if isinstance(exc, nats.errors.NoRespondersError) else shown(exc)
+                    )
         await client.flush(ACK_TIMEOUT_S)
     except _PERMANENT as exc:
-        return Dead(shown(exc))
+        return PermanentFailure(shown(exc))
     except TRANSPORT_ERRORS as exc:
-        return Retry(shown(exc))
+        return TransientFailure(shown(exc))
     return Ack(event.id)
 
 
-def _verdict(event: OutboxEvent, data: bytes) -> Verdict:
+def _delivery_result(event: OutboxEvent, data: bytes) -> DeliveryResult:
     try:
         answer = _ANSWERS.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return Retry("somebody answered with what is no acknowledgement")
+        return TransientFailure("somebody answered with what is no acknowledgement")
     if answer.error is not None:
         cause = _MEANINGS.get(answer.error.err_code) or one_line(mask(answer.error.description))
-        return Dead(cause) if answer.error.err_code == _TOO_LARGE else Retry(cause)
+        return PermanentFailure(cause) if answer.error.err_code == _TOO_LARGE else TransientFailure(cause)
     if answer.stream is None or answer.seq is None:
-        return Retry("somebody answered with what is no acknowledgement")
+        return TransientFailure("somebody answered with what is no acknowledgement")
     return Ack(event.id, answer.stream, answer.seq)
 
 

@@ -12,13 +12,14 @@ from typing import Literal
 
 from runner.batch.result import BatchResult
 from runner.events import subjects
-from runner.events.codec import DurableNames, encode
+from runner.events.codec import encode
 from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus, NodeStatus
+from runner.events.subjects import DurableNames
 from runner.publish.outbox import Outbox, OutboxEvent
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRow
 from runner.types import Tokens
 
-ADDED_AT_ONCE = 500
+MAX_EVENTS_PER_TRANSACTION = 500
 """Events per transaction, so that other writers get their turn."""
 
 
@@ -118,7 +119,7 @@ def enqueue_missing(index: EpisodeIndex, outbox: Outbox, names: DurableNames) ->
 
 def _add_all(outbox: Outbox, events: Iterable[OutboxEvent]) -> int:
     added, remaining = 0, iter(events)
-    while chunk := list(islice(remaining, ADDED_AT_ONCE)):
+    while chunk := list(islice(remaining, MAX_EVENTS_PER_TRANSACTION)):
         added += outbox.add(*chunk)
     return added
 

@@ -12,18 +12,18 @@ from typing import Literal
 from runner.batch.result import BatchResult
 from runner.batch.state_dir import Workspace
 from runner.config import NatsSettings
-from runner.errors import boundary, log_failure
-from runner.events.codec import DurableNames
+from runner.errors import catch_foreign, log_failure
 from runner.events.durable import NodeStatus
+from runner.events.subjects import DurableNames
 from runner.publish.event_factory import batch_event, enqueue_missing, episode_event, status_event
 from runner.publish.outbox import Outbox, OutboxEvent
-from runner.publish.outbox_writer import Adder
+from runner.publish.outbox_writer import OutboxWriter
 from runner.store import EpisodeRecord
 
 logger = logging.getLogger(__name__)
 
 
-class Announcer:
+class EventRecorder:
     """Has events added to the outbox; from any thread, and neither an error nor a delay to whoever plays.
 
     What cannot be added now is tried again until ``close``, or derived from the episode files at the next start.
@@ -43,18 +43,18 @@ class Announcer:
         self._status: NodeStatus | None = None
         self._lock = threading.Lock()
         enqueue_missing(workspace.index, self.outbox, names)
-        self._adder = Adder(self.outbox)
+        self._writer = OutboxWriter(self.outbox)
 
-    def record(self, record: EpisodeRecord) -> None:
+    def record_episode(self, record: EpisodeRecord) -> None:
         """An episode is over."""
         self._add(lambda: episode_event(record, self.names))
 
-    def result(self, result: BatchResult) -> None:
+    def record_batch(self, result: BatchResult) -> None:
         """A batch is over for good."""
         now = self._workspace.clock.now()
         self._add(lambda: batch_event(result, self.names, node=self._workspace.node, time=now))
 
-    def status(self, status: NodeStatus) -> None:
+    def record_status(self, status: NodeStatus) -> None:
         """This process does something else than before."""
         with self._lock:
             if status == self._status:
@@ -77,16 +77,16 @@ class Announcer:
 
     def flush(self) -> None:
         """Wait, some seconds at most, until everything is in the outbox."""
-        self._adder.flush()
+        self._writer.flush()
 
     def close(self) -> None:
         """Add what is left, and close the outbox."""
-        self._adder.close()
+        self._writer.close()
         self.outbox.close()
 
     def _add(self, make: Callable[[], OutboxEvent]) -> None:
-        with boundary(log_failure(logger, "announcing")):
-            self._adder.put(make())
+        with catch_foreign(log_failure(logger, "announcing")):
+            self._writer.put(make())
 
 
 def durable_names(nats: NatsSettings) -> DurableNames:

@@ -24,7 +24,7 @@ from runner.events.live import (
     Timestep,
     TokenText,
 )
-from runner.publish.truncate import Room, as_json, cut, short_json, too_long
+from runner.publish.truncate import SizeBudget, as_json, cut, short_json, too_long
 from runner.types import Action, ErrorInfo, Item, SpansClosed, TimestepPlayed, TokensStreamed, ToolCall
 from runner.types import events as played
 
@@ -147,7 +147,7 @@ def _timestep(item: TimestepPlayed) -> msgspec.Raw:
 
 
 def _bounded(live: Timestep) -> Timestep:
-    room = Room(MAX_ITEM)
+    room = SizeBudget(MAX_ITEM)
     live.action = _action(live.action, room)
     live.observation = room.newest(live.observation)
     if live.reset_observation is not None:
@@ -157,7 +157,7 @@ def _bounded(live: Timestep) -> Timestep:
     return live
 
 
-def _action(action: LiveAction, room: Room) -> LiveAction:
+def _action(action: LiveAction, room: SizeBudget) -> LiveAction:
     lengths: dict[str, int] = {}
 
     def bounded(name: str, text: str) -> str:

@@ -14,12 +14,12 @@ import msgspec
 from nats.aio.client import Client
 
 from runner.bus.streams import ensure_live_stream
-from runner.errors import boundary, log_failure
+from runner.errors import catch_foreign, log_failure
 from runner.events.live import LiveItem
 from runner.events.subjects import LiveChannel, channel_of, live_subject
 from runner.publish.delivery import TRANSPORT_ERRORS, is_cancelled, shown
 from runner.publish.live_encoder import live_items
-from runner.publish.sink import Uplink
+from runner.publish.sink import SinkConnection
 from runner.types import Item
 
 logger = logging.getLogger(__name__)
@@ -84,16 +84,16 @@ class _Queue:
 class _Feed:
     """One sink's queue, emptied while there is a connection; the client only takes it over, so nothing waits here."""
 
-    def __init__(self, uplink: Uplink, node: str, boot: str, capacity: int) -> None:
+    def __init__(self, sink_connection: SinkConnection, node: str, boot: str, capacity: int) -> None:
         self.queue = _Queue(capacity)
-        self._uplink = uplink
+        self._sink_connection = sink_connection
         self._node = node
         self._boot = boot
         self._kept_since = 0
         self._waits_until: float | None = None
 
     async def flush(self) -> None:
-        client = self._uplink.client
+        client = self._sink_connection.client
         if client is None or client.pending_data_size > MAX_UNSENT or not await self._kept(client):
             return
         for channel, items in self.queue.take().items():
@@ -102,18 +102,18 @@ class _Feed:
 
     async def _kept(self, client: Client) -> bool:
         """Whether items may go: the own broker, started again, has no stream of them, and they would reach nobody."""
-        n_ups, now = self._uplink.n_ups, time.monotonic()
-        if not self._uplink.sink.owned or self._kept_since == n_ups:
+        n_connects, now = self._sink_connection.n_connects, time.monotonic()
+        if not self._sink_connection.sink.owned or self._kept_since == n_connects:
             return True
         self._waits_until = self._waits_until or now + PATIENCE_S
         try:
-            await ensure_live_stream(client.jetstream(timeout=PATIENCE_S / 2), self._uplink.sink.streams)
+            await ensure_live_stream(client.jetstream(timeout=PATIENCE_S / 2), self._sink_connection.sink.streams)
         except TRANSPORT_ERRORS as exc:
             logger.debug("live items are not kept: %s", shown(exc))
             if now < self._waits_until:
                 return False
-        self._kept_since, self._waits_until = n_ups, None
-        return self._uplink.client is client
+        self._kept_since, self._waits_until = n_connects, None
+        return self._sink_connection.client is client
 
     def _parts(self, items: list[msgspec.Raw], limit: int) -> Iterator[list[msgspec.Raw]]:
         part: list[msgspec.Raw] = []
@@ -145,15 +145,17 @@ class LivePublisher:
     While a sink is away or too slow its oldest items are left out; each message says how many these were so far.
 
     Args:
-        uplinks: those of a ``Publisher``, whose connections are used.
+        sink_connections: those of a ``Publisher``, whose connections are used.
         node: names the subjects.
         boot: this process.
         capacity: bytes kept per sink.
     """
 
-    def __init__(self, uplinks: Sequence[Uplink], *, node: str, boot: str, capacity: int = MAX_QUEUED) -> None:
+    def __init__(
+        self, sink_connections: Sequence[SinkConnection], *, node: str, boot: str, capacity: int = MAX_QUEUED
+    ) -> None:
         """Prepare; items are kept, and nothing is sent before ``run``."""
-        self._feeds = [_Feed(uplink, node, boot, capacity) for uplink in uplinks]
+        self._feeds = [_Feed(sink_connection, node, boot, capacity) for sink_connection in sink_connections]
 
     @property
     def dropped(self) -> list[int]:
@@ -162,13 +164,13 @@ class LivePublisher:
 
     def __call__(self, item: Item) -> None:
         """Take what an episode or batch tells; from any thread."""
-        with boundary(self._lost):
+        with catch_foreign(self._lost):
             for told in live_items(item):
                 self._put(item, told)
 
     def put(self, item: LiveItem) -> None:
         """Take a live item; from any thread."""
-        with boundary(self._lost):
+        with catch_foreign(self._lost):
             self._put(item, msgspec.Raw(_ENCODER.encode(item)))
 
     async def run(self) -> None:

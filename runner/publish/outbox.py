@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,24 +14,72 @@ from pathlib import Path
 import msgspec
 
 from runner.errors import StoreError
-from runner.publish.outbox_file import connect
+from runner.store import sqlite as database
 from runner.store.sqlite import DATABASE_ERRORS
 from runner.util.clock import Clock
+
+_VERSION = 1
+
+
+# Columns that are compared have the same type, else SQLite uses no index for that.
+# Each event has one mark per sink. Of events that are through everywhere only the id stays, in "settled".
+_SCHEMA = database.SqliteSchema(
+    version=_VERSION,
+    tables=f"""
+    BEGIN IMMEDIATE;
+    CREATE TABLE events (n INTEGER PRIMARY KEY AUTOINCREMENT, id UNIQUE, subject, type, source, time, payload);
+    CREATE TABLE marks (sink, n INTEGER, state, stream, seq, reason, at, PRIMARY KEY (sink, n)) WITHOUT ROWID;
+    CREATE INDEX waiting ON marks (sink, n) WHERE state = 'pending';
+    CREATE TABLE settled (id PRIMARY KEY) WITHOUT ROWID;
+    CREATE TABLE sinks (name PRIMARY KEY, seen_at) WITHOUT ROWID;
+    CREATE TABLE streams (sink, name, created, PRIMARY KEY (sink, name)) WITHOUT ROWID;
+    PRAGMA user_version = {_VERSION};
+    COMMIT;
+""",
+    probes=(
+        "SELECT n, id, subject, type, source, time, payload FROM events LIMIT 0",
+        "SELECT sink, n, state, stream, seq, reason, at FROM marks LIMIT 0",
+        "SELECT n FROM marks INDEXED BY waiting WHERE sink = '' AND state = 'pending' LIMIT 0",
+        "SELECT id FROM settled LIMIT 0",
+        "SELECT name, seen_at FROM sinks LIMIT 0",
+        "SELECT sink, name, created FROM streams LIMIT 0",
+    ),
+)
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open the outbox, or make a new one where there is none that can be used; raises a ``StoreError``."""
+    try:
+        with _locked(path.with_name(path.name + ".opening")):
+            return database.open_database(path, _SCHEMA)
+    except OSError as exc:
+        raise StoreError(f"{path} cannot be opened: {exc}; check its permissions") from exc
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
 
 LOCAL = "local"
 """The sink that every outbox has: the node's own broker."""
 
-KEEP_S = 600.0
+KEEP_ACKED_S = 600.0
 """Seconds an event is kept after its last acknowledgement, so that it can be sent again.
 
 A broker flushes what it acknowledged to its disk every 2 minutes by default: a power loss takes the rest back. A sink
 that is new gets what is kept at that time: all that waits for another one, and what arrived there in these seconds.
 """
 
-FORGET_S = 30 * 86400.0
+ABANDON_AFTER_S = 30 * 86400.0
 """Seconds after which a dead letter, or a sink that nobody has configured any more, is given up."""
 
-PRUNED_AT_ONCE = 5000
+MAX_PRUNED_PER_TRANSACTION = 5000
 
 _ADD_UNSETTLED = (
     "INSERT OR IGNORE INTO events (id, subject, type, source, time, payload) "
@@ -90,9 +140,9 @@ class Outbox:
         self._clock = clock or Clock()
         self._lock = threading.Lock()
         self._connection = connect(path)
-        self.register(LOCAL)
+        self.register_sinks(LOCAL)
 
-    def register(self, *sinks: str) -> None:
+    def register_sinks(self, *sinks: str) -> None:
         """Say that these sinks are configured; one that is new gets everything that is still kept."""
         with self._transaction() as connection:
             for sink in sinks:
@@ -148,7 +198,7 @@ class Outbox:
         rows = [(ack.stream, ack.seq, now, sink, ack.id) for ack in acks]
         self._mark("state = 'acked', stream = ?, seq = ?, reason = NULL, at = ?", rows)
 
-    def bury(self, sink: str, event_id: str, reason: str) -> None:
+    def mark_dead(self, sink: str, event_id: str, reason: str) -> None:
         """Note that a sink can never take this event as it is."""
         self._mark("state = 'dead', reason = ?, at = ?", [(reason, self._now(), sink, event_id)])
 
@@ -157,7 +207,7 @@ class Outbox:
         with self._transaction() as connection:
             connection.executemany(update, rows)
 
-    def retry(self, event_id: str | None = None) -> int:
+    def retry_dead(self, event_id: str | None = None) -> int:
         """Let a dead letter, or all of them, wait again; returns how many do."""
         update = (
             "UPDATE marks SET state = 'pending', reason = NULL, at = ?1 WHERE state = 'dead' "
@@ -166,11 +216,11 @@ class Outbox:
         with self._transaction() as connection:
             return connection.execute(update, (self._now(), event_id)).rowcount
 
-    def stream_seen(self, sink: str, stream: str, *, created: datetime | None, last_seq: int) -> int:
+    def reconcile_stream(self, sink: str, stream: str, *, created: datetime | None, last_seq: int) -> int:
         """Compare what a sink acknowledged with what its stream holds, and let what was lost wait again.
 
         Lost is everything of a stream that was made anew, and what lies behind the stream's last sequence. Returns how
-        many events wait again; those acknowledged more than ``KEEP_S`` seconds ago may be gone from here.
+        many events wait again; those acknowledged more than ``KEEP_ACKED_S`` seconds ago may be gone from here.
         """
         made = created.isoformat() if created else None
         with self._transaction() as connection:
@@ -181,7 +231,7 @@ class Outbox:
             lost = "UPDATE marks SET state = 'pending' WHERE sink = ? AND stream = ? AND seq > ? AND state = 'acked'"
             return connection.execute(lost, (*key, kept)).rowcount
 
-    def has_stream(self, sink: str) -> bool:
+    def has_known_stream(self, sink: str) -> bool:
         """Whether a stream of this sink was ever seen."""
         with self._session() as connection:
             return connection.execute("SELECT 1 FROM streams WHERE sink = ? LIMIT 1", (sink,)).fetchone() is not None
@@ -192,12 +242,12 @@ class Outbox:
         kept = (
             "SELECT n FROM marks WHERE state = 'pending' OR (state = 'acked' AND at > ?) OR (state = 'dead' AND at > ?)"
         )
-        gone = f"SELECT n FROM events WHERE n NOT IN ({kept}) ORDER BY n LIMIT {PRUNED_AT_ONCE}"
+        gone = f"SELECT n FROM events WHERE n NOT IN ({kept}) ORDER BY n LIMIT {MAX_PRUNED_PER_TRANSACTION}"
         with self._transaction() as connection:
             unserved = "(SELECT name FROM sinks WHERE name != ? AND seen_at < ?)"
             for table, column in (("marks", "sink"), ("streams", "sink"), ("sinks", "name")):
-                connection.execute(f"DELETE FROM {table} WHERE {column} IN {unserved}", (LOCAL, now - FORGET_S))
-            rows = connection.execute(gone, (now - KEEP_S, now - FORGET_S)).fetchall()
+                connection.execute(f"DELETE FROM {table} WHERE {column} IN {unserved}", (LOCAL, now - ABANDON_AFTER_S))
+            rows = connection.execute(gone, (now - KEEP_ACKED_S, now - ABANDON_AFTER_S)).fetchall()
             connection.executemany("INSERT OR IGNORE INTO settled SELECT id FROM events WHERE n = ?", rows)
             connection.executemany("DELETE FROM events WHERE n = ?", rows)
             places = connection.execute("SELECT name FROM sinks").fetchall()

@@ -13,13 +13,20 @@ from pathlib import Path
 
 from nats.aio.client import Client
 
-from runner.bus.backoff import Held, Pauses
+from runner.bus.backoff import Backoff, SubjectBackoff
 from runner.errors import StoreError
-from runner.publish.delivery import TRANSPORT_ERRORS, Dead, Retry, Verdict, deliver, is_cancelled, shown
+from runner.publish.delivery import (
+    TRANSPORT_ERRORS,
+    DeliveryResult,
+    PermanentFailure,
+    TransientFailure,
+    deliver,
+    is_cancelled,
+    shown,
+)
 from runner.publish.outbox import Ack, Outbox, OutboxEvent
-from runner.publish.places import lock_of, place_of
-from runner.publish.sink import Uplink
-from runner.publish.stream_routes import Routes
+from runner.publish.sink import SinkConnection, sink_key, sink_lock_path
+from runner.publish.stream_routes import StreamRoutes
 
 BATCH = 1000
 """Events read, sent and marked at once."""
@@ -43,41 +50,41 @@ GATHER_S = 0.25
 """Seconds from one look into the outbox to the next at least: events that come one by one share it, and its marks."""
 
 
-class Drain:
+class OutboxDrain:
     """Empties the outbox into one sink; of several processes one at a time, the others stand by.
 
     Attributes:
         added: set it when there may be something new.
     """
 
-    def __init__(self, uplink: Uplink, outbox: Outbox, subjects: Sequence[str]) -> None:
+    def __init__(self, sink_connection: SinkConnection, outbox: Outbox, subjects: Sequence[str]) -> None:
         """Not at work before ``run``; ``subjects`` are looked up even while nothing waits for them."""
         self.added = asyncio.Event()
-        self._uplink = uplink
+        self._sink_connection = sink_connection
         self._outbox = outbox
         self._subjects = subjects
 
     async def run(self) -> None:
         """Empty the outbox again and again until cancelled; the lock is held only while there is a connection."""
         while True:
-            await self._uplink.up.wait()
-            place, client = place_of(self._uplink.sink), self._uplink.client
+            await self._sink_connection.up.wait()
+            place, client = sink_key(self._sink_connection.sink), self._sink_connection.client
             if place is not None and client is not None:
-                with _locked(lock_of(self._outbox.path, place)) as ours:
+                with _locked(sink_lock_path(self._outbox.path, place)) as ours:
                     if ours:
-                        routes = Routes(self._uplink, self._outbox, self._subjects, place)
-                        await self._work(_Courier(self._uplink, client, self._outbox, routes, place))
+                        routes = StreamRoutes(self._sink_connection, self._outbox, self._subjects, place)
+                        await self._work(_OutboxSender(self._sink_connection, client, self._outbox, routes, place))
                         continue
             await asyncio.sleep(STAND_BY_S)  # another process is at it
 
-    async def _work(self, courier: _Courier) -> None:
+    async def _work(self, courier: _OutboxSender) -> None:
         """Empty the outbox until the connection is lost: another process may have one, or the sink be elsewhere."""
-        pauses, failed = Pauses(LONGEST_PAUSE_S), False
+        pauses, failed = Backoff(LONGEST_PAUSE_S), False
         loop = asyncio.get_running_loop()
         looked_up = loop.time()
         while courier.connected:
-            if self._uplink.came_up.is_set():
-                self._uplink.came_up.clear()
+            if self._sink_connection.reconnected.is_set():
+                self._sink_connection.reconnected.clear()
                 courier.held.clear()
                 failed = True
             if failed or loop.time() - looked_up > REFRESH_S:
@@ -95,20 +102,22 @@ class Drain:
                 await asyncio.sleep(emptied + GATHER_S - loop.time())
                 self.added.clear()
             else:
-                await _wait(self._uplink.came_up, pauses.next())
+                await _wait(self._sink_connection.reconnected, pauses.next())
 
     def _tell(self, cause: str | None) -> None:
-        if self._uplink.up.is_set():
-            self._uplink.tell("up" if cause is None else "stalled", cause)
+        if self._sink_connection.up.is_set():
+            self._sink_connection.report("up" if cause is None else "stalled", cause)
 
 
-class _Courier:
+class _OutboxSender:
     """Brings what waits for one place there, by one client: that never goes to another address."""
 
-    def __init__(self, uplink: Uplink, client: Client, outbox: Outbox, routes: Routes, place: str) -> None:
+    def __init__(
+        self, sink_connection: SinkConnection, client: Client, outbox: Outbox, routes: StreamRoutes, place: str
+    ) -> None:
         self.routes = routes
-        self.held = Held(LONGEST_PAUSE_S)
-        self._uplink = uplink
+        self.held = SubjectBackoff(LONGEST_PAUSE_S)
+        self._sink_connection = sink_connection
         self._client = client
         self._outbox = outbox
         self._place = place
@@ -116,13 +125,13 @@ class _Courier:
 
     @property
     def connected(self) -> bool:
-        return self._uplink.client is self._client
+        return self._sink_connection.client is self._client
 
     async def empty(self) -> str | None:
         """Send what waits; returns why it had to stop, None when nothing is left but what comes in or is held."""
         try:
             if not self._registered:
-                await asyncio.to_thread(self._outbox.register, self._place)
+                await asyncio.to_thread(self._outbox.register_sinks, self._place)
                 self._registered = True
             while True:
                 if self.held.release():
@@ -144,7 +153,7 @@ class _Courier:
     async def _send(self, events: Sequence[OutboxEvent]) -> bool:
         """Deliver one batch, but for subjects where that fails: they are held; returns False without a connection."""
         waiting = iter(events)
-        verdicts: dict[str, Verdict] = {}
+        verdicts: dict[str, DeliveryResult] = {}
         causes: dict[str, str] = {}
         tried: Counter[str] = Counter()
 
@@ -155,13 +164,13 @@ class _Courier:
                 if subject in causes or (tried[subject] > N_TRIED and self.held.doubted(subject)):
                     continue
                 verdicts[event.id] = verdict = await self._deliver(event)
-                if isinstance(verdict, Retry):
+                if isinstance(verdict, TransientFailure):
                     causes[subject] = verdict.cause
                 elif subject not in causes:
                     self.held.settle(subject)
 
         whole = asyncio.gather(*(one_after_the_other() for _ in range(min(IN_FLIGHT, len(events)))))
-        lost = asyncio.create_task(self._uplink.down.wait())
+        lost = asyncio.create_task(self._sink_connection.down.wait())
         lost.add_done_callback(lambda task: None if task.cancelled() else whole.cancel())
         connected = True
         try:
@@ -179,23 +188,25 @@ class _Courier:
         await asyncio.to_thread(self._note, verdicts)
         return connected
 
-    async def _deliver(self, event: OutboxEvent) -> Verdict:
-        if (refusal := self._uplink.refused(event.subject)) is not None:
-            return Dead(refusal)
+    async def _deliver(self, event: OutboxEvent) -> DeliveryResult:
+        if (refusal := self._sink_connection.publish_refusal(event.subject)) is not None:
+            return PermanentFailure(refusal)
         verdict = await deliver(self._client, event, self.routes.of(event.subject))
         # A refusal comes beside the answer: what is refused looks like a time-out, or like a success where nothing
         # acknowledges.
-        if (refusal := self._uplink.refused(event.subject)) is not None and getattr(verdict, "seq", None) is None:
-            return Dead(refusal)
+        if (refusal := self._sink_connection.publish_refusal(event.subject)) is not None and getattr(
+            verdict, "seq", None
+        ) is None:
+            return PermanentFailure(refusal)
         return verdict
 
-    def _note(self, verdicts: dict[str, Verdict]) -> None:
+    def _note(self, verdicts: dict[str, DeliveryResult]) -> None:
         acks = [verdict for verdict in verdicts.values() if isinstance(verdict, Ack)]
         if acks:
             self._outbox.ack(self._place, acks)
         for event_id, verdict in verdicts.items():
-            if isinstance(verdict, Dead):
-                self._outbox.bury(self._place, event_id, verdict.reason)
+            if isinstance(verdict, PermanentFailure):
+                self._outbox.mark_dead(self._place, event_id, verdict.reason)
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

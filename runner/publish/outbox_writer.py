@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import islice
 
-from runner.errors import boundary, log_failure
-from runner.publish.event_factory import ADDED_AT_ONCE
+from runner.errors import catch_foreign, log_failure
+from runner.publish.event_factory import MAX_EVENTS_PER_TRANSACTION
 from runner.publish.outbox import Outbox, OutboxEvent
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ FLUSH_S = 15.0
 """Seconds that a clean end waits for others who have the outbox locked."""
 
 
-class Adder:
+class OutboxWriter:
     """Takes events from any thread and adds them in this order, again and again until it works."""
 
     def __init__(self, outbox: Outbox) -> None:
@@ -72,7 +72,7 @@ class Adder:
         failed = False
         while events := self._next(RETRY_S if failed else GATHER_S):
             problems: list[BaseException] = []
-            with boundary(problems.append):
+            with catch_foreign(problems.append):
                 self._outbox.add(*events)
             if problems and not failed:
                 log_failure(logger, "announcing")(problems[0])
@@ -86,7 +86,7 @@ class Adder:
             self._idle = True
             self._changed.wait_for(lambda: self._waiting or self._closed)
             self._idle = False
-            return [] if self._closed else list(islice(self._waiting, ADDED_AT_ONCE))
+            return [] if self._closed else list(islice(self._waiting, MAX_EVENTS_PER_TRANSACTION))
 
     def _settle(self, events: Sequence[OutboxEvent], *, failed: bool) -> None:
         with self._changed:

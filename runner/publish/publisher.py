@@ -12,9 +12,8 @@ from functools import partial
 from runner.errors import StoreError
 from runner.events.subjects import DURABLE
 from runner.publish.outbox import LOCAL, Outbox
-from runner.publish.outbox_drain import Drain
-from runner.publish.places import place_of
-from runner.publish.sink import OnState, Sink, SinkState, Uplink
+from runner.publish.outbox_drain import OutboxDrain
+from runner.publish.sink import OnState, Sink, SinkConnection, SinkState, sink_key
 
 logger = logging.getLogger(__name__)
 
@@ -55,43 +54,43 @@ class Publisher:
         """
         self._outbox = outbox
         self._on_state = on_state or _ignore
-        self.uplinks = [Uplink(sink, client_name=name, on_state=self._tell) for sink in sinks]
-        outbox.register(*self._places())
+        self.sink_connections = [SinkConnection(sink, client_name=name, on_state=self._tell) for sink in sinks]
+        outbox.register_sinks(*self._places())
         wanted = tuple(subjects)
-        self._drains = [Drain(uplink, outbox, wanted) for uplink in self.uplinks]
+        self._drains = [OutboxDrain(sink_connection, outbox, wanted) for sink_connection in self.sink_connections]
 
     @property
     def states(self) -> list[SinkState]:
         """How the sinks are doing."""
-        return [uplink.state for uplink in self.uplinks]
+        return [sink_connection.state for sink_connection in self.sink_connections]
 
     async def run(self) -> None:
         """Publish until cancelled."""
         self._outbox.on_add = partial(self._added, asyncio.get_running_loop())
         try:
             async with asyncio.TaskGroup() as tasks:
-                for uplink, drain in zip(self.uplinks, self._drains, strict=True):
-                    tasks.create_task(uplink.run())
+                for sink_connection, drain in zip(self.sink_connections, self._drains, strict=True):
+                    tasks.create_task(sink_connection.run())
                     tasks.create_task(drain.run())
                 tasks.create_task(self._keep_house())
         finally:
             self._outbox.on_add = None
 
-    async def drained(self, timeout_s: float, *, patience_s: float = math.inf) -> bool:
+    async def wait_until_drained(self, timeout_s: float, *, stall_timeout_s: float = math.inf) -> bool:
         """Wait until nothing waits for any sink that could be reached; returns whether that came true.
 
         Sinks without an address, and such as could not be reached from the start, are not waited for: what is meant for
-        them is kept, and sent the next time. So is what waits when nothing has arrived anywhere for ``patience_s``.
+        them is kept, and sent the next time. So is what waits when nothing has arrived anywhere for ``stall_timeout_s``.
         """
         clock = asyncio.get_running_loop().time
         fewest, since = math.inf, clock()
         try:
             async with asyncio.timeout(timeout_s):
-                await asyncio.to_thread(self._outbox.register, *self._places())
+                await asyncio.to_thread(self._outbox.register_sinks, *self._places())
                 while n := await asyncio.to_thread(self._outbox.n_pending, self._awaited()):
                     if n < fewest:
                         fewest, since = n, clock()
-                    elif clock() - since > patience_s:
+                    elif clock() - since > stall_timeout_s:
                         return False
                     await asyncio.sleep(LOOK_S)  # another process may be at it
         except TimeoutError:
@@ -100,16 +99,22 @@ class Publisher:
 
     async def n_undelivered(self) -> int:
         """How many events wait for other brokers, and for the own one if that is there."""
-        away = (uplink for uplink in self.uplinks if uplink.sink.name != LOCAL or not uplink.unreachable)
-        places = [place for uplink in away if (place := place_of(uplink.sink)) is not None]
+        away = (
+            sink_connection
+            for sink_connection in self.sink_connections
+            if sink_connection.sink.name != LOCAL or not sink_connection.is_unreachable
+        )
+        places = [place for sink_connection in away if (place := sink_key(sink_connection.sink)) is not None]
         return max([await asyncio.to_thread(self._outbox.n_pending, [place]) for place in places], default=0)
 
     def _places(self) -> list[str]:
-        return [place for uplink in self.uplinks if (place := place_of(uplink.sink)) is not None]
+        return [
+            place for sink_connection in self.sink_connections if (place := sink_key(sink_connection.sink)) is not None
+        ]
 
     def _awaited(self) -> list[str]:
-        reachable = (uplink for uplink in self.uplinks if not uplink.unreachable)
-        return [place for uplink in reachable if (place := place_of(uplink.sink)) is not None]
+        reachable = (sink_connection for sink_connection in self.sink_connections if not sink_connection.is_unreachable)
+        return [place for sink_connection in reachable if (place := sink_key(sink_connection.sink)) is not None]
 
     def _added(self, loop: asyncio.AbstractEventLoop) -> None:
         """From any thread; the loop may have ended in the meantime."""
@@ -128,7 +133,7 @@ class Publisher:
     async def _keep_house(self) -> None:
         while True:
             try:
-                await asyncio.to_thread(self._outbox.register, *self._places())
+                await asyncio.to_thread(self._outbox.register_sinks, *self._places())
                 await asyncio.to_thread(self._outbox.prune)
             except StoreError as exc:
                 logger.warning("the outbox could not be tidied up: %s", exc)

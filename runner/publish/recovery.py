@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 
-from runner.batch.result import Tally
+from runner.batch.result import BatchStats
 from runner.batch.spec import BatchSpec
 from runner.batch.state_dir import Workspace
 from runner.errors import StoreError
-from runner.publish.event_recorder import Announcer
-from runner.store import UNRATED, EpisodeRecord
+from runner.publish.event_recorder import EventRecorder
+from runner.store import EpisodeRecord
+from runner.types import UNRATED
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +19,7 @@ _FINISHED = "SELECT batch_id, count(*) FROM episodes WHERE outcome NOT IN (?, ?)
 _EPISODES = "SELECT episode_id FROM episodes WHERE batch_id = ? AND outcome NOT IN (?, ?) ORDER BY episode_id"
 
 
-def announce_complete(workspace: Workspace, announcer: Announcer, owned: Callable[[], Collection[str]]) -> None:
+def record_missed_batches(workspace: Workspace, recorder: EventRecorder, owned: Callable[[], Collection[str]]) -> None:
     """Announce each batch whose files are all there and whose event was never added.
 
     Those of a process that is about to do so get the same event id, so that they are announced once all the same.
@@ -29,24 +30,24 @@ def announce_complete(workspace: Workspace, announcer: Announcer, owned: Callabl
         owned: gives the batches that a node answers for, which are left alone.
     """
     try:
-        known, left_alone = announcer.outbox.known_ids(), owned()
+        known, left_alone = recorder.outbox.known_ids(), owned()
         for batch_id, n_finished in workspace.index.select(_FINISHED, tuple(UNRATED)):
             if f"batch:{batch_id}" not in known and batch_id not in left_alone:
-                _announce(workspace, announcer, batch_id, n_finished)
+                _announce(workspace, recorder, batch_id, n_finished)
     except StoreError as exc:
         logger.warning("what was played before cannot be announced now: %s", exc)
 
 
-def _announce(workspace: Workspace, announcer: Announcer, batch_id: str, n_finished: int) -> None:
+def _announce(workspace: Workspace, recorder: EventRecorder, batch_id: str, n_finished: int) -> None:
     ids = [row[0] for row in workspace.index.select(_EPISODES, (batch_id, *UNRATED))]
     first = _load(workspace, batch_id, ids[0])
     if first.n_planned != n_finished:
         return
-    tally = Tally()
+    tally = BatchStats()
     for episode_id in ids:
         tally.add(_load(workspace, batch_id, episode_id))
     spec = BatchSpec(env=first.env, agent=first.agent, model=first.model, repeat=n_finished, mode=first.mode)
-    announcer.result(
+    recorder.record_batch(
         tally.result(
             spec,
             batch_id=batch_id,

@@ -11,12 +11,12 @@ import nats.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
-from runner.bus.client import UNANNOUNCED_TIMEOUT_S, announces_jetstream
-from runner.bus.streams import NoJetStream, ensure_streams, found_stream, look_at
+from runner.bus.client import UNADVERTISED_TIMEOUT_S, advertises_jetstream
+from runner.bus.streams import NoJetStream, ensure_streams, find_stream, stream_info
 from runner.events.subjects import EVENTS_STREAM
 from runner.publish.delivery import TRANSPORT_ERRORS, Route, shown
 from runner.publish.outbox import Outbox
-from runner.publish.sink import Uplink
+from runner.publish.sink import SinkConnection
 
 logger = logging.getLogger(__name__)
 
@@ -28,21 +28,21 @@ PATIENCE_S = 300.0
 NAMES = "$JS.API.STREAM.NAMES"
 
 
-class Routes:
+class StreamRoutes:
     """The streams of one sink as last looked up; on the own broker they are made where they are missing.
 
     Args:
-        uplink: the sink and the connection to it.
+        sink_connection: the sink and the connection to it.
         outbox: told of what the streams hold.
         subjects: the durable ones, looked up also while nothing waits for them.
-        place: the sink's name in the outbox, see ``place_of``.
+        place: the sink's name in the outbox, see ``sink_key``.
     """
 
-    def __init__(self, uplink: Uplink, outbox: Outbox, subjects: Iterable[str], place: str) -> None:
+    def __init__(self, sink_connection: SinkConnection, outbox: Outbox, subjects: Iterable[str], place: str) -> None:
         """Know nothing yet."""
-        self._uplink = uplink
+        self._sink_connection = sink_connection
         self._sink = place
-        self._owned = uplink.sink.owned
+        self._owned = sink_connection.sink.owned
         self._outbox = outbox
         self._wanted = set(subjects)
         self._routes: dict[str, Route] = {}
@@ -68,13 +68,13 @@ class Routes:
             return
         js = client.jetstream(timeout=LOOKUP_TIMEOUT_S)
         if self._owned:
-            await ensure_streams(js, sorted(self._wanted), self._uplink.sink.streams)
+            await ensure_streams(js, sorted(self._wanted), self._sink_connection.sink.streams)
             streams: dict[str, str | None] = dict.fromkeys(self._wanted, EVENTS_STREAM)
         else:
             try:
                 streams = await self._ask(client)
             except TRANSPORT_ERRORS:
-                if self._uplink.refused(NAMES) is None:
+                if self._sink_connection.publish_refusal(NAMES) is None:
                     raise
                 self._routes = dict.fromkeys(self._wanted, "unknown")
                 return
@@ -84,16 +84,16 @@ class Routes:
 
     async def _ask(self, client: Client) -> dict[str, str | None]:
         """The stream of each wanted subject."""
-        announced = announces_jetstream(client)
-        js = client.jetstream(timeout=LOOKUP_TIMEOUT_S if announced else UNANNOUNCED_TIMEOUT_S)
+        announced = advertises_jetstream(client)
+        js = client.jetstream(timeout=LOOKUP_TIMEOUT_S if announced else UNADVERTISED_TIMEOUT_S)
         try:
-            found = {subject: await found_stream(js, subject) for subject in sorted(self._wanted)}
+            found = {subject: await find_stream(js, subject) for subject in sorted(self._wanted)}
         except NoJetStream:
             return await self._without_jetstream()
         except nats.errors.TimeoutError as exc:
             if announced:  # a stream may well keep the subject, so nothing has arrived without its acknowledgement
                 raise nats.errors.Error("its JetStream does not answer") from exc
-            if self._uplink.refused(NAMES) is not None:
+            if self._sink_connection.publish_refusal(NAMES) is not None:
                 raise
             return await self._without_jetstream()  # only one who subscribed to everything has heard the question
         self._missed_since = None
@@ -103,13 +103,13 @@ class Routes:
         """A server, or the one behind it, that has just been started may not have its streams back yet."""
         now = time.monotonic()
         self._missed_since = now if self._missed_since is None else self._missed_since
-        if now - self._missed_since < PATIENCE_S and await asyncio.to_thread(self._outbox.has_stream, self._sink):
+        if now - self._missed_since < PATIENCE_S and await asyncio.to_thread(self._outbox.has_known_stream, self._sink):
             raise nats.errors.Error("its JetStream is gone")
         return dict.fromkeys(self._wanted)
 
     async def _compare(self, js: JetStreamContext, stream: str) -> None:
         try:
-            info = await look_at(js, stream)
+            info = await stream_info(js, stream)
         except TRANSPORT_ERRORS as exc:
             if self._owned:
                 raise
@@ -117,7 +117,7 @@ class Routes:
             logger.info("stream %s of sink %s cannot be looked at: %s", stream, self._sink, shown(exc))
             return
         lost = await asyncio.to_thread(
-            self._outbox.stream_seen, self._sink, stream, created=info.created, last_seq=info.state.last_seq
+            self._outbox.reconcile_stream, self._sink, stream, created=info.created, last_seq=info.state.last_seq
         )
         if lost:
             logger.warning("stream %s of sink %s lost %d events, they are sent again", stream, self._sink, lost)

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from runner.events.live import MAX_TEXT
-from runner.util.safe_values import cut_text, encodable, shown
+from runner.util.safe_values import escape_surrogates, safe_str, truncate_text
 
 MAX_NESTING = 32
 """Levels of arrays and objects that a message keeps; a whole payload may have 64."""
@@ -28,7 +28,7 @@ _TEXTS = frozenset((str, NoneType))
 _ENCODER = msgspec.json.Encoder()
 
 
-class Room:
+class SizeBudget:
     """How much of a timestep's messages still fits.
 
     Attributes:
@@ -109,13 +109,13 @@ class _Copy:
                 return self._object(value, depth)
             case list() | tuple():
                 return [self.of(item, depth - 1) for item in islice(value, MAX_VALUES)]
-        return cut(shown(value, f"<{type(value).__name__}>"))
+        return cut(safe_str(value, f"<{type(value).__name__}>"))
 
     def _object(self, value: dict[Any, object], depth: int) -> dict[str, Any]:
         result: dict[str, Any] = {}
         lengths: dict[str, int] = {}
         for key, item in islice(value.items(), MAX_VALUES):
-            name = cut(key if isinstance(key, str) else shown(key, "?"))
+            name = cut(key if isinstance(key, str) else safe_str(key, "?"))
             result[name] = self.of(item, depth - 1)
             if isinstance(item, str) and too_long(item):
                 lengths[name] = len(item)
@@ -126,11 +126,11 @@ def cut(text: str) -> str:
     """The text, or its beginning where it is long; lone surrogates become visible."""
     if len(text) <= MAX_TEXT and text.isascii():  # nearly all are
         return text
-    return cut_text(encodable(text[: MAX_TEXT + 1]), MAX_TEXT)
+    return truncate_text(escape_surrogates(text[: MAX_TEXT + 1]), MAX_TEXT)
 
 
 def too_long(text: str) -> bool:
     """Whether ``cut`` would leave something out."""
     if text.isascii():
         return len(text) > MAX_TEXT
-    return len(text) > MAX_TEXT or len(encodable(text).encode()) > MAX_TEXT
+    return len(text) > MAX_TEXT or len(escape_surrogates(text).encode()) > MAX_TEXT

@@ -1,1 +1,1 @@
-"""Servers of our own: environments over AgentGym's protocol, and what they are hosted with."""
+"""HTTP servers: environments over AgentGym's protocol, a test endpoint in place of a language model, their host."""

@@ -1,4 +1,4 @@
-"""Hosts ASGI applications on ports of this machine: quietly, behind their guard, and with an end."""
+"""Host ASGI applications on local ports with uvicorn: connection limits, tokens, readiness and shutdown."""
 
 from __future__ import annotations
 
@@ -22,101 +22,109 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from runner.errors import ConfigError
-from runner.serve.guard import MAX_BODY, guarded, is_loopback
+from runner.serve.guard import MAX_BODY_BYTES, guard_app, is_loopback
 from runner.util.text import one_line
 
-__all__ = ["MAX_BODY", "Say", "Site", "check_exposure", "guarded", "read_token", "run_apps", "serve_apps"]
+__all__ = [
+    "MAX_BODY_BYTES",
+    "ReadyCallback",
+    "Site",
+    "check_exposure",
+    "guard_app",
+    "read_token",
+    "run_apps",
+    "serve_apps",
+]
 
-Say = Callable[[str], object]
+ReadyCallback = Callable[[str], object]
+"""Receives ``<url> <description>`` of a site that accepts requests."""
 
-STOP_S = 2
-"""Seconds that running requests have to finish once the server stops."""
-IDLE_S = 120
-"""Seconds after which an unused connection is closed; longer than most turns of a model."""
+SHUTDOWN_TIMEOUT_S = 2
+"""Seconds running requests have to finish once the server stops."""
+KEEP_ALIVE_TIMEOUT_S = 120
+"""Seconds after which an idle connection is closed; longer than most replies of a model take."""
 
-HEAD_S = 10.0
-"""Seconds that a client has for the head of a request, from its connection or from the head's first byte on."""
+HEADER_TIMEOUT_S = 10.0
+"""Seconds a client has to send the request headers, from its connection or the first byte of the headers."""
 MAX_CONNECTIONS = 512
-"""Of one site; further ones are closed at once."""
-_OTHER_FILES = 256
-"""What a process has open beside its connections."""
+"""Per site; further connections are closed immediately."""
+_OTHER_OPEN_FILES = 256
+"""Open files of the process other than connections."""
 
 _TOKEN = re.compile(r"[\x21-\x7e]{16,512}")
 _MAX_TOKEN_FILE = 4096
 
 
 class Site(NamedTuple):
-    """An application and where it listens; port 0 is one that is free. ``about`` says what it is, on one line."""
+    """An application and its address; port 0 selects a free port. ``description`` is one line."""
 
     app: ASGIApp
     host: str
     port: int
-    about: str
+    description: str
 
 
 def check_exposure(host: str, token: str | None) -> None:
-    """Refuse to be reached from other machines without a token.
+    """Reject an address that other machines can reach if there is no token.
 
     Raises:
-        ConfigError: saying what to do.
+        ConfigError: with what to do.
     """
     if token is None and not is_loopback(host):
-        raise ConfigError(
-            f"On the host '{one_line(host)}' other machines could reach this server; "
-            "give --token, or listen on 127.0.0.1"
-        )
+        raise ConfigError(f"Other machines can reach the host '{one_line(host)}'; give --token, or listen on 127.0.0.1")
 
 
 def read_token(source: str | None, environ: Mapping[str, str]) -> str | None:
-    """The token that an option names: a variable, or ``@`` and a file that only its owner can read.
+    """Read the token from an environment variable, or from ``@`` and the path of a private file.
 
-    The token itself is no option, as every user of the machine sees the command lines that run.
+    The option never contains the token itself, because every user of the machine can see command lines.
 
     Raises:
-        ConfigError: where there is none, or where it is too weak or too widely readable; without quoting it.
+        ConfigError: the token is missing or weak, or other users can read the file; the message never quotes it.
     """
     if source is None:
         return None
     if source.startswith("@"):
-        token, where = _token_file(Path(source[1:])), f"the file {one_line(source[1:])}"
+        token, where = _read_token_file(Path(source[1:])), f"the file {one_line(source[1:])}"
     elif source in environ:
         token, where = environ[source].strip(), f"the variable {one_line(source)}"
     else:
-        raise ConfigError("--token takes the name of a variable that is set, or @ and the path of a file")
+        raise ConfigError("--token must be the name of a variable that is set, or @ and the path of a file")
     if not _TOKEN.fullmatch(token):
-        raise ConfigError(f"The token in {where} should be 16 to 512 visible ASCII characters")
+        raise ConfigError(f"The token in {where} must be 16 to 512 visible ASCII characters")
     return token
 
 
-def run_apps(sites: Sequence[Site], *, say: Say) -> None:
+def run_apps(sites: Sequence[Site], *, on_ready: ReadyCallback) -> None:
     """Serve until SIGTERM or SIGINT; see :func:`serve_apps`."""
 
     async def run() -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        _allow_files(len(sites) * MAX_CONNECTIONS + _OTHER_FILES)
-        await serve_apps(sites, say=say, stop=stop)
+        _raise_open_file_limit(len(sites) * MAX_CONNECTIONS + _OTHER_OPEN_FILES)
+        await serve_apps(sites, on_ready=on_ready, stop=stop)
 
     asyncio.run(run())
 
 
-async def serve_apps(sites: Sequence[Site], *, say: Say, stop: asyncio.Event) -> None:
-    """Serve all of them or none, until ``stop`` is set.
+async def serve_apps(sites: Sequence[Site], *, on_ready: ReadyCallback, stop: asyncio.Event) -> None:
+    """Serve all sites, or none if one cannot listen, until ``stop`` is set.
 
     Args:
-        sites: the applications, each already guarded.
-        say: takes ``<url> <about>`` of each site once it answers.
-        stop: running requests then have ``STOP_S`` seconds to finish.
+        sites: applications, each already guarded.
+        on_ready: called with ``<url> <description>`` of each site once it accepts requests.
+        stop: ends serving; running requests then have ``SHUTDOWN_TIMEOUT_S`` seconds to finish.
 
     Raises:
-        ConfigError: naming the address that cannot be listened on.
+        ConfigError: naming the address that cannot be used.
     """
-    _silence()
+    _silence_uvicorn()
     with ExitStack() as stack:
-        listeners = [stack.enter_context(closing(_listener(site.host, site.port))) for site in sites]
+        listeners = [stack.enter_context(closing(_bind(site.host, site.port))) for site in sites]
         servers = [
-            _Server(site.app, _ready(site, listener, say)) for site, listener in zip(sites, listeners, strict=True)
+            _Server(site.app, _report_ready(site, listener, on_ready))
+            for site, listener in zip(sites, listeners, strict=True)
         ]
         async with asyncio.TaskGroup() as group:
             for server, listener in zip(servers, listeners, strict=True):
@@ -127,39 +135,39 @@ async def serve_apps(sites: Sequence[Site], *, say: Say, stop: asyncio.Event) ->
 
 
 class _Protocol(H11Protocol):
-    """Keeps no connection whose client does not send the head of a request, and not too many of the others."""
+    """HTTP/1.1 with a header timeout and a limit on connections, neither of which uvicorn has."""
 
-    _due: asyncio.TimerHandle | None = None
+    _header_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
         super().connection_made(transport)
         if len(self.connections) > MAX_CONNECTIONS:
             transport.abort()
         else:
-            self._await_head()
+            self._start_header_timer()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
-            self._stop_waiting()
-        elif self._due is None:
-            self._await_head()
+            self._cancel_header_timer()
+        elif self._header_timer is None:
+            self._start_header_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_waiting()
+        self._cancel_header_timer()
         super().connection_lost(exc)
 
-    def _await_head(self) -> None:
-        self._due = self.loop.call_later(HEAD_S, self.transport.abort)
+    def _start_header_timer(self) -> None:
+        self._header_timer = self.loop.call_later(HEADER_TIMEOUT_S, self.transport.abort)
 
-    def _stop_waiting(self) -> None:
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
+    def _cancel_header_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to whoever runs it, as several of them share a process, and says when it answers."""
+    """Uvicorn without signal handlers, as several servers share a process, and with a readiness callback."""
 
     def __init__(self, app: ASGIApp, on_ready: Callable[[], object]) -> None:
         super().__init__(
@@ -172,44 +180,41 @@ class _Server(uvicorn.Server):
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,
-                timeout_keep_alive=IDLE_S,
-                timeout_graceful_shutdown=STOP_S,
+                timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
+                timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
             )
         )
         self._on_ready = on_ready
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and say so."""
         await super().startup(sockets=sockets)
         self._on_ready()
 
 
-def _ready(site: Site, listener: socket.socket, say: Say) -> Callable[[], object]:
+def _report_ready(site: Site, listener: socket.socket, on_ready: ReadyCallback) -> Callable[[], object]:
     host, port = f"[{site.host}]" if ":" in site.host else site.host, listener.getsockname()[1]
-    return lambda: say(f"http://{host}:{port} {site.about}")
+    return lambda: on_ready(f"http://{host}:{port} {site.description}")
 
 
-def _silence() -> None:
-    """What clients do wrong is answered to them; it is nothing to be printed here."""
+def _silence_uvicorn() -> None:
+    # Uvicorn logs malformed requests; their clients get a response, and the output stays readable.
     library = logging.getLogger("uvicorn")
     library.handlers, library.propagate = [logging.NullHandler()], False
 
 
-def _allow_files(wanted: int) -> None:
-    """Have as many files and connections open as are wanted, or as the system lets this process have."""
+def _raise_open_file_limit(n_files: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    limit = n_files if hard == resource.RLIM_INFINITY else min(n_files, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
-def _listener(host: str, port: int) -> socket.socket:
-    """A bound socket; asyncio sets TCP_NODELAY on its connections only where the protocol is named."""
+def _bind(host: str, port: int) -> socket.socket:
+    """Return a listening socket; with its protocol named, asyncio sets TCP_NODELAY on the connections."""
     shown = f"{one_line(host)}, port {port}"
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
@@ -225,14 +230,14 @@ def _listener(host: str, port: int) -> socket.socket:
             raise
     except (OSError, UnicodeError) as exc:
         if getattr(exc, "errno", None) == errno.EADDRINUSE:
-            raise ConfigError(f"Something listens on {shown} already; stop it or choose another port") from exc
+            raise ConfigError(f"The address {shown} is in use; stop the other server or choose another port") from exc
         raise ConfigError(f"Cannot listen on {shown}: {getattr(exc, 'strerror', None) or exc}") from exc
     return listener
 
 
-def _token_file(path: Path) -> str:
+def _read_token_file(path: Path) -> str:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe there would be waited for
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a named pipe would block
         with os.fdopen(descriptor, "rb") as stream:
             status = os.fstat(descriptor)
             content = stream.read(_MAX_TOKEN_FILE) if stat.S_ISREG(status.st_mode) else b""
@@ -241,5 +246,5 @@ def _token_file(path: Path) -> str:
             f"The token file {one_line(str(path))} cannot be read: {getattr(exc, 'strerror', exc)}"
         ) from exc
     if status.st_mode & 0o077:
-        raise ConfigError(f"Others can read the token file {one_line(str(path))}; chmod 600 it")
+        raise ConfigError(f"Other users can read the token file {one_line(str(path))}; run chmod 600 on it")
     return content.decode("ascii", "replace").strip()

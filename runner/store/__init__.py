@@ -1,17 +1,16 @@
 """What was played: episode files as the truth, journals against sudden death, an index for lists and results."""
 
-from runner.store.episode_file import ActionRecord, EpisodeRecord, TimestepRecord, is_id
+from runner.store.episode_file import ActionRecord, EpisodeRecord, TimestepRecord, is_ulid
 from runner.store.episode_store import EpisodeFile, EpisodeStore
-from runner.store.files import Damaged
 from runner.store.index import EpisodeIndex, open_index
 from runner.store.index_schema import EpisodeRow
 from runner.store.recorder import EpisodeRecorder, SpanSource
-from runner.store.results import UNRATED, ResultRow, summarise, wilson
+from runner.store.results import ResultRow, summarize_results, wilson_interval
+from runner.util.files import DamagedFile
 
 __all__ = [
-    "UNRATED",
     "ActionRecord",
-    "Damaged",
+    "DamagedFile",
     "EpisodeFile",
     "EpisodeIndex",
     "EpisodeRecord",
@@ -21,8 +20,8 @@ __all__ = [
     "ResultRow",
     "SpanSource",
     "TimestepRecord",
-    "is_id",
+    "is_ulid",
     "open_index",
-    "summarise",
-    "wilson",
+    "summarize_results",
+    "wilson_interval",
 ]

@@ -24,7 +24,7 @@ from runner.types import (
     Tokens,
     ToolSchema,
     Trajectory,
-    fallback_of,
+    fallback_endpoints,
 )
 
 SCHEMA = 1
@@ -34,7 +34,7 @@ StoredChat: TypeAlias = list[Any]
 """Messages as the agent or the environment gave them, not checked beyond being JSON."""
 
 _ULID = re.compile("[0-7][0-9A-HJKMNP-TV-Z]{25}")
-_T = TypeVar("_T", bound=EpisodeHeader)
+_HeaderT = TypeVar("_T", bound=EpisodeHeader)
 
 
 class ActionRecord(Action, frozen=True):
@@ -96,7 +96,7 @@ class EpisodeRecord(EpisodeHeader, kw_only=True):
     @property
     def fallback(self) -> str | None:
         """The endpoints that answered in the place of others, None where each round had its first answer."""
-        return fallback_of((step.endpoint, step.warnings) for step in self.timesteps)
+        return fallback_endpoints((step.endpoint, step.warnings) for step in self.timesteps)
 
 
 class _Version(msgspec.Struct):
@@ -106,7 +106,7 @@ class _Version(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(EpisodeRecord)
 
 
-class SchemaTable:
+class ToolSchemaTable:
     """The different lists of tools of an episode, each kept once."""
 
     def __init__(self) -> None:
@@ -122,14 +122,14 @@ class SchemaTable:
         return len(self.lists) - 1
 
 
-class StoredSteps:
+class TimestepLog:
     """The timesteps of an episode while it is played, each encoded once, with the tools they refer to."""
 
     def __init__(self) -> None:
         """Start empty."""
         self.records: list[TimestepRecord] = []
         self.encoded: list[msgspec.Raw] = []
-        self.table = SchemaTable()
+        self.table = ToolSchemaTable()
 
     def add(self, step: TimeStep) -> bytes:
         """Take the next played step; returns it encoded."""
@@ -191,17 +191,17 @@ def episode_record(
     )
 
 
-def played_record(
+def finished_record(
     header: EpisodeHeader,
     trajectory: Trajectory,
-    steps: StoredSteps | None = None,
+    steps: TimestepLog | None = None,
     *,
     ended_at: datetime,
     spans: list[Span],
     flows: list[Flow],
 ) -> EpisodeRecord:
     """The record of an episode that came to its end; ``steps`` are those it has so far, the others are added."""
-    steps = steps or StoredSteps()
+    steps = steps or TimestepLog()
     for step in trajectory.timesteps[len(steps.records) :]:
         steps.add(step)
     return episode_record(
@@ -223,7 +223,7 @@ def played_record(
     )
 
 
-def is_id(text: str) -> bool:
+def is_ulid(text: str) -> bool:
     """Whether ``text`` is a ULID as the runner writes them: only these become parts of paths."""
     return _ULID.fullmatch(text) is not None
 
@@ -242,7 +242,7 @@ def decode_episode(data: bytes, path: Path) -> EpisodeRecord:
     return record
 
 
-def decode(data: bytes, decoder: msgspec.json.Decoder[_T], path: Path) -> _T:
+def decode(data: bytes, decoder: msgspec.json.Decoder[_HeaderT], path: Path) -> _HeaderT:
     """A header or an episode from JSON; raises like ``decode_episode``."""
     try:
         str(data, "utf-8")
@@ -258,7 +258,7 @@ def check_header(header: EpisodeHeader, path: Path) -> None:
     if header.schema != SCHEMA:
         raise _foreign_schema(path, header.schema)
     named = (path.parent.name, path.name.partition(".")[0])
-    if (header.batch_id, header.episode_id) != named or not all(map(is_id, named)):
+    if (header.batch_id, header.episode_id) != named or not all(map(is_ulid, named)):
         raise StoreError(
             f"{path} holds episode {header.episode_id!r} of batch {header.batch_id!r}, "
             "another one than its name says; put it back where it belongs"

@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 
 from runner.errors import StoreError
-from runner.store.episode_file import EpisodeRecord, decode_episode, is_id
-from runner.store.files import TEMPORARY, Damaged, locked, make_folder, read, replace
-from runner.store.journal import SUFFIX, Traces, read_journal, unfinished_record
+from runner.store.episode_file import EpisodeRecord, decode_episode, is_ulid
+from runner.store.journal import JOURNAL_SUFFIX, TraceDelta, read_journal, unfinished_record
 from runner.store.safe_json import encode
 from runner.types import ErrorInfo, Outcome
 from runner.util.clock import Clock
+from runner.util.files import TEMPORARY_SUFFIX, DamagedFile, locked, make_folder, read_file, replace_file
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class EpisodeStore:
         """
         self.data_dir = data_dir.absolute()
         self.runs = self.data_dir / "runs"
-        self.damaged: list[Damaged] = []
+        self.damaged: list[DamagedFile] = []
         try:
             make_folder(self.runs)
         except OSError as exc:
@@ -60,13 +60,13 @@ class EpisodeStore:
         Raises:
             StoreError: when one of the ids is not a ULID.
         """
-        if not (is_id(batch_id) and is_id(episode_id)):
+        if not (is_ulid(batch_id) and is_ulid(episode_id)):
             raise StoreError(f"episode {episode_id!r} of batch {batch_id!r}: an id has to be a ULID of 26 characters")
         return self.runs / batch_id / f"{episode_id}.json"
 
     def journal_path(self, batch_id: str, episode_id: str) -> Path:
         """Where an episode's journal is while it is played; raises like ``path``."""
-        return self.path(batch_id, episode_id).with_name(episode_id + SUFFIX)
+        return self.path(batch_id, episode_id).with_name(episode_id + JOURNAL_SUFFIX)
 
     def save(self, record: EpisodeRecord) -> Path:
         """Write an episode file durably, then remove its journal.
@@ -75,14 +75,14 @@ class EpisodeStore:
             StoreError: when it cannot be written; the journal is then still there.
         """
         path = self._write(record)
-        self._remove(path.with_name(record.episode_id + SUFFIX))
+        self._remove(path.with_name(record.episode_id + JOURNAL_SUFFIX))
         return path
 
     def _write(self, record: EpisodeRecord) -> Path:
         path = self.path(record.batch_id, record.episode_id)
         try:
             make_folder(path.parent)
-            replace(path, encode(record))
+            replace_file(path, encode(record))
         except OSError as exc:
             raise StoreError(
                 f"{path} could not be written: {exc}; make room or check the permissions, "
@@ -103,31 +103,31 @@ class EpisodeStore:
             StoreError: when there is none, or the file cannot be used.
         """
         path = source if isinstance(source, Path) else self._find(source)
-        return decode_episode(read(path), path)
+        return decode_episode(read_file(path), path)
 
     def read_bytes(self, episode_id: str) -> bytes:
         """The file of an episode as it is; raises a ``StoreError`` when there is none."""
-        return read(self._find(episode_id))
+        return read_file(self._find(episode_id))
 
     def _find(self, episode_id: str) -> Path:
         for batch in self._folders():
             path = batch / f"{episode_id}.json"
-            if is_id(episode_id) and path.exists():
+            if is_ulid(episode_id) and path.exists():
                 return path
         raise StoreError(f"there is no episode {episode_id!r} under {self.runs}; check the id and the state directory")
 
-    def files(self, damaged: list[Damaged] | None = None) -> Iterator[EpisodeFile]:
+    def files(self, damaged: list[DamagedFile] | None = None) -> Iterator[EpisodeFile]:
         """All episode files, in no order; files whose names are no episode id are added to ``damaged``."""
         for batch in self._folders():
             for entry in _entries(batch):
                 stem, _, suffix = entry.name.partition(".")
                 if suffix != "json":
                     continue
-                if is_id(stem):
+                if is_ulid(stem):
                     with contextlib.suppress(FileNotFoundError):
                         yield _episode_file(batch.name, stem, entry.stat(follow_symlinks=False))
                 elif damaged is not None:
-                    damaged.append(Damaged(Path(entry.path), "its name is not the id of an episode; move it away"))
+                    damaged.append(DamagedFile(Path(entry.path), "its name is not the id of an episode; move it away"))
 
     def file(self, record: EpisodeRecord) -> EpisodeFile:
         """The file of a saved episode; raises a ``StoreError`` when it is gone."""
@@ -139,7 +139,7 @@ class EpisodeStore:
 
     def _folders(self) -> Iterator[Path]:
         for entry in _entries(self.runs):
-            if is_id(entry.name) and entry.is_dir(follow_symlinks=False):
+            if is_ulid(entry.name) and entry.is_dir(follow_symlinks=False):
                 yield self.runs / entry.name
 
     def recover(self, clock: Clock | None = None) -> list[EpisodeRecord]:
@@ -153,17 +153,17 @@ class EpisodeStore:
         for batch in self._folders():
             for entry in list(_entries(batch)):
                 path = batch / entry.name
-                if entry.name.endswith(SUFFIX):
+                if entry.name.endswith(JOURNAL_SUFFIX):
                     with locked(path, wait=False) as held:
                         if held and (record := self._settle(path)) is not None:
                             recovered.append(record)
-                elif entry.name.endswith(TEMPORARY):
+                elif entry.name.endswith(TEMPORARY_SUFFIX):
                     _remove_stale(path, now)
         return recovered
 
     def _settle(self, journal: Path) -> EpisodeRecord | None:
         try:
-            if journal.with_name(journal.name.removesuffix(SUFFIX) + ".json").exists():
+            if journal.with_name(journal.name.removesuffix(JOURNAL_SUFFIX) + ".json").exists():
                 self._remove(journal)
                 return None
             return self.close_journal(journal, Outcome.INTERRUPTED, ended_at=_last_written(journal))
@@ -178,7 +178,7 @@ class EpisodeStore:
         *,
         ended_at: datetime,
         error: ErrorInfo | None = None,
-        traces: Traces | None = None,
+        traces: TraceDelta | None = None,
         duration_s: float | None = None,
     ) -> EpisodeRecord:
         """Make an episode file of a journal that nobody will write to any more; ``traces`` came after its last line.
@@ -210,7 +210,7 @@ class EpisodeStore:
 
     def _report(self, path: Path, reason: str) -> None:
         logger.warning("%s: %s", path, reason)
-        self.damaged.append(Damaged(path, reason))
+        self.damaged.append(DamagedFile(path, reason))
 
 
 def _episode_file(batch_id: str, episode_id: str, status: os.stat_result) -> EpisodeFile:

@@ -13,10 +13,10 @@ import msgspec
 from runner.errors import StoreError
 from runner.store.episode_file import EpisodeRecord
 from runner.store.episode_store import EpisodeFile, EpisodeStore
-from runner.store.files import Damaged, locked
 from runner.store.index_schema import COLUMNS, SCHEMA, EpisodeRow, episode_row, from_columns, to_columns
-from runner.store.sqlite import DATABASE_ERRORS, connect
-from runner.util.safe_values import encodable
+from runner.store.sqlite import DATABASE_ERRORS, open_database
+from runner.util.files import DamagedFile, locked
+from runner.util.safe_values import escape_surrogates
 
 FILES_PER_TRANSACTION = 200
 """Files that are added at once, so that other writers get their turn."""
@@ -39,7 +39,7 @@ class EpisodeIndex:
         self._store = store
         self._connection = connection
         self._lock = threading.Lock()
-        self.damaged: list[Damaged] = []
+        self.damaged: list[DamagedFile] = []
 
     def insert(self, record: EpisodeRecord) -> None:
         """Add a saved episode, or replace its row.
@@ -98,7 +98,7 @@ class EpisodeIndex:
             key, stamp = (file.batch_id, file.episode_id), (file.size, file.mtime_ns)
             was_known, was_refused = known.pop(key, None), refused.pop(key, None)
             if was_refused is not None and was_refused[0] == stamp:
-                self.damaged.append(Damaged(self._store.path(*key), was_refused[1]))
+                self.damaged.append(DamagedFile(self._store.path(*key), was_refused[1]))
             elif was_known != stamp:
                 yield file
 
@@ -111,8 +111,8 @@ class EpisodeIndex:
             try:
                 good.append(to_columns(episode_row(self._store.load(path)), file))
             except StoreError as exc:
-                self.damaged.append(Damaged(path, str(exc)))
-                bad.append((file.episode_id, file.batch_id, file.size, file.mtime_ns, encodable(str(exc))))
+                self.damaged.append(DamagedFile(path, str(exc)))
+                bad.append((file.episode_id, file.batch_id, file.size, file.mtime_ns, escape_surrogates(str(exc))))
         with self._transaction() as connection:
             _delete(connection, [(file.batch_id, file.episode_id) for file in files])
             connection.executemany(_INSERT, good)
@@ -155,7 +155,7 @@ def open_index(store: EpisodeStore) -> EpisodeIndex:
     """
     # Without the lock two processes could both find a corrupt database, and one delete what the other just made.
     with locked(store.runs, wait=True):
-        connection = connect(store.data_dir / "index.sqlite", SCHEMA)
+        connection = open_database(store.data_dir / "index.sqlite", SCHEMA)
     index = EpisodeIndex(store, connection)
     try:
         index.reconcile()

@@ -8,9 +8,9 @@ import msgspec
 
 from runner.store.episode_file import EpisodeRecord
 from runner.store.episode_store import EpisodeFile
-from runner.store.sqlite import Schema
+from runner.store.sqlite import SqliteSchema
 from runner.types import Mode, Outcome
-from runner.util.safe_values import encodable
+from runner.util.safe_values import escape_surrogates
 
 _INT64 = 2**63
 
@@ -59,7 +59,7 @@ COLUMNS = ", ".join(EpisodeRow.__struct_fields__)
 
 _VERSION = 3
 
-SCHEMA = Schema(
+SCHEMA = SqliteSchema(
     version=_VERSION,
     tables=f"""
     BEGIN IMMEDIATE;
@@ -106,7 +106,7 @@ def from_columns(values: tuple[object, ...]) -> EpisodeRow:
 def _storable(value: object) -> object:
     match value:
         case str():
-            return encodable(value)
+            return escape_surrogates(value)
         case int():
             return max(-_INT64, min(value, _INT64 - 1))
         case datetime():

@@ -14,16 +14,16 @@ import msgspec
 
 from runner.errors import StoreError
 from runner.store.episode_file import EpisodeRecord, StoredChat, TimestepRecord, check_header, decode, episode_record
-from runner.store.files import TEMPORARY, create, make_folder, read, write_all
 from runner.store.safe_json import encode, finite
 from runner.types import EpisodeHeader, ErrorInfo, Flow, Outcome, Span, ToolSchema
+from runner.util.files import TEMPORARY_SUFFIX, create_private, make_folder, read_file, write_all
 
-SUFFIX = ".journal.jsonl"
+JOURNAL_SUFFIX = ".journal.jsonl"
 
 _T = TypeVar("_T")
 
 
-class Traces(msgspec.Struct, kw_only=True, omit_defaults=True):
+class TraceDelta(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What was traced since the line before; ``open_spans`` are all that are open now, each ending now."""
 
     spans: list[Span] = []
@@ -31,7 +31,7 @@ class Traces(msgspec.Struct, kw_only=True, omit_defaults=True):
     open_spans: list[Span] = []
 
 
-class Extras(msgspec.Struct, kw_only=True):
+class JournalExtras(msgspec.Struct, kw_only=True):
     """What a line holds beside its timestep, as the episode file would not get it else: each where it is new.
 
     The line with ``env_episode_id`` is written after the reset and has no timestep.
@@ -40,7 +40,7 @@ class Extras(msgspec.Struct, kw_only=True):
     reset_observation: StoredChat | msgspec.UnsetType = msgspec.UNSET
     env_episode_id: str | msgspec.UnsetType | None = msgspec.UNSET
     tool_schemas: list[list[ToolSchema]] | msgspec.UnsetType = msgspec.UNSET
-    traces: Traces | msgspec.UnsetType = msgspec.UNSET
+    traces: TraceDelta | msgspec.UnsetType = msgspec.UNSET
 
 
 class Journal(msgspec.Struct, kw_only=True):
@@ -51,7 +51,7 @@ class Journal(msgspec.Struct, kw_only=True):
     reset_observation: StoredChat = []
     env_episode_id: str | None = None
     tool_schemas: list[list[ToolSchema]] = []
-    traces: Traces = msgspec.field(default_factory=Traces)
+    traces: TraceDelta = msgspec.field(default_factory=TraceDelta)
     damage: str | None = None
 
 
@@ -72,8 +72,8 @@ class JournalWriter:
         self._fenced = False
         make_folder(path.parent)
         # It gets its name only once it is locked and has its header: nobody ever finds it half made.
-        temporary = path.with_name(path.name + TEMPORARY)
-        descriptor = create(temporary)
+        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+        descriptor = create_private(temporary)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             write_all(descriptor, encode(header) + b"\n")
@@ -116,7 +116,7 @@ class JournalWriter:
 
 _HEADERS = msgspec.json.Decoder(EpisodeHeader)
 _STEPS = msgspec.json.Decoder(TimestepRecord)
-_EXTRAS = msgspec.json.Decoder(Extras)
+_EXTRAS = msgspec.json.Decoder(JournalExtras)
 
 
 def read_journal(path: Path) -> Journal:
@@ -125,14 +125,14 @@ def read_journal(path: Path) -> Journal:
     Raises:
         StoreError: when not even the header can be used.
     """
-    first, *lines = read(path).split(b"\n")
+    first, *lines = read_file(path).split(b"\n")
     if not lines:
         raise StoreError(f"{path} ends before its first line does: nothing was recorded; delete it")
     header = decode(first, _HEADERS, path)
     check_header(header, path)
     journal = Journal(header=header)
     for number, data in enumerate(lines[:-1], start=2):
-        if (problem := _take(journal, data)) is not None:
+        if (problem := _apply_line(journal, data)) is not None:
             kept = len(journal.steps)
             journal.damage = f"line {number} is damaged ({problem}); the {kept} timesteps before it were kept"
             break
@@ -145,18 +145,18 @@ def unfinished_record(
     *,
     ended_at: datetime,
     error: ErrorInfo | None = None,
-    traces: Traces | None = None,
+    traces: TraceDelta | None = None,
     duration_s: float | None = None,
 ) -> EpisodeRecord:
     """The record of an episode that nobody plays any more; ``traces`` came after the journal's last line.
 
     Where nobody knows its ``duration_s``, it is what its spans and steps say: wall clocks jump.
     """
-    traces = traces or Traces()
+    traces = traces or TraceDelta()
     ended_at = max(ended_at, journal.header.started_at)
     worked_s = sum(step.model_s + step.env_s for step in journal.steps)
     opened = traces.open_spans or journal.traces.open_spans
-    spans = _all_closed(journal.traces.spans + traces.spans, opened)
+    spans = _close_spans(journal.traces.spans + traces.spans, opened)
     if duration_s is None:
         duration_s = _spanned_s(spans) or worked_s or (ended_at - journal.header.started_at).total_seconds()
     return episode_record(
@@ -175,7 +175,7 @@ def unfinished_record(
     )
 
 
-def _all_closed(closed: list[Span], opened: list[Span]) -> list[Span]:
+def _close_spans(closed: list[Span], opened: list[Span]) -> list[Span]:
     """The spans with the open ones closed, inner ones first, at the latest time that is known."""
     ids = {span.id for span in closed}
     still_open = [span for span in reversed(opened) if span.id not in ids]
@@ -191,7 +191,7 @@ def _spanned_s(spans: list[Span]) -> float:
     return min(spanned_ns, 2**63) / 1e9  # a journal may hold any number
 
 
-def _take(journal: Journal, data: bytes) -> str | None:
+def _apply_line(journal: Journal, data: bytes) -> str | None:
     """Add a line to ``journal``, or say why it cannot be used."""
     try:
         str(data, "utf-8")
@@ -199,23 +199,23 @@ def _take(journal: Journal, data: bytes) -> str | None:
         step = _STEPS.decode(data) if extras.env_episode_id is msgspec.UNSET else None
     except (ValueError, RecursionError) as exc:
         return str(exc)
-    tool_schemas = journal.tool_schemas + _given(extras.tool_schemas, [])
+    tool_schemas = journal.tool_schemas + _set_or(extras.tool_schemas, [])
     if step is not None:
         if not 0 <= step.tool_schemas_ref < len(tool_schemas):
             return "it refers to tool schemas that no line holds"
         journal.steps.append(step)
     journal.tool_schemas = tool_schemas
-    journal.reset_observation = _given(extras.reset_observation, journal.reset_observation)
-    journal.env_episode_id = _given(extras.env_episode_id, journal.env_episode_id)
-    _add_traces(journal.traces, _given(extras.traces, Traces()))
+    journal.reset_observation = _set_or(extras.reset_observation, journal.reset_observation)
+    journal.env_episode_id = _set_or(extras.env_episode_id, journal.env_episode_id)
+    _add_traces(journal.traces, _set_or(extras.traces, TraceDelta()))
     return None
 
 
-def _add_traces(traces: Traces, new: Traces) -> None:
+def _add_traces(traces: TraceDelta, new: TraceDelta) -> None:
     traces.spans += new.spans
     traces.flows += new.flows
     traces.open_spans = new.open_spans or traces.open_spans
 
 
-def _given(value: _T | msgspec.UnsetType, otherwise: _T) -> _T:
+def _set_or(value: _T | msgspec.UnsetType, otherwise: _T) -> _T:
     return otherwise if value is msgspec.UNSET else value

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from runner.errors import StoreError
-from runner.store.episode_file import EpisodeRecord, StoredSteps, played_record
+from runner.store.episode_file import EpisodeRecord, TimestepLog, finished_record
 from runner.store.episode_store import EpisodeStore
 from runner.store.index import EpisodeIndex
-from runner.store.journal import Extras, Journal, JournalWriter, Traces, unfinished_record
+from runner.store.journal import Journal, JournalExtras, JournalWriter, TraceDelta, unfinished_record
 from runner.store.safe_json import encode
 from runner.types import (
     Chat,
@@ -29,7 +29,7 @@ from runner.util.clock import Clock
 
 logger = logging.getLogger(__name__)
 
-LOCK_S = 2.0
+LOCK_TIMEOUT_S = 2.0
 """Seconds to wait for a file that is being written before an episode is abandoned without it."""
 
 
@@ -77,8 +77,8 @@ class EpisodeRecorder:
         self._over = False
         self._header: EpisodeHeader | None = None
         self._journal: JournalWriter | None = None
-        self._steps = StoredSteps()
-        self._reset = Extras()
+        self._steps = TimestepLog()
+        self._reset = JournalExtras()
         self._n_spans = 0
         self._n_flows = 0
         self._began = self._clock.monotonic()
@@ -103,7 +103,7 @@ class EpisodeRecorder:
 
     def on_reset(self, observation: Chat, env_episode_id: str) -> None:
         """Record what the reset gave, so that it is not lost with the first step."""
-        self._reset = Extras(reset_observation=observation, env_episode_id=env_episode_id)
+        self._reset = JournalExtras(reset_observation=observation, env_episode_id=env_episode_id)
         self._write(encode(self._reset))
 
     def abandon(self, outcome: Outcome, error: ErrorInfo | None = None) -> EpisodeRecord:
@@ -117,7 +117,7 @@ class EpisodeRecorder:
         if self._header is None:
             self._over = True
             raise StoreError("an episode was given up before it started; there is nothing to store")
-        if not self._lock.acquire(timeout=LOCK_S):
+        if not self._lock.acquire(timeout=LOCK_TIMEOUT_S):
             self._over = True
             self.record = self.record or self._unwritten(self._header, outcome, error)
             raise StoreError(
@@ -147,7 +147,7 @@ class EpisodeRecorder:
         n_known = len(tools)
         step = self._steps.add(event.step)
         if len(tools) > n_known:
-            self._write(step, encode(Extras(tool_schemas=tools[n_known:])))
+            self._write(step, encode(JournalExtras(tool_schemas=tools[n_known:])))
         else:
             self._write(step)
 
@@ -157,7 +157,7 @@ class EpisodeRecorder:
             if self._over or self._journal is None or self.journal_error is not None:
                 return
             if self._source is not None:
-                objects = (*objects, encode(Extras(traces=self._new_traces(self._source))))
+                objects = (*objects, encode(JournalExtras(traces=self._new_traces(self._source))))
             try:
                 self._journal.append(*objects)
             except OSError as exc:
@@ -166,7 +166,7 @@ class EpisodeRecorder:
     def _end(self, event: EpisodeEnded) -> None:
         if self._header is None:
             raise StoreError(f"episode {event.episode_id!r} ended without having started; it cannot be stored")
-        record = played_record(
+        record = finished_record(
             self._header,
             event.trajectory,
             self._steps,
@@ -215,7 +215,7 @@ class EpisodeRecorder:
             tool_schemas=self._steps.table.lists.copy(),
         )
         if source is not None:
-            journal.traces = Traces(
+            journal.traces = TraceDelta(
                 spans=source.spans.copy(), flows=source.flows.copy(), open_spans=source.open_spans()
             )
         return unfinished_record(journal, outcome, ended_at=self._clock.now(), error=error, duration_s=self._took_s())
@@ -223,12 +223,12 @@ class EpisodeRecorder:
     def _took_s(self) -> float:
         return self._clock.monotonic() - self._began
 
-    def _new_traces(self, source: SpanSource) -> Traces:
+    def _new_traces(self, source: SpanSource) -> TraceDelta:
         """What was traced since the last call."""
         spans, flows = source.spans[self._n_spans :], source.flows[self._n_flows :]
         self._n_spans += len(spans)
         self._n_flows += len(flows)
-        return Traces(spans=spans, flows=flows, open_spans=source.open_spans())
+        return TraceDelta(spans=spans, flows=flows, open_spans=source.open_spans())
 
     def _list(self, record: EpisodeRecord) -> None:
         try:

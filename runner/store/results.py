@@ -9,10 +9,7 @@ import msgspec
 
 from runner.store.index import EpisodeIndex
 from runner.store.safe_json import finite
-from runner.types import Outcome, Tokens
-
-UNRATED = frozenset({Outcome.CANCELLED, Outcome.INTERRUPTED})
-"""Outcomes that say nothing about the agent; such episodes are counted but left out of rates and means."""
+from runner.types import UNRATED, Outcome, Tokens
 
 _Z = 1.959963984540054
 """The 97.5% quantile of the normal distribution: intervals of 95%."""
@@ -55,7 +52,7 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
     latency_s: float | None
 
 
-def wilson(successes: int, n: int) -> tuple[float, float]:
+def wilson_interval(successes: int, n: int) -> tuple[float, float]:
     """The 95% Wilson score interval of a success rate; the whole range when ``n`` is 0."""
     if n == 0:
         return 0.0, 1.0
@@ -65,7 +62,7 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
     return max(0.0, (centre - half) / (1 + spread)), min(1.0, (centre + half) / (1 + spread))
 
 
-def summarise(index: EpisodeIndex, *, env: str | None = None) -> list[ResultRow]:
+def summarize_results(index: EpisodeIndex, *, env: str | None = None) -> list[ResultRow]:
     """One row per environment (only ``env``, in any case, if given), data, mode, agent and model; models come first.
 
     Raises:
@@ -110,7 +107,7 @@ def _result(values: tuple[Any, ...]) -> ResultRow:
         n_success=successes,
         outcomes={outcome.value: count for outcome, count in zip(Outcome, counts, strict=True) if count},
         success_rate=successes / n_rated if n_rated else None,
-        success_interval=wilson(successes, n_rated) if n_rated else None,
+        success_interval=wilson_interval(successes, n_rated) if n_rated else None,
         score=_mean(score),
         avg_rounds=_mean(rounds),
         completion_time_sec=_mean(duration_s),

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from runner.util.safe_values import encodable, shown
+from runner.util.safe_values import escape_surrogates, safe_str
 
 MAX_DEPTH = 64
 """Levels of nesting that a repaired value keeps."""
@@ -24,7 +24,7 @@ def encode(value: object) -> bytes:
     try:
         return _ENCODER.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError):
-        return _ENCODER.encode(_repaired(value, MAX_DEPTH))
+        return _ENCODER.encode(_repair(value, MAX_DEPTH))
 
 
 def finite(value: float) -> float:
@@ -34,33 +34,33 @@ def finite(value: float) -> float:
     return 0.0 if math.isnan(value) else math.copysign(sys.float_info.max, value)
 
 
-def _plain(value: object) -> int | float | str:
+def _foreign_value(value: object) -> int | float | str:
     """A number or text for an object that JSON does not know."""
     match value:
         case float():
             return float.__add__(value, 0.0)
         case int():
             return int.__add__(value, 0)
-    return shown(value, f"<{type(value).__name__}>")
+    return safe_str(value, f"<{type(value).__name__}>")
 
 
-def _repaired(value: object, depth: int) -> Any:  # noqa: ANN401 - any JSON value
+def _repair(value: object, depth: int) -> Any:  # noqa: ANN401 - any JSON value
     if depth == 0:
         return "…"
     match value:
         case None | bool() | datetime() | msgspec.Raw():
             return value
         case str():
-            return encodable(value)
+            return escape_surrogates(value)
         case int():
-            return _plain(value) if -(2**63) <= value < 2**64 else hex(value)
+            return _foreign_value(value) if -(2**63) <= value < 2**64 else hex(value)
         case msgspec.Struct():
-            return {name: _repaired(item, depth - 1) for name, item in _set_fields(value)}
+            return {name: _repair(item, depth - 1) for name, item in _set_fields(value)}
         case dict():
-            return {_key(key): _repaired(item, depth - 1) for key, item in value.items()}
+            return {_key(key): _repair(item, depth - 1) for key, item in value.items()}
         case list() | tuple() | set() | frozenset():
-            return [_repaired(item, depth - 1) for item in value]
-    return _plain(value)
+            return [_repair(item, depth - 1) for item in value]
+    return _foreign_value(value)
 
 
 def _set_fields(value: msgspec.Struct) -> list[tuple[str, object]]:
@@ -69,7 +69,7 @@ def _set_fields(value: msgspec.Struct) -> list[tuple[str, object]]:
 
 
 def _key(key: object) -> str:
-    return encodable(key) if isinstance(key, str) else str(_plain(key))
+    return escape_surrogates(key) if isinstance(key, str) else str(_foreign_value(key))
 
 
-_ENCODER = msgspec.json.Encoder(enc_hook=_plain)
+_ENCODER = msgspec.json.Encoder(enc_hook=_foreign_value)

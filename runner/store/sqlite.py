@@ -22,7 +22,7 @@ _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLI
 
 
 @dataclass(frozen=True)
-class Schema:
+class SqliteSchema:
     """What a file has to hold.
 
     Attributes:
@@ -36,11 +36,13 @@ class Schema:
     probes: tuple[str, ...]
 
 
-class _Unusable(sqlite3.DatabaseError):
-    """A readable database that does not hold what it should."""
+class _IncompatibleDatabase(sqlite3.DatabaseError):
+    """A readable database that does not match its schema."""
+
+    error_type = "_Unusable"
 
 
-def connect(path: Path, schema: Schema) -> sqlite3.Connection:
+def open_database(path: Path, schema: SqliteSchema) -> sqlite3.Connection:
     """Open a file for this user alone, or make a new one where there is none that can be used.
 
     Processes that may open it at the same time have to take turns: one could delete what the other has just made.
@@ -62,7 +64,7 @@ def connect(path: Path, schema: Schema) -> sqlite3.Connection:
         raise StoreError(f"{path} cannot be opened: {exc}; check its permissions and the room on the disk") from exc
 
 
-def _open(path: Path, schema: Schema) -> sqlite3.Connection:
+def _open(path: Path, schema: SqliteSchema) -> sqlite3.Connection:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite's side files take over its mode
     connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
@@ -73,7 +75,7 @@ def _open(path: Path, schema: Schema) -> sqlite3.Connection:
     return connection
 
 
-def _prepare(connection: sqlite3.Connection, schema: Schema) -> None:
+def _prepare(connection: sqlite3.Connection, schema: SqliteSchema) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")  # the episode files are what is held against power loss
     (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -82,18 +84,18 @@ def _prepare(connection: sqlite3.Connection, schema: Schema) -> None:
         connection.executescript(schema.tables)
         return
     if version != schema.version:
-        raise _Unusable(f"its schema is {version}, not {schema.version}")
+        raise _IncompatibleDatabase(f"its schema is {version}, not {schema.version}")
     (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
-        raise _Unusable(verdict)
+        raise _IncompatibleDatabase(verdict)
     try:
         for probe in schema.probes:
             connection.execute(probe)
     except sqlite3.OperationalError as exc:
-        raise _Unusable(str(exc)) if exc.sqlite_errorcode == sqlite3.SQLITE_ERROR else exc from exc
+        raise _IncompatibleDatabase(str(exc)) if exc.sqlite_errorcode == sqlite3.SQLITE_ERROR else exc from exc
 
 
 def _is_damage(exc: Exception) -> bool:
-    if isinstance(exc, _Unusable | UnicodeDecodeError):
+    if isinstance(exc, _IncompatibleDatabase | UnicodeDecodeError):
         return True
     return getattr(exc, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in _DAMAGE

@@ -9,18 +9,19 @@ from typing import Final
 
 import msgspec
 
-from runner.events.codec import DurableNames, decode, message_id
+from runner.events.codec import decode, message_id
 from runner.events.decoded import DurableRow, ForeignRow
-from runner.subscribe.messages import Notice, Received, Seen
+from runner.events.subjects import DurableNames
+from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem
 
-N_REMEMBERED = 100_000
+MAX_IDS_REMEMBERED = 100_000
 """Ids that are known to have been seen; a broker forgets them after minutes."""
 
-N_HEARD = 1_000
+MAX_PASSED_REMEMBERED = 1_000
 """Messages that passed while no stream was known to keep them, of which a stream found later may hand out again."""
 
 
-class Incoming(msgspec.Struct, gc=False):
+class RawMessage(msgspec.Struct, gc=False):
     """A message as it came; ``pending``: how many its stream had behind it when it was sent here."""
 
     subject: str
@@ -38,22 +39,22 @@ class Incoming(msgspec.Struct, gc=False):
         return len(self.payload) + headers + 200
 
 
-class Part(msgspec.Struct, frozen=True):
+class FetchLimit(msgspec.Struct, frozen=True):
     """How much is asked of a stream at once: messages, and their bytes."""
 
     count: int
     size: int
 
 
-MOST_PART: Final = Part(500, 8 << 20)
-LEAST_PART: Final = Part(20, 64 << 10)
+MAX_FETCH: Final = FetchLimit(500, 8 << 20)
+MIN_FETCH: Final = FetchLimit(20, 64 << 10)
 """What all readers together ask for at once, and what each of them does however many there are.
 
 Who listens to everything is sent all of it a second time, and a server cuts off whoever has 64 MiB on the way.
 """
 
 
-class SeenBuffer:
+class DedupBuffer:
     """What came and was not yet looked at.
 
     What a stream keeps is ``put``: its reader waits for ``room`` before it asks for more. What no stream keeps is
@@ -65,7 +66,7 @@ class SeenBuffer:
         self._names = names
         self._capacity = capacity
         self._max_bytes = max_bytes
-        self._waiting: deque[Incoming | Notice] = deque()
+        self._waiting: deque[RawMessage | Notice] = deque()
         self._bytes = 0
         self._skipped = 0
         self._ended = False
@@ -79,24 +80,24 @@ class SeenBuffer:
     @property
     def n_waiting(self) -> int:
         """Messages that wait here."""
-        return sum(isinstance(item, Incoming) for item in self._waiting)
+        return sum(isinstance(item, RawMessage) for item in self._waiting)
 
     def notify(self, notice: Notice, stream: str | None = None) -> None:
         """Add a notice, which may be about a stream."""
         self._tell_skipped()
         self._append(notice)
 
-    def found(self, stream: str, last: int) -> None:
+    def add_stream(self, stream: str, last: int) -> None:
         """Messages of a stream may have been heard before it was found, up to this sequence."""
         self._heard_until[stream] = last
 
-    def reached(self, stream: str, pending: int) -> None:
+    def update_pending(self, stream: str, pending: int) -> None:
         """So many messages of a stream are still to come, whether or not the last one is wanted."""
 
-    def over(self, stream: str) -> None:
+    def remove_stream(self, stream: str) -> None:
         """Nothing more comes of a stream, unless it is found again."""
 
-    def put(self, message: Incoming) -> None:
+    def put(self, message: RawMessage) -> None:
         """Add a message, also beyond the bounds, unless it was heard before its stream was found."""
         if message.stream is not None and self._was_heard(message):
             return
@@ -104,7 +105,7 @@ class SeenBuffer:
         self._bytes += message.size
         self._append(message)
 
-    def offer(self, message: Incoming) -> None:
+    def offer(self, message: RawMessage) -> None:
         """Add a message if there is room."""
         if self._full(1.0):
             self._skipped += 1
@@ -112,11 +113,11 @@ class SeenBuffer:
             self._hear(_content(message))
             self.put(message)
 
-    def part(self, stream: str) -> Part:
+    def fetch_limit(self, stream: str) -> FetchLimit:
         """What a stream's reader may ask for at once."""
-        return Part(MOST_PART.count, max(MOST_PART.size // max(len(self._heard_until), 1), LEAST_PART.size))
+        return FetchLimit(MAX_FETCH.count, max(MAX_FETCH.size // max(len(self._heard_until), 1), MIN_FETCH.size))
 
-    async def room(self, stream: str) -> None:
+    async def wait_for_room(self, stream: str) -> None:
         """Wait until the buffer is at most half full, for a stream's reader."""
         while self._full(0.5):
             self._emptied.clear()
@@ -127,21 +128,21 @@ class SeenBuffer:
         self._ended = True
         self._filled.set()
 
-    async def take(self) -> Seen | None:
+    async def next_item(self) -> SubscriptionItem | None:
         """The next thing to see; None when there is nothing more and nothing will come."""
-        while await self.filled():
-            if (seen := self.ready()) is not None:
+        while await self.wait_filled():
+            if (seen := self.next_ready()) is not None:
                 return seen
         return None
 
-    def ready(self) -> Seen | None:
+    def next_ready(self) -> SubscriptionItem | None:
         """The next thing to see if it is there already."""
         while (item := self.pop()) is not None:
-            if (seen := self.decoded(item) if isinstance(item, Incoming) else item) is not None:
+            if (seen := self.decode(item) if isinstance(item, RawMessage) else item) is not None:
                 return seen
         return None
 
-    async def filled(self) -> bool:
+    async def wait_filled(self) -> bool:
         """Wait until there is something; False when nothing will come any more."""
         while True:
             if not self._waiting:
@@ -151,18 +152,18 @@ class SeenBuffer:
             self._filled.clear()
             await self._filled.wait()
 
-    def pop(self) -> Incoming | Notice | None:
+    def pop(self) -> RawMessage | Notice | None:
         """What came next, not decoded, and also when it was seen before."""
         if not self._waiting:
             return None
         item = self._waiting.popleft()
-        if isinstance(item, Incoming):
+        if isinstance(item, RawMessage):
             self._bytes -= item.size
         if not self._emptied.is_set() and not self._full(0.5):
             self._emptied.set()
         return item
 
-    def decoded(self, message: Incoming) -> Received | None:
+    def decode(self, message: RawMessage) -> BusMessage | None:
         """What a message that was taken out says; None when it was seen before."""
         source, event_id = message.headers.get("ce-source", ""), message_id(message.headers)
         if source and event_id and self._known(source, event_id):  # told before the payload is looked at
@@ -179,7 +180,7 @@ class SeenBuffer:
             if self._known(source, event_id):
                 return None
             self._remember(source, event_id)
-        return Received(
+        return BusMessage(
             subject=message.subject,
             stream=message.stream,
             sequence=message.sequence,
@@ -188,14 +189,14 @@ class SeenBuffer:
             decoded=decoded,
         )
 
-    def _append(self, item: Incoming | Notice) -> None:
+    def _append(self, item: RawMessage | Notice) -> None:
         self._waiting.append(item)
         self._filled.set()
 
     def _full(self, share: float) -> bool:
         return len(self._waiting) >= self._capacity * share or self._bytes >= self._max_bytes * share
 
-    def _was_heard(self, message: Incoming) -> bool:
+    def _was_heard(self, message: RawMessage) -> bool:
         if not self._heard or (message.sequence or 0) > self._heard_until.get(message.stream or "", 0):
             return False
         content = _content(message)
@@ -208,7 +209,7 @@ class SeenBuffer:
 
     def _hear(self, content: int) -> None:
         self._heard[content] = self._heard.get(content, 0) + 1
-        if len(self._heard) > N_HEARD:
+        if len(self._heard) > MAX_PASSED_REMEMBERED:
             self._heard.popitem(last=False)
 
     def _tell_skipped(self) -> None:
@@ -225,11 +226,11 @@ class SeenBuffer:
 
     def _remember(self, source: str, event_id: str) -> None:
         self._ids[_key(source, event_id)] = None
-        if len(self._ids) > N_REMEMBERED:
+        if len(self._ids) > MAX_IDS_REMEMBERED:
             self._ids.popitem(last=False)
 
 
-def _content(message: Incoming) -> int:
+def _content(message: RawMessage) -> int:
     return hash((message.subject, message.payload))
 
 

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription
+from nats.aio.subscription import Subscription as NatsSubscription
 
-from runner.bus.connection import Connection
-from runner.subscribe.buffer import Incoming, SeenBuffer
+from runner.bus.connection import NatsConnection
+from runner.subscribe.buffer import DedupBuffer, RawMessage
 from runner.subscribe.stream_reader import BUS_ERRORS
 from runner.subscribe.subject_patterns import covered_by_any, covers
 
@@ -21,17 +21,17 @@ _DELIVERED: Final = "$JS.ACK."
 _INTERNAL: Final = ("$", "_INBOX.")
 
 
-class Listener:
+class CoreListener:
     """Subscriptions that put what passes into a buffer."""
 
-    def __init__(self, connection: Connection, buffer: SeenBuffer) -> None:
+    def __init__(self, connection: NatsConnection, buffer: DedupBuffer) -> None:
         """Listen to nothing yet."""
         self.patterns: list[str] = []
         self._connection = connection
         self._buffer = buffer
         self._held: list[str] = []
         self._generation = 0
-        self._subscriptions: dict[str, Subscription] = {}
+        self._subscriptions: dict[str, NatsSubscription] = {}
 
     async def listen(self, patterns: list[str], held: list[str]) -> None:
         """Listen to these patterns and no others, but for the subjects ``held`` by streams.
@@ -72,6 +72,6 @@ class Listener:
                 return
             if len(self.patterns) > 1 and next((p for p in self.patterns if covers(p, subject)), pattern) != pattern:
                 return  # it comes by an overlapping pattern, too
-            self._buffer.offer(Incoming(subject, message.headers or {}, message.data))
+            self._buffer.offer(RawMessage(subject, message.headers or {}, message.data))
 
         return take

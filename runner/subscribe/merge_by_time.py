@@ -16,8 +16,8 @@ from typing import Final
 
 import msgspec
 
-from runner.events.codec import DurableNames
-from runner.subscribe.buffer import LEAST_PART, Incoming, Part, SeenBuffer
+from runner.events.subjects import DurableNames
+from runner.subscribe.buffer import MIN_FETCH, DedupBuffer, FetchLimit, RawMessage
 from runner.subscribe.messages import Notice
 
 HOLD_S: Final = 2.0
@@ -35,7 +35,7 @@ class _Lane(msgspec.Struct, eq=False):
 
     number: int
     name: str
-    items: deque[Incoming | Notice] = msgspec.field(default_factory=deque)
+    items: deque[RawMessage | Notice] = msgspec.field(default_factory=deque)
     size: int = 0
     has_more: bool = True
     is_over: bool = False
@@ -47,8 +47,8 @@ class _Lane(msgspec.Struct, eq=False):
         return (_FIRST if isinstance(first, Notice) else first.time or _LAST, self.number, self)
 
 
-class TimeOrderedBuffer(SeenBuffer):
-    """A ``SeenBuffer`` that orders what streams keep; see there.
+class TimeOrderedBuffer(DedupBuffer):
+    """A ``DedupBuffer`` that orders what streams keep; see there.
 
     Half of the room is for what streams keep, the same for each of them. What no stream keeps is the newest: it comes
     behind the history that streams had when they were found, and from then on as it passes.
@@ -59,7 +59,7 @@ class TimeOrderedBuffer(SeenBuffer):
     ) -> None:
         """Start empty."""
         super().__init__(names, capacity=capacity - capacity // 2, max_bytes=max_bytes - max_bytes // 2)
-        self._lane_room = Part(capacity // 2, max_bytes // 2)
+        self._lane_room = FetchLimit(capacity // 2, max_bytes // 2)
         self._hold_s = hold_s
         self._n_lanes = 0
         self._lanes: dict[str, _Lane] = {}
@@ -72,18 +72,18 @@ class TimeOrderedBuffer(SeenBuffer):
     @property
     def n_waiting(self) -> int:
         """See there."""
-        lanes = sum(isinstance(item, Incoming) for lane in self._lanes.values() for item in lane.items)
+        lanes = sum(isinstance(item, RawMessage) for lane in self._lanes.values() for item in lane.items)
         return super().n_waiting + lanes
 
-    def found(self, stream: str, last: int) -> None:
+    def add_stream(self, stream: str, last: int) -> None:
         """See there; the others wait for its beginning."""
-        super().found(stream, last)
+        super().add_stream(stream, last)
         self._n_lanes += 1
         self._lanes.setdefault(stream, _Lane(self._n_lanes, stream)).is_over = False
         self._behind.add(stream)
-        self.reached(stream, 1)
+        self.update_pending(stream, 1)
 
-    def reached(self, stream: str, pending: int) -> None:
+    def update_pending(self, stream: str, pending: int) -> None:
         """See there."""
         if (lane := self._lanes.get(stream)) is None:
             return
@@ -95,9 +95,9 @@ class TimeOrderedBuffer(SeenBuffer):
         elif not lane.items and stream in self._behind:
             self._awaited.setdefault(stream, time.monotonic() + self._hold_s)
 
-    def over(self, stream: str) -> None:
+    def remove_stream(self, stream: str) -> None:
         """See there."""
-        self.reached(stream, 0)
+        self.update_pending(stream, 0)
         if (lane := self._lanes.get(stream)) is not None:
             lane.is_over = True
             self._forget(lane)
@@ -109,7 +109,7 @@ class TimeOrderedBuffer(SeenBuffer):
         else:
             super().notify(notice)
 
-    def put(self, message: Incoming) -> None:
+    def put(self, message: RawMessage) -> None:
         """See there."""
         lane = None if message.stream is None else self._lanes.get(message.stream)
         if lane is None:
@@ -119,23 +119,23 @@ class TimeOrderedBuffer(SeenBuffer):
             lane.size += message.size
             self._newest = max(self._newest, message.time or _FIRST)
             self._join(lane, message)
-        self.reached(lane.name, message.pending)
+        self.update_pending(lane.name, message.pending)
 
-    async def room(self, stream: str) -> None:
+    async def wait_for_room(self, stream: str) -> None:
         """Wait until at most half of the stream's share is taken."""
         while (lane := self._lanes.get(stream)) is not None and self._is_half_full(lane):
             self._emptied.clear()
             await self._emptied.wait()
 
-    def part(self, stream: str) -> Part:
+    def fetch_limit(self, stream: str) -> FetchLimit:
         """See there: half of a stream's share, so that two of these fit."""
-        most, share = super().part(stream), self._share()
-        return Part(
-            min(max(share.count // 2, LEAST_PART.count), most.count),
-            min(max(share.size // 2, LEAST_PART.size), most.size),
+        most, share = super().fetch_limit(stream), self._share()
+        return FetchLimit(
+            min(max(share.count // 2, MIN_FETCH.count), most.count),
+            min(max(share.size // 2, MIN_FETCH.size), most.size),
         )
 
-    async def filled(self) -> bool:
+    async def wait_filled(self) -> bool:
         """See there; what waits for a stream is not there yet."""
         while True:
             if not self._waiting:
@@ -151,7 +151,7 @@ class TimeOrderedBuffer(SeenBuffer):
                 async with asyncio.timeout(wait_s):
                     await self._filled.wait()
 
-    def pop(self) -> Incoming | Notice | None:
+    def pop(self) -> RawMessage | Notice | None:
         """See there."""
         match self._is_next_kept():
             case True:
@@ -161,22 +161,22 @@ class TimeOrderedBuffer(SeenBuffer):
                 return super().pop()
         return None
 
-    def _append(self, item: Incoming | Notice) -> None:
+    def _append(self, item: RawMessage | Notice) -> None:
         self._after.append(None if self._behind else self._newest)
         super()._append(item)
 
-    def _join(self, lane: _Lane, item: Incoming | Notice) -> None:
+    def _join(self, lane: _Lane, item: RawMessage | Notice) -> None:
         lane.items.append(item)
         if len(lane.items) == 1:
             self._awaited.pop(lane.name, None)
             heappush(self._heads, lane.head)
         self._filled.set()
 
-    def _leave(self) -> Incoming | Notice:
+    def _leave(self) -> RawMessage | Notice:
         """Take what is first among the streams."""
         _, _, lane = heappop(self._heads)
         item = lane.items.popleft()
-        if isinstance(item, Incoming):
+        if isinstance(item, RawMessage):
             lane.size -= item.size
         if lane.items:
             heappush(self._heads, lane.head)
@@ -222,9 +222,9 @@ class TimeOrderedBuffer(SeenBuffer):
             if not self._behind:
                 self._history_end = self._newest
 
-    def _share(self) -> Part:
+    def _share(self) -> FetchLimit:
         n = max(len(self._lanes), 1)
-        return Part(self._lane_room.count // n, self._lane_room.size // n)
+        return FetchLimit(self._lane_room.count // n, self._lane_room.size // n)
 
     def _is_half_full(self, lane: _Lane) -> bool:
         share = self._share()

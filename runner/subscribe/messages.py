@@ -20,7 +20,7 @@ NoticeKind: TypeAlias = Literal[
 ]
 
 
-class Received(msgspec.Struct, frozen=True, kw_only=True):
+class BusMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message.
 
     Attributes:
@@ -67,4 +67,4 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 0
 
 
-Seen: TypeAlias = Received | Notice
+SubscriptionItem: TypeAlias = BusMessage | Notice

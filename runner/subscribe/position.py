@@ -10,7 +10,7 @@ from nats.js import JetStreamContext
 from nats.js.api import StreamInfo
 from nats.js.errors import NotFoundError
 
-from runner.bus.streams import look_at
+from runner.bus.streams import stream_info
 from runner.subscribe.messages import Since
 
 
@@ -57,6 +57,6 @@ async def n_left(js: JetStreamContext, positions: Mapping[str, Position]) -> int
 async def _look_at(js: JetStreamContext, stream: str) -> StreamInfo | None:
     """None for a stream that is there no more."""
     try:
-        return await look_at(js, stream)
+        return await stream_info(js, stream)
     except NotFoundError:
         return None

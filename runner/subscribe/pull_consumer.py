@@ -12,9 +12,9 @@ from typing import Final, Self
 import msgspec
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription
+from nats.aio.subscription import Subscription as NatsSubscription
 
-from runner.subscribe.buffer import Incoming, Part, SeenBuffer
+from runner.subscribe.buffer import DedupBuffer, FetchLimit, RawMessage
 from runner.subscribe.messages import Notice
 from runner.subscribe.position import Position
 from runner.subscribe.subject_patterns import covered_by_any
@@ -30,14 +30,14 @@ _TOO_LARGE = "message size exceeds maxbytes"
 _NANO = 1_000_000_000
 
 
-class Jump(msgspec.Struct, frozen=True):
+class SequenceGap(msgspec.Struct, frozen=True):
     """Sequences that were not delivered although the consumer delivered all it had: those between the two."""
 
     before: int
     after: int
 
 
-class Puller:
+class PullConsumer:
     """Fills a buffer from a consumer that starts after the cursor of a position.
 
     Attributes:
@@ -45,10 +45,10 @@ class Puller:
     """
 
     def __init__(
-        self, client: Client, stream: str, consumer: str, position: Position, patterns: list[str], buffer: SeenBuffer
+        self, client: Client, stream: str, consumer: str, position: Position, patterns: list[str], buffer: DedupBuffer
     ) -> None:
         """``position`` is kept up to date; ``patterns``: what is wanted where the stream has more, empty for all."""
-        self.jumps: list[Jump] = []
+        self.jumps: list[SequenceGap] = []
         self._client = client
         self._stream = stream
         self._consumer = consumer
@@ -56,7 +56,7 @@ class Puller:
         self._patterns = patterns
         self._buffer = buffer
         self._inbox = client.new_inbox()
-        self._subscription: Subscription | None = None
+        self._subscription: NatsSubscription | None = None
         self._delivered = 0
         self._n_asked = 0
         self._reply = ""
@@ -107,14 +107,14 @@ class Puller:
                     return False
         return not self._in_doubt
 
-    def _part(self) -> Part:
+    def _part(self) -> FetchLimit:
         """What to ask for: a message that did not fit into the last part comes alone."""
         if self._is_large:
             self._is_large = False
-            return Part(1, 2 * self._client.max_payload)
-        return self._buffer.part(self._stream)
+            return FetchLimit(1, 2 * self._client.max_payload)
+        return self._buffer.fetch_limit(self._stream)
 
-    def _request(self, part: Part) -> bytes:
+    def _request(self, part: FetchLimit) -> bytes:
         request = {
             "batch": part.count,
             "max_bytes": part.size,
@@ -141,10 +141,10 @@ class Puller:
         self._delivered += 1
         before, self._position.cursor = self._position.cursor or 0, sequence
         if sequence > before + 1:
-            self._missing(Jump(before, sequence))
+            self._missing(SequenceGap(before, sequence))
         if not self._patterns or covered_by_any(self._patterns, message.subject):
             self._buffer.put(
-                Incoming(
+                RawMessage(
                     message.subject,
                     message.headers or {},
                     message.data,
@@ -155,16 +155,16 @@ class Puller:
                 )
             )
         else:
-            self._buffer.reached(self._stream, metadata.num_pending)
+            self._buffer.update_pending(self._stream, metadata.num_pending)
         self._wanted -= 1
         if not self._wanted:
             self._over.set()
 
-    def _missing(self, jump: Jump) -> None:
+    def _missing(self, jump: SequenceGap) -> None:
         if self._patterns:  # most of them are simply not wanted
             self.jumps.append(jump)
             return
-        self._buffer.notify(removed_unread(self._stream, jump.after - jump.before - 1), self._stream)
+        self._buffer.notify(removed_unread_notice(self._stream, jump.after - jump.before - 1), self._stream)
 
     def _obey(self, headers: dict[str, str]) -> None:
         """What the server says of the request itself."""
@@ -183,7 +183,7 @@ class Puller:
         self._over.set()
 
 
-def removed_unread(stream: str, count: int, *, at_most: bool = False) -> Notice:
+def removed_unread_notice(stream: str, count: int, *, at_most: bool = False) -> Notice:
     """Says that messages left their stream before they were read."""
     number = f"up to {count}" if at_most else f"{count}"
     return Notice(kind="gap", text=f"{number} messages left stream {stream} before they were read", count=count)

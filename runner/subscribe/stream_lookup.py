@@ -10,9 +10,9 @@ import nats.errors
 from nats.js.api import RetentionPolicy, StreamInfo
 from nats.js.errors import APIError, NotFoundError
 
-from runner.bus.client import UNANNOUNCED_TIMEOUT_S, announces_jetstream
-from runner.bus.connection import Connection
-from runner.bus.streams import look_at
+from runner.bus.client import UNADVERTISED_TIMEOUT_S, advertises_jetstream
+from runner.bus.connection import NatsConnection
+from runner.bus.streams import stream_info
 from runner.errors import RunnerError
 from runner.subscribe.messages import Notice
 from runner.subscribe.stream_reader import API_TIMEOUT_S
@@ -21,7 +21,7 @@ from runner.util.text import mask, one_line
 NAMES: Final = "$JS.API.STREAM.NAMES"
 
 
-class NoStreams(RunnerError):
+class StreamsUnavailable(RunnerError):
     """Streams cannot be looked for; ``forbidden``: because that is not allowed."""
 
     def __init__(self, message: str, *, forbidden: bool = False) -> None:
@@ -39,8 +39,8 @@ class _Names(msgspec.Struct):
     error: _Error | None = None
 
 
-async def streams_of(connection: Connection, patterns: Iterable[str]) -> list[StreamInfo]:
-    """The streams that keep any subject of the patterns, whether or not they are ``readable``.
+async def find_streams(connection: NatsConnection, patterns: Iterable[str]) -> list[StreamInfo]:
+    """The streams that keep any subject of the patterns, whether or not they are ``is_readable``.
 
     Raises:
         NoStreams: when there are none on this bus, or they cannot be asked for.
@@ -52,57 +52,57 @@ async def streams_of(connection: Connection, patterns: Iterable[str]) -> list[St
     return [info for name in names if (info := await _info(connection, name)) is not None]
 
 
-def readable(info: StreamInfo) -> bool:
+def is_readable(info: StreamInfo) -> bool:
     """Whether reading a stream leaves it as it is: from a work queue messages vanish by being read."""
     return info.config.retention != RetentionPolicy.WORK_QUEUE
 
 
-def left_alone(stream: str) -> Notice:
-    """Says that a stream is not ``readable``."""
+def work_queue_notice(stream: str) -> Notice:
+    """Says that a stream is not ``is_readable``."""
     why = "what it holds is left alone, as reading would take it away"
     text = f"stream {stream} is a work queue: {why}; only what comes from now on is shown"
     return Notice(kind="no_history", text=text)
 
 
-async def _names(connection: Connection, pattern: str) -> list[str]:
+async def _names(connection: NatsConnection, pattern: str) -> list[str]:
     client = connection.client
-    announced = announces_jetstream(client)
-    timeout_s = API_TIMEOUT_S if announced else UNANNOUNCED_TIMEOUT_S
+    announced = advertises_jetstream(client)
+    timeout_s = API_TIMEOUT_S if announced else UNADVERTISED_TIMEOUT_S
     try:
         answer = await client.request(NAMES, msgspec.json.encode({"subject": pattern}), timeout=timeout_s)
         names = msgspec.json.decode(answer.data, type=_Names)
     except nats.errors.NoRespondersError:
-        raise NoStreams("this bus keeps no streams") from None
+        raise StreamsUnavailable("this bus keeps no streams") from None
     except msgspec.MsgspecError:
-        raise NoStreams("this bus does not say which streams it keeps") from None
+        raise StreamsUnavailable("this bus does not say which streams it keeps") from None
     except nats.errors.TimeoutError as exc:
-        if (refusal := _why_silent(connection, NAMES)) is not None:
+        if (refusal := _permission_refusal(connection, NAMES)) is not None:
             raise refusal from None
         if not announced and connection.connected:  # only one who subscribed to everything has heard the question
-            raise NoStreams("this bus keeps no streams") from None
+            raise StreamsUnavailable("this bus keeps no streams") from None
         raise exc from None
     if names.error is not None:
-        raise NoStreams(f"this bus keeps no streams ({_shown(names.error.description)})")
+        raise StreamsUnavailable(f"this bus keeps no streams ({_shown(names.error.description)})")
     return names.streams or []
 
 
-async def _info(connection: Connection, name: str) -> StreamInfo | None:
+async def _info(connection: NatsConnection, name: str) -> StreamInfo | None:
     try:
-        return await look_at(connection.client.jetstream(timeout=API_TIMEOUT_S), name)
+        return await stream_info(connection.client.jetstream(timeout=API_TIMEOUT_S), name)
     except NotFoundError:
         return None
     except APIError as exc:
-        raise NoStreams(f"stream {_shown(name)} cannot be read ({_shown(str(exc.description))})") from None
+        raise StreamsUnavailable(f"stream {_shown(name)} cannot be read ({_shown(str(exc.description))})") from None
     except nats.errors.TimeoutError as exc:
-        raise _why_silent(connection, f"$JS.API.STREAM.INFO.{name}") or exc from None
+        raise _permission_refusal(connection, f"$JS.API.STREAM.INFO.{name}") or exc from None
 
 
 def _shown(text: str) -> str:
     return one_line(mask(text), 120)
 
 
-def _why_silent(connection: Connection, subject: str) -> NoStreams | None:
+def _permission_refusal(connection: NatsConnection, subject: str) -> StreamsUnavailable | None:
     """A refused request looks like one without an answer."""
     if (error := connection.permission_error(subject)) is not None:
-        return NoStreams(str(error), forbidden=True)
+        return StreamsUnavailable(str(error), forbidden=True)
     return None

@@ -17,12 +17,12 @@ from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, StreamInfo
 from nats.js.errors import NotFoundError
 
-from runner.bus.connection import Connection
-from runner.bus.streams import look_at, understood
-from runner.subscribe.buffer import SeenBuffer
+from runner.bus.connection import NatsConnection
+from runner.bus.streams import checked_reply, stream_info
+from runner.subscribe.buffer import DedupBuffer
 from runner.subscribe.messages import Notice
 from runner.subscribe.position import Position
-from runner.subscribe.pull_consumer import Puller, removed_unread
+from runner.subscribe.pull_consumer import PullConsumer, removed_unread_notice
 from runner.subscribe.subject_patterns import covered_by_any, disjoint, shared_with
 
 BUS_ERRORS: Final = (nats.errors.Error, OSError)
@@ -35,7 +35,7 @@ KEPT_S: Final = 30.0
 """How long the server keeps a consumer that asks for nothing."""
 
 
-async def until_connected(connection: Connection) -> None:
+async def wait_until_connected(connection: NatsConnection) -> None:
     """Wait for the bus to be there and to answer."""
     while True:
         if connection.connected:
@@ -47,7 +47,7 @@ class StreamReader:
     """Brings what a stream keeps of some subjects into a buffer, for as long as ``run`` runs."""
 
     def __init__(
-        self, connection: Connection, info: StreamInfo, patterns: list[str], position: Position, buffer: SeenBuffer
+        self, connection: NatsConnection, info: StreamInfo, patterns: list[str], position: Position, buffer: DedupBuffer
     ) -> None:
         """``position`` is kept up to date, for a reader that comes after this one."""
         self._stream = info.config.name or ""
@@ -77,7 +77,7 @@ class StreamReader:
             failures = 0 if progress else min(failures + 1, len(RETRY_S))
             self._tell_silence(failures)
             await asyncio.sleep(RETRY_S[max(failures - 1, 0)])
-            await until_connected(self._connection)
+            await wait_until_connected(self._connection)
 
     def _tell_silence(self, failures: int) -> None:
         """Say once that there is a connection, but no stream to be heard on it."""
@@ -90,17 +90,17 @@ class StreamReader:
         """Read with one consumer until it is in doubt; returns whether it brought anything."""
         client, position = self._connection.client, self._position
         js = client.jetstream(timeout=API_TIMEOUT_S)
-        info = await look_at(js, self._stream)
+        info = await stream_info(js, self._stream)
         self._compare(info)
-        consumer, before, pending = await understood(self._add_consumer(js))
+        consumer, before, pending = await checked_reply(self._add_consumer(js))
         if self._patterns and not pending:  # of what was there nothing is wanted
             before = max(before, info.state.last_seq)
         position.cursor = before
-        self._buffer.reached(self._stream, pending)
-        async with Puller(client, self._stream, consumer, position, self._patterns, self._buffer) as puller:
+        self._buffer.update_pending(self._stream, pending)
+        async with PullConsumer(client, self._stream, consumer, position, self._patterns, self._buffer) as puller:
             while await puller.pull():
                 await self._tell_removed(js, puller)
-                await self._buffer.room(self._stream)
+                await self._buffer.wait_for_room(self._stream)
             self._check_allowed(*puller.subjects)
         return position.cursor > before
 
@@ -141,19 +141,19 @@ class StreamReader:
             self._tell(Notice(kind="gap", text=f"stream {self._stream} lost its newest {lost} messages"))
             position.cursor = state.last_seq
         elif cursor is not None and first > cursor + 1:
-            self._tell(removed_unread(self._stream, first - cursor - 1, at_most=bool(self._patterns)))
+            self._tell(removed_unread_notice(self._stream, first - cursor - 1, at_most=bool(self._patterns)))
             position.cursor = first - 1
 
-    async def _tell_removed(self, js: JetStreamContext, puller: Puller) -> None:
+    async def _tell_removed(self, js: JetStreamContext, puller: PullConsumer) -> None:
         """Sequences that a filter passes over are no loss, unless the stream has none of them any more."""
         jumps = puller.jumps[:]
         puller.jumps.clear()
         if not jumps:
             return
         with contextlib.suppress(*BUS_ERRORS):
-            first = (await look_at(js, self._stream)).state.first_seq
+            first = (await stream_info(js, self._stream)).state.first_seq
             if count := sum(max(min(jump.after, first) - jump.before - 1, 0) for jump in jumps):
-                self._tell(removed_unread(self._stream, count, at_most=True))
+                self._tell(removed_unread_notice(self._stream, count, at_most=True))
 
     def _tell(self, notice: Notice) -> None:
         self._buffer.notify(notice, self._stream)

@@ -15,19 +15,19 @@ from typing import Final, Self
 
 from nats.js.api import StreamInfo
 
-from runner.bus.connection import Connection
+from runner.bus.connection import NatsConnection
 from runner.bus.errors import BusError
-from runner.events.codec import DurableNames
-from runner.subscribe.buffer import Incoming, SeenBuffer
-from runner.subscribe.core_listener import Listener
+from runner.events.subjects import DurableNames
+from runner.subscribe.buffer import DedupBuffer, RawMessage
+from runner.subscribe.core_listener import CoreListener
 from runner.subscribe.merge_by_time import TimeOrderedBuffer
-from runner.subscribe.messages import Notice, Received, Seen, Since
+from runner.subscribe.messages import BusMessage, Notice, Since, SubscriptionItem
 from runner.subscribe.position import Position, n_left
-from runner.subscribe.stream_lookup import NoStreams, left_alone, readable, streams_of
-from runner.subscribe.stream_reader import API_TIMEOUT_S, BUS_ERRORS, POLL_S, StreamReader, until_connected
+from runner.subscribe.stream_lookup import StreamsUnavailable, find_streams, is_readable, work_queue_notice
+from runner.subscribe.stream_reader import API_TIMEOUT_S, BUS_ERRORS, POLL_S, StreamReader, wait_until_connected
 from runner.subscribe.subject_patterns import common, covered_by_any
 
-__all__ = ["DurableNames", "Follow", "Incoming", "Notice", "Received", "Seen", "Since"]
+__all__ = ["BusMessage", "DurableNames", "Notice", "RawMessage", "Since", "Subscription", "SubscriptionItem"]
 
 LOOK_AGAIN_S: Final = 2.0
 LOOK_SOON_S: Final = 0.8
@@ -43,7 +43,7 @@ PATIENCE: Final = 2
 """How often they are asked for in vain before a follower makes do without."""
 
 
-class Follow:
+class Subscription:
     """Everything on some subjects of a bus, for ``async with`` and in it ``async for``.
 
     Each event comes once. What streams keep waits there for a slow reader; of what no stream keeps at most
@@ -61,7 +61,7 @@ class Follow:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: NatsConnection,
         *,
         patterns: Sequence[str],
         since: Since,
@@ -75,9 +75,9 @@ class Follow:
         self._patterns = [p for p in dict.fromkeys(patterns) if not covered_by_any(set(patterns) - {p}, p)]
         self._since = since
         self._began = datetime.now(UTC)
-        buffer = TimeOrderedBuffer if in_time_order else SeenBuffer
+        buffer = TimeOrderedBuffer if in_time_order else DedupBuffer
         self._buffer = buffer(names or DurableNames(), capacity=capacity, max_bytes=max_bytes)
-        self._listener = Listener(connection, self._buffer)
+        self._listener = CoreListener(connection, self._buffer)
         self._readers: dict[str, tuple[StreamReader, asyncio.Task[None]]] = {}
         self._positions: dict[str, Position] = {}
         self._forbidden: set[str] = set()
@@ -107,39 +107,39 @@ class Follow:
         """Itself."""
         return self
 
-    async def __anext__(self) -> Seen:
+    async def __anext__(self) -> SubscriptionItem:
         """The next message or notice; waits for it."""
-        if (seen := await self._buffer.take()) is not None:
+        if (seen := await self._buffer.next_item()) is not None:
             return seen
         raise self._ended()
 
-    async def some(self, limit: int = 500) -> list[Seen]:
+    async def next_batch(self, limit: int = 500) -> list[SubscriptionItem]:
         """What is there already, at least one; waits for it. Raises ``StopAsyncIteration`` as ``__anext__`` does."""
         seen = [await anext(self)]
-        while len(seen) < limit and (more := self._buffer.ready()) is not None:
+        while len(seen) < limit and (more := self._buffer.next_ready()) is not None:
             seen.append(more)
         return seen
 
-    async def raw(self, limit: int = 500, *, max_bytes: float = math.inf) -> list[Incoming | Notice]:
+    async def next_raw(self, limit: int = 500, *, max_bytes: float = math.inf) -> list[RawMessage | Notice]:
         """As ``some``, but as it came: not decoded, and what comes twice is there twice.
 
         Args:
             limit: how many at most.
             max_bytes: after so many bytes none is added.
         """
-        if not await self._buffer.filled():
+        if not await self._buffer.wait_filled():
             raise self._ended()
-        came: list[Incoming | Notice] = []
+        came: list[RawMessage | Notice] = []
         while len(came) < limit and max_bytes > 0 and (item := self._buffer.pop()) is not None:
             came.append(item)
-            max_bytes -= item.size if isinstance(item, Incoming) else 0
+            max_bytes -= item.size if isinstance(item, RawMessage) else 0
         return came
 
-    def decoded(self, message: Incoming) -> Received | None:
+    def decode(self, message: RawMessage) -> BusMessage | None:
         """What a message that came as it was says; None when it was there before."""
-        return self._buffer.decoded(message)
+        return self._buffer.decode(message)
 
-    async def behind(self) -> int:
+    async def count_waiting(self) -> int:
         """Messages that wait: here, and in streams after what was read of them, there also those not wanted.
 
         Raises:
@@ -159,7 +159,7 @@ class Follow:
     async def _follow(self) -> None:
         generation = -1
         while True:
-            await until_connected(self._connection)
+            await wait_until_connected(self._connection)
             if generation != self._connection.generation:
                 generation = self._connection.generation
                 self._forbidden.clear()
@@ -177,7 +177,7 @@ class Follow:
         uncovered = [pattern for pattern in self._patterns if not covered_by_any(held, pattern)]
         await self._listener.listen(uncovered, held)
         for info in self._queues:
-            self._tell(left_alone(info.config.name or ""))
+            self._tell(work_queue_notice(info.config.name or ""))
         kept = [*held, *(subject for info in self._queues for subject in info.config.subjects or [])]
         for pattern in uncovered:
             if reason or (pattern in self._uncovered and not covered_by_any(kept, pattern)):
@@ -191,8 +191,8 @@ class Follow:
     async def _start_readers(self) -> str | None:
         """Returns why no streams can be found, None when they can."""
         try:
-            found = await streams_of(self._connection, self._patterns)
-        except NoStreams as exc:
+            found = await find_streams(self._connection, self._patterns)
+        except StreamsUnavailable as exc:
             if exc.forbidden:
                 self._tell(Notice(kind="permission", text=str(exc)))
             return f"{exc}; only what comes from now on is shown"
@@ -203,15 +203,15 @@ class Follow:
             return "this bus does not say what it keeps; only what comes from now on is shown"
         self._silences = 0
         self._tell_removed(self._missing - {info.config.name for info in found})
-        self._queues = [info for info in found if not readable(info)]
-        read = [info for info in found if readable(info)]
+        self._queues = [info for info in found if not is_readable(info)]
+        read = [info for info in found if is_readable(info)]
         if not self._positions:
             self._tell_ahead([info.state.last_seq for info in read])
         for info in read:
             name = info.config.name or ""
             if name in self._readers or name in self._forbidden:
                 continue
-            self._buffer.found(name, info.state.last_seq)
+            self._buffer.add_stream(name, info.state.last_seq)
             position = self._positions.setdefault(name, Position.at(self._since, info, self._began))
             reader = StreamReader(self._connection, info, self._patterns, position, self._buffer)
             self._readers[name] = (reader, asyncio.create_task(reader.run()))
@@ -232,7 +232,7 @@ class Follow:
         ended = [(name, task) for name, (_, task) in self._readers.items() if task.done()]
         for name, task in ended:
             del self._readers[name]
-            self._buffer.over(name)
+            self._buffer.remove_stream(name)
             try:
                 task.result()
             except BusError as exc:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from runner.errors import EnvironmentFault
-from runner.testing.checks import Check
+from runner.testing.checks import EnvironmentCheck
 from runner.testing.probes import HOSTILE_TEXTS
 from runner.types import Environment
 
@@ -35,6 +35,6 @@ def check_env(factory: Callable[[], Environment], *, tasks: Sequence[int] = (0, 
     Raises:
         CheckFailed: with everything that was found wrong.
     """
-    problems = asyncio.run(Check(factory, max_steps).run(tasks))
+    problems = asyncio.run(EnvironmentCheck(factory, max_steps).run(tasks))
     if problems:
         raise CheckFailed(problems)

@@ -7,17 +7,17 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from runner.episode.validation import check_details, check_schemas, settle
-from runner.errors import boundary
+from runner.episode.validation import check_details, check_schemas
+from runner.errors import catch_foreign
 from runner.testing.probes import (
     HOSTILE_ARGUMENTS,
     HOSTILE_TEXTS,
     called_tools,
-    cut,
+    shorten,
     is_tool,
     outcome,
     reset,
-    texts,
+    observation_text,
     timestep,
     tool_names,
 )
@@ -33,12 +33,13 @@ from runner.types import (
     ToolCall,
     Trajectory,
 )
+from runner.types.maybe_async import maybe_await
 
 _N_SAMPLED = 200
 _N_COMPARED = 8
 
 
-class Check:
+class EnvironmentCheck:
     """The checks, each on instances of its own; what one finds does not keep the others from running."""
 
     def __init__(self, factory: Callable[[], Environment], max_steps: int) -> None:
@@ -64,7 +65,7 @@ class Check:
 
     @contextmanager
     def _trying(self, what: str) -> Iterator[None]:
-        with boundary(lambda exc: self._expect(False, f"{what} failed: {type(exc).__name__}: {cut(str(exc))}")):
+        with catch_foreign(lambda exc: self._expect(False, f"{what} failed: {type(exc).__name__}: {shorten(str(exc))}")):
             yield
 
     def _expect(self, holds: bool, problem: str) -> None:
@@ -83,7 +84,7 @@ class Check:
 
     async def _choice(self, environment: Environment) -> str:
         """An action to go on with: admissible where they are listed, else the oracle's, else nothing."""
-        if actions := await settle(environment.admissible_actions()):
+        if actions := await maybe_await(environment.admissible_actions()):
             return self._random.choice(actions)
         return environment.oracle(0).next_action() if isinstance(environment, SupportsOracle) else ""
 
@@ -97,9 +98,9 @@ class Check:
         environment = await self._started(0)
         n_tasks: object = environment.n_tasks
         self._expect(type(n_tasks) is int and n_tasks > 0, f"n_tasks should be a positive int; it is {n_tasks!r}")
-        for schema in check_schemas(await settle(environment.get_tool_schemas())):
-            self._expect(is_tool(schema), f"a tool schema is not an OpenAI function: {cut(repr(schema))}")
-        episode_id: object = await settle(environment.get_episode_id())
+        for schema in check_schemas(await maybe_await(environment.get_tool_schemas())):
+            self._expect(is_tool(schema), f"a tool schema is not an OpenAI function: {shorten(repr(schema))}")
+        episode_id: object = await maybe_await(environment.get_episode_id())
         self._expect(isinstance(episode_id, str), f"get_episode_id should return a str; got {episode_id!r}")
 
     async def _resets(self, task: int) -> None:
@@ -129,34 +130,34 @@ class Check:
 
     async def _actions(self, task: int) -> None:
         environment = await self._started(task)
-        actions: object = await settle(environment.admissible_actions())
+        actions: object = await maybe_await(environment.admissible_actions())
         if not isinstance(actions, list):
-            self._expect(actions is None, f"admissible_actions should return a list or None; got {cut(repr(actions))}")
+            self._expect(actions is None, f"admissible_actions should return a list or None; got {shorten(repr(actions))}")
             actions = [await self._choice(environment)] if isinstance(environment, SupportsOracle) else []
         sampled = actions if len(actions) <= _N_SAMPLED else self._random.sample(actions, _N_SAMPLED)
         names = await tool_names(environment)
         for text in sampled:
-            called = called_tools(await settle(environment.parse(text)))
+            called = called_tools(await maybe_await(environment.parse(text)))
             self._expect(
-                bool(called) and called <= names, f"the listed action {cut(repr(text))} parses as no tool call"
+                bool(called) and called <= names, f"the listed action {shorten(repr(text))} parses as no tool call"
             )
         for text in sampled[:_N_COMPARED]:
             await self._text_and_call(task, text)
 
     async def _text_and_call(self, task: int, text: str) -> None:
         by_text, by_call = await self._started(task), await self._started(task)
-        parsed = await settle(by_call.parse(text))
+        parsed = await maybe_await(by_call.parse(text))
         if isinstance(parsed, Action):
             told = await timestep(by_text, 0, Action(text=text))
             called = await timestep(by_call, 0, Action(tool_calls=parsed.tool_calls))
             same = outcome(told) == outcome(called)
-            self._expect(same, f"the tool call of {cut(repr(text))} does something else than the text")
+            self._expect(same, f"the tool call of {shorten(repr(text))} does something else than the text")
 
     async def _hostile_texts(self) -> None:
         environment = await self._started(0)
         for text in HOSTILE_TEXTS:
-            with self._trying(f"parse({cut(repr(text))})"):
-                parsed: object = await settle(environment.parse(text))
+            with self._trying(f"parse({shorten(repr(text))})"):
+                parsed: object = await maybe_await(environment.parse(text))
                 known = isinstance(parsed, Action | InvalidAction)
                 self._expect(known, f"parse should return Action or InvalidAction; got {type(parsed).__name__}")
         await self._survives([Action(text=text) for text in HOSTILE_TEXTS])
@@ -173,7 +174,7 @@ class Check:
             if done:
                 environment = await self._started(0)
             done = True  # a step that raises leaves an instance nobody should go on with
-            with self._trying(f"step({cut(repr(what))})"):
+            with self._trying(f"step({shorten(repr(what))})"):
                 done = (await timestep(environment, 0, action)).done
 
     async def _oracle(self, task: int) -> None:
@@ -184,10 +185,10 @@ class Check:
         planner = environment.oracle(0)
         for index in range(self._max_steps):
             text = planner.next_action()
-            valid = isinstance(await settle(environment.parse(text)), Action)
-            self._expect(valid, f"task {task}: the oracle's action {cut(repr(text))} is no valid action")
+            valid = isinstance(await maybe_await(environment.parse(text)), Action)
+            self._expect(valid, f"task {task}: the oracle's action {shorten(repr(text))} is no valid action")
             step = await timestep(environment, index, Action(text=text))
-            seen.add(texts(step.observation))
+            seen.add(observation_text(step.observation))
             if step.done:
                 return
         self._expect(len(seen) > 1, f"task {task}: the oracle changed nothing in {self._max_steps} steps")
@@ -196,17 +197,17 @@ class Check:
         environment = await self._started(0)
         steps = await self._played(environment)
         for played in (steps, []):
-            verdict: object = await settle(environment.success(Trajectory(episode_id="check", timesteps=played)))
+            verdict: object = await maybe_await(environment.success(Trajectory(episode_id="check", timesteps=played)))
             self._expect(isinstance(verdict, bool), f"success should return a bool; got {verdict!r}")
         if isinstance(environment, SupportsTruncation):
             self._expect(isinstance(environment.truncated, bool), "truncated should be a bool")
         if isinstance(environment, SupportsEvaluation):
-            check_details(await settle(environment.get_evaluation_details()))
+            check_details(await maybe_await(environment.get_evaluation_details()))
 
     async def _cleanup(self) -> None:
         self._make()  # a failed reset is followed by a cleanup too
         for environment in self._made:
             if isinstance(environment, SupportsCleanup):
                 with self._trying("cleanup, which may come twice or before a reset,"):
-                    await settle(environment.cleanup())
-                    await settle(environment.cleanup())
+                    await maybe_await(environment.cleanup())
+                    await maybe_await(environment.cleanup())

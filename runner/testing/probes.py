@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from runner.episode.validation import check_chat, check_step, settle
+from runner.episode.validation import check_chat, check_step
 from runner.errors import EnvironmentFault
 from runner.types import Action, Chat, Environment, InvalidAction, StepResult, TimeStep
+from runner.types.maybe_async import maybe_await
 
 HOSTILE_TEXTS: tuple[str, ...] = (
     "",
@@ -30,7 +31,7 @@ HOSTILE_ARGUMENTS = ("", "{", "null", "[]", "{}", '{"\ud800": 1}', '{"x": NaN}',
 
 async def reset(environment: Environment, **reset_kwargs: Any) -> str:  # noqa: ANN401 - an environment's own arguments
     """The texts of a first observation."""
-    return texts(check_chat(await settle(environment.reset(**reset_kwargs)), "the observation of a reset"))
+    return observation_text(check_chat(await maybe_await(environment.reset(**reset_kwargs)), "the observation of a reset"))
 
 
 async def timestep(environment: Environment, index: int, action: Action) -> TimeStep:
@@ -39,7 +40,7 @@ async def timestep(environment: Environment, index: int, action: Action) -> Time
     Raises:
         EnvironmentFault: saying what is wrong with it.
     """
-    result: StepResult = await settle(environment.step(action))
+    result: StepResult = await maybe_await(environment.step(action))
     observation, reward, done = check_step(result)
     if not isinstance(result[2], bool):
         raise EnvironmentFault(f"step should return a bool as done; got {result[2]!r}")
@@ -54,22 +55,22 @@ async def timestep(environment: Environment, index: int, action: Action) -> Time
     )
 
 
-def texts(chat: Chat) -> str:
+def observation_text(chat: Chat) -> str:
     """The messages without their roles, which differ between the answer to a text and to a tool call."""
     contents: list[object] = [message.get("content") for message in chat]
     if not all(isinstance(content, str) for content in contents):
-        raise EnvironmentFault(f"an observation should have text in each message; got {cut(repr(contents))}")
+        raise EnvironmentFault(f"an observation should have text in each message; got {shorten(repr(contents))}")
     return json.dumps(contents)
 
 
 def outcome(step: TimeStep) -> tuple[str, float, bool]:
     """What two equal steps have in common."""
-    return texts(step.observation), step.reward, step.done
+    return observation_text(step.observation), step.reward, step.done
 
 
 async def tool_names(environment: Environment) -> set[str]:
     """The names of the tools that can be called now."""
-    return {schema["function"]["name"] for schema in await settle(environment.get_tool_schemas())}
+    return {schema["function"]["name"] for schema in await maybe_await(environment.get_tool_schemas())}
 
 
 def called_tools(parsed: Action | InvalidAction) -> set[str]:
@@ -85,7 +86,7 @@ def is_tool(schema: object) -> bool:
     return False
 
 
-def cut(text: str) -> str:
+def shorten(text: str) -> str:
     """The beginning of a text, short enough for a message and printable everywhere."""
     short = text if len(text) <= 120 else f"{text[:120]}…"
     return short.encode("utf-8", "backslashreplace").decode()

@@ -9,12 +9,11 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from runner.tracing.collectors import take_all
-from runner.tracing.perfetto_append import append_packets, header
-from runner.tracing.perfetto_tracks import Event, arrange
-from runner.tracing.tracer import create_flow_id
+from runner.tracing.perfetto_append import append_packets, field_header
+from runner.tracing.perfetto_tracks import SliceEdge, assign_lanes
+from runner.tracing.tracer import create_flow_id, drain
 from runner.types import Flow, Span
-from runner.util.safe_values import Value, plain_text
+from runner.util.safe_values import PlainValue, plain_text
 
 _REALTIME, _MONOTONIC = 1, 3
 """Perfetto's numbers of the two clocks."""
@@ -55,7 +54,7 @@ class PerfettoFile:
         """
         with self._lock:
             known = self._free_from.get(track, [])
-            lanes = arrange(spans, known)
+            lanes = assign_lanes(spans, known)
             packets = [] if self._free_from else [self._clocks()]
             packets += [self._descriptor(track, number) for number in range(len(known), len(lanes))]
             arrows = _arrows_by_span(flows)
@@ -120,7 +119,7 @@ class PerfettoTrack:
         Raises:
             StoreError: the file cannot be written; what was collected is given up.
         """
-        spans, flows = take_all(self._spans), take_all(self._flows)
+        spans, flows = drain(self._spans), drain(self._flows)
         if spans:
             self._file.append(self._track, spans, flows)
 
@@ -153,7 +152,7 @@ class _SliceEncoder:
         self._plain = functools.lru_cache(maxsize=128)(self._begin)
         self._end = functools.lru_cache(maxsize=16)(self._ending)
 
-    def slices(self, events: Iterable[Event], arrows: Mapping[int, Sequence[Flow]]) -> list[bytes]:
+    def slices(self, events: Iterable[SliceEdge], arrows: Mapping[int, Sequence[Flow]]) -> list[bytes]:
         """The packets, in pieces to be joined."""
         pieces: list[bytes] = []
         message, encode, plain, end = self._time, self._time.SerializeToString, self._plain, self._end
@@ -174,7 +173,7 @@ class _SliceEncoder:
         n_more: int,
         name: str,
         category: str,
-        attributes: Mapping[str, Value] | None = None,
+        attributes: Mapping[str, PlainValue] | None = None,
         arrows: Sequence[Flow] = (),
     ) -> bytes:
         """The packet that begins a slice, but for its last ``n_more`` bytes."""
@@ -183,11 +182,11 @@ class _SliceEncoder:
             event += b"".join([_annotation(key, value) for key, value in attributes.items()])
         if arrows:
             event += _ends(arrows)
-        event = self._packet + header(len(event), _EVENT_TAG) + event
-        return header(len(event) + n_more) + event
+        event = self._packet + field_header(len(event), _EVENT_TAG) + event
+        return field_header(len(event) + n_more) + event
 
     def _ending(self, n_more: int) -> bytes:
-        return header(len(self._end_packet) + n_more) + self._end_packet
+        return field_header(len(self._end_packet) + n_more) + self._end_packet
 
     def _name(self, name: str, category: str) -> bytes:
         from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
@@ -210,7 +209,7 @@ def _ends(arrows: Sequence[Flow]) -> bytes:
 
 
 @functools.lru_cache(maxsize=1024, typed=True)
-def _annotation(key: str, value: Value) -> bytes:
+def _annotation(key: str, value: PlainValue) -> bytes:
     """The part of an event that holds one attribute."""
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
 

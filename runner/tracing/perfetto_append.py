@@ -18,7 +18,7 @@ _PACKET_TAG = 0x0A
 
 
 @functools.lru_cache(maxsize=1024)
-def header(length: int, tag: int = _PACKET_TAG) -> bytes:
+def field_header(length: int, tag: int = _PACKET_TAG) -> bytes:
     """The tag and the length that stand before a message to make it a field of another, by default a packet."""
     encoded = [tag]
     while length >= 0x80:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from runner.types import Span
 
-Event: TypeAlias = tuple[int, Span | None]
+SliceEdge: TypeAlias = tuple[int, Span | None]
 """A time and the span that begins there, or None where the innermost open one ends."""
 
 _id, _start_ns = attrgetter("id"), attrgetter("start_ns")
@@ -19,7 +19,7 @@ class Lane:
 
     def __init__(self, free_from: int) -> None:
         """Start with nothing open."""
-        self.events: list[Event] = []
+        self.events: list[SliceEdge] = []
         self.free_from = free_from
         self._open: list[Span] = []
 
@@ -56,7 +56,7 @@ class Lane:
             self._close()
 
 
-def arrange(spans: Iterable[Span], free_from: Iterable[int]) -> list[Lane]:
+def assign_lanes(spans: Iterable[Span], free_from: Iterable[int]) -> list[Lane]:
     """Place spans on lanes whose events are well nested and in order of time.
 
     A span goes to its parent's lane, else to the first one that is free, else to a new one.

@@ -10,13 +10,48 @@ import time
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, cast
+from typing import Any, Literal, Protocol, Self, TypeVar, cast
 
 import msgspec
 
-from runner.tracing.collectors import Collector
+from runner.tracing.error_info import error_attribute
 from runner.types import Flow, Span, SpanLevel
-from runner.util.safe_values import MAX_VALUE_BYTES, plain, plain_attributes, plain_text
+from runner.util.safe_values import MAX_VALUE_BYTES, plain_attributes, plain_text, plain_value
+
+_T = TypeVar("_T")
+
+
+class Collector(Protocol):
+    """Hears of each span when it closes, and of its arrows right after it.
+
+    Called on the thread that closes the span, so it must be quick and must not raise. What it gets is safe to encode:
+    plain attribute values, bounded texts without lone surrogates.
+    """
+
+    def on_span(self, span: Span) -> None:
+        """A span was closed; it does not change any more."""
+
+    def on_flow(self, flow: Flow) -> None:
+        """The span that was just closed starts or ends an arrow."""
+
+
+class SpanList:
+    """Keeps everything in order of closing, for the episode file."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.spans: list[Span] = []
+        self.flows: list[Flow] = []
+        self.on_span = self.spans.append
+        self.on_flow = self.flows.append
+
+
+def drain(items: list[_T]) -> list[_T]:
+    """Empty a list that other threads may be appending to, and return what was in it."""
+    taken = items[:]
+    del items[: len(taken)]
+    return taken
+
 
 _UINT64 = 2**64 - 1
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -47,7 +82,7 @@ class SpanHandle(msgspec.Struct, eq=False):
     ) -> None: ...
 
 
-_NOTHING = SpanHandle(0)
+_NOOP_SPAN = SpanHandle(0)
 _current: ContextVar[_OpenSpan | None] = ContextVar("current_span", default=None)
 
 
@@ -60,7 +95,7 @@ class _OpenSpan(SpanHandle, eq=False):
     _flows: list[Flow] | None = None
 
     def set_attribute(self, key: str, value: object) -> None:
-        self._record.attributes[plain_text(key)] = plain(value)
+        self._record.attributes[plain_text(key)] = plain_value(value)
 
     def start_flow(self, flow_id: int) -> None:
         self._add_flow(flow_id, "start")
@@ -89,7 +124,7 @@ class _OpenSpan(SpanHandle, eq=False):
         tracer, record = self._tracer, self._record
         record.end_ns = tracer._clock_ns()
         if kind is not None:
-            record.attributes["error"] = plain_text(kind.__name__)
+            record.attributes["error"] = plain_text(error_attribute(kind))
         if _current.get() is self:  # not so when a generator is closed by another task than the one it ran in
             _current.set(self._outer)
         del tracer._open[self.id]
@@ -140,7 +175,7 @@ class Tracer:
         other than str, int, float, bool and None are kept as text.
         """
         if not self._full and (self.level == "off" or category != "episode"):
-            return _NOTHING
+            return _NOOP_SPAN
         if not (len(name) + len(category) <= MAX_VALUE_BYTES and name.isascii() and category.isascii()):
             name, category = plain_text(name), plain_text(category)
         record = Span(
@@ -162,7 +197,7 @@ class Tracer:
         return [msgspec.structs.replace(span, end_ns=now, attributes=span.attributes.copy()) for span in opened]
 
 
-_OFF = Tracer("off")
+_OFF_TRACER = Tracer("off")
 
 
 def create_flow_id(kind: str, id: str) -> int:
@@ -190,11 +225,11 @@ def traced_method(name: str | None = None, category: str = "agent") -> Callable[
             with _tracer_of(self).span(span_name, category):
                 return await method(self, *args, **kwargs)
 
-        return cast(_F, traced_async if inspect.iscoroutinefunction(method) else traced)
+        return cast("_F", traced_async if inspect.iscoroutinefunction(method) else traced)
 
     return decorate
 
 
 def _tracer_of(owner: object) -> Tracer:
     tracer: Tracer | None = getattr(owner, "tracer", None)
-    return _OFF if tracer is None else tracer
+    return _OFF_TRACER if tracer is None else tracer

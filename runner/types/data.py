@@ -27,7 +27,7 @@ Chat: TypeAlias = list[Message]
 ToolSchema: TypeAlias = dict[str, Any]
 Mode: TypeAlias = Literal["strict", "compat"]
 SpanLevel: TypeAlias = Literal["off", "episode", "full"]
-Part: TypeAlias = Literal["text", "reasoning", "call"]
+DeltaPart: TypeAlias = Literal["text", "reasoning", "call"]
 """What a piece of an answer belongs to: what is said, what is thought, the arguments of a tool call."""
 
 
@@ -99,7 +99,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
-def passed_over(endpoint: str | None, warnings: Iterable[str]) -> list[str]:
+def skipped_endpoints(endpoint: str | None, warnings: Iterable[str]) -> list[str]:
     """The endpoints that come before ``endpoint`` and gave no answer, by the warnings of its answer.
 
     One that failed itself before it answered comes before those that were asked in between.
@@ -109,13 +109,13 @@ def passed_over(endpoint: str | None, warnings: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(name for name, mark, _ in before if mark))
 
 
-def fallback_of(answers: Iterable[tuple[str | None, Sequence[str]]]) -> str | None:
+def fallback_endpoints(answers: Iterable[tuple[str | None, Sequence[str]]]) -> str | None:
     """The endpoints that answered in the place of others, of answers with their endpoint and their warnings."""
-    stood_in = (who for who, warnings in answers if who and warnings and passed_over(who, warnings))
+    stood_in = (who for who, warnings in answers if who and warnings and skipped_endpoints(who, warnings))
     return ", ".join(dict.fromkeys(stood_in)) or None
 
 
-class Piece(msgspec.Struct, frozen=True, kw_only=True):
+class StreamDelta(msgspec.Struct, frozen=True, kw_only=True):
     """What there is to tell of an answer while it comes: more of it, who is asked for it, or that it came to nothing.
 
     Attributes:
@@ -130,7 +130,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     text: str = ""
-    part: Part = "text"
+    part: DeltaPart = "text"
     call: int = 0
     tool: str = ""
     n: int = 0
@@ -159,6 +159,10 @@ class Outcome(enum.StrEnum):
     CANCELLED = "cancelled"
     ERROR = "error"
     INTERRUPTED = "interrupted"
+
+
+UNRATED = frozenset({Outcome.CANCELLED, Outcome.INTERRUPTED})
+"""Outcomes that do not reflect the agent: these episodes are counted but excluded from rates and means."""
 
 
 class Limits(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from runner.types.data import Chat, Mode, Piece, Span, TimeStep, Tokens, Trajectory
+from runner.types.data import Chat, Mode, Span, StreamDelta, TimeStep, Tokens, Trajectory
 
 
 class EpisodeHeader(msgspec.Struct, kw_only=True):
@@ -66,7 +66,7 @@ class TokensStreamed(_EpisodeItem, kw_only=True, tag="token"):
     """There is something to tell of the answer for round ``step``, which is not over yet."""
 
     step: int
-    piece: Piece
+    piece: StreamDelta
 
 
 class SpansClosed(_EpisodeItem, kw_only=True, tag="span"):
@@ -107,7 +107,7 @@ EpisodeEvent: TypeAlias = (
 Item: TypeAlias = EpisodeEvent | BatchProgress
 
 
-def detached(item: Item) -> Item:
+def detach(item: Item) -> Item:
     """A copy whose lists and messages are its own: whoever gets it can spoil neither the record nor the episode."""
     match item:
         case EpisodeStarted():

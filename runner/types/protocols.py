@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
-from runner.types.data import Action, Chat, InvalidAction, Piece, StepResult, ToolSchema, Trajectory, Usage
+from runner.types.data import Action, Chat, InvalidAction, StepResult, StreamDelta, ToolSchema, Trajectory, Usage
 from runner.types.events import EpisodeHeader
 
 _T = TypeVar("_T")
 MaybeAwaitable: TypeAlias = _T | Awaitable[_T]
-AgentTurn: TypeAlias = tuple[list[Chat], Action | InvalidAction]
+ActResult: TypeAlias = tuple[list[Chat], Action | InvalidAction]
 
 
 class Environment(Protocol):
@@ -54,7 +54,7 @@ class Agent(Protocol):
     def init_after_reset(self) -> MaybeAwaitable[None]:
         """Get ready once the environment has been reset."""
 
-    def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> MaybeAwaitable[AgentTurn]:
+    def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> MaybeAwaitable[ActResult]:
         """Answer the newest observation; returns the chats held for it and the action.
 
         An answer that names no action is given as ``InvalidAction``: the environment never sees it, and its
@@ -63,26 +63,26 @@ class Agent(Protocol):
 
 
 @dataclass(frozen=True)
-class EpisodeScope:
+class EpisodeInfo:
     """The episode that an agent plays in, as far as it is the agent's business.
 
     Attributes:
         header: its ids, environment, task and model.
         time_left_s: seconds until the episode's time limit.
         stream: takes the model's text as it comes, piece by piece, to be shown live; an empty text takes back what
-            came so far in this round. A ``Piece`` tells more: thoughts, tool calls, who is asked.
+            came so far in this round. A ``StreamDelta`` tells more: thoughts, tool calls, who is asked.
     """
 
     header: EpisodeHeader
     time_left_s: Callable[[], float]
-    stream: Callable[[str | Piece], None]
+    stream: Callable[[str | StreamDelta], None]
 
 
 @runtime_checkable
-class SupportsScope(Protocol):
+class SupportsEpisodeInfo(Protocol):
     """An agent that wants to know the episode it plays in."""
 
-    def enter(self, scope: EpisodeScope) -> None:
+    def enter(self, scope: EpisodeInfo) -> None:
         """Called once, before anything else."""
 
 

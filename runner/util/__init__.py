@@ -1,1 +1,1 @@
-"""Small helpers without a domain: clocks, text, files and JSON values."""
+"""Helpers without domain knowledge: clock, text, files, package data and bounded values."""

@@ -1,4 +1,4 @@
-"""The one seam to time: monotonic seconds for durations, UTC for display."""
+"""The clock of the runner: monotonic seconds for durations, UTC for time stamps; tests replace both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _utc_now() -> datetime:
 
 @dataclass(frozen=True)
 class Clock:
-    """Where durations (``monotonic``, seconds) and time stamps (``now``, UTC) come from."""
+    """Source of durations (``monotonic``, in seconds) and of time stamps (``now``, in UTC)."""
 
     monotonic: Callable[[], float] = time.monotonic
     now: Callable[[], datetime] = _utc_now

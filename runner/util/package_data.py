@@ -1,4 +1,4 @@
-"""The files that ship with the runner: profiles and task data, from a wheel or from a checkout."""
+"""Files shipped with the runner: profiles and task data, in a wheel or in a checkout."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 
-def shipped(*parts: str) -> Traversable:
-    """A shipped file or folder, e.g. ``shipped("configs")`` or ``shipped("data", "wordle", "words.txt")``.
+def package_resource(*parts: str) -> Traversable:
+    """A shipped file or folder, e.g. ``package_resource("configs")`` or ``package_resource("data", "wordle", "words.txt")``.
 
     A wheel carries them inside the package; in a checkout they lie beside it, where people edit them.
     """

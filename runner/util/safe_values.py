@@ -1,79 +1,87 @@
-"""Outside values made safe for every collector: bounded, typed, and encodable as UTF-8."""
+"""External values made safe to store: bounded, of plain types, and encodable as UTF-8."""
 
 from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from runner.errors import boundary
+from runner.errors import catch_foreign
 
-Value: TypeAlias = str | int | float | bool | None
+PlainValue: TypeAlias = str | int | float | bool | None
 
 MAX_VALUE_BYTES = 1024
-"""Names and attribute texts are cut to this many bytes of UTF-8."""
+"""Maximum size of a name or attribute text, in bytes of UTF-8."""
 
-_INT64 = 2**63
-_CUT = "…"
+_INT64_LIMIT = 2**63
+_ELLIPSIS = "…"
 _ALWAYS_PLAIN = frozenset({float, bool, type(None)})
 
 
-def plain(value: Any) -> Value:  # noqa: ANN401 - told apart by exact type, for speed
-    """A value that JSON and protobuf can hold: 64-bit numbers, bool, None, and all else as text of at most 1 KiB."""
+def plain_value(value: Any) -> PlainValue:  # noqa: ANN401 - dispatches on the exact type, for speed
+    """Return a value that JSON and protobuf can hold.
+
+    64-bit integers, floats, booleans and None stay; every other value becomes text of at most 1 KiB.
+    """
     kind = type(value)
     if (
         kind in _ALWAYS_PLAIN
         or (kind is str and len(value) <= MAX_VALUE_BYTES and value.isascii())
-        or (kind is int and -_INT64 <= value < _INT64)
+        or (kind is int and -_INT64_LIMIT <= value < _INT64_LIMIT)
     ):
         return value  # type: ignore[no-any-return]
     return _converted(value)
 
 
-def plain_attributes(attributes: dict[str, Any]) -> dict[str, Value]:
-    """Attributes with plain keys and values; takes the dict over."""
-    keys = "".join(attributes)  # one look at all of them: they are nearly always short and ASCII
+def plain_attributes(attributes: dict[str, Any]) -> dict[str, PlainValue]:
+    """Make all keys and values of ``attributes`` plain, in place where possible, and return the dict."""
+    keys = "".join(attributes)  # one check for all keys, which are nearly always short and ASCII
     if len(keys) > MAX_VALUE_BYTES or not keys.isascii():
         attributes = {plain_text(key): value for key, value in attributes.items()}
     for key, value in attributes.items():
-        attributes[key] = plain(value)
+        attributes[key] = plain_value(value)
     return attributes
 
 
 def plain_text(text: str) -> str:
-    """A text cut to ``MAX_VALUE_BYTES``; lone surrogates, which UTF-8 cannot hold, become visible escapes."""
+    """Truncate a text to ``MAX_VALUE_BYTES``; lone surrogates, which UTF-8 cannot hold, become visible escapes."""
     if len(text) <= MAX_VALUE_BYTES and text.isascii():
         return text
-    return cut_text(encodable(text[: MAX_VALUE_BYTES + 1]), MAX_VALUE_BYTES)
+    return truncate_text(escape_surrogates(text[: MAX_VALUE_BYTES + 1]), MAX_VALUE_BYTES)
 
 
-def encodable(text: str) -> str:
-    """The text with lone surrogates as visible escapes."""
+def escape_surrogates(text: str) -> str:
+    """Replace lone surrogates, which UTF-8 cannot hold, by visible escapes."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def cut_text(text: str, limit: int, *, keep_end: bool = False) -> str:
-    """At most ``limit`` bytes of an encodable text: its beginning, or its end, with an ellipsis where it was cut."""
+def truncate_text(text: str, limit: int, *, keep_end: bool = False) -> str:
+    """Truncate a text without surrogates to ``limit`` bytes of UTF-8, with an ellipsis at the cut.
+
+    Args:
+        text: the text to truncate.
+        limit: maximum size in bytes, ellipsis included.
+        keep_end: keep the end of the text instead of its beginning.
+    """
     data = text.encode("utf-8")
     if len(data) <= limit:
         return text
-    room = limit - len(_CUT.encode())
+    n_kept = limit - len(_ELLIPSIS.encode())
     if keep_end:
-        return _CUT + data[-room:].decode("utf-8", "ignore")
-    return data[:room].decode("utf-8", "ignore") + _CUT
+        return _ELLIPSIS + data[-n_kept:].decode("utf-8", "ignore")
+    return data[:n_kept].decode("utf-8", "ignore") + _ELLIPSIS
 
 
-def shown(value: object, fallback: str) -> str:
-    """``str(value)`` as encodable text; ``fallback`` where somebody's ``__str__`` raises."""
+def safe_str(value: object, fallback: str) -> str:
+    """Return ``str(value)`` without lone surrogates, or ``fallback`` if ``__str__`` raises."""
     result = fallback
 
-    def keep_fallback(exc: BaseException) -> None:
-        """A text that cannot be made is no reason to fail."""
+    def keep_fallback(exc: BaseException) -> None: ...
 
-    with boundary(keep_fallback):
-        result = encodable(str(value))
+    with catch_foreign(keep_fallback):
+        result = escape_surrogates(str(value))
     return result
 
 
-def _converted(value: object) -> Value:
-    if isinstance(value, float):  # numpy's float64 is one; as text it would lose its type in the trace
+def _converted(value: object) -> PlainValue:
+    if isinstance(value, float):  # a subclass such as numpy's float64; as text it would lose its type in the trace
         return float.__float__(value)
-    return plain_text(shown(value, f"<{type(value).__name__}>"))
+    return plain_text(safe_str(value, f"<{type(value).__name__}>"))

@@ -39,7 +39,7 @@ def _results(folder: Path) -> list[Row]:
     workspace = Workspace(folder / "data", node="bench", profile="bench")
     spec = BatchSpec(
         env="Maze", agent="oracle", repeat=N_EPISODES, limits=Limits(max_rounds=15), tracing="full"
-    ).checked()
+    ).validated()
     played = Batch(spec, workspace).run()
     workspace.close()
     walls, peaks = zip(*(_measured([COMMAND, "--results", "--json"], folder) for _ in range(PAIRS)), strict=True)

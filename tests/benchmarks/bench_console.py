@@ -84,7 +84,7 @@ def _idle(terminal: Terminal) -> Row:
 def _store(data_dir: Path) -> Sequence[str]:
     """One episode that was played, and copies of it with ids of their own; the ids, the newest first."""
     workspace = Workspace(data_dir, node="bench", profile="bench")
-    spec = BatchSpec(env="Maze", agent="oracle", limits=Limits(max_rounds=15), tracing="full").checked()
+    spec = BatchSpec(env="Maze", agent="oracle", limits=Limits(max_rounds=15), tracing="full").validated()
     Batch(spec, workspace).run()
     workspace.close()
     (played,) = data_dir.glob("runs/*/*.json")

@@ -21,11 +21,11 @@ from textual.strip import Strip
 import agentgym_tui
 from agentgym_tui.presenters.cells import Cell, Column, Line
 from agentgym_tui.presenters.span_rows import SpanRows
-from agentgym_tui.safe_text import own
-from agentgym_tui.widgets.line_list import LineView
+from agentgym_tui.safe_text import trusted
+from agentgym_tui.widgets.charts import Waterfall
+from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.line_renderer import TONES
 from agentgym_tui.widgets.table import Table
-from agentgym_tui.widgets.theme_styles import TONES
-from agentgym_tui.widgets.waterfall import Waterfall
 from runner.types import Span
 from tests.benchmarks.measure import PAIRS, Ratio, Row, ratio_of
 
@@ -49,7 +49,7 @@ class Rows:
         return self._n
 
     def line(self, index: int, width: int) -> Line:
-        return [Cell(own(f"cell {index}.{number}"), "good") for number in range(8)]
+        return [Cell(trusted(f"cell {index}.{number}"), "good") for number in range(8)]
 
     def key(self, index: int) -> str:
         return str(index)
@@ -119,7 +119,7 @@ async def jumping(pilot: Pilot[object], jump: Callable[[int], None], n: int) -> 
     return time.process_time() - started
 
 
-async def measured(ours: LineView, n_cells: int) -> Ratio:
+async def measured(ours: LineList, n_cells: int) -> Ratio:
     """Both kinds of widget on a screen each; the pairs are interleaved."""
     n = len(ours.source)
     bare = Bare(n, n_cells)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from runner.bus.connection import BusAddress, Connection
-from runner.subscribe.subscription import Follow, Received
+from runner.bus.connection import BusAddress, NatsConnection
+from runner.subscribe.subscription import BusMessage, Subscription
 from tests.benchmarks.measure import Row, ratio
 from tests.support.nats_server import NatsServer
 from tests.support.subscriptions import SUBJECT, add_stream, headers, status
@@ -24,7 +24,7 @@ MIN_SHARE = 0.7
 def run() -> list[Row]:
     """History of small durable events, as fast as it comes."""
     with tempfile.TemporaryDirectory() as folder, NatsServer(Path(folder)) as server, asyncio.Runner() as loop:
-        connection = loop.run(Connection.open(BusAddress(server.url), name="bench"))
+        connection = loop.run(NatsConnection.open(BusAddress(server.url), name="bench"))
         loop.run(_fill(connection))
         measured = ratio(
             _calling(loop, lambda: followed(connection)),
@@ -47,7 +47,7 @@ def _calling(loop: asyncio.Runner, work: Callable[[], Awaitable[None]]) -> Calla
     return lambda: loop.run(awaited())
 
 
-async def _fill(connection: Connection) -> None:
+async def _fill(connection: NatsConnection) -> None:
     await add_stream(connection.client)
     js = connection.client.jetstream()
     for first in range(0, N_MESSAGES, PART):
@@ -55,15 +55,15 @@ async def _fill(connection: Connection) -> None:
         await asyncio.gather(*(js.publish(SUBJECT, status(n), headers=headers(n)) for n in numbers))
 
 
-async def followed(connection: Connection) -> None:
+async def followed(connection: NatsConnection) -> None:
     """Every event once, decoded."""
-    async with Follow(connection, patterns=[SUBJECT], since="all") as follow:
+    async with Subscription(connection, patterns=[SUBJECT], since="all") as follow:
         count = 0
         while count < N_MESSAGES:
-            count += sum(isinstance(seen, Received) for seen in await follow.some())
+            count += sum(isinstance(seen, BusMessage) for seen in await follow.next_batch())
 
 
-async def pulled(connection: Connection) -> None:
+async def pulled(connection: NatsConnection) -> None:
     """Every message as it comes."""
     config = ConsumerConfig(ack_policy=AckPolicy.NONE, inactive_threshold=30, mem_storage=True)
     subscription = await connection.client.jetstream().pull_subscribe(SUBJECT, stream="S", config=config)

@@ -7,7 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from runner.publish.event_factory import ADDED_AT_ONCE
+from runner.publish.event_factory import MAX_EVENTS_PER_TRANSACTION
 from runner.publish.outbox import Outbox, OutboxEvent
 from runner.publish.outbox_drain import GATHER_S, IN_FLIGHT
 from tests.benchmarks.measure import PAIRS, Row, quartiles
@@ -29,17 +29,17 @@ async def published(server: NatsServer, outbox: Outbox, events: list[OutboxEvent
     async with publishing(outbox, sink(server, "local")) as running:
         await running.state("up")
         outbox.add(event(-1, id=f"warm-up:{events[0].id}"))
-        await running.drained()
+        await running.wait_until_drained()
         await asyncio.sleep(GATHER_S)
         started = time.perf_counter()
         await asyncio.to_thread(_add, outbox, events)
-        await running.drained()
+        await running.wait_until_drained()
         return len(events) / (time.perf_counter() - started)
 
 
 def _add(outbox: Outbox, events: list[OutboxEvent]) -> None:
-    for first in range(0, len(events), ADDED_AT_ONCE):
-        outbox.add(*events[first : first + ADDED_AT_ONCE])
+    for first in range(0, len(events), MAX_EVENTS_PER_TRANSACTION):
+        outbox.add(*events[first : first + MAX_EVENTS_PER_TRANSACTION])
 
 
 async def bare(server: NatsServer, events: list[OutboxEvent]) -> float:

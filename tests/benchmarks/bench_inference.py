@@ -15,10 +15,10 @@ from typing import Any
 import httpx
 
 from runner.agents.model import ReactAgent
-from runner.config.profile import AgentSettings, Endpoint
+from runner.config.profile import AgentSettings, EndpointConfig
 from runner.inference import InferenceManager, InferenceSession
 from runner.tracing import SpanList, Tracer
-from runner.types import Action, Chat, EpisodeScope, Piece
+from runner.types import Action, Chat, EpisodeInfo, StreamDelta
 from tests.benchmarks.measure import PAIRS, Ratio, Row, ratio
 from tests.support.inference import TOOLS, header
 from tests.support.rude_model import answer, chunks
@@ -45,7 +45,7 @@ def _rows(runner: asyncio.Runner, url: str, stream: bool) -> list[Row]:
     settings = AgentSettings(
         mode="local",
         local_fallback=None,
-        endpoints=(Endpoint(url=url, kind="openai", model="m"),),
+        endpoints=(EndpointConfig(url=url, kind="openai", model="m"),),
         stream=stream,
     )
     session = InferenceManager(settings, {}).session(header())
@@ -76,8 +76,8 @@ async def managed(session: InferenceSession) -> None:
     """Calls as an agent makes them."""
     for _ in range(N):
         tracer = Tracer(collectors=(SpanList(),))
-        told: list[Piece] = []
-        inference = await session.infer(CHAT, tools=TOOLS, time_left_s=60, on_piece=told.append, tracer=tracer)
+        told: list[StreamDelta] = []
+        inference = await session.infer(CHAT, tools=TOOLS, time_left_s=60, on_delta=told.append, tracer=tracer)
         assert inference.message["content"] == ANSWER
 
 
@@ -87,8 +87,8 @@ async def acted(settings: AgentSettings) -> None:
     for start in range(0, N, len(CHAT) // 2):
         agent = ReactAgent(inference_mngr=manager, settings=settings)
         agent.tracer = Tracer(collectors=(SpanList(),))
-        told: list[str | Piece] = []
-        agent.enter(EpisodeScope(header(), lambda: 60.0, told.append))
+        told: list[str | StreamDelta] = []
+        agent.enter(EpisodeInfo(header(), lambda: 60.0, told.append))
         for message in CHAT[start % len(CHAT) :][: len(CHAT) // 2]:
             _, action = await agent.act([message], TOOLS)
             assert action == Action(text="go up")

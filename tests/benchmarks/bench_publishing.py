@@ -13,10 +13,10 @@ from runner.batch.spec import BatchSpec
 from runner.batch.state_dir import Workspace
 from runner.bus.address import BusAddress
 from runner.cli.event_thread import Outlet
-from runner.events.codec import DurableNames
-from runner.publish.event_recorder import Announcer
-from runner.publish.places import place_of
+from runner.events.subjects import DurableNames
+from runner.publish.event_recorder import EventRecorder
 from runner.publish.publisher import Sink
+from runner.publish.sink import sink_key
 from tests.benchmarks.measure import PAIRS, Row, quartiles, ratio_of, seconds
 from tests.support.nats_server import NatsServer
 
@@ -33,7 +33,7 @@ def run() -> list[Row]:
     """
     with tempfile.TemporaryDirectory() as folder, NatsServer(Path(folder) / "nats") as server:
         workspace = Workspace(Path(folder) / "data", node="bench", profile="bench")
-        spec = BatchSpec(env="BabyAI", agent="random", repeat=N_EPISODES).checked()
+        spec = BatchSpec(env="BabyAI", agent="random", repeat=N_EPISODES).validated()
         address = BusAddress(url=server.url)
         pairs = [_pair(spec, workspace, address, on_first=number % 2 == 0) for number in range(N_PAIRS + 1)]
         workspace.close()
@@ -59,30 +59,30 @@ def _pair(spec: BatchSpec, workspace: Workspace, address: BusAddress, *, on_firs
 
 
 def _with_publishing(spec: BatchSpec, workspace: Workspace, address: BusAddress) -> float:
-    place = place_of(Sink("egress", lambda: address)) or ""
-    with _publisher(workspace, address) as (announcer, outlet):
+    place = sink_key(Sink("egress", lambda: address)) or ""
+    with _publisher(workspace, address) as (recorder, outlet):
 
         def play() -> None:
-            announcer.result(Batch(spec, workspace, observers=[outlet], on_record=announcer.record).run())
-            _until_sent(announcer, place)
+            recorder.record_batch(Batch(spec, workspace, observers=[outlet], on_record=recorder.record_episode).run())
+            _until_sent(recorder, place)
 
-        announcer.status("running")
-        _until_sent(announcer, place)
+        recorder.record_status("running")
+        _until_sent(recorder, place)
         return seconds(play)
 
 
 @contextmanager
-def _publisher(workspace: Workspace, address: BusAddress) -> Iterator[tuple[Announcer, Outlet]]:
-    announcer = Announcer(workspace, DurableNames(), role="run")
-    outlet = Outlet(announcer, workspace, lambda: address)
+def _publisher(workspace: Workspace, address: BusAddress) -> Iterator[tuple[EventRecorder, Outlet]]:
+    recorder = EventRecorder(workspace, DurableNames(), role="run")
+    outlet = Outlet(recorder, workspace, lambda: address)
     try:
-        yield announcer, outlet
+        yield recorder, outlet
     finally:
         outlet.close()
-        announcer.close()
+        recorder.close()
 
 
-def _until_sent(announcer: Announcer, place: str) -> None:
-    announcer.flush()
-    while announcer.outbox.has_pending([place]):
+def _until_sent(recorder: EventRecorder, place: str) -> None:
+    recorder.flush()
+    while recorder.outbox.has_pending([place]):
         time.sleep(0.05)

@@ -21,10 +21,10 @@ from runner.batch.running_episode import EpisodeSpans
 from runner.batch.state_dir import Workspace
 from runner.envs.babyai import BabyAI
 from runner.episode.runner import EpisodeContext, Runner
-from runner.episode.validation import settle
 from runner.store import EpisodeRecorder
 from runner.tracing import SpanList, Tracer
 from runner.types import EpisodeHeader, Limits
+from runner.types.maybe_async import maybe_await
 from tests.benchmarks.measure import PAIRS, Row, quartiles, ratio_of
 
 LONG, SHORT = 100, 1
@@ -131,7 +131,7 @@ async def bare(player: Player, task_index: int, rounds: int) -> int:
     kwargs = {"task_index": task_index, "seed": task_index}
     agent.bind(environment, kwargs)
     observation = environment.reset(**kwargs)
-    await settle(agent.init_after_reset())
+    await maybe_await(agent.init_after_reset())
     n_steps, done = 0, False
     while n_steps < rounds and not done:
         turn = agent.act(observation, environment.get_tool_schemas())

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from runner import plugins as registry
+from runner import plugins
 from runner.envs.base import EmbeddedEnvironment
 from runner.serve.env_api import DIALECTS
 from runner.types import Action
@@ -84,7 +84,7 @@ class Episode:
 
 def environment(name: str) -> EmbeddedEnvironment:
     """A bare environment."""
-    made = registry.load(registry.ENVS, name)()
+    made = plugins.load(plugins.ENVS, name)()
     assert isinstance(made, EmbeddedEnvironment)
     return made
 

@@ -12,9 +12,9 @@ import msgspec
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.sessions.bus_session import BusSession
-from agentgym_tui.sessions.node_launcher import Wanted
+from agentgym_tui.sessions.node_launcher import LaunchOptions
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.terminal.run import run
+from agentgym_tui.terminal.run import run_console
 
 
 class Counted(msgspec.Struct):
@@ -29,7 +29,7 @@ def counted(store: RunStore) -> Counted:
 
 
 if __name__ == "__main__":
-    session = BusSession(Wanted(None, None, None), url=sys.argv[1])
-    code = run(Console(session), session)
+    session = BusSession(LaunchOptions(None, None, None), url=sys.argv[1])
+    code = run_console(Console(session), session)
     Path(sys.argv[2]).write_bytes(msgspec.json.encode(counted(session.store)))
     sys.exit(code)

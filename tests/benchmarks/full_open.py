@@ -162,7 +162,9 @@ def _event(number: int) -> bytes:
 def _episodes(folder: Path) -> Path:
     """Copies of a played episode, each of ``EPISODE_BYTES`` or a little more."""
     workspace = Workspace(folder / "state", node="bench", profile="bench")
-    Batch(BatchSpec(env="Maze", agent="oracle", limits=Limits(max_rounds=15), tracing="off").checked(), workspace).run()
+    Batch(
+        BatchSpec(env="Maze", agent="oracle", limits=Limits(max_rounds=15), tracing="off").validated(), workspace
+    ).run()
     workspace.close()
     (played,) = folder.glob("state/runs/*/*.json")
     content = played.read_bytes()

@@ -22,7 +22,7 @@ from ulid import ULID
 
 from runner.bus.address import BusAddress
 from runner.publish.live_publisher import LivePublisher
-from runner.publish.sink import Sink, Uplink
+from runner.publish.sink import Sink, SinkConnection
 from tests.benchmarks.played import n_items, played
 
 NODE: Final = "load"
@@ -63,8 +63,10 @@ class Sent(msgspec.Struct):
 
 async def live(url: str, rate: float, seconds: float) -> Sent:
     """What a node tells of the episodes it plays, by the publisher that a node has."""
-    uplink = Uplink(Sink("local", lambda: BusAddress(url), owned=True), client_name="load", on_state=lambda _: None)
-    publisher = LivePublisher([uplink], node=NODE, boot=str(ULID()))
+    sink_connection = SinkConnection(
+        Sink("local", lambda: BusAddress(url), owned=True), client_name="load", on_state=lambda _: None
+    )
+    publisher = LivePublisher([sink_connection], node=NODE, boot=str(ULID()))
     items = played(str(ULID()), NODE)
 
     async def send(n: int) -> int:
@@ -74,14 +76,14 @@ async def live(url: str, rate: float, seconds: float) -> Sent:
             told += n_items(item)
         return told
 
-    async with _running(uplink.run()):
-        await asyncio.wait_for(uplink.up.wait(), WAIT_S)
+    async with _running(sink_connection.run()):
+        await asyncio.wait_for(sink_connection.up.wait(), WAIT_S)
         await _told_to()
         async with _running(publisher.run()):
             started, tenths = await _paced(rate, seconds, send)
         await publisher.flush()
-        assert uplink.client is not None, "the server has gone"
-        await uplink.client.flush(WAIT_S)
+        assert sink_connection.client is not None, "the server has gone"
+        await sink_connection.client.flush(WAIT_S)
         (dropped,) = publisher.dropped
         return Sent(sum(tenths) - dropped, time.perf_counter() - started, dropped, tenths)
 

@@ -19,7 +19,7 @@ from typing import Final, Self
 import msgspec
 import psutil
 
-from runner.bus.streams import DEFAULTS, ensure_live_stream
+from runner.bus.streams import DEFAULT_STREAMS, ensure_live_stream
 from tests.benchmarks.counted_console import Counted
 from tests.benchmarks.load import READY, Sent
 from tests.support.nats_server import NatsServer
@@ -84,7 +84,7 @@ def watching() -> Iterator[Watching]:
 async def _keep_live(server: NatsServer) -> None:
     """As on a node's broker, whose streams are there before anything is said."""
     async with client_of(server) as client:
-        await ensure_live_stream(client.jetstream(), DEFAULTS)
+        await ensure_live_stream(client.jetstream(), DEFAULT_STREAMS)
 
 
 class Watching:

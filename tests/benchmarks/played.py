@@ -17,7 +17,7 @@ from runner.types import (
     EpisodeStarted,
     Item,
     Outcome,
-    Piece,
+    StreamDelta,
     Span,
     SpansClosed,
     TimeStep,
@@ -36,7 +36,7 @@ N_ROUNDS, N_SPANS, N_TOKENS = 100, 5, 14
 """Rounds of an episode; spans and pieces of text of a round, which are 20 items with its step."""
 
 _SAID: Final = [f"so the {piece}th wall is behind me and " for piece in range(N_TOKENS - 1)]
-_PIECES: Final = [Piece(endpoint="local", model="load-7b"), *(Piece(text=said, n=9, ttft_s=0.05) for said in _SAID)]
+_PIECES: Final = [StreamDelta(endpoint="local", model="load-7b"), *(StreamDelta(text=said, n=9, ttft_s=0.05) for said in _SAID)]
 _STEP: Final = ("timestep", "agent.act", "get_tool_schemas", "parse", "env.step")
 _GOAL: Final = "The goal is at position 8, 6. Your current position is at position 1, {}. There are walls "
 _SIDES: Final = ("to your left, above you, below you.", "above you, below you.", "to your left.", "around you.")

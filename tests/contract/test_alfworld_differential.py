@@ -22,7 +22,7 @@ import pytest
 from runner.envs.alfworld import ALFWorld
 from runner.envs.alfworld.engine import HELP, LocalGame
 from runner.envs.alfworld.oracle import LocalOracle
-from runner.envs.alfworld.pddl import problem
+from runner.envs.alfworld.pddl import pddl_problem
 from runner.envs.alfworld.real import GameFile, RealGame
 from runner.envs.alfworld.scene import Goal, Scene, kind_of
 from runner.envs.alfworld.tasks import local_tasks
@@ -66,7 +66,7 @@ def part(task_index: int, n_places: int = 7) -> tuple[Scene, Goal]:
 
 def game_file(rules: tuple[str, str], scene: Scene, goal: Goal) -> GameFile:
     domain, grammar = rules
-    return GameFile(domain, grammar.replace("UNKNOWN GOAL", str(goal)), problem(scene, goal))
+    return GameFile(domain, grammar.replace("UNKNOWN GOAL", str(goal)), pddl_problem(scene, goal))
 
 
 def pair(rules: tuple[str, str], scene: Scene, goal: Goal) -> tuple[LocalGame, RealGame]:

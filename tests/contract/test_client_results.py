@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from runner import plugins as registry
-from runner.agents.model.calls import answer_of
-from runner.agents.model.conversation import without_thinking
-from runner.agents.model.parsing import style_of
+from runner import plugins
+from runner.agents.model.calls import parse_reply
+from runner.agents.model.conversation import strip_thinking
+from runner.agents.model.parsing import action_style
 from runner.types import Action, Message
 from tests.support.recordings import FOLDER
 
@@ -43,8 +43,8 @@ def conversations() -> dict[str, list[Message]]:
 
 def read(item: str, reply: Message) -> str | None:
     env = NAMES[item.partition("_")[0]]
-    schemas = [] if env == "SciWorld" else registry.load(registry.ENVS, env)().get_tool_schemas()
-    answer = answer_of(without_thinking(reply), style_of(env), schemas, as_calls=False)
+    schemas = [] if env == "SciWorld" else plugins.load(plugins.ENVS, env)().get_tool_schemas()
+    answer = parse_reply(strip_thinking(reply), action_style(env), schemas, as_calls=False)
     assert isinstance(answer, Action)
     assert not answer.tool_calls
     return answer.text
@@ -61,7 +61,7 @@ def test_the_actions_are_those_that_were_sent() -> None:
 def test_the_actions_lead_to_what_was_observed(item: str) -> None:
     chat = conversations()[item]
     name, _, task = item.partition("_")
-    env = registry.load(registry.ENVS, NAMES[name])(mode="compat")
+    env = plugins.load(plugins.ENVS, NAMES[name])(mode="compat")
     env.reset(task_index=int(task))
     for reply, observed in zip(chat[1::2], chat[2::2], strict=True):
         (observation,), _, _ = env.step(Action(text=read(item, reply)))

@@ -148,6 +148,7 @@ def test_list_envs_names_what_is_not_installed(tmp_path: Path, unplayable: str) 
     assert rows["Maze"] == (True, "installed (embedded)")
 
 
+@pytest.mark.long
 def test_results_narrow_to_an_environment_and_name_damaged_files(tmp_path: Path) -> None:
     agentgym(tmp_path, "--battery", "lightweight", "--agent", "oracle")
     (batch,) = json.loads(agentgym(tmp_path, "--run", "Maze", "--agent", "oracle", "--json").stdout)["batches"]

@@ -29,9 +29,10 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
 
 
 def batch(workspace: Workspace) -> Batch:
-    return Batch(BatchSpec(env="Maze", agent="oracle", repeat=50).checked(), workspace)
+    return Batch(BatchSpec(env="Maze", agent="oracle", repeat=50).validated(), workspace)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("env", "outcome"), [("Lingering", "timeout"), ("Blocking", "timeout")])
 def test_the_process_ends_although_an_environment_does_not(tmp_path: Path, env: str, outcome: str) -> None:
     environ = with_environments(tmp_path, env)

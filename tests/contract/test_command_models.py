@@ -45,6 +45,7 @@ def played(folder: Path, done: str) -> tuple[dict[str, Any], list[dict[str, Any]
     return batch, [json.loads(path.read_bytes()) for path in files]
 
 
+@pytest.mark.long
 def test_without_any_model_nothing_is_played_and_the_way_out_works(tmp_path: Path) -> None:
     options = ("--run", "Maze", "--agent=tools", "--repeat", "2", "--model", "any", "--data-dir", "my data")
     done = agentgym(tmp_path, *options, environ=NOBODY)
@@ -66,6 +67,7 @@ def test_where_there_is_no_oracle_the_way_out_is_another_agent(tmp_path: Path) -
     assert "agentgym-runner --run gymnasium:FrozenLake-v1 --agent random" in done.stderr
 
 
+@pytest.mark.long
 def test_a_profile_that_names_no_model_says_so(tmp_path: Path) -> None:
     agent = {"mode": "local", "local_fallback": None}
     (tmp_path / "none.yaml").write_text(json.dumps({"id": "none", "agent": agent}))
@@ -77,6 +79,7 @@ def test_a_profile_that_names_no_model_says_so(tmp_path: Path) -> None:
     assert "the profile names no model to ask" in looked.stdout
 
 
+@pytest.mark.long
 def test_what_a_model_took_is_summed_up_and_its_key_stays_out(profile: str, tmp_path: Path) -> None:
     options = ("--config", profile, "--run", "Maze", "--repeat", "3")
     done = agentgym(tmp_path, *options, "--json", environ={"LAB_KEY": KEY})
@@ -156,6 +159,7 @@ def test_a_preflight_names_what_is_not_well_and_what_to_do(profile: str, tmp_pat
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.long
 def test_a_preflight_of_one_environment_is_about_that_one(profile: str, tmp_path: Path) -> None:
     one = agentgym(tmp_path, "preflight", "--config", profile, "--agent", "oracle", "--env", "mAZE")
     assert (one.returncode, "Nowhere" in one.stdout) == (0, False)

@@ -15,6 +15,7 @@ import pytest
 from tests.support.command import COMMAND, ENVIRON, REPOSITORY, agentgym, shell, with_environments
 
 
+@pytest.mark.long
 def test_what_environments_print_never_gets_into_the_result(tmp_path: Path) -> None:
     environ = with_environments(tmp_path, "Printing")
     for options in (("--run", "Printing"), ("--run", "Printing", "--dry-run")):
@@ -81,6 +82,7 @@ def test_narrow_output_gets_lines_with_whole_words(tmp_path: Path) -> None:
     assert agentgym(tmp_path, "--results", environ={"COLUMNS": "200"}).stdout.count("│ Maze") == 1
 
 
+@pytest.mark.long
 def test_the_readme_shows_what_is_printed(tmp_path: Path) -> None:
     printed = agentgym(tmp_path, "--battery", "lightweight", "--agent", "oracle", "--repeat", "20").stdout
     shown = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
@@ -97,6 +99,7 @@ def test_a_log_that_cannot_be_kept_ends_nothing(tmp_path: Path) -> None:
         assert "No log is kept" in done.stderr
 
 
+@pytest.mark.long
 def test_damaged_files_are_named_once_by_run_and_results(tmp_path: Path) -> None:
     (batch,) = json.loads(agentgym(tmp_path, "--run", "Maze", "--agent", "oracle", "--json").stdout)["batches"]
     folder = tmp_path / "data" / "runs" / batch["batch_id"]

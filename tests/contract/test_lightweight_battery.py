@@ -18,12 +18,13 @@ EXPECTED: dict[str, dict[str, list[int]]] = json.loads(Path(__file__).with_name(
 AT_LEAST = {"ALFWorld": 20, "Maze": 20, "Wordle": 18, "TextCraft": 20, "BabyAI": 17, "WebShop": 20, "SQLGym": 20}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("max_rounds", [15, 100])
 @pytest.mark.parametrize("env", sorted(AT_LEAST))
 def test_the_oracle_solves_what_it_did(env: str, max_rounds: int, tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, node="test", profile="test")
     result = Batch(
-        BatchSpec(env=env, agent="oracle", repeat=20, limits=Limits(max_rounds=max_rounds)).checked(), workspace
+        BatchSpec(env=env, agent="oracle", repeat=20, limits=Limits(max_rounds=max_rounds)).validated(), workspace
     ).run()
     solved = [episode.task_index for episode in result.episodes if episode.outcome is Outcome.SUCCESS]
     assert solved == EXPECTED[str(max_rounds)][env]

@@ -17,6 +17,8 @@ from schemathesis.specs.openapi.checks import content_type_conformance, status_c
 from runner.serve.env_api import DIALECTS
 from tests.support.serving import serving
 
+pytestmark = pytest.mark.long
+
 PLAIN_ERRORS = {"SQLGym", "WebShop"}
 ROUTES = ["/create", "/reset", "/step", "/close", "/observation", "/detail", "/available_actions", "/list_envs", "/x"]
 
@@ -26,10 +28,10 @@ def clients() -> Iterator[dict[str, httpx.Client]]:
     with serving(list(DIALECTS), mode="compat", max_open=8) as urls:
         clients = {name: httpx.Client(base_url=url, timeout=60) for name, url in urls.items()}
         for name, client in clients.items():
-            prefix, key = DIALECTS[name].prefix, DIALECTS[name].key
+            prefix, id_field = DIALECTS[name].prefix, DIALECTS[name].id_field
             client.post(f"{prefix}/create", json={})
             world = {"world_type": "Text"} if name == "ALFWorld" else {}
-            client.post(f"{prefix}/reset", json={key: 0, DIALECTS[name].task.name: 0, **world})
+            client.post(f"{prefix}/reset", json={id_field: 0, DIALECTS[name].task_field.name: 0, **world})
         yield clients
         for client in clients.values():
             client.close()
@@ -63,9 +65,9 @@ def requests(draw: st.DrawFn, name: str) -> dict[str, Any]:
     """A request that is about right, or wrong in some way."""
     dialect = DIALECTS[name]
     path = dialect.prefix + draw(st.sampled_from(ROUTES))
-    fields = [dialect.key, dialect.task.name, "action", "world_type"]
+    fields = [dialect.id_field, dialect.task_field.name, "action", "world_type"]
     ids = st.one_of(st.just(0), st.just("0"), JSON)
-    about_right = {name: ids if name == dialect.key else JSON for name in fields}
+    about_right = {name: ids if name == dialect.id_field else JSON for name in fields}
     content = draw(
         st.one_of(
             st.fixed_dictionaries({}, optional=about_right).map(json.dumps).map(str.encode),

@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from runner import plugins as registry
+from runner import plugins
 from runner.envs.base import EmbeddedEnvironment
 from runner.envs.http import HttpEnvironment, ServerAddress
-from runner.episode.validation import settle
 from runner.serve.env_api import DIALECTS
 from runner.types import Action, InvalidAction, Mode, SupportsOracle, TimeStep, Trajectory
+from runner.types.maybe_async import maybe_await
 from tests.support.serving import serving
 
 N_TASKS = 20
@@ -30,7 +30,7 @@ def urls() -> Iterator[dict[Mode, dict[str, str]]]:
 
 
 def embedded(name: str, mode: Mode) -> EmbeddedEnvironment:
-    environment = registry.load(registry.ENVS, name)(mode=mode)
+    environment = plugins.load(plugins.ENVS, name)(mode=mode)
     assert isinstance(environment, EmbeddedEnvironment)
     return environment
 
@@ -63,6 +63,7 @@ async def played(local: EmbeddedEnvironment, remote: HttpEnvironment, task_index
     return solved
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(AT_LEAST))
 async def test_the_oracle_plays_the_same_here_and_there(name: str, urls: dict[Mode, dict[str, str]]) -> None:
     local = embedded(name, "strict")
@@ -88,7 +89,7 @@ async def test_what_can_be_done_is_the_same_here_and_there(name: str, urls: dict
             while not done and n_rounds < 10:
                 actions = local.admissible_actions()
                 assert actions
-                assert await settle(remote.admissible_actions()) == actions
+                assert await maybe_await(remote.admissible_actions()) == actions
                 action = Action(text=picks.choice(actions))
                 n_rounds, (_, _, done) = n_rounds + 1, local.step(action)
                 await remote.step(action)
@@ -102,11 +103,11 @@ async def test_a_server_that_lists_nothing_is_read(name: str, urls: dict[Mode, d
     local = embedded(name, "strict")
     remote = HttpEnvironment(env=name, address=ServerAddress(urls["strict"][name]))
     try:
-        assert await settle(remote.admissible_actions()) is None
+        assert await maybe_await(remote.admissible_actions()) is None
         for _ in range(2):
             local.reset(task_index=7)
             await remote.reset(task_index=7)
-            found, known = await settle(remote.admissible_actions()), local.admissible_actions()
+            found, known = await maybe_await(remote.admissible_actions()), local.admissible_actions()
             assert found
             assert known
             assert {*known} <= {*found}

@@ -14,6 +14,8 @@ from runner.serve.mock_llm import ModelServer
 from tests.support.command import COMMAND, ENVIRON, agentgym
 from tests.support.tensorzero_gateway import Gateway
 
+pytestmark = pytest.mark.long
+
 MODEL, FALLBACK = "qwen35_9b", "qwen3:8b"
 """Of the default profile, which is used as it is."""
 OPTIONS = ("--run", "Wordle", "--json", "--repeat")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 EMBEDDED = ["ALFWorld", "BabyAI", "Maze", "SQLGym", "TextCraft", "WebShop", "Wordle"]
 
@@ -55,9 +57,9 @@ def test_the_wheel_carries_profiles_licences_and_both_commands(installed: Path, 
     listed = json.loads(run([str(installed / "agentgym-runner"), "--list-envs", "--json"], tmp_path))
     assert listed["profile"] == "field-runner-4090"
     code = (
-        "from runner.util.package_data import shipped\n"
+        "from runner.util.package_data import package_resource\n"
         "for name in ('alfworld', 'sqlgym', 'textcraft', 'webshop', 'wordle'):\n"
-        "    print(len(shipped('data', name, 'LICENSE').read_text()) > 100)"
+        "    print(len(package_resource('data', name, 'LICENSE').read_text()) > 100)"
     )
     assert run([str(installed / "python"), "-c", code], tmp_path).split() == ["True"] * 5
     console = subprocess.run(

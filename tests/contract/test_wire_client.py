@@ -12,16 +12,15 @@ from typing import Any
 import pytest
 
 from runner.envs.http import HttpEnvironment, ServerAddress, dialect_for
-from runner.envs.http.request import Reply, Request
-from runner.envs.http.response import Payload, read
-from runner.envs.http.scoring import Scoring
+from runner.envs.http.response import Payload, ServerResponse, ServerRequest, decode_response
+from runner.envs.http.task_rules import RewardReader
 from runner.errors import EnvironmentFault
 from runner.types import Action, TimeStep, Trajectory
 from tests.support.recordings import Exchange, exchanges
 from tests.support.rude_env import Asked, RudeServer, raw, rude_server, told
 
 CASES = Path(__file__).parent / "wire_cases"
-REQUEST = Request("Maze", "http://127.0.0.1:1/step", b"{}")
+REQUEST = ServerRequest("Maze", "http://127.0.0.1:1/step", b"{}")
 
 
 def cases(name: str) -> list[Any]:
@@ -83,9 +82,9 @@ async def test_written_episodes_play(server: RudeServer, case: dict[str, Any]) -
 
 @pytest.mark.parametrize("case", cases("errors.jsonl"))
 def test_written_errors_are_told(case: dict[str, Any]) -> None:
-    reply = Reply(case["status"], case["type"], case["body"].encode())
+    reply = ServerResponse(case["status"], case["type"], case["body"].encode())
     with pytest.raises(EnvironmentFault) as caught:
-        read(REQUEST, reply)
+        decode_response(REQUEST, reply)
     message = str(caught.value)
     assert message.startswith("Maze: POST http://127.0.0.1:1/step {} was ")
     assert case["says"] in message
@@ -110,13 +109,13 @@ def test_every_recorded_reply_is_read(env: str, name: str, n_faults: int) -> Non
     assert dialect is not None
     faults = 0
     for exchange in exchanges(name):
-        reply = Reply(exchange.status, exchange.content_type, exchange.body.encode())
+        reply = ServerResponse(exchange.status, exchange.content_type, exchange.body.encode())
         if exchange.kind.endswith("error"):
             with pytest.raises(EnvironmentFault):
-                read(REQUEST, reply)
+                decode_response(REQUEST, reply)
             faults += 1
             continue
-        payload = Payload(REQUEST, read(REQUEST, reply))
+        payload = Payload(REQUEST, decode_response(REQUEST, reply))
         received = exchange.received
         match exchange.kind:
             case "create":
@@ -125,7 +124,7 @@ def test_every_recorded_reply_is_read(env: str, name: str, n_faults: int) -> Non
                 assert len(payload.text(dialect.opening[-1])) > 10
             case "step":
                 observation = payload.text(dialect.observation_at)
-                reward, done = Scoring(dialect).read(payload, observation)
+                reward, done = RewardReader(dialect).read(payload, observation)
                 completed = env == "babyai" and reward != 0 and "The task is completed." in observation
                 assert (reward, done) == (received["reward"], received["done"] or completed)
     assert faults == n_faults

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from runner.envs.textcraft import TextCraft
-from runner.envs.textcraft.recipes import shipped_table
-from runner.envs.textcraft.task import make_task
+from runner.envs.textcraft.recipes import make_task, shipped_table
 from runner.types import Action
 
 FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "agentgym-wire"

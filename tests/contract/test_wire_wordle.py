@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.envs.wordle import Wordle
-from runner.envs.wordle.rules import consistent
+from runner.envs.wordle.rules import filter_candidates
 from runner.types import Action
 from tests.support.recordings import exchanges
 
@@ -19,7 +19,7 @@ def task_of(seed: object) -> int:
 def candidates(env: Wordle) -> list[str]:
     words = list(env.words)
     for guess, marks in env.history:
-        words = consistent(words, env.marking, guess, marks)
+        words = filter_candidates(words, env.marking, guess, marks)
     return words
 
 

@@ -7,7 +7,7 @@ import pytest
 from nats.aio.client import Client
 
 from runner.bus.broker.broker import Broker
-from runner.bus.connection import BusAddress, Connection
+from runner.bus.connection import BusAddress, NatsConnection
 from tests.support.nats_server import NatsServer
 
 
@@ -27,5 +27,5 @@ def server(tmp_path: Path) -> Iterator[NatsServer]:
 
 @pytest.fixture
 async def client(server: NatsServer) -> AsyncIterator[Client]:
-    async with await Connection.open(BusAddress(server.url), name="publisher") as connection:
+    async with await NatsConnection.open(BusAddress(server.url), name="publisher") as connection:
         yield connection.client

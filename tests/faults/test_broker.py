@@ -16,7 +16,7 @@ import pytest
 
 from runner.bus.address import address_of_node
 from runner.bus.broker.broker import Broker
-from runner.bus.connection import BusAddress, BusError, Connection
+from runner.bus.connection import BusAddress, BusError, NatsConnection
 from runner.bus.streams import ensure_streams
 from runner.events.subjects import DURABLE
 from tests.support.bus import States
@@ -62,12 +62,12 @@ def _lives(pid: int) -> bool:
 
 
 async def test_it_listens_on_the_loopback_for_its_credential_only(broker: Broker, tmp_path: Path) -> None:
-    async with await Connection.open(broker.address, name="test") as connection:
+    async with await NatsConnection.open(broker.address, name="test") as connection:
         assert connection.client.max_payload == 1 << 20
         assert connection.client.connected_server_version.major >= 2
     for address in (BusAddress(broker.url), BusAddress(broker.url, user="agentgym", password="wrong")):
         with pytest.raises(BusError) as caught:
-            await Connection.open(address, name="test")
+            await NatsConnection.open(address, name="test")
         assert caught.value.kind == "auth"
     sockets = psutil.Process(broker.pid).net_connections("inet")
     listening = {f"{found.laddr.ip}:{found.laddr.port}" for found in sockets if found.status == psutil.CONN_LISTEN}
@@ -93,7 +93,7 @@ async def test_a_client_finds_it_through_the_state_directory(broker: Broker, tmp
     node_file.write_text(json.dumps({"url": broker.url, "credential_file": str(broker.credential_file)}))
     address = address_of_node(tmp_path)
     assert address == broker.address
-    async with await Connection.open(address, name="test") as connection:
+    async with await NatsConnection.open(address, name="test") as connection:
         assert connection.connected
 
 
@@ -103,7 +103,7 @@ async def test_it_is_started_again_with_what_it_stored(tmp_path: Path) -> None:
     broker.start()
     try:
         url = broker.url
-        async with await Connection.open(broker.address, name="test", on_state=states) as connection:
+        async with await NatsConnection.open(broker.address, name="test", on_state=states) as connection:
             js = connection.client.jetstream()
             await ensure_streams(js, DURABLE)
             for number in range(1, 4):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runner.bus.connection import BusAddress, BusError, Connection, TlsSettings
+from runner.bus.connection import BusAddress, BusError, NatsConnection, TlsSettings
 from runner.errors import ConfigError
 from tests.support.bus import Certificates, States, creds_file, new_seed, operator_mode, public_key
 from tests.support.nats_server import NatsServer
@@ -21,7 +21,7 @@ def _login(password: str) -> dict[str, Any]:
 
 
 async def _check(address: BusAddress) -> None:
-    async with await Connection.open(address, name="test") as connection:
+    async with await NatsConnection.open(address, name="test") as connection:
         await connection.client.flush()
 
 
@@ -50,7 +50,7 @@ async def test_a_rotated_password_is_named_and_recovered_from(tmp_path: Path) ->
     states = States()
     with NatsServer(tmp_path, jetstream=False, config=_login(PASSWORD)) as server:
         address = BusAddress(server.url, user="u", password=PASSWORD)
-        async with await Connection.open(address, name="test", on_state=states) as connection:
+        async with await NatsConnection.open(address, name="test", on_state=states) as connection:
             server.reload(_login("rotated"))
             state = await states.until(lambda state: state.kind == "auth", timeout_s=3)
             server.reload(_login(PASSWORD))
@@ -105,6 +105,7 @@ async def test_creds(tmp_path: Path) -> None:
         await _refused(address, "auth", "no user JWT")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("handshake_first", [False, True])
 async def test_tls(handshake_first: bool, tmp_path: Path) -> None:
     certificates = Certificates(tmp_path / "right")
@@ -112,7 +113,7 @@ async def test_tls(handshake_first: bool, tmp_path: Path) -> None:
     with NatsServer(tmp_path, jetstream=False, config=config) as server:
         tls = _tls(certificates, handshake_first=handshake_first)
         good = BusAddress(server.url, user="u", password="right", tls=tls)
-        async with await Connection.open(good, name="test", on_state=(states := States())) as connection:
+        async with await NatsConnection.open(good, name="test", on_state=(states := States())) as connection:
             server.restart()
             await states.until("disconnected")
             await states.until("connected")
@@ -168,6 +169,7 @@ async def _plaintext_server() -> AsyncIterator[tuple[int, bytearray]]:
         yield server.sockets[0].getsockname()[1], heard
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["tls", "nats"])
 async def test_plaintext_is_refused_where_tls_was_asked_for(scheme: str, tmp_path: Path) -> None:
     async with _plaintext_server() as (port, heard):
@@ -186,7 +188,7 @@ async def test_plaintext_is_refused_after_a_reconnect(tmp_path: Path) -> None:
     states = States()
     with NatsServer(tmp_path, jetstream=False, config=certificates.for_server() | _login(PASSWORD)) as server:
         address = BusAddress(server.url, user="u", password=PASSWORD, tls=_tls(certificates))
-        async with await Connection.open(address, name="test", on_state=states):
+        async with await NatsConnection.open(address, name="test", on_state=states):
             server.kill()
             await states.until("disconnected")
             heard = bytearray()

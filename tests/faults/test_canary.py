@@ -20,7 +20,7 @@ from nats.aio.msg import Msg
 from ulid import ULID
 
 from runner.bus.address import address_from_environ
-from runner.bus.connection import Connection
+from runner.bus.connection import NatsConnection
 from tests.faults.test_delivery import command, subscriber_on
 from tests.support.bus import Certificates, creds_file, new_seed, operator_mode, public_key
 from tests.support.nats_server import NatsServer
@@ -104,6 +104,7 @@ AT_ONCE = 3
 """They mostly wait for processes to start."""
 
 
+@pytest.mark.long
 async def test_no_secret_is_found_anywhere(tmp_path: Path) -> None:
     room = asyncio.Semaphore(AT_ONCE)
 
@@ -155,12 +156,12 @@ async def _listening(env: Mapping[str, str], heard: list[Msg] | None) -> AsyncIt
     if heard is None:
         yield
         return
-    async with await Connection.open(address_from_environ(env["NATS_URL"], env), name="listener") as connection:
+    async with await NatsConnection.open(address_from_environ(env["NATS_URL"], env), name="listener") as connection:
         await subscriber_on(connection.client, heard)
         yield
 
 
-async def _ask(node: NodeProcess, connection: Connection) -> dict[str, bytes]:
+async def _ask(node: NodeProcess, connection: NatsConnection) -> dict[str, bytes]:
     batch_id = str(ULID())
     await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle")
     await node.until(connection, batch_id, "completed")

@@ -14,11 +14,10 @@ import pytest
 from runner.batch.batch import Batch
 from runner.batch.spec import BatchSpec
 from runner.batch.state_dir import Workspace
-from runner.events.codec import DurableNames
 from runner.events.decoded import DurableRow
 from runner.events.durable import EpisodeCompleted
-from runner.events.subjects import EPISODE_COMPLETED
-from runner.publish.event_recorder import Announcer
+from runner.events.subjects import EPISODE_COMPLETED, DurableNames
+from runner.publish.event_recorder import EventRecorder
 from runner.store import EpisodeRecord, EpisodeStore, open_index
 from runner.types import Item, Outcome
 from runner.util.clock import Clock
@@ -63,13 +62,13 @@ async def test_runners_whose_clocks_differ_are_shown_in_the_order_of_their_event
 async def _play_and_publish(folder: Path, server: NatsServer, clock: Clock) -> str:
     """What a foreground run does; returns the id of its one episode."""
     workspace = Workspace(folder, node="n", profile="p", clock=clock)
-    announcer = Announcer(workspace, DurableNames(), role="run")
-    batch = Batch(BatchSpec(env="Maze", agent="oracle").checked(), workspace, on_record=announcer.record)
+    recorder = EventRecorder(workspace, DurableNames(), role="run")
+    batch = Batch(BatchSpec(env="Maze", agent="oracle").validated(), workspace, on_record=recorder.record_episode)
     (episode,) = batch.run().episodes
-    announcer.flush()
-    async with publishing(announcer.outbox, sink(server, "local")) as running:
-        await running.drained()
-    announcer.close()
+    recorder.flush()
+    async with publishing(recorder.outbox, sink(server, "local")) as running:
+        await running.wait_until_drained()
+    recorder.close()
     workspace.close()
     return episode.episode_id
 
@@ -84,7 +83,7 @@ def test_a_clock_that_jumps_makes_no_duration_negative(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, node="n", profile="p", clock=_jumping())
     seen: list[Item] = []
     records: list[EpisodeRecord] = []
-    spec = BatchSpec(env="BabyAI", agent="oracle", repeat=3).checked()
+    spec = BatchSpec(env="BabyAI", agent="oracle", repeat=3).validated()
     batch = Batch(spec, workspace, observers=[seen.append], on_record=records.append)
     batch.command("step")  # paused, and played step by step
     for _ in range(3):

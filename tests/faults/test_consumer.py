@@ -10,12 +10,12 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType
 
-from runner.bus.connection import BusAddress, Connection
+from runner.bus.connection import BusAddress, NatsConnection
 from runner.events import subjects
 from runner.events.codec import ForeignRow, RawRow
 from runner.subscribe import subscription as consumer
-from runner.subscribe.messages import Notice, Received, Seen
-from runner.subscribe.subscription import Follow
+from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem
+from runner.subscribe.subscription import Subscription
 from tests.support.nats_server import NatsServer
 from tests.support.subscriptions import SUBJECT, add_stream, headers, publish, publish_surely, status, surely, watching
 
@@ -65,6 +65,7 @@ async def test_a_message_is_seen_soon(server: NatsServer, client: Client) -> Non
         assert sorted(delays)[10] < 0.1
 
 
+@pytest.mark.long
 async def test_killed_servers_cost_nothing_and_are_told(server: NatsServer, client: Client) -> None:
     await add_stream(client)
     async with watching(server) as watcher:
@@ -128,6 +129,7 @@ async def test_a_stream_made_again_while_nobody_was_away(server: NatsServer, cli
         await watcher.until_notice("recreated")
 
 
+@pytest.mark.long
 async def test_a_stream_made_later_is_found(server: NatsServer, client: Client) -> None:
     made = await client.subscribe("$JS.EVENT.ADVISORY.CONSUMER.CREATED.>")
     async with watching(server) as watcher:
@@ -171,6 +173,7 @@ async def test_a_start_that_all_streams_have_before_them_is_told(server: NatsSer
         assert (watcher.numbers, len(watcher.notices)) == ([3], 1)
 
 
+@pytest.mark.long
 async def test_a_stopped_server_is_told_and_costs_nothing(server: NatsServer, client: Client) -> None:
     await add_stream(client)
     async with watching(server) as watcher:
@@ -192,7 +195,7 @@ async def test_a_server_that_is_absent_at_first(server: NatsServer) -> None:
     async with watching(server, required=False) as watcher:
         await watcher.until_notice("disconnected", 1.0)
         server.start()
-        async with await Connection.open(BusAddress(server.url), name="publisher") as connection:
+        async with await NatsConnection.open(BusAddress(server.url), name="publisher") as connection:
             await add_stream(connection.client)
             await publish(connection.client, 1)
         await watcher.until_count(1)
@@ -281,6 +284,7 @@ async def test_clocks_that_are_off_change_no_order_and_are_seen(server: NatsServ
         assert [round((seconds or 0) / 3600) for seconds in ahead] == [0, 1, -1, 0]
 
 
+@pytest.mark.long
 async def test_a_stream_made_at_once_is_not_called_missing(
     server: NatsServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,11 +302,12 @@ async def test_a_stream_made_at_once_is_not_called_missing(
         assert watcher.notices == []
 
 
+@pytest.mark.long
 async def test_what_was_heard_before_its_stream_was_found_is_shown_once(server: NatsServer, client: Client) -> None:
     made = await client.subscribe("$JS.EVENT.ADVISORY.CONSUMER.CREATED.>")
     async with (
-        await Connection.open(BusAddress(server.url), name="watcher") as connection,
-        Follow(connection, patterns=["orders.>"], since="all") as follow,
+        await NatsConnection.open(BusAddress(server.url), name="watcher") as connection,
+        Subscription(connection, patterns=["orders.>"], since="all") as follow,
         asyncio.timeout(20),
     ):
         assert isinstance(await anext(follow), Notice)
@@ -314,15 +319,15 @@ async def test_what_was_heard_before_its_stream_was_found_is_shown_once(server: 
         for payload in (b"same", b"last"):
             await client.publish("orders.new", payload)
         kept = [await anext(follow) for _ in range(2)]
-    assert [each.sequence for each in heard if isinstance(each, Received)] == [None, None, None]
-    assert [each.sequence for each in kept if isinstance(each, Received)] == [4, 5]
+    assert [each.sequence for each in heard if isinstance(each, BusMessage)] == [None, None, None]
+    assert [each.sequence for each in kept if isinstance(each, BusMessage)] == [4, 5]
 
 
 async def test_without_streams_there_is_no_history(server: NatsServer, tmp_path: Path) -> None:
     with NatsServer(tmp_path / "plain", jetstream=False) as plain:
         async with (
             watching(plain, patterns=["agentgym.>", "agentgym.field.*"]) as watcher,
-            await Connection.open(BusAddress(plain.url), name="publisher") as publisher,
+            await NatsConnection.open(BusAddress(plain.url), name="publisher") as publisher,
         ):
             assert "only what comes from now on" in (await watcher.until_notice("no_history")).text
             await publisher.client.publish(SUBJECT, status(1))
@@ -337,7 +342,7 @@ async def test_without_streams_there_is_no_history(server: NatsServer, tmp_path:
 
 async def test_one_who_listens_to_everything_is_not_taken_for_streams(tmp_path: Path) -> None:
     with NatsServer(tmp_path / "plain", jetstream=False) as plain:
-        async with await Connection.open(BusAddress(plain.url), name="publisher") as publisher:
+        async with await NatsConnection.open(BusAddress(plain.url), name="publisher") as publisher:
             await publisher.client.subscribe(">")
             await publisher.client.flush()
             async with watching(plain) as watcher:
@@ -444,7 +449,7 @@ async def test_a_slow_reader_of_a_stream_that_drops_its_oldest_learns_how_many(
 ) -> None:
     await add_stream(client, max_msgs=200, discard=DiscardPolicy.OLD, storage=StorageType.MEMORY)
     async with (
-        await Connection.open(BusAddress(server.url), name="slow") as connection,
+        await NatsConnection.open(BusAddress(server.url), name="slow") as connection,
         _follow(connection, capacity=20) as follow,
     ):
         await publish(client, *range(20))
@@ -452,42 +457,42 @@ async def test_a_slow_reader_of_a_stream_that_drops_its_oldest_learns_how_many(
         await publish(client, *range(20, 2000))
         seen = [await anext(follow) for _ in range(10)]
         async with asyncio.timeout(15):
-            while not (isinstance(seen[-1], Received) and seen[-1].sequence == 2000):
+            while not (isinstance(seen[-1], BusMessage) and seen[-1].sequence == 2000):
                 seen.append(await anext(follow))
         missing = sum(item.count for item in seen if isinstance(item, Notice))
         assert [item.kind for item in seen if isinstance(item, Notice)] == ["gap"] * _count(seen, Notice)
-        assert _count(seen, Received) + missing == 1999
+        assert _count(seen, BusMessage) + missing == 1999
         assert missing > 0
 
 
-def _follow(connection: Connection, *, capacity: int) -> Follow:
-    return Follow(connection, patterns=[SUBJECT], since="all", capacity=capacity)
+def _follow(connection: NatsConnection, *, capacity: int) -> Subscription:
+    return Subscription(connection, patterns=[SUBJECT], since="all", capacity=capacity)
 
 
-def _count(seen: list[Seen], kind: type[Seen]) -> int:
+def _count(seen: list[SubscriptionItem], kind: type[SubscriptionItem]) -> int:
     return sum(isinstance(item, kind) for item in seen)
 
 
 async def test_a_slow_reader_without_a_stream_gets_the_exact_number(tmp_path: Path) -> None:
     with NatsServer(tmp_path / "plain", jetstream=False) as plain:
         async with (
-            await Connection.open(BusAddress(plain.url), name="slow") as connection,
-            await Connection.open(BusAddress(plain.url), name="publisher") as publisher,
+            await NatsConnection.open(BusAddress(plain.url), name="slow") as connection,
+            await NatsConnection.open(BusAddress(plain.url), name="publisher") as publisher,
             _follow(connection, capacity=100) as follow,
         ):
             assert isinstance(await anext(follow), Notice)
             for number in range(5000):
                 await publisher.client.publish(SUBJECT, status(number))
-            seen: list[Seen] = []
+            seen: list[SubscriptionItem] = []
             async with asyncio.timeout(15):
-                while _count(seen, Received) + _skipped(seen) < 5000:
+                while _count(seen, BusMessage) + _skipped(seen) < 5000:
                     seen.append(await anext(follow))
-            assert _count(seen, Received) + _skipped(seen) == 5000
+            assert _count(seen, BusMessage) + _skipped(seen) == 5000
             assert _skipped(seen) > 1000
             assert {item.kind for item in seen if isinstance(item, Notice)} == {"skipped"}
 
 
-def _skipped(seen: list[Seen]) -> int:
+def _skipped(seen: list[SubscriptionItem]) -> int:
     return sum(item.count for item in seen if isinstance(item, Notice))
 
 
@@ -496,6 +501,7 @@ def _users(**permissions: object) -> dict[str, object]:
     return {"authorization": {"users": users}}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("denied", "said"),
     [
@@ -510,7 +516,7 @@ async def test_without_the_right_to_read_streams_it_follows_live(tmp_path: Path,
     with NatsServer(tmp_path / "nats", config=_users(publish={"deny": denied})) as server:
         everybody = BusAddress(server.url, user="all", password=PASSWORD)
         few = BusAddress(server.url, user="few", password=PASSWORD)
-        async with await Connection.open(everybody, name="publisher") as connection:
+        async with await NatsConnection.open(everybody, name="publisher") as connection:
             await add_stream(connection.client)
             await publish(connection.client, 1)
             async with watching(server, address=few) as watcher:
@@ -526,7 +532,7 @@ async def test_what_streams_hand_to_others_is_not_said_again(tmp_path: Path) -> 
     with NatsServer(tmp_path / "nats", config=_users(publish={"deny": ["$JS.>"]})) as server:
         everybody = BusAddress(server.url, user="all", password=PASSWORD)
         few = BusAddress(server.url, user="few", password=PASSWORD)
-        async with await Connection.open(everybody, name="publisher") as connection:
+        async with await NatsConnection.open(everybody, name="publisher") as connection:
             await add_stream(connection.client)
             async with watching(server, address=few, patterns=[">"]) as listener:
                 await listener.until_notice("no_history")

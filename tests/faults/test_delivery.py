@@ -98,6 +98,7 @@ async def test_events_wait_for_the_next_node(tmp_path: Path) -> None:
                     }
 
 
+@pytest.mark.long
 async def test_a_foreground_run_is_heard_on_the_running_nodes_broker(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node:
         async with await node.connect() as connection:
@@ -114,6 +115,7 @@ async def test_a_foreground_run_is_heard_on_the_running_nodes_broker(tmp_path: P
     assert [event["batch_id"] for event in durable(heard, BATCH_COMPLETED)] == [batch["batch_id"]]
 
 
+@pytest.mark.long
 async def test_a_node_without_an_egress_leaves_it_to_a_run_that_has_one(tmp_path: Path) -> None:
     heard: list[Msg] = []
     with NatsServer(tmp_path / "nats", jetstream=False) as server, NodeProcess(tmp_path / "data"):
@@ -142,6 +144,7 @@ def _live(heard: list[Msg], channel: str) -> list[Msg]:
     return [message for message in heard if message.subject.startswith(f"agentgym.live.{channel}.")]
 
 
+@pytest.mark.long
 async def test_an_unreachable_egress_neither_stops_nor_slows_a_run_and_gets_everything_later(tmp_path: Path) -> None:
     server = NatsServer(tmp_path / "nats")
     with server:

@@ -68,7 +68,7 @@ async def test_a_full_store_is_waited_out(
             server.start()
             if storage is StorageType.MEMORY:  # the stream's definition is in memory, too
                 await _stream(server, storage, **LOGIN)
-            await running.drained()
+            await running.wait_until_drained()
             assert running.publisher.states[0].status == "up"
         assert _elsewhere(outbox) == SinkCounts(acked=N_EVENTS + 1)
         arrived = ids(await stored(server, "THEIRS", **LOGIN))
@@ -90,7 +90,7 @@ async def test_a_full_stream_delays_its_own_subjects_alone(tmp_path: Path, outbo
                 outbox.add(event(-1))
                 await _arrived(outbox, 12)
                 await js.update_stream(replace(full, max_msgs=-1))
-                await running.drained()
+                await running.wait_until_drained()
         assert _elsewhere(outbox) == SinkCounts(acked=N_STUCK + 11)
         assert len(await stored(server, "REST")) == N_STUCK
 
@@ -129,12 +129,13 @@ async def test_a_disk_that_is_full_under_a_server_is_waited_out(
                 assert _elsewhere(outbox).dead == 0
                 disk.make_room()
                 server.restart()  # until then it takes nothing more
-                await running.drained()
+                await running.wait_until_drained()
             assert sorted(ids(await stored(server, "THEIRS"))) == sorted(
                 f"event:{number}" for number in range(N_EVENTS)
             )
 
 
+@pytest.mark.long
 async def test_a_full_store_elsewhere_does_not_touch_what_is_played(tmp_path: Path) -> None:
     data_dir, batch_id, repeat = tmp_path / "data", str(ULID()), 80
     config = {"jetstream": {"max_file_store": 24 << 10}}

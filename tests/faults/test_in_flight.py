@@ -10,10 +10,10 @@ from typing import Final
 import pytest
 from nats.aio.client import Client
 
-from runner.bus.connection import BusAddress, Connection
-from runner.subscribe.buffer import Incoming
+from runner.bus.connection import BusAddress, NatsConnection
+from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Since
-from runner.subscribe.subscription import Follow
+from runner.subscribe.subscription import Subscription
 from tests.support.nats_server import NatsServer
 from tests.support.subscriptions import add_stream
 
@@ -46,15 +46,15 @@ def cuts(server: NatsServer) -> int:
 async def test_jumping_about_in_large_messages_cuts_nobody_off(server: NatsServer, in_time_order: bool) -> None:
     async with (
         asyncio.timeout(50),
-        await Connection.open(BusAddress(server.url), name="publisher") as publisher,
-        await Connection.open(BusAddress(server.url), name="watcher") as watcher,
+        await NatsConnection.open(BusAddress(server.url), name="publisher") as publisher,
+        await NatsConnection.open(BusAddress(server.url), name="watcher") as watcher,
     ):
         await asyncio.gather(*(fill(publisher.client, stream, 150) for stream in STREAMS))
         for since in STARTS:
-            async with Follow(watcher, patterns=[">"], since=since, in_time_order=in_time_order) as follow:
+            async with Subscription(watcher, patterns=[">"], since=since, in_time_order=in_time_order) as follow:
                 read = 0
                 while read < 20:
-                    read += sum(isinstance(each, Incoming) for each in await follow.raw(20))
+                    read += sum(isinstance(each, RawMessage) for each in await follow.next_raw(20))
         await watcher.client.flush()
         assert cuts(server) == 0
         assert watcher.client.stats["reconnects"] == 0
@@ -65,8 +65,8 @@ async def test_messages_that_are_larger_than_a_part_come_whole_and_in_order(serv
     names = [f"S{n}" for n in range(40)]
     async with (
         asyncio.timeout(50),
-        await Connection.open(BusAddress(server.url), name="publisher") as publisher,
-        await Connection.open(BusAddress(server.url), name="watcher") as watcher,
+        await NatsConnection.open(BusAddress(server.url), name="publisher") as publisher,
+        await NatsConnection.open(BusAddress(server.url), name="watcher") as watcher,
     ):
         for name in names:
             await add_stream(publisher.client, name, subjects=[name.lower()])
@@ -75,8 +75,8 @@ async def test_messages_that_are_larger_than_a_part_come_whole_and_in_order(serv
             await js.publish("s0", b"%d " % number + (b"x" * 900_000 if number % 4 == 0 else b""))
         for in_time_order in (True, False):
             patterns = [name.lower() for name in names]
-            came: list[Incoming] = []
-            async with Follow(watcher, patterns=patterns, since="all", in_time_order=in_time_order) as follow:
+            came: list[RawMessage] = []
+            async with Subscription(watcher, patterns=patterns, since="all", in_time_order=in_time_order) as follow:
                 while len(came) < 30:
-                    came += [each for each in await follow.raw() if isinstance(each, Incoming)]
+                    came += [each for each in await follow.next_raw() if isinstance(each, RawMessage)]
             assert [int(each.payload.split()[0]) for each in came] == list(range(30))

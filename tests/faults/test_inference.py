@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runner.config.profile import Endpoint
+from runner.config.profile import EndpointConfig
 from runner.errors import InferenceFault
 from runner.inference import InferenceManager
 from tests.support.inference import Waits, header, infer, manager_of, settings_of
@@ -179,7 +179,7 @@ async def test_the_episodes_time_bounds_a_call_and_does_not_count_against_the_en
 
 async def test_a_server_that_says_nothing_while_it_is_recognised(fallback: RudeModel) -> None:
     with RudeModel(hang, routes={"/health": hang}) as hanging:
-        endpoints = (Endpoint(url=hanging.url, name="a"), Endpoint(url=fallback.url, name="b", kind="openai"))
+        endpoints = (EndpointConfig(url=hanging.url, name="a"), EndpointConfig(url=fallback.url, name="b", kind="openai"))
         inference = await infer(InferenceManager(settings_of(*endpoints, timeout_sec=0.2), {}))
     assert (inference.usage.endpoint, inference.usage.warnings) == ("b", ("a: no complete answer within 0.2 s",))
 

@@ -13,8 +13,8 @@ from ulid import ULID
 from runner.batch.batch import Batch
 from runner.batch.spec import BatchSpec
 from runner.batch.state_dir import Workspace
-from runner.events.codec import DurableNames
-from runner.publish.event_recorder import Announcer
+from runner.events.subjects import DurableNames
+from runner.publish.event_recorder import EventRecorder
 from tests.faults.test_node_faults import shown, viewing
 from tests.support.node_process import NodeProcess
 
@@ -34,23 +34,26 @@ def _ids(connection: sqlite3.Connection) -> list[str]:
 
 def test_a_batch_is_over_before_its_events_can_be_added(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, node="n", profile="p")
-    announcer = Announcer(workspace, DurableNames(), role="run")
+    recorder = EventRecorder(workspace, DurableNames(), role="run")
     played: list[str] = []
     with locked(tmp_path) as other:
-        announcer.status("running")
-        batch = Batch(BatchSpec(env="Maze", agent="oracle", repeat=3).checked(), workspace, on_record=announcer.record)
+        recorder.record_status("running")
+        batch = Batch(
+            BatchSpec(env="Maze", agent="oracle", repeat=3).validated(), workspace, on_record=recorder.record_episode
+        )
         result = batch.run()
-        announcer.result(result)
-        announcer.status("stopped")
+        recorder.record_batch(result)
+        recorder.record_status("stopped")
         played += [f"episode:{episode.episode_id}" for episode in result.episodes]
         assert _ids(other) == []
-    announcer.close()
+    recorder.close()
     with closing(sqlite3.connect(tmp_path / "outbox.sqlite")) as after:
         boot = f"status:{workspace.boot}"
         assert _ids(after) == [f"{boot}:0", *played, f"batch:{batch.batch_id}", f"{boot}:1"]
     workspace.close()
 
 
+@pytest.mark.long
 async def test_a_node_plays_and_answers_meanwhile(tmp_path: Path) -> None:
     batch_id = str(ULID())
     with NodeProcess(tmp_path) as node:

@@ -21,7 +21,7 @@ from ulid import ULID
 
 from runner.config import Profile
 from runner.node import shutdown as stopping
-from runner.node.batch_runner import Player
+from runner.node.batch_runner import BatchRunner
 from runner.node.handlers import derived_batch_id
 from runner.node.node import Node
 from runner.publish.publisher import Publisher, Sink
@@ -34,7 +34,7 @@ from tests.support.publishing import event, outbox_in
 
 pytestmark = pytest.mark.timeout(120)
 
-STOP_S = 14.0
+STOP_TIMEOUT_S = 14.0
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +114,7 @@ async def test_a_battery_is_one_batch_per_environment(shared: NodeProcess) -> No
             await shared.until(connection, batch["batch_id"], "completed")
 
 
+@pytest.mark.long
 async def test_a_killed_node_leaves_an_interrupted_batch_that_can_be_resumed(tmp_path: Path) -> None:
     data_dir, batch_id, repeat = tmp_path / "data", str(ULID()), 25
     with NodeProcess(data_dir) as node:
@@ -165,6 +166,7 @@ def test_a_node_says_that_it_serves(tmp_path: Path) -> None:
         assert f"node: n1, pid {node.pid}, serves {data_dir} at {url}\n" in said
 
 
+@pytest.mark.long
 async def test_a_node_that_stops_leaves_what_is_stuck_to_the_next_one(tmp_path: Path) -> None:
     with (
         NatsServer(tmp_path / "other") as other,
@@ -175,16 +177,16 @@ async def test_a_node_that_stops_leaves_what_is_stuck_to_the_next_one(tmp_path: 
             batch_id = str(ULID())
             await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle")
             await node.until(connection, batch_id, "completed")
-        async with asyncio.timeout(STOP_S):  # less than it would wait for a broker that takes events
+        async with asyncio.timeout(STOP_TIMEOUT_S):  # less than it would wait for a broker that takes events
             status, said = await asyncio.to_thread(node.terminate)
     assert status == 0, said
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["told again", "nothing arrives"])
 async def test_the_wait_for_the_last_events_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: bool) -> None:
-    at_once = asyncio.Event()
+    immediate = asyncio.Event()
     if told:
-        at_once.set()
+        immediate.set()
     else:
         monkeypatch.setattr(stopping, "STUCK_S", 0.1)
         monkeypatch.setattr(stopping, "STOP_S", 600)
@@ -192,7 +194,7 @@ async def test_the_wait_for_the_last_events_ends(tmp_path: Path, monkeypatch: py
         outbox.add(event(1))
         publisher = Publisher(outbox, [Sink("local", lambda: None)])  # it does not run, so nothing ever arrives
         async with asyncio.timeout(30):
-            await stopping.send_rest(publisher, at_once)
+            await stopping.publish_remaining(publisher, immediate)
         assert outbox.has_pending(["local"])
 
 
@@ -211,10 +213,10 @@ async def test_a_second_signal_gives_up_what_is_played(tmp_path: Path) -> None:
 
     node = Node(Profile(id="p"), tmp_path / "data", "n1", egress=lambda: None)
     node.interrupt()
-    at_once = node._at_once
-    assert not at_once.is_set()
+    immediate = node._immediate
+    assert not immediate.is_set()
     async with asyncio.timeout(10):
-        await stopping.end_playing(cast("Player", Endless()), lambda: False, at_once)
+        await stopping.stop_batches(cast("Player", Endless()), lambda: False, immediate)
 
 
 def test_an_idle_node_leaves_by_itself(tmp_path: Path) -> None:
@@ -240,6 +242,7 @@ def _wait_for_end(pidfd: int) -> None:
     os.close(pidfd)
 
 
+@pytest.mark.long
 async def test_the_broker_is_started_again_and_nothing_is_lost(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node:
         async with await node.connect() as connection:

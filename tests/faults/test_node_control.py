@@ -20,10 +20,9 @@ from nats.aio.msg import Msg
 from ulid import ULID
 
 from runner.bus.address import address_from_environ
-from runner.bus.connection import Connection
+from runner.bus.connection import NatsConnection
 from runner.config import Profile
-from runner.node import tasks
-from runner.node.health import Health
+from runner.node.health import HealthMonitor
 from runner.node.node import Node
 from runner.publish.live_publisher import LivePublisher
 from tests.support.nats_server import NatsServer
@@ -55,6 +54,7 @@ async def test_a_cancel_right_after_the_start_always_counts(tmp_path: Path) -> N
     assert set(map(tuple, heard.values())) == {("cancelled",)}
 
 
+@pytest.mark.long
 async def test_a_second_request_to_stop_ends_a_drain(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node:
         assert node.process is not None
@@ -81,6 +81,7 @@ async def test_a_drained_node_has_played_everything(tmp_path: Path) -> None:
     assert len(list((tmp_path / "data" / "runs" / batch_id).glob("*.json"))) == 12
 
 
+@pytest.mark.long
 async def test_a_locked_queue_is_waited_out(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node:
         async with await node.connect() as connection:
@@ -147,7 +148,7 @@ async def test_a_node_outlives_failures_beside_what_it_plays(
     """In this process, so that its parts can be broken."""
     closed = iter(range(2))
 
-    async def fail(self: Health, live: LivePublisher) -> None:
+    async def fail(self: HealthMonitor, live: LivePublisher) -> None:
         raise RuntimeError("no health")
 
     async def subscribe(self: Client, subject: str, *args: Any, **options: Any) -> Any:  # noqa: ANN401
@@ -156,9 +157,9 @@ async def test_a_node_outlives_failures_beside_what_it_plays(
         return await working(self, subject, *args, **options)
 
     working = Client.subscribe
-    monkeypatch.setattr(tasks, "RETRY_S", 0.05)
+    monkeypatch.setattr("runner.node.shutdown.RETRY_S", 0.05)
     monkeypatch.setattr(Client, "subscribe", subscribe)
-    monkeypatch.setattr(Health, "tell", fail)
+    monkeypatch.setattr(HealthMonitor, "tell", fail)
     node = Node(Profile(id="p"), tmp_path / "data", "n1", egress=lambda: None)
     running = asyncio.create_task(node.run())
     async with asyncio.timeout(60):
@@ -191,7 +192,7 @@ async def test_elsewhere_a_node_says_that_it_lives_and_obeys_nobody(tmp_path: Pa
     with NatsServer(tmp_path / "other") as other:
         env = environ(NATS_URL=other.url)
         with NodeProcess(tmp_path / "data", env=env) as node:
-            async with await Connection.open(address_from_environ(other.url, {}), name="test") as connection:
+            async with await NatsConnection.open(address_from_environ(other.url, {}), name="test") as connection:
                 assert (await node.request(connection, "health"))["node"] == node.name
                 refused = await node.reply(connection, "start", batch_id=str(ULID()), envs=["Maze"], agent="oracle")
                 assert refused["error"]["code"] == "no_control"

@@ -14,7 +14,7 @@ import pytest
 from ulid import ULID
 
 from runner.events.subjects import DURABLE
-from runner.subscribe.subscription import Follow
+from runner.subscribe.subscription import Subscription
 from tests.support.node_process import NodeProcess
 from tests.support.subscriptions import Watcher
 
@@ -25,6 +25,7 @@ PATIENCE_S = 300.0 if FULL else 30.0
 pytestmark = pytest.mark.timeout(600 if FULL else 120)
 
 
+@pytest.mark.long
 async def test_killed_brokers_lose_and_double_nothing(tmp_path: Path) -> None:
     batch_id = str(ULID())
     with NodeProcess(tmp_path / "data") as node:
@@ -41,6 +42,7 @@ async def test_killed_brokers_lose_and_double_nothing(tmp_path: Path) -> None:
             assert "reconnected" in viewer.kinds
 
 
+@pytest.mark.long
 async def test_a_killed_node_that_resumes_loses_and_doubles_nothing(tmp_path: Path) -> None:
     batch_id = str(ULID())
     with NodeProcess(tmp_path / "data") as node:
@@ -56,7 +58,7 @@ async def test_a_killed_node_that_resumes_loses_and_doubles_nothing(tmp_path: Pa
 
 @asynccontextmanager
 async def viewing(node: NodeProcess) -> AsyncIterator[Watcher]:
-    async with await node.connect() as connection, Follow(connection, patterns=DURABLE, since="all") as follow:
+    async with await node.connect() as connection, Subscription(connection, patterns=DURABLE, since="all") as follow:
         watcher = Watcher(follow)
         task = asyncio.create_task(watcher.run())
         try:

@@ -14,12 +14,12 @@ import pytest
 from ulid import ULID
 
 from runner.batch.state_dir import Workspace
-from runner.bus.broker import disk_watch
+from runner.bus.broker import broker as node_broker
 from runner.bus.broker.broker import Broker
-from runner.bus.connection import BusError, Connection
-from runner.events.codec import DurableNames
+from runner.bus.connection import BusError, NatsConnection
+from runner.events.subjects import DurableNames
 from runner.publish import delivery
-from runner.publish.event_recorder import Announcer
+from runner.publish.event_recorder import EventRecorder
 from runner.publish.publisher import Sink
 from tests.faults.test_node_faults import viewing
 from tests.support.episodes import Recording
@@ -48,6 +48,7 @@ def forbidden(tmp_path: Path) -> Iterator[tuple[NodeProcess, Disk]]:
         yield node, Forbidden(node.pid)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("disk_of", [mounted, forbidden] if FULL else [mounted])
 async def test_a_full_disk_ends_no_node_and_loses_no_episode(tmp_path: Path, disk_of: DiskOf) -> None:
     batch_id = str(ULID())
@@ -59,7 +60,7 @@ async def test_a_full_disk_ends_no_node_and_loses_no_episode(tmp_path: Path, dis
             await _until_idle(node, connection)
             refused = await node.reply(connection, "start", batch_id=str(ULID()), envs=["Maze"], agent="oracle")
             assert "is the disk full?" in refused["error"]["message"]
-            await asyncio.sleep(1.5 * disk_watch.LOOK_S)  # a moment without room is not noticed
+            await asyncio.sleep(1.5 * node_broker.DISK_POLL_S)  # a moment without room is not noticed
             disk.make_room()
         played = _episodes(node, batch_id)
         assert 5 <= len(played) < REPEAT
@@ -75,6 +76,7 @@ async def test_a_full_disk_ends_no_node_and_loses_no_episode(tmp_path: Path, dis
     assert "Traceback" not in said
 
 
+@pytest.mark.long
 async def test_a_batch_that_a_full_disk_ended_can_be_resumed(tmp_path: Path) -> None:
     batch_id = str(ULID())
     with forbidden(tmp_path) as (node, disk):
@@ -104,7 +106,7 @@ async def _play_two_more(node: NodeProcess, batch_id: str) -> None:
                 await asyncio.sleep(0.05)
 
 
-async def _until_idle(node: NodeProcess, connection: Connection) -> None:
+async def _until_idle(node: NodeProcess, connection: NatsConnection) -> None:
     async with asyncio.timeout(20):
         while (await node.request(connection, "health"))["status"] == "running":  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.02)
@@ -119,6 +121,7 @@ def _ids(viewer: Watcher) -> dict[str, int]:
     return {id_: ids.count(id_) for id_ in ids}
 
 
+@pytest.mark.long
 async def test_the_own_broker_takes_events_again_once_its_disk_has_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,12 +132,12 @@ async def test_the_own_broker_takes_events_again_once_its_disk_has_room(
         try:
             async with publishing(outbox, Sink("local", lambda: broker.address, owned=True)) as running:
                 outbox.add(event(0))
-                await running.drained()
+                await running.wait_until_drained()
                 disk.fill()
                 outbox.add(*(event(number, payload=b'"%s"' % (b"x" * 20_000)) for number in range(1, 60)))
                 await running.state("stalled")
                 disk.make_room()
-                await running.drained()
+                await running.wait_until_drained()
             assert outbox.counts()["local"].acked == 60
         finally:
             broker.stop()
@@ -143,20 +146,20 @@ async def test_the_own_broker_takes_events_again_once_its_disk_has_room(
 def test_what_could_not_be_announced_is_announced_with_the_next(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 4) as disk:
         workspace = Workspace(disk.folder, node="n", profile="p")
-        announcer = Announcer(workspace, DurableNames(), role="node")
+        recorder = EventRecorder(workspace, DurableNames(), role="node")
         first, second = (Recording(workspace.store, workspace.index).whole() for _ in range(2))
         disk.fill()
         for _ in range(20):  # some may still fit into a page
-            announcer.status("idle")
-            announcer.status("running")
-        announcer.record(first)
-        announcer.flush()
-        assert f"episode:{first.episode_id}" not in announcer.outbox.known_ids()
+            recorder.record_status("idle")
+            recorder.record_status("running")
+        recorder.record_episode(first)
+        recorder.flush()
+        assert f"episode:{first.episode_id}" not in recorder.outbox.known_ids()
         disk.make_room()
-        announcer.record(second)
-        announcer.flush()
-        ids = [event.id for event in announcer.outbox.pending("local", 1000)]
+        recorder.record_episode(second)
+        recorder.flush()
+        ids = [event.id for event in recorder.outbox.pending("local", 1000)]
         assert ids[-2:] == [f"episode:{first.episode_id}", f"episode:{second.episode_id}"]
         assert len([id_ for id_ in ids if id_.startswith("status:")]) == 40
-        announcer.close()
+        recorder.close()
         workspace.close()

@@ -28,6 +28,7 @@ def ollama() -> Iterator[ModelServer]:
     server.stop()
 
 
+@pytest.mark.long
 async def test_a_model_comes_goes_and_comes_back(ollama: ModelServer, tmp_path: Path) -> None:
     env = environ(TENSORZERO_URL="http://127.0.0.1:1", OLLAMA_HOST=ollama.url)
     with NodeProcess(tmp_path / "data", env=env) as node:

@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 from ulid import ULID
 
 from runner.bus.connection import BusAddress
-from runner.node.name_claim import refuse_taken_name
+from runner.node.name_claim import check_name_is_free
 from tests.support.nats_server import NatsServer
 from tests.support.node_process import COMMAND, NodeProcess, environ
 from tests.support.publishing import client_of
@@ -81,7 +81,7 @@ async def test_a_listener_to_everything_does_not_make_a_name_doubtful(
             await client.subscribe("agentgym.>", cb=take)
             await client.flush()
             with caplog.at_level(logging.INFO, "runner"):
-                await refuse_taken_name("n1", "boot", BusAddress(shared.url))
+                await check_name_is_free("n1", "boot", BusAddress(shared.url))
     assert "name" not in caplog.text
 
 

@@ -50,6 +50,7 @@ def _servers(node: NodeProcess) -> list[int]:
     return [child.pid for child in children if "serve" in child.cmdline()]
 
 
+@pytest.mark.long
 async def test_a_node_starts_servers_plays_on_them_and_takes_them_along(profile: Path, tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     with NodeProcess(data_dir, "--config", str(profile)) as node:

@@ -12,12 +12,13 @@ from nats.js.api import StreamConfig
 from nats.js.errors import NotFoundError
 from ulid import ULID
 
-from runner.bus.connection import Connection
+from runner.bus.connection import NatsConnection
 from tests.support.node_process import NodeProcess
 
 pytestmark = pytest.mark.timeout(120)
 
 
+@pytest.mark.long
 async def test_the_profile_limits_the_streams_and_changing_that_costs_no_event(tmp_path: Path) -> None:
     profile = tmp_path / "profile.yaml"
     profile.write_text(PROFILE.format(streams="{live: {max_bytes: 2097152}}"))
@@ -41,7 +42,7 @@ async def test_the_profile_limits_the_streams_and_changing_that_costs_no_event(t
 PROFILE = "id: p\nenvironments: {{lightweight: [{{name: Maze}}]}}\nnats: {{streams: {streams}}}\n"
 
 
-async def _until_limited(connection: Connection, stream: str, fits: Callable[[StreamConfig], bool]) -> None:
+async def _until_limited(connection: NatsConnection, stream: str, fits: Callable[[StreamConfig], bool]) -> None:
     """The node is there before its first look at the streams."""
     js = connection.client.jetstream()
     async with asyncio.timeout(20):

@@ -15,6 +15,7 @@ from tests.support.node_process import NodeProcess
 pytestmark = pytest.mark.timeout(120)
 
 
+@pytest.mark.long
 async def test_a_node_killed_between_storing_and_publishing_announces_everything_once(tmp_path: Path) -> None:
     data_dir, batch_id = tmp_path / "data", str(ULID())
     with NodeProcess(data_dir) as node:

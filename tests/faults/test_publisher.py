@@ -16,7 +16,7 @@ from nats.js.api import DiscardPolicy, StreamConfig
 
 from runner.errors import ConfigError
 from runner.events import subjects
-from runner.events.codec import DurableNames
+from runner.events.subjects import DurableNames
 from runner.publish import delivery
 from runner.publish import outbox_drain as drain
 from runner.publish import stream_routes as routes
@@ -49,7 +49,7 @@ def server(tmp_path: Path) -> Iterator[NatsServer]:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits less for answers that will not come."""
     monkeypatch.setattr(delivery, "ACK_TIMEOUT_S", 1)
-    monkeypatch.setattr(delivery, "ASKED_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(delivery, "UNKNOWN_ROUTE_TIMEOUT_S", 0.5)
     monkeypatch.setattr(routes, "LOOKUP_TIMEOUT_S", 0.5)
 
 
@@ -64,9 +64,9 @@ def _all_kinds() -> list[str]:
 async def test_events_arrive_in_order_with_their_headers(server: NatsServer, outbox: Outbox) -> None:
     outbox.add(*(event(number, kind) for number, kind in enumerate(subjects.DURABLE)))
     async with publishing(outbox, sink(server, "local")) as running:
-        await running.drained()
+        await running.wait_until_drained()
         outbox.add(*map(event, range(3, 1000)))
-        await running.drained()
+        await running.wait_until_drained()
     messages = await stored(server)
     assert ids(messages) == [f"event:{number}" for number in range(1000)]
     assert [message.subject for message in messages[:3]] == list(subjects.DURABLE)
@@ -94,7 +94,7 @@ async def test_no_event_waits_for_the_next_poll(
         for first in range(0, 100, 20):
             outbox.add(*map(event, range(first, first + 19)))
             outbox.add(event(first + 19))
-            await running.drained()
+            await running.wait_until_drained()
     assert sorted(ids(await stored(server))) == sorted(f"event:{number}" for number in range(100))
 
 
@@ -120,7 +120,7 @@ async def test_killed_servers_lose_and_double_nothing(server: NatsServer, outbox
             await _until_acked(outbox, N_EVENTS * number // (N_KILLS + 1))
             await asyncio.to_thread(server.restart)
         await adding
-        await running.drained()
+        await running.wait_until_drained()
     assert sorted(ids(await stored(server))) == sorted(f"event:{number}" for number in range(N_EVENTS))
 
 
@@ -148,6 +148,7 @@ asyncio.run(Publisher(Outbox(Path(sys.argv[1])), [sink]).run())
 """
 
 
+@pytest.mark.long
 async def test_killed_publishers_lose_and_double_nothing(server: NatsServer, outbox: Outbox) -> None:
     outbox.add(*map(event, range(6000)))
     for number in (1, 2):
@@ -158,20 +159,20 @@ async def test_killed_publishers_lose_and_double_nothing(server: NatsServer, out
         await publisher.wait()
     assert outbox.has_pending(["local"])
     async with publishing(outbox, sink(server, "local")) as running:
-        await running.drained()
+        await running.wait_until_drained()
     assert sorted(ids(await stored(server))) == sorted(f"event:{number}" for number in range(6000))
 
 
 async def test_a_server_that_lost_its_store_gets_everything_again(server: NatsServer, outbox: Outbox) -> None:
     outbox.add(*map(event, range(5)))
     async with publishing(outbox, sink(server, "local")) as running:
-        await running.drained()
+        await running.wait_until_drained()
         server.kill()
         server.empty_store()
         await running.state("down")
         outbox.add(event(5))
         server.start()
-        await running.drained()
+        await running.wait_until_drained()
     assert sorted(ids(await stored(server))) == [f"event:{number}" for number in range(6)]
 
 
@@ -182,11 +183,11 @@ async def test_an_absent_server_is_waited_for(server: NatsServer, outbox: Outbox
         await running.state("down", "cannot be reached")
         started = time.monotonic()
         outbox.add(event(1))
-        assert await running.publisher.drained(5)  # there is nothing to wait for
+        assert await running.publisher.wait_until_drained(5)  # there is nothing to wait for
         assert time.monotonic() - started < 1
         server.start()
         await running.state("up")
-        await running.drained()
+        await running.wait_until_drained()
     assert ids(await stored(server)) == ["event:0", "event:1"]
 
 
@@ -195,11 +196,11 @@ async def test_what_has_no_address_yet_is_absent(server: NatsServer, outbox: Out
     later = Sink("local", lambda: there[0].read_address() if there else None, owned=True)
     outbox.add(event(0))
     async with publishing(outbox, later) as running:
-        assert await running.publisher.drained(5)
+        assert await running.publisher.wait_until_drained(5)
         assert running.publisher.states[0].status == "absent"
         there.append(sink(server))
         await running.state("up")
-        await running.drained()
+        await running.wait_until_drained()
     assert ids(await stored(server)) == ["event:0"]
 
 
@@ -211,7 +212,7 @@ async def test_an_outage_of_one_sink_does_not_touch_the_other(
     async with publishing(outbox, sink(server, "local"), sink(gone)) as running:
         await running.state("down", sink="egress")
         outbox.add(*map(event, range(20)))
-        await running.drained()
+        await running.wait_until_drained()
         assert outbox.counts() == {"local": SinkCounts(acked=20), place(gone): SinkCounts(pending=20)}
     assert len(await stored(server)) == 20
 
@@ -226,7 +227,7 @@ async def test_nothing_waits_for_an_egress_without_an_address(
 ) -> None:
     async with publishing(outbox, sink(server, "local"), Sink("egress", read_address)) as running:
         outbox.add(*map(event, range(3)))
-        await running.drained()
+        await running.wait_until_drained()
     assert outbox.counts() == {"local": SinkCounts(acked=3)}
 
 
@@ -240,12 +241,12 @@ async def test_an_egress_that_gets_an_address_gets_all_that_is_kept(
         async with publishing(outbox, sink(server, "local"), egress) as running:
             outbox.add(event(0))
             await running.state("absent", sink="egress")
-            await running.drained()
+            await running.wait_until_drained()
             there.append(sink(other))
             await running.state("up", sink="egress")
-            await running.drained()
+            await running.wait_until_drained()
             outbox.add(event(1))
-            await running.drained()
+            await running.wait_until_drained()
         assert ids(await stored(other, "THEIRS")) == ["event:0", "event:1"]
         assert outbox.counts() == {"local": SinkCounts(acked=2), place(other): SinkCounts(acked=2)}
 
@@ -258,8 +259,8 @@ async def test_processes_with_different_egresses_serve_each_its_own(
             await _stream(each)
         async with publishing(outbox, sink(server)) as here, publishing(second, sink(other)) as there:
             outbox.add(*map(event, range(20)))
-            await here.drained()
-            await there.drained()
+            await here.wait_until_drained()
+            await there.wait_until_drained()
         for each in (server, other):
             assert ids(await stored(each, "THEIRS")) == [f"event:{number}" for number in range(20)]
             assert outbox.counts()[place(each)] == SinkCounts(acked=20)
@@ -274,21 +275,22 @@ async def test_an_egress_that_moves_gets_there_what_it_got_before(
             await _stream(each)
         async with publishing(outbox, Sink("egress", lambda: addresses[-1])) as running:
             outbox.add(event(0))
-            await running.drained()
+            await running.wait_until_drained()
             addresses.append(sink(other).read_address())
             server.kill()
             await running.state("down")
             outbox.add(event(1))
-            await running.drained()
+            await running.wait_until_drained()
         assert sorted(ids(await stored(other, "THEIRS"))) == ["event:0", "event:1"]
     assert outbox.counts()[place(server)] == SinkCounts(acked=1, pending=1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("paused_s", PAUSES_S)
 async def test_a_paused_server_gets_everything_once(server: NatsServer, outbox: Outbox, paused_s: float) -> None:
     async with publishing(outbox, sink(server, "local")) as running:
         outbox.add(event(0))
-        await running.drained()
+        await running.wait_until_drained()
         server.pause()
         started = time.monotonic()
         outbox.add(*map(event, range(1, 400)))
@@ -297,7 +299,7 @@ async def test_a_paused_server_gets_everything_once(server: NatsServer, outbox: 
         assert time.monotonic() - started < 6
         await asyncio.sleep(max(0.0, started + paused_s - time.monotonic()))
         server.resume()
-        await running.drained()
+        await running.wait_until_drained()
     assert sorted(ids(await stored(server))) == sorted(f"event:{number}" for number in range(400))
 
 
@@ -311,7 +313,7 @@ async def test_somebody_elses_stream_is_used_and_nothing_made(server: NatsServer
     await _stream(server)
     outbox.add(*map(event, range(5)))
     async with publishing(outbox, sink(server)) as running:
-        await running.drained()
+        await running.wait_until_drained()
     assert ids(await stored(server, "THEIRS")) == [f"event:{number}" for number in range(5)]
     async with client_of(server) as client:
         assert [info.config.name for info in await client.jetstream().streams_info()] == ["THEIRS"]
@@ -325,7 +327,7 @@ async def test_a_full_stream_is_waited_out(server: NatsServer, outbox: Outbox) -
         assert outbox.counts()[place(server)] == SinkCounts(pending=15, acked=5)
         async with client_of(server) as client:
             await client.jetstream().update_stream(StreamConfig(name="THEIRS", subjects=["agentgym.>"], max_msgs=100))
-        await running.drained()
+        await running.wait_until_drained()
         assert running.publisher.states[0].status == "up"
     assert sorted(ids(await stored(server, "THEIRS"))) == sorted(f"event:{number}" for number in range(20))
 
@@ -338,9 +340,9 @@ async def test_what_is_too_large_becomes_a_dead_letter_and_the_rest_goes_on(tmp_
         for_the_stream = event(3, payload=b"x" * 2500)
         outbox.add(event(0), too_large, by_headers, for_the_stream, event(4))
         async with publishing(outbox, sink(server)) as running:
-            await running.drained()
+            await running.wait_until_drained()
             outbox.add(event(5))
-            await running.drained()
+            await running.wait_until_drained()
             assert [state.status for state in running.states if state.status != "connecting"] == ["up"]
         assert ids(await stored(server, "THEIRS")) == ["event:0", "event:4", "event:5"]
     letters = [letter for letter in outbox.dead_letters() if letter.sink == place(server)]
@@ -366,7 +368,7 @@ async def test_a_denied_subject_becomes_a_dead_letter(jetstream: bool, tmp_path:
                 await client.jetstream().add_stream(StreamConfig(name="THEIRS", subjects=["agentgym.>"]))
         outbox.add(event(0, denied), event(1, allowed), event(2, denied))
         async with publishing(outbox, sink(server, user="runner", password=PASSWORD)) as running:
-            await running.drained()
+            await running.wait_until_drained()
             letters = [letter for letter in outbox.dead_letters() if letter.sink == place(server)]
             assert [letter.id for letter in letters] == ["event:0", "event:2"]
             assert all(f"not allowed to publish to {denied}" in letter.reason for letter in letters)
@@ -374,8 +376,8 @@ async def test_a_denied_subject_becomes_a_dead_letter(jetstream: bool, tmp_path:
             server.config = _users({"allow": [">"]})
             await asyncio.to_thread(server.restart)
             await running.state("down")
-            outbox.retry()
-            await running.drained()
+            outbox.retry_dead()
+            await running.wait_until_drained()
             assert outbox.counts()[place(server)] == SinkCounts(acked=3)
     assert PASSWORD not in repr(running.states)
 
@@ -395,7 +397,7 @@ async def test_without_the_right_to_ask_for_streams_events_still_arrive(
             await client.flush()
             outbox.add(*(event(number, kind) for number, kind in enumerate(subjects.DURABLE)))
             async with publishing(outbox, sink(server, user="runner", password=PASSWORD)) as running:
-                await running.drained()
+                await running.wait_until_drained()
             await client.flush()
             assert ids(heard) == _all_kinds()
             assert outbox.counts()[place(server)] == SinkCounts(acked=3)
@@ -418,7 +420,7 @@ async def test_a_plain_subscriber_of_a_plain_server_gets_all_three_subjects(tmp_
             await client.flush()
             outbox.add(*(event(number, kind) for number, kind in enumerate(subjects.DURABLE)))
             async with publishing(outbox, sink(server)) as running:
-                await running.drained()
+                await running.wait_until_drained()
             await client.flush()
     assert ids(heard) == _all_kinds()
     assert [message.subject for message in heard] == list(subjects.DURABLE)
@@ -432,7 +434,7 @@ async def test_one_who_listens_to_everything_is_not_taken_for_jetstream(tmp_path
             await client.flush()
             outbox.add(*(event(number, kind) for number, kind in enumerate(subjects.DURABLE)))
             async with publishing(outbox, sink(server)) as running:
-                await running.drained()
+                await running.wait_until_drained()
                 assert "stalled" not in [state.status for state in running.states]
             await client.flush()
     assert ids([message for message in heard if message.subject in subjects.DURABLE]) == _all_kinds()
@@ -449,17 +451,18 @@ async def test_a_wrong_password_is_named_and_events_wait_for_the_right_one(tmp_p
             server.config = _users(">")
             await asyncio.to_thread(server.restart)
             await running.state("up")
-            await running.drained()
+            await running.wait_until_drained()
             server.reload(_users(">", "rotated"))
             await running.state("down")
             outbox.add(event(1))
             server.reload(_users(">"))
             async with asyncio.timeout(15):
                 while outbox.counts()[place(server)].pending:
-                    await running.publisher.drained(1)
+                    await running.publisher.wait_until_drained(1)
         assert outbox.counts()[place(server)] == SinkCounts(acked=2)
 
 
+@pytest.mark.long
 async def test_an_event_sent_again_is_stored_once_inside_the_window_and_known_by_its_id_outside(
     server: NatsServer, outbox: Outbox
 ) -> None:
@@ -471,7 +474,7 @@ async def test_an_event_sent_again_is_stored_once_inside_the_window_and_known_by
         with outbox_in(folder) as copy:
             copy.add(event(0))
             async with publishing(copy, sink(server)) as running:
-                await running.drained()
+                await running.wait_until_drained()
         assert ids(await stored(server, "THEIRS")) == ["event:0"] * (1 if again < 2 else 2)
 
 
@@ -480,10 +483,10 @@ async def test_one_process_at_a_time_serves_a_sink_and_the_next_takes_over(serve
         async with publishing(other, sink(server, "local")) as second:
             async with publishing(outbox, sink(server, "local")) as first:
                 other.add(*map(event, range(50)))
-                await first.drained()
-                await second.drained()
+                await first.wait_until_drained()
+                await second.wait_until_drained()
             other.add(event(50))
-            await second.drained()
+            await second.wait_until_drained()
     assert ids(await stored(server)) == [f"event:{number}" for number in range(51)]
 
 
@@ -513,7 +516,7 @@ async def test_a_process_killed_before_publishing_loses_no_episode(server: NatsS
         enqueue_missing(index, outbox, DurableNames())
         index.close()
         async with publishing(outbox, sink(server, "local")) as running:
-            await running.drained()
+            await running.wait_until_drained()
         assert sorted(ids(await stored(server))) == sorted(f"episode:{episode_id}" for episode_id in played)
 
 
@@ -521,7 +524,7 @@ async def test_a_canary_stays_out_of_the_outbox(tmp_path: Path, outbox: Outbox) 
     with NatsServer(tmp_path / "server", config=_users({"allow": ["agentgym.eval.>", "$JS.API.>"]})) as server:
         outbox.add(event(0))
         async with publishing(outbox, sink(server, user="runner", password=PASSWORD)) as running:
-            await running.drained()
+            await running.wait_until_drained()
     assert outbox.counts()[place(server)].dead == 1
     assert all(PASSWORD not in sink for sink in outbox.counts())
     files = await asyncio.to_thread(lambda: [path.read_bytes() for path in tmp_path.glob("outbox*")])

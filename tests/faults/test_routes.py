@@ -89,7 +89,7 @@ async def test_events_wait_for_a_jetstream_that_does_not_answer(tmp_path: Path, 
             server.start()
             async with client_of(server) as client:
                 await add_stream(client, subjects=[EPISODE_COMPLETED])
-            await running.drained()
+            await running.wait_until_drained()
             await running.state("up")
         assert ids(await stored(server, "S")) == ["event:0"]
         assert counts(outbox) == SinkCounts(acked=1)
@@ -105,7 +105,7 @@ async def test_an_account_without_jetstream_is_a_definite_answer(tmp_path: Path,
         async with hearing(server, EPISODE_COMPLETED, **login) as passed:
             outbox.add(event(0))
             async with publishing(outbox, sink(server, **login)) as running:
-                await running.drained()
+                await running.wait_until_drained()
                 assert "stalled" not in [state.status for state in running.states]
             await passed.until(1)
             assert ids(passed.messages) == ["event:0"]
@@ -118,7 +118,7 @@ async def test_a_server_without_jetstream_gets_events_at_once(tmp_path: Path, ou
         async with hearing(server, EPISODE_COMPLETED) as passed:
             outbox.add(event(0))
             async with publishing(outbox, sink(server)) as running:
-                await running.drained()
+                await running.wait_until_drained()
                 assert "stalled" not in [state.status for state in running.states]
             await passed.until(1)
             assert ids(passed.messages) == ["event:0"]
@@ -134,7 +134,7 @@ async def test_a_jetstream_that_was_there_is_waited_for(
             await add_stream(client, subjects=[EPISODE_COMPLETED])
         outbox.add(event(0))
         async with publishing(outbox, sink(server)) as running:
-            await running.drained()
+            await running.wait_until_drained()
         server.kill()
         outbox.add(event(1))
         with NatsServer(tmp_path / "without", jetstream=False, port=server.port):
@@ -143,10 +143,10 @@ async def test_a_jetstream_that_was_there_is_waited_for(
                     await running.state("stalled", "its JetStream is gone")
                     assert counts(outbox) == SinkCounts(pending=1, acked=1)
                 else:
-                    await running.drained()
+                    await running.wait_until_drained()
         server.start()
         async with publishing(outbox, sink(server)) as running:
-            await running.drained()
+            await running.wait_until_drained()
         assert ids(await stored(server, "S")) == (["event:0", "event:1"] if patience_s else ["event:0"])
 
 
@@ -173,7 +173,7 @@ async def test_no_answer_in_its_place_ends_anything(tmp_path: Path, outbox: Outb
                 assert (state.cause or "").isprintable()
                 assert counts(outbox) == SinkCounts(pending=1)
                 await rude.close()
-                await running.drained()
+                await running.wait_until_drained()
     assert counts(outbox) == SinkCounts(acked=1)
 
 

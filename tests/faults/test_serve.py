@@ -23,8 +23,8 @@ from runner.envs.maze import Maze
 from runner.errors import ConfigError
 from runner.serve import host
 from runner.serve.env_api import DIALECTS, EnvironmentApp
-from runner.serve.env_api.pool import Pool
-from runner.serve.host import guarded
+from runner.serve.env_api.pool import InstancePool
+from runner.serve.host import guard_app
 from tests.support.command import COMMAND, ENVIRON, agentgym
 from tests.support.serving import hosted, serving
 
@@ -54,8 +54,8 @@ def gated() -> Iterator[str]:
     """A server of mazes whose steps are let through one by one."""
     Gated.entered, Gated.turn, Gated.n_most = threading.Semaphore(0), threading.Semaphore(0), 0
     with ThreadPoolExecutor(8) as executor:
-        app = EnvironmentApp(DIALECTS["Maze"], Gated(), Pool(Gated, limit=4, idle_s=60), executor)
-        with hosted({"Maze": guarded(app.application())}) as urls:
+        app = EnvironmentApp(DIALECTS["Maze"], Gated(), InstancePool(Gated, limit=4, idle_s=60), executor)
+        with hosted({"Maze": guard_app(app.application())}) as urls:
             yield urls["Maze"]
 
 
@@ -209,7 +209,7 @@ def closed(connection: socket.socket) -> bool:
 
 
 def test_a_head_that_does_not_come_ends_the_connection(maze: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "HEAD_S", 0.3)
+    monkeypatch.setattr(host, "HEADER_TIMEOUT_S", 0.3)
     with closing(connected(maze)) as silent, closing(connected(maze)) as half, closing(connected(maze)) as second:
         half.sendall(HEAD)
         assert answers(second)
@@ -224,7 +224,7 @@ def test_a_connection_between_requests_and_one_that_waits_for_its_answer_are_kep
 ) -> None:
     with httpx.Client(base_url=gated, timeout=60) as http, ThreadPoolExecutor(1) as thread:
         here = started(http)
-        monkeypatch.setattr(host, "HEAD_S", 0.1)
+        monkeypatch.setattr(host, "HEADER_TIMEOUT_S", 0.1)
         with closing(connected(gated)) as silent, closing(connected(gated)) as kept:
             assert answers(kept)
             step = thread.submit(http.post, "/maze/step", json={**here, "action": "move right"})
@@ -262,6 +262,7 @@ def command(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate(timeout=30)
 
 
+@pytest.mark.long
 async def test_a_signal_in_the_middle_of_a_step_ends_the_server_in_time(tmp_path: Path) -> None:
     with command(tmp_path, "sqlgym", "--port", "0", "--token", "SERVE_TOKEN", "--host", "0.0.0.0") as process:
         assert process.stdout

@@ -16,20 +16,28 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from runner.serve.mock_llm import NAME, Behaviour, EchoPlayer, Fault, ModelServer, Reply, ScriptPlayer
-from runner.serve.mock_llm.delivery import Delivery
+from runner.serve.mock_llm import (
+    TEST_MODEL_NAME,
+    Behavior,
+    EchoResponder,
+    Fault,
+    ModelServer,
+    ScriptedReply,
+    ScriptResponder,
+)
+from runner.serve.mock_llm.response import PacedResponse
 from tests.support.command import COMMAND, ENVIRON, agentgym
 from tests.support.serving import hosted
 
 CHAT = "/v1/chat/completions"
-ASKED = {"model": NAME, "messages": [{"role": "user", "content": "Say something."}]}
+ASKED = {"model": TEST_MODEL_NAME, "messages": [{"role": "user", "content": "Say something."}]}
 WAIT = httpx.Timeout(20)
 NO_WAIT = httpx.Timeout(20, read=0.2)
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ModelServer]:
-    with ModelServer(EchoPlayer(), behaviour=Behaviour(drip_s=0.05, retry_after_s=3)) as server:
+    with ModelServer(EchoResponder(), behavior=Behavior(drip_s=0.05, retry_after_s=3)) as server:
         yield server
 
 
@@ -47,7 +55,7 @@ def post(server: ModelServer, asked: dict[str, Any], kind: str, timeout: httpx.T
 def test_an_error_has_openais_form(server: ModelServer, asked: dict[str, Any], status: int) -> None:
     reply = post(server, asked, str(status))
     assert reply.status_code == status
-    assert NAME in reply.json()["error"]["message"]
+    assert TEST_MODEL_NAME in reply.json()["error"]["message"]
     assert reply.headers.get("retry-after") == ("3" if status in (429, 503) else None)
 
 
@@ -114,8 +122,8 @@ def test_the_first_requests_alone_can_be_hit(server: ModelServer, asked: dict[st
 
 
 def test_replies_can_be_late_as_a_whole_and_token_by_token() -> None:
-    behaviour = Behaviour(latency_s=0.2, token_latency_s=60)
-    with ModelServer(EchoPlayer(), behaviour=behaviour) as server:
+    behavior = Behavior(latency_s=0.2, token_latency_s=60)
+    with ModelServer(EchoResponder(), behavior=behavior) as server:
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(server.url + CHAT, json=ASKED, timeout=httpx.Timeout(20, read=0.05))
         assert httpx.post(server.url + CHAT, json=ASKED, timeout=WAIT).status_code == 200
@@ -124,8 +132,10 @@ def test_replies_can_be_late_as_a_whole_and_token_by_token() -> None:
 
 
 def test_a_scripted_reply_can_have_a_fault() -> None:
-    player = ScriptPlayer([Reply(content="cut", fault="truncated"), Reply(content="late", delay_s=0.01), "fine"])
-    with ModelServer(player) as server:
+    responder = ScriptResponder(
+        [ScriptedReply(content="cut", fault="truncated"), ScriptedReply(content="late", delay_s=0.01), "fine"]
+    )
+    with ModelServer(responder) as server:
         with pytest.raises(httpx.RemoteProtocolError):
             httpx.post(server.url + CHAT, json=ASKED, timeout=WAIT)
         assert httpx.post(server.url + CHAT, json=ASKED, timeout=WAIT).status_code == 200
@@ -148,23 +158,23 @@ class Counted(Sequence[bytes]):
 
 
 def test_a_client_that_leaves_a_long_stream_ends_it() -> None:
-    pieces, ended = Counted(), threading.Event()
-    delivery = Delivery(closing=asyncio.Event(), pieces=pieces)
+    chunks, ended = Counted(), threading.Event()
+    response = PacedResponse(closing=asyncio.Event(), chunks=chunks)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await delivery(scope, receive, send)
+            await response(scope, receive, send)
             ended.set()
 
     with hosted({"stream": app}) as urls:
         with httpx.stream("GET", urls["stream"], timeout=WAIT) as reply:
             next(reply.iter_raw())
         assert ended.wait(20)
-    assert pieces.n_taken < len(pieces)
+    assert chunks.n_taken < len(chunks)
 
 
 def test_a_server_stops_although_somebody_waits_and_comes_back_on_its_port() -> None:
-    server = ModelServer(EchoPlayer(), behaviour=Behaviour(faults=(Fault("hang", times=1),))).start()
+    server = ModelServer(EchoResponder(), behavior=Behavior(faults=(Fault("hang", times=1),))).start()
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as waiting:
         body = json.dumps(ASKED)
         head = (
@@ -199,7 +209,7 @@ def test_the_command_says_one_line_and_ends_when_asked(tmp_path: Path) -> None:
     with served("--script", str(script), "--model", "qwen3:8b", "--fault", "500x1") as (line, process):
         url, _, about = line.partition(" ")
         assert url.startswith("http://127.0.0.1:")
-        assert about == f"is {NAME}, no language model: POST /v1/chat/completions\n"
+        assert about == f"is {TEST_MODEL_NAME}, no language model: POST /v1/chat/completions\n"
         replies = [httpx.post(url + CHAT, json={**ASKED, "model": "qwen3:8b"}, timeout=WAIT) for _ in range(3)]
         assert replies[0].status_code == 500
         assert [reply.json()["choices"][0]["message"]["content"] for reply in replies[1:]] == ["first", "second"]

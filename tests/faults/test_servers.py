@@ -17,7 +17,7 @@ from runner.errors import ConfigError
 from runner.node.env_servers import log as server_log
 from runner.node.env_servers import process as server
 from runner.node.env_servers.log import ServerLog, log_name
-from runner.node.env_servers.manager import Servers
+from runner.node.env_servers.manager import EnvServerManager
 from runner.node.env_servers.process import child_environ
 from tests.support.rude_env import rude_server
 
@@ -56,11 +56,11 @@ def port() -> int:
 
 
 @pytest.fixture
-def servers(tmp_path: Path, port: int) -> Iterator[Callable[..., Servers]]:
+def servers(tmp_path: Path, port: int) -> Iterator[Callable[..., EnvServerManager]]:
     """Makes servers of an environment Maze with this program."""
-    made: list[Servers] = []
+    made: list[EnvServerManager] = []
 
-    def make(program: str, **more: object) -> Servers:
+    def make(program: str, **more: object) -> EnvServerManager:
         script = tmp_path / "a server.py"
         script.write_text(program)
         entry = EnvironmentEntry(
@@ -69,7 +69,9 @@ def servers(tmp_path: Path, port: int) -> Iterator[Callable[..., Servers]]:
             port=port,
             **more,  # type: ignore[arg-type]
         )
-        made.append(Servers(Profile(id="p", environments=Environments(lightweight=(entry,))), tmp_path / "logs"))
+        made.append(
+            EnvServerManager(Profile(id="p", environments=Environments(lightweight=(entry,))), tmp_path / "logs")
+        )
         return made[-1]
 
     yield make
@@ -84,13 +86,13 @@ def until(holds: Callable[[], bool], timeout_s: float = 20.0) -> None:
         time.sleep(0.01)
 
 
-def settled(servers: Servers) -> str:
+def settled(servers: EnvServerManager) -> str:
     servers.wait_for("maze", lambda: False)
     return servers.cause("maze") or ""
 
 
 def test_a_server_is_started_once_and_ends_with_all_it_started(
-    servers: Callable[..., Servers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    servers: Callable[..., EnvServerManager], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", "hunter2-secret")
     monkeypatch.setenv("NATS_URL", "nats://user:hunter2@bus")
@@ -114,7 +116,7 @@ def test_a_server_is_started_once_and_ends_with_all_it_started(
 
 
 def test_a_server_that_ends_is_reported_with_its_last_words(
-    servers: Callable[..., Servers], monkeypatch: pytest.MonkeyPatch
+    servers: Callable[..., EnvServerManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_SECRET", "hunter2-secret")
     kept = servers(ENDING)
@@ -124,8 +126,9 @@ def test_a_server_that_ends_is_reported_with_its_last_words(
     assert "server-Maze.log" in cause
 
 
+@pytest.mark.long
 def test_a_server_that_never_answers_is_given_up_and_forced_to_end(
-    servers: Callable[..., Servers], monkeypatch: pytest.MonkeyPatch
+    servers: Callable[..., EnvServerManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "READY_S", 0.5)
     kept = servers(STUBBORN)
@@ -136,7 +139,7 @@ def test_a_server_that_never_answers_is_given_up_and_forced_to_end(
 
 
 def test_a_server_of_something_else_is_given_up_soon_and_says_what_it_answers(
-    servers: Callable[..., Servers], monkeypatch: pytest.MonkeyPatch
+    servers: Callable[..., EnvServerManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "WRONG_S", 0.2)
     kept = servers(WELL.replace("lmrl-gym", "BabyAI"))
@@ -149,7 +152,7 @@ def test_a_server_of_something_else_is_given_up_soon_and_says_what_it_answers(
 
 
 def test_a_server_that_answers_with_errors_while_it_reads_is_waited_for(
-    servers: Callable[..., Servers], monkeypatch: pytest.MonkeyPatch
+    servers: Callable[..., EnvServerManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "POLL_S", 0.01)
     n_errors = "self.send_response(500 if len(asked) < 5 else 200)"
@@ -163,7 +166,7 @@ def test_an_autostart_that_cannot_begin_is_the_cause_of_its_environment(tmp_path
     entry = EnvironmentEntry(
         name="Maze", port=1, server_cmd="no-such-program --key sk-ant-hunter22hunter22", autostart=True
     )
-    kept = Servers(Profile(id="p", environments=Environments(lightweight=(entry,))), tmp_path)
+    kept = EnvServerManager(Profile(id="p", environments=Environments(lightweight=(entry,))), tmp_path)
     kept.autostart()
     assert kept.n_changes == 1
     assert "its server: it was not started: " in (kept.cause("maze") or "")
@@ -176,13 +179,15 @@ def test_nothing_is_started_where_something_answers(tmp_path: Path) -> None:
     with rude_server() as other:
         entry = EnvironmentEntry(name="Maze", server_cmd="true", base_url=other.url, autostart=True)
         broken = EnvironmentEntry(name="Wordle", autostart=True)
-        kept = Servers(Profile(id="p", environments=Environments(lightweight=(broken, entry))), tmp_path / "logs")
+        kept = EnvServerManager(
+            Profile(id="p", environments=Environments(lightweight=(broken, entry))), tmp_path / "logs"
+        )
         kept.autostart()
         assert f"nothing was started at {other.url}: " in settled(kept)
     assert not (tmp_path / "logs").exists()
 
 
-def test_a_server_of_a_node_that_stops_is_not_begun(servers: Callable[..., Servers]) -> None:
+def test_a_server_of_a_node_that_stops_is_not_begun(servers: Callable[..., EnvServerManager]) -> None:
     kept = servers(WELL)
     kept.start("Maze")
     kept.close()
@@ -205,7 +210,7 @@ def test_a_server_of_a_node_that_stops_is_not_begun(servers: Callable[..., Serve
     ],
 )
 def test_what_cannot_be_started_is_said_at_once(tmp_path: Path, entry: EnvironmentEntry, said: str) -> None:
-    kept = Servers(Profile(id="p", environments=Environments(lightweight=(entry,))), tmp_path)
+    kept = EnvServerManager(Profile(id="p", environments=Environments(lightweight=(entry,))), tmp_path)
     with pytest.raises(ConfigError) as refused:
         kept.start("Maze")
     assert said in str(refused.value)
@@ -224,7 +229,7 @@ def test_a_log_stays_small_and_its_name_is_one(tmp_path: Path, monkeypatch: pyte
     files = sorted((tmp_path / "logs").iterdir())
     assert [file.parent for file in files] == [tmp_path / "logs"] * 2
     assert all(file.stat().st_size <= 2100 for file in files)
-    assert "line 499" in log.last_words or "x" in log.last_words
+    assert "line 499" in log.recent_output or "x" in log.recent_output
     assert len({log_name(name) for name in ("a/b", "a_b", "a\\b", "..", "")}) == 5
 
 

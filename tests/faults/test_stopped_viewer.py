@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.bus.connection import BusAddress, Connection
+from runner.bus.connection import BusAddress, NatsConnection
 from tests.faults.test_watch import CANARY, line_of, watch
 from tests.support.nats_server import NatsServer
 from tests.support.subscriptions import SUBJECT, add_stream, publish
@@ -23,6 +23,7 @@ USERS = {"authorization": {"users": [{"user": "me", "password": CANARY}]}}
 pytestmark = pytest.mark.timeout(180)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stopped_s", STOPS_S)
 @pytest.mark.parametrize(
     ("limits", "floods", "why"),
@@ -38,7 +39,7 @@ async def test_it_catches_up_and_says_why_it_was_cut(
     with NatsServer(tmp_path / "nats", config=USERS | limits, options=("-D",)) as server:
         address = BusAddress(server.url, user="me", password=CANARY)
         async with (
-            await Connection.open(address, name="publisher") as publisher,
+            await NatsConnection.open(address, name="publisher") as publisher,
             watch(
                 tmp_path, "--nats", server.url, "--subject", SUBJECT, "--subject", LIVE, "--since", "all", "--json"
             ) as viewer,

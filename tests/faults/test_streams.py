@@ -9,26 +9,26 @@ from nats.js.api import StreamConfig
 from nats.js.errors import BadRequestError, ServiceUnavailableError
 
 from runner.bus.broker.broker import Broker
-from runner.bus.connection import BusAddress, Connection
-from runner.bus.streams import ensure_streams, stream_of
+from runner.bus.connection import BusAddress, NatsConnection
+from runner.bus.streams import ensure_streams, find_stream_or_none
 from runner.config import EventsStream, LiveStream, StreamSettings
 from runner.events.subjects import DURABLE, EVENTS_STREAM, LIVE_STREAM, live_subject
 from tests.support.nats_server import NatsServer
 
 
 async def test_streams_are_made_and_brought_up_to_date(broker: Broker) -> None:
-    async with await Connection.open(broker.address, name="test") as connection:
+    async with await NatsConnection.open(broker.address, name="test") as connection:
         js = connection.client.jetstream()
-        assert await stream_of(js, DURABLE[0]) is None
+        assert await find_stream_or_none(js, DURABLE[0]) is None
         await ensure_streams(js, [*DURABLE, "mine"])
         assert (await js.publish("mine", b"x")).stream == EVENTS_STREAM
         await ensure_streams(js, DURABLE)
         made = await js.stream_info(EVENTS_STREAM)
         assert made.config.subjects == sorted(DURABLE)
         assert (made.config.max_bytes, made.config.duplicate_window, made.state.messages) == (1 << 30, 600.0, 1)
-        assert await stream_of(js, DURABLE[0]) == EVENTS_STREAM
-        assert await stream_of(js, live_subject("span", "node")) == LIVE_STREAM
-        assert await stream_of(js, "mine") is None
+        assert await find_stream_or_none(js, DURABLE[0]) == EVENTS_STREAM
+        assert await find_stream_or_none(js, live_subject("span", "node")) == LIVE_STREAM
+        assert await find_stream_or_none(js, "mine") is None
 
 
 SMALLEST = StreamSettings(
@@ -42,7 +42,7 @@ LARGEST = StreamSettings(
 
 
 async def test_limits_of_streams_can_change_and_cost_no_event(broker: Broker) -> None:
-    async with await Connection.open(broker.address, name="test") as connection:
+    async with await NatsConnection.open(broker.address, name="test") as connection:
         js = connection.client.jetstream()
         await ensure_streams(js, DURABLE)
         for _ in range(3):
@@ -60,15 +60,15 @@ async def test_limits_of_streams_can_change_and_cost_no_event(broker: Broker) ->
 
 
 async def test_a_foreign_stream_over_our_subjects_is_an_error_that_names_the_cause(broker: Broker) -> None:
-    async with await Connection.open(broker.address, name="test") as connection:
+    async with await NatsConnection.open(broker.address, name="test") as connection:
         js = connection.client.jetstream()
         await js.add_stream(StreamConfig(name="FOREIGN", subjects=["agentgym.episode.>"]))
         with pytest.raises(BadRequestError, match="overlap"):
             await ensure_streams(js, DURABLE)
-        assert await stream_of(js, DURABLE[0]) == "FOREIGN"
+        assert await find_stream_or_none(js, DURABLE[0]) == "FOREIGN"
 
 
 async def test_without_jetstream_there_is_no_stream(tmp_path: Path) -> None:
     with NatsServer(tmp_path, jetstream=False) as server:
-        async with await Connection.open(BusAddress(server.url), name="test") as connection:
-            assert await stream_of(connection.client.jetstream(), DURABLE[0]) is None
+        async with await NatsConnection.open(BusAddress(server.url), name="test") as connection:
+            assert await find_stream_or_none(connection.client.jetstream(), DURABLE[0]) is None

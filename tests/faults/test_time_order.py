@@ -12,10 +12,10 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import DiscardPolicy, StorageType
 
-from runner.bus.connection import BusAddress, Connection
-from runner.subscribe.buffer import Incoming
+from runner.bus.connection import BusAddress, NatsConnection
+from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice, Since
-from runner.subscribe.subscription import Follow
+from runner.subscribe.subscription import Subscription
 from tests.support.nats_server import NatsServer
 from tests.support.subscriptions import add_stream
 
@@ -30,11 +30,11 @@ async def following(
     capacity: int = 10_000,
     max_bytes: int = 64 << 20,
     address: BusAddress | None = None,
-) -> AsyncIterator[Follow]:
+) -> AsyncIterator[Subscription]:
     async with (
         asyncio.timeout(20),
-        await Connection.open(address or BusAddress(server.url), name="watcher") as connection,
-        Follow(
+        await NatsConnection.open(address or BusAddress(server.url), name="watcher") as connection,
+        Subscription(
             connection, patterns=patterns, since=since, capacity=capacity, max_bytes=max_bytes, in_time_order=True
         ) as follow,
     ):
@@ -47,16 +47,16 @@ async def say(client: Client, subject: str, *numbers: int, filler: bytes = b"") 
         await js.publish(subject, b"%d" % number + filler)
 
 
-async def read(follow: Follow, count: int) -> list[Incoming | Notice]:
+async def read(follow: Subscription, count: int) -> list[RawMessage | Notice]:
     """The next things as they come, single ones as well as many."""
-    came: list[Incoming | Notice] = []
+    came: list[RawMessage | Notice] = []
     while len(came) < count:
-        came += await follow.raw(count - len(came))
+        came += await follow.next_raw(count - len(came))
     return came
 
 
-def told(came: list[Incoming | Notice]) -> list[int | str]:
-    return [int(each.payload) if isinstance(each, Incoming) else each.kind for each in came]
+def told(came: list[RawMessage | Notice]) -> list[int | str]:
+    return [int(each.payload) if isinstance(each, RawMessage) else each.kind for each in came]
 
 
 @pytest.mark.parametrize("first", ["a", "b"])
@@ -104,7 +104,7 @@ async def test_a_stream_that_may_not_be_read_holds_nobody_up(tmp_path: Path) -> 
     config = {"authorization": {"users": [{"user": "few", "password": "hush-hush", "permissions": permissions}]}}
     with NatsServer(tmp_path / "nats", config=config) as server:
         address = BusAddress(server.url, user="few", password="hush-hush")
-        async with await Connection.open(address, name="publisher") as connection:
+        async with await NatsConnection.open(address, name="publisher") as connection:
             await add_stream(connection.client, "A", subjects=["a"])
             await add_stream(connection.client, "B", subjects=["b"])
             await say(connection.client, "b", 0)

@@ -14,12 +14,12 @@ from ulid import ULID
 
 from runner.batch.spec import BatchSpec
 from runner.batch.state_dir import Workspace
-from runner.events.codec import DurableNames
 from runner.events.durable import BatchCompleted
+from runner.events.subjects import DurableNames
 from runner.node.batch_queue import BatchQueue, QueuedBatch, queued_ids
-from runner.publish.event_recorder import Announcer
+from runner.publish.event_recorder import EventRecorder
 from runner.publish.outbox import LOCAL
-from runner.publish.recovery import announce_complete
+from runner.publish.recovery import record_missed_batches
 from tests.support.node_process import COMMAND, NodeProcess, environ
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ def end(record):
         os.kill(os.getpid(), 9)
 
 workspace = Workspace(Path(folder), node="n", profile="p")
-Batch(BatchSpec(env="Maze", agent="oracle", repeat=3).checked(), workspace, on_record=end, batch_id=batch_id).run()
+Batch(BatchSpec(env="Maze", agent="oracle", repeat=3).validated(), workspace, on_record=end, batch_id=batch_id).run()
 """
 
 pytestmark = pytest.mark.timeout(60)
@@ -54,10 +54,10 @@ def _killed_after(n_played: int, data_dir: Path) -> str:
 def _announced(data_dir: Path) -> list[BatchCompleted]:
     """What a start announces of batches, and what all starts before it did."""
     workspace = Workspace(data_dir, node="n", profile="p")
-    with closing(workspace), closing(Announcer(workspace, DurableNames(), role="run")) as announcer:
-        announce_complete(workspace, announcer, lambda: queued_ids(data_dir / "queue.sqlite"))
-        announcer.flush()
-        events = [event for event in announcer.outbox.pending(LOCAL, 100) if event.id.startswith("batch:")]
+    with closing(workspace), closing(EventRecorder(workspace, DurableNames(), role="run")) as recorder:
+        record_missed_batches(workspace, recorder, lambda: queued_ids(data_dir / "queue.sqlite"))
+        recorder.flush()
+        events = [event for event in recorder.outbox.pending(LOCAL, 100) if event.id.startswith("batch:")]
     return [msgspec.json.decode(event.payload, type=BatchCompleted) for event in events]
 
 
@@ -98,10 +98,11 @@ def _by_a_run(data_dir: Path) -> None:
     subprocess.run(command, env=environ(), capture_output=True, timeout=60, check=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("start", [_by_a_node, _by_a_run])
 def test_nodes_and_runs_announce_it(tmp_path: Path, start: Callable[[Path], None]) -> None:
     batch_id = _killed_after(3, tmp_path)
     start(tmp_path)
     workspace = Workspace(tmp_path, node="n", profile="p")
-    with closing(workspace), closing(Announcer(workspace, DurableNames(), role="run")) as announcer:
-        assert f"batch:{batch_id}" in announcer.outbox.known_ids()
+    with closing(workspace), closing(EventRecorder(workspace, DurableNames(), role="run")) as recorder:
+        assert f"batch:{batch_id}" in recorder.outbox.known_ids()

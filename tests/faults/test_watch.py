@@ -14,16 +14,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runner.bus.connection import BusAddress, Connection
-from runner.cli.nats_info import main_nats_info
+from runner.bus.connection import BusAddress, NatsConnection
+from runner.cli.node import main_nats_info
 from runner.cli.watch import main_watch
 from runner.cli.watch_format import json_lines, plain_lines
 from runner.errors import ConfigError
 from runner.events import subjects
-from runner.events.codec import DurableNames, encode
+from runner.events.codec import encode
 from runner.events.live import Heartbeat, LiveBatch
-from runner.subscribe.buffer import Incoming, SeenBuffer
-from runner.subscribe.messages import Received
+from runner.events.subjects import DurableNames
+from runner.subscribe.buffer import DedupBuffer, RawMessage
+from runner.subscribe.messages import BusMessage
 from tests.support.nats_server import NatsServer
 from tests.support.subscriptions import SUBJECT, add_stream, headers, publish, status
 
@@ -33,11 +34,11 @@ AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 @asynccontextmanager
-async def bus(folder: Path) -> AsyncIterator[tuple[NatsServer, Connection]]:
+async def bus(folder: Path) -> AsyncIterator[tuple[NatsServer, NatsConnection]]:
     users = {"authorization": {"users": [{"user": "me", "password": CANARY}]}}
     with NatsServer(folder / "nats", config=users) as server:
         address = BusAddress(server.url, user="me", password=CANARY)
-        async with await Connection.open(address, name="publisher") as connection:
+        async with await NatsConnection.open(address, name="publisher") as connection:
             await add_stream(connection.client)
             yield server, connection
 
@@ -168,12 +169,12 @@ def test_misuse(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert "Traceback" not in capsys.readouterr().err
 
 
-async def row(subject: str, payload: bytes, hours: float = 0.0) -> Received:
-    buffer = SeenBuffer(DurableNames())
+async def row(subject: str, payload: bytes, hours: float = 0.0) -> BusMessage:
+    buffer = DedupBuffer(DurableNames())
     sent = AT + timedelta(hours=hours)
-    buffer.put(Incoming(subject, headers(1, sent) if subject == SUBJECT else {}, payload, "S", 3, AT))
-    seen = await buffer.take()
-    assert isinstance(seen, Received)
+    buffer.put(RawMessage(subject, headers(1, sent) if subject == SUBJECT else {}, payload, "S", 3, AT))
+    seen = await buffer.next_item()
+    assert isinstance(seen, BusMessage)
     return seen
 
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from nats.aio.msg import Msg
 
 from tests.support.command import COMMAND
@@ -97,6 +98,7 @@ RUDE: dict[str, tuple[bytes, str]] = {
 """What a server says, and what is to be said of it."""
 
 
+@pytest.mark.long
 async def test_a_rude_server_is_said_in_lines_of_ours(tmp_path: Path) -> None:
     async def meet(kind: str, rudeness: bytes, until: str) -> None:
         async with rude_server(rudeness) as url:
@@ -121,6 +123,7 @@ FORGED: list[tuple[object, object, object]] = [
 """What is answered when asked for names of streams, for a stream, and for a consumer."""
 
 
+@pytest.mark.long
 async def test_who_answers_in_the_place_of_jetstream_forges_no_line(tmp_path: Path) -> None:
     async def meet(number: int, names: object, info: object, consumer: object) -> None:
         with NatsServer(tmp_path / f"nats{number}", jetstream=False) as server:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from runner.config.profile import AgentSettings, Endpoint
+from runner.config.profile import AgentSettings, EndpointConfig
 from runner.inference import Inference, InferenceManager, InferenceSession
 from runner.inference.endpoint_state import Timing
 from runner.tracing import Tracer
-from runner.types import Chat, EpisodeHeader, Piece, ToolSchema
+from runner.types import Chat, EpisodeHeader, StreamDelta, ToolSchema
 from runner.util.clock import Clock
 
 CHAT: Chat = [{"role": "user", "content": "count to 3"}]
@@ -36,7 +36,7 @@ class Waits:
         await asyncio.sleep(0)
 
 
-def settings_of(*endpoints: Endpoint, **agent: Any) -> AgentSettings:  # noqa: ANN401 - the profile's own keys
+def settings_of(*endpoints: EndpointConfig, **agent: Any) -> AgentSettings:  # noqa: ANN401 - the profile's own keys
     """A profile with these endpoints alone."""
     return AgentSettings(**({"mode": "local", "local_fallback": None, "endpoints": endpoints, "stream": False} | agent))
 
@@ -48,7 +48,7 @@ def manager_of(
     **agent: Any,  # noqa: ANN401
 ) -> InferenceManager:
     """A manager of OpenAI-compatible endpoints that are called ``a``, ``b`` and so on."""
-    endpoints = [Endpoint(url=url, name=chr(ord("a") + number), kind="openai") for number, url in enumerate(urls)]
+    endpoints = [EndpointConfig(url=url, name=chr(ord("a") + number), kind="openai") for number, url in enumerate(urls)]
     settings = settings_of(*endpoints, **agent)
     return InferenceManager(settings, environ or {}, waits.timing() if waits else None)
 
@@ -62,14 +62,14 @@ async def infer(
     *,
     tools: list[ToolSchema] | None = None,
     time_left_s: float = 60.0,
-    on_piece: Callable[[Piece], None] | None = None,
+    on_delta: Callable[[StreamDelta], None] | None = None,
     tracer: Tracer | None = None,
 ) -> Inference:
     session = asked if isinstance(asked, InferenceSession) else asked.session(header())
-    return await session.infer(CHAT, tools=tools or [], time_left_s=time_left_s, on_piece=on_piece, tracer=tracer)
+    return await session.infer(CHAT, tools=tools or [], time_left_s=time_left_s, on_delta=on_delta, tracer=tracer)
 
 
-def brief(piece: Piece) -> str:
+def brief(piece: StreamDelta) -> str:
     """A piece in short: its text, who is asked, who failed, or that what came does not count."""
     asked = f"? {piece.endpoint}" if piece.endpoint else ""
     return piece.text or asked or f"{'<' * piece.restart} {piece.failure or ''}".strip()

@@ -11,10 +11,19 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 EXECUTABLE = Path(sys.executable).with_name("nats-server")
 START_TIMEOUT_S = 20.0
+N_ACCOUNTS = 200
+"""Accounts of a shared server: one per test that uses it, in one worker of the test run."""
+
+
+class Bus(Protocol):
+    """Anything with a NATS URL to connect to."""
+
+    @property
+    def url(self) -> str: ...
 
 
 class NatsServer:
@@ -145,3 +154,32 @@ class NatsServer:
 
     def _read_log(self) -> str:
         return self.log.read_text(errors="replace")[-2000:] if self.log.exists() else "(no log)"
+
+
+class NatsAccount:
+    """One account of a shared server: its subjects and streams are invisible to the other accounts."""
+
+    def __init__(self, server: NatsServer, name: str) -> None:
+        self.name = name
+        self.port = server.port
+
+    @property
+    def url(self) -> str:
+        return f"nats://{self.name}:{self.name}@127.0.0.1:{self.port}"
+
+    @property
+    def display_url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+
+class SharedNatsServer(NatsServer):
+    """A server for many tests, none of which stops it; each takes an account of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        names = [f"test{number}" for number in range(N_ACCOUNTS)]
+        accounts = {name: {"jetstream": "enabled", "users": [{"user": name, "password": name}]} for name in names}
+        super().__init__(folder, config={"accounts": accounts})
+        self._names = iter(names)
+
+    def new_account(self) -> NatsAccount:
+        return NatsAccount(self, next(self._names))

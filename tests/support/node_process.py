@@ -16,8 +16,8 @@ from typing import Any, Self
 import msgspec
 
 from runner.bus.address import address_of_node
-from runner.bus.connection import Connection
-from runner.bus.rpc import ask
+from runner.bus.connection import NatsConnection
+from runner.bus.rpc import send_request
 from runner.events.subjects import control_subject
 
 COMMAND = str(Path(sys.executable).with_name("agentgym-runner"))
@@ -74,25 +74,27 @@ class NodeProcess:
         _, said = self.process.communicate(timeout=60)
         return self.process.returncode, said
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> NatsConnection:
         address = address_of_node(self.data_dir)
         assert address is not None
-        return await Connection.open(address, name="test")
+        return await NatsConnection.open(address, name="test")
 
-    async def request(self, connection: Connection, op: str, **args: Any) -> Any:  # noqa: ANN401
+    async def request(self, connection: NatsConnection, op: str, **args: Any) -> Any:  # noqa: ANN401
         """The result of a request; fails the test when it was refused."""
         reply = await self.reply(connection, op, **args)
         assert reply["ok"], reply
         return reply["result"]
 
-    async def reply(self, connection: Connection, op: str, **args: Any) -> Any:  # noqa: ANN401
+    async def reply(self, connection: NatsConnection, op: str, **args: Any) -> Any:  # noqa: ANN401
         payload = msgspec.json.encode({"id": f"test-{op}", "op": op, "args": args})
         async with asyncio.timeout(20):
-            while (answered := await ask(connection, control_subject(self.name), payload, timeout_s=10)) is None:  # noqa: ASYNC110 - it is in another process
+            while (
+                answered := await send_request(connection, control_subject(self.name), payload, timeout_s=10)
+            ) is None:
                 await asyncio.sleep(0.02)  # the broker was started again and the node has not come back yet
         return msgspec.json.decode(answered)
 
-    async def until(self, connection: Connection, batch_id: str, *statuses: str, n_done: int = 0) -> dict[str, Any]:
+    async def until(self, connection: NatsConnection, batch_id: str, *statuses: str, n_done: int = 0) -> dict[str, Any]:
         """The batch once it has one of these statuses and that many episodes."""
         async with asyncio.timeout(60):
             while True:

@@ -74,8 +74,8 @@ class Running:
                 self._changed.clear()
                 await self._changed.wait()
 
-    async def drained(self) -> None:
-        assert await self.publisher.drained(WAIT_S), (self.states, self.outbox.counts())
+    async def wait_until_drained(self) -> None:
+        assert await self.publisher.wait_until_drained(WAIT_S), (self.states, self.outbox.counts())
 
 
 @asynccontextmanager

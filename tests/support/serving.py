@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from starlette.types import ASGIApp
 
 from runner.serve.env_api import environment_app
-from runner.serve.host import Site, guarded, serve_apps
+from runner.serve.host import Site, guard_app, serve_apps
 from runner.types import Mode
 from runner.util.clock import Clock
 
@@ -28,7 +28,7 @@ def hosted(apps: Mapping[str, ASGIApp]) -> Iterator[dict[str, str]]:
 
     def run() -> None:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.run(serve_apps(sites, say=said.put, stop=stop))
+            runner.run(serve_apps(sites, on_ready=said.put, stop=stop))
 
     thread = threading.Thread(target=run, name="servers", daemon=True)
     thread.start()
@@ -59,5 +59,5 @@ def serving(
             ).application()
             for name in names
         }
-        with hosted({name: guarded(app, token=token) for name, app in apps.items()}) as urls:
+        with hosted({name: guard_app(app, token=token) for name, app in apps.items()}) as urls:
             yield urls

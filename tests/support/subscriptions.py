@@ -10,13 +10,13 @@ import nats.errors
 from nats.aio.client import Client
 from nats.js.api import StreamConfig
 
-from runner.bus.connection import BusAddress, Connection
+from runner.bus.connection import BusAddress, NatsConnection
 from runner.events import subjects
 from runner.events.codec import encode, headers_for
 from runner.events.decoded import DurableRow
 from runner.events.durable import FieldStatus
-from runner.subscribe.messages import Notice, Received, Seen, Since
-from runner.subscribe.subscription import Follow
+from runner.subscribe.messages import BusMessage, Notice, Since, SubscriptionItem
+from runner.subscribe.subscription import Subscription
 from tests.support.nats_server import NatsServer
 
 SUBJECT = subjects.FIELD_STATUS
@@ -25,8 +25,8 @@ SUBJECT = subjects.FIELD_STATUS
 class Watcher:
     """Takes in what a follower sees; ``until`` waits for something to have been seen."""
 
-    def __init__(self, follow: Follow) -> None:
-        self.seen: list[Seen] = []
+    def __init__(self, follow: Subscription) -> None:
+        self.seen: list[SubscriptionItem] = []
         self._follow = follow
         self._changed = asyncio.Condition()
 
@@ -37,8 +37,8 @@ class Watcher:
                 self._changed.notify_all()
 
     @property
-    def messages(self) -> list[Received]:
-        return [seen for seen in self.seen if isinstance(seen, Received)]
+    def messages(self) -> list[BusMessage]:
+        return [seen for seen in self.seen if isinstance(seen, BusMessage)]
 
     @property
     def notices(self) -> list[Notice]:
@@ -78,8 +78,8 @@ async def watching(
     **options: Any,  # noqa: ANN401
 ) -> AsyncIterator[Watcher]:
     async with (
-        await Connection.open(address or BusAddress(server.url), name="watcher", required=required) as connection,
-        Follow(connection, patterns=patterns, since=since, **options) as follow,
+        await NatsConnection.open(address or BusAddress(server.url), name="watcher", required=required) as connection,
+        Subscription(connection, patterns=patterns, since=since, **options) as follow,
     ):
         watcher = Watcher(follow)
         task = asyncio.create_task(watcher.run())
@@ -90,7 +90,7 @@ async def watching(
             await asyncio.wait([task])
 
 
-def number_of(message: Received) -> int:
+def number_of(message: BusMessage) -> int:
     assert isinstance(message.decoded, DurableRow), message
     assert isinstance(message.decoded.event, FieldStatus)
     return message.decoded.event.pid

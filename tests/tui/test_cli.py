@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentgym_tui import cli
-from agentgym_tui.terminal.run import run as terminal
+from agentgym_tui.terminal import run as terminal_run
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from agentgym_tui.terminal.run import run as terminal
 def test_a_wrong_profile_or_name_is_refused_before_there_is_a_console(
     command: str, options: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(terminal, "refusal", lambda _: None)
+    monkeypatch.setattr(terminal_run, "unsupported_reason", lambda _: None)
     assert cli.main([command, *options]) == 2
     err = capsys.readouterr().err
     assert err.startswith(f"agentgym-tui: {said}")
@@ -33,6 +33,6 @@ def test_without_such_an_option_no_profile_is_read(monkeypatch: pytest.MonkeyPat
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "field-runner-4090.yaml").write_text("no: [profile")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(terminal, "refusal", lambda _: None)
-    monkeypatch.setattr(cli, "_show", lambda given: len(cli._session(given, "N").store.nodes))
+    monkeypatch.setattr(terminal_run, "unsupported_reason", lambda _: None)
+    monkeypatch.setattr(cli, "_run_console", lambda given: len(cli._session(given, "N").store.nodes))
     assert cli.main(["launch", "--data-dir", str(tmp_path)]) == 0

@@ -10,14 +10,14 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widgets import Input
 
-from agentgym_tui.commands.availability import Reachable
-from agentgym_tui.commands.keymap import Keys, bindings, keys_of
+from agentgym_tui.commands.availability import AvailableCommand
+from agentgym_tui.commands.keymap import Keymap, bindings, keymap_of
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line
-from agentgym_tui.safe_text import own
+from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import DialogScreen
-from agentgym_tui.widgets.dialog import Dialog
-from agentgym_tui.widgets.line_list import LineView
-from agentgym_tui.widgets.words import MAX_WORDS, WordsInput
+from agentgym_tui.widgets.inputs import MAX_QUERY_CHARS, SearchInput
+from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.pane import DialogFrame
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -26,7 +26,7 @@ _TITLE: Final = 14
 _KEY: Final = 6
 
 
-class Palette(DialogScreen[Reachable]):
+class CommandPalette(DialogScreen[AvailableCommand]):
     """Chooses a command.
 
     Args:
@@ -36,16 +36,16 @@ class Palette(DialogScreen[Reachable]):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("palette")]
     AUTO_FOCUS = "#words"
 
-    def __init__(self, commands: Sequence[Reachable]) -> None:
+    def __init__(self, commands: Sequence[AvailableCommand]) -> None:
         super().__init__()
         self._commands = list(commands)
         self._found = self._commands
-        self._list = LineView(id="commands")
+        self._list = LineList(id="commands")
 
     def compose(self) -> ComposeResult:
         """What to look for, and what there is."""
-        with Dialog(own("Commands"), keys="{palette.up} {palette.down} enter · {palette.close} closes"):
-            yield WordsInput(placeholder="type a part of its name", id="words", compact=True, max_length=MAX_WORDS)
+        with DialogFrame(trusted("Commands"), keys="{palette.up} {palette.down} enter · {palette.close} closes"):
+            yield SearchInput(placeholder="type a part of its name", id="words", compact=True, max_length=MAX_QUERY_CHARS)
             yield self._list
 
     def on_mount(self) -> None:
@@ -70,45 +70,45 @@ class Palette(DialogScreen[Reachable]):
         self._show()
 
     @on(Input.Submitted)
-    @on(LineView.Chosen)
+    @on(LineList.Selected)
     def _chosen(self) -> None:
         """The one that is shown under the cursor: what was chosen before may not be among those found any more."""
         if self._found:
             self.leave(self._found[min(self._list.cursor, len(self._found) - 1)])
 
     def _show(self) -> None:
-        keys = keys_of(self.app)
+        keys = keymap_of(self.app)
         self._list.show(FixedLines([_line(each, keys) for each in self._found]))
         self._list.move_to(0)
 
 
-def search(commands: Sequence[Reachable], text: str) -> list[Reachable]:
+def search(commands: Sequence[AvailableCommand], text: str) -> list[AvailableCommand]:
     """Those in whose name or help all words are, those with all of them in the name first."""
     words = text.casefold().split()
     found = [each for each in commands if all(word in _text(each) for word in words)]
     return sorted(found, key=lambda each: not all(word in each.command.title.casefold() for word in words))
 
 
-def run_chosen(app: App[None]) -> Callable[[Reachable | None], None]:
+def run_chosen(app: App[None]) -> Callable[[AvailableCommand | None], None]:
     """What to do with the result."""
 
-    def run(chosen: Reachable | None) -> None:
+    def run(chosen: AvailableCommand | None) -> None:
         if chosen is not None:
             app.call_later(app.run_action, chosen.command.action, chosen.node)
 
     return run
 
 
-def _line(each: Reachable, keys: Keys) -> Line:
+def _line(each: AvailableCommand, keys: Keymap) -> Line:
     command = each.command
-    key = keys.shown(command)[0]
+    key = keys.display(command)[0]
     return [
-        Cell(own(f"{key:<{_KEY}}"), "accent"),
-        Cell(own(f"{command.title:<{_TITLE}}")),
-        Cell(own(command.help), "dim"),
+        Cell(trusted(f"{key:<{_KEY}}"), "accent"),
+        Cell(trusted(f"{command.title:<{_TITLE}}")),
+        Cell(trusted(command.help), "dim"),
     ]
 
 
-def _text(each: Reachable) -> str:
+def _text(each: AvailableCommand) -> str:
     command = each.command
     return f"{command.title} {command.help} {command.id}".casefold()

@@ -12,16 +12,16 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.widgets import Button
 
-from agentgym_tui.commands.keymap import COMMANDS, Place, bindings, keys_of
+from agentgym_tui.commands.keymap import COMMANDS, Scope, bindings, keymap_of
 from agentgym_tui.presenters.cells import Cell, Line
-from agentgym_tui.safe_text import Safe, line, own
+from agentgym_tui.safe_text import SafeText, sanitize_line, trusted
 from agentgym_tui.screens.base import DialogScreen
 from agentgym_tui.state.models import BatchRun
-from agentgym_tui.widgets.dialog import Dialog
-from agentgym_tui.widgets.static_lines import Heading
+from agentgym_tui.widgets.pane import DialogFrame
+from agentgym_tui.widgets.static_lines import StaticLines
 
 
-class Ask(DialogScreen[str]):
+class ConfirmDialog(DialogScreen[str]):
     """A question; the result is the answer's name.
 
     Args:
@@ -32,10 +32,10 @@ class Ask(DialogScreen[str]):
 
     AUTO_FOCUS = ""
 
-    def __init__(self, title: Safe, *, place: Place, default: str) -> None:
+    def __init__(self, title: SafeText, *, place: Scope, default: str) -> None:
         super().__init__()
         self._title = title
-        self._answers = [command for command in COMMANDS if command.place == place]
+        self._answers = [command for command in COMMANDS if command.scope == place]
         self._default = default
 
     def question(self) -> Sequence[Line]:
@@ -44,20 +44,20 @@ class Ask(DialogScreen[str]):
 
     def ask(self) -> None:
         """Ask, or ask again when what it is about has changed."""
-        heading, lines = self.query_one("#question", Heading), self.question()
+        heading, lines = self.query_one("#question", StaticLines), self.question()
         heading.styles.height = len(lines) + 2
         heading.show(lambda _: lines)
 
     def compose(self) -> ComposeResult:
         """The question and a button for each answer."""
-        with Dialog(self._title, keys="tab and enter choose"):
-            yield Heading(id="question")
+        with DialogFrame(self._title, keys="tab and enter choose"):
+            yield StaticLines(id="question")
             for command in self._answers:
                 with Horizontal(classes="answer"):
-                    label = f"{command.title} ({keys_of(self.app).shown(command)[0]})"
+                    label = f"{command.title} ({keymap_of(self.app).display(command)[0]})"
                     yield Button(Content(label), id=_name(command.action), compact=True)
                     about = command.help
-                    yield Heading(lambda _, about=about: [[Cell(own(about), "dim")]])  # type: ignore[misc]
+                    yield StaticLines(lambda _, about=about: [[Cell(trusted(about), "dim")]])  # type: ignore[misc]
 
     def on_mount(self) -> None:
         """Ask; enter gives the answer that harms least."""
@@ -73,7 +73,7 @@ class Ask(DialogScreen[str]):
         self.leave(pressed.button.id or "")
 
 
-class CancelWhat(Ask):
+class CancelDialog(ConfirmDialog):
     """Asks how much of a battery is to be cancelled.
 
     Args:
@@ -84,14 +84,16 @@ class CancelWhat(Ask):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("cancel")]
 
     def __init__(self, batch: BatchRun, n_more: int) -> None:
-        super().__init__(own("Cancel what?"), place="cancel", default="nothing")
+        super().__init__(trusted("Cancel what?"), place="cancel", default="nothing")
         self._batch = batch
         self._n_more = n_more
 
     def question(self) -> Sequence[Line]:
         """What is played, and how much waits."""
         waits = "1 environment waits" if self._n_more == 1 else f"{self._n_more} environments wait"
-        return [[Cell(line(self._batch.env, 40), "head"), Cell(own(f" is played, {waits} in its battery."))]]
+        return [
+            [Cell(sanitize_line(self._batch.env, 40), "head"), Cell(trusted(f" is played, {waits} in its battery."))]
+        ]
 
 
 def _name(action: str) -> str:

@@ -9,17 +9,17 @@ from typing import ClassVar, Final
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
-from agentgym_tui.commands.availability import Reachable
-from agentgym_tui.commands.keymap import Command, Keys, Place, bindings, keys_of
-from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.commands.availability import AvailableCommand
+from agentgym_tui.commands.keymap import Command, Keymap, Scope, bindings, keymap_of
+from agentgym_tui.presenters.cells import Cell, Line, line_width
 from agentgym_tui.presenters.number_format import UNKNOWN
-from agentgym_tui.presenters.text_width import line_width, wrapped
-from agentgym_tui.safe_text import own
+from agentgym_tui.presenters.text_width import wrap_text
+from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import DialogScreen
-from agentgym_tui.widgets.dialog import Dialog
-from agentgym_tui.widgets.wrapped_text import Prose
+from agentgym_tui.widgets.pane import DialogFrame
+from agentgym_tui.widgets.static_lines import WrappedText
 
-_HEADS: Final[dict[Place, str]] = {
+_HEADS: Final[dict[Scope, str]] = {
     "everywhere": "Everywhere",
     "list": "In lists",
     "table": "In sorted tables",
@@ -43,7 +43,7 @@ _ROWS: Final = 4
 """Of one explanation."""
 
 
-class Help(DialogScreen[None]):
+class HelpDialog(DialogScreen[None]):
     """Shows what can be done.
 
     Args:
@@ -52,24 +52,24 @@ class Help(DialogScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("dialog")]
 
-    def __init__(self, commands: Sequence[Reachable]) -> None:
+    def __init__(self, commands: Sequence[AvailableCommand]) -> None:
         super().__init__()
         self._commands = [each.command for each in commands]
 
     def compose(self) -> ComposeResult:
         """The keys."""
-        with Dialog(own("Help"), keys="{dialog.close} closes · {list.down} {list.up} scroll"):
-            keys = keys_of(self.app)
-            yield Prose(lambda width: list(help_lines(self._commands, keys, width)), id="help")
+        with DialogFrame(trusted("Help"), keys="{dialog.close} closes · {list.down} {list.up} scroll"):
+            keys = keymap_of(self.app)
+            yield WrappedText(lambda width: list(help_lines(self._commands, keys, width)), id="help")
 
     def action_close(self) -> None:
         """Back."""
         self.leave()
 
 
-def help_lines(commands: Sequence[Command], keys: Keys, width: int) -> Iterator[Line]:
+def help_lines(commands: Sequence[Command], keys: Keymap, width: int) -> Iterator[Line]:
     """The commands by where they work, mouse and signs."""
-    for place, group in groupby(commands, key=lambda command: command.place):
+    for place, group in groupby(commands, key=lambda command: command.scope):
         yield _head(_HEADS.get(place, "This screen"))
         yield from (row for command in group for row in _command(command, keys, width))
         yield ()
@@ -80,22 +80,22 @@ def help_lines(commands: Sequence[Command], keys: Keys, width: int) -> Iterator[
     yield from (row for sign, meaning in _SIGNS for row in _pair(sign, meaning, width))
 
 
-def _command(command: Command, keys: Keys, width: int) -> Iterator[Line]:
-    shown = own(f"  {' or '.join(keys.shown(command)):<{_KEYS}}")
-    return _explained([Cell(shown, "accent"), Cell(own(f"{command.title:<{_TITLE}}"))], command.help, width)
+def _command(command: Command, keys: Keymap, width: int) -> Iterator[Line]:
+    shown = trusted(f"  {' or '.join(keys.display(command)):<{_KEYS}}")
+    return _explained([Cell(shown, "accent"), Cell(trusted(f"{command.title:<{_TITLE}}"))], command.help, width)
 
 
 def _pair(what: str, meaning: str, width: int) -> Iterator[Line]:
-    return _explained([Cell(own(f"  {what:<{_KEYS}}"), "accent")], meaning, width)
+    return _explained([Cell(trusted(f"  {what:<{_KEYS}}"), "accent")], meaning, width)
 
 
 def _explained(what: list[Cell], meaning: str, width: int) -> Iterator[Line]:
     """The explanation goes on below itself."""
     indent = line_width(what)
-    first, *more = wrapped(own(meaning), max(width - indent, 10), _ROWS)
+    first, *more = wrap_text(trusted(meaning), max(width - indent, 10), _ROWS)
     yield [*what, Cell(first, "dim")]
-    yield from ([Cell(own(" " * indent)), Cell(row, "dim")] for row in more)
+    yield from ([Cell(trusted(" " * indent)), Cell(row, "dim")] for row in more)
 
 
 def _head(text: str) -> Line:
-    return [Cell(own(text), "head")]
+    return [Cell(trusted(text), "head")]

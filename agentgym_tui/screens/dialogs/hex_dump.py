@@ -9,16 +9,16 @@ from textual.binding import BindingType
 
 from agentgym_tui.commands.keymap import bindings
 from agentgym_tui.presenters.cells import Cell, FixedLines
-from agentgym_tui.safe_text import hex_lines, own
+from agentgym_tui.safe_text import hex_lines, trusted
 from agentgym_tui.screens.base import DialogScreen
-from agentgym_tui.widgets.dialog import Dialog
-from agentgym_tui.widgets.line_list import LineView
+from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.pane import DialogFrame
 
 SHOWN: Final = 4_096
 """Bytes that are shown."""
 
 
-class Hex(DialogScreen[None]):
+class HexDumpDialog(DialogScreen[None]):
     """Shows a text as bytes.
 
     Args:
@@ -32,12 +32,12 @@ class Hex(DialogScreen[None]):
         self._lines = [[Cell(row)] for row in hex_lines(text, SHOWN)]
         n_bytes = len(text.encode("utf-8", "surrogatepass"))
         more = f", the first {SHOWN:,} are shown" if n_bytes > SHOWN else ""
-        self._title = own(f"{n_bytes:,} bytes of UTF-8{more}")
+        self._title = trusted(f"{n_bytes:,} bytes of UTF-8{more}")
 
     def compose(self) -> ComposeResult:
         """The bytes."""
-        with Dialog(self._title, keys="{dialog.close} closes"):
-            yield LineView(FixedLines(self._lines), cursor_type="none", id="hex")
+        with DialogFrame(self._title, keys="{dialog.close} closes"):
+            yield LineList(FixedLines(self._lines), cursor_type="none", id="hex")
 
     def action_close(self) -> None:
         """Back."""

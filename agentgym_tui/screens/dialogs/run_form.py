@@ -13,25 +13,38 @@ from textual.content import Content
 from textual.widgets import Button, Input
 
 from agentgym_tui.commands.keymap import bindings
-from agentgym_tui.presenters.cells import Cell, Line
-from agentgym_tui.presenters.segments import told_rows
-from agentgym_tui.presenters.text_width import wrapped
-from agentgym_tui.safe_text import Safe, join, line, own
+from agentgym_tui.presenters.cells import Cell, Line, masked_rows
+from agentgym_tui.presenters.text_width import wrap_text
+from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 from agentgym_tui.screens.base import DialogScreen
 from agentgym_tui.sessions.protocols import Session
-from agentgym_tui.sessions.run_commands import BASELINES, FALLBACK, Orders, model_trouble, startable_agents
-from agentgym_tui.sessions.start_form import BY_PROFILE, FIELDS, Field, FieldId, Parsed, parse, texts_of
-from agentgym_tui.widgets.dialog import Dialog
-from agentgym_tui.widgets.form_controls import CheckList, OneOf
+from agentgym_tui.sessions.run_commands import (
+    FALLBACK_AGENT,
+    MODELLESS_AGENTS,
+    RunCommands,
+    model_problem,
+    startable_agents,
+)
+from agentgym_tui.sessions.start_form import (
+    FORM_FIELDS,
+    PROFILE_DEFAULT,
+    FieldId,
+    FormField,
+    Parsed,
+    form_texts,
+    parse_form,
+)
+from agentgym_tui.widgets.form_controls import CheckList, OptionStepper
 from agentgym_tui.widgets.inputs import TextField
-from agentgym_tui.widgets.line_list import LineView
-from agentgym_tui.widgets.static_lines import Heading
+from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.pane import DialogFrame
+from agentgym_tui.widgets.static_lines import StaticLines
 from runner.events.control import StartArgs
 
 DIGITS: Final = r"[0-9.]*"
 MAX_DIGITS: Final = 19
-NO_MODEL: Final = own("none is needed")
-ANY_MODEL: Final = own("the profile's")
+NO_MODEL: Final = trusted("none is needed")
+ANY_MODEL: Final = trusted("the profile's")
 
 _LEAST: Final = 66
 """Columns from which on what is wrong has room beside the fields."""
@@ -50,39 +63,41 @@ class RunForm(DialogScreen[StartArgs]):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("form")]
     AUTO_FOCUS = "#envs"
 
-    def __init__(self, session: Session, orders: Orders, envs: Sequence[str]) -> None:
+    def __init__(self, session: Session, orders: RunCommands, envs: Sequence[str]) -> None:
         super().__init__()
         store = session.store
         self._orders = orders
         self._known = list(store.envs)
         self._agents = startable_agents(store)
         self._models = store.model_names
-        self._trouble = model_trouble(store)
-        player = orders.player()
+        self._trouble = model_problem(store)
+        player = orders.agent_choice()
         chosen = {number for number, env in enumerate(self._known) if env in envs}
-        self._envs = CheckList([line(env) for env in self._known], chosen, id="envs")
-        agent = FALLBACK if player.trouble or player.agent not in self._agents else player.agent
-        self._agent = OneOf([line(each) for each in self._agents], self._agents.index(agent), id="agent")
-        self._model = OneOf(self._model_names(), id="model")
-        self._texts = texts_of(orders.last)
-        self._errors: Mapping[str, Safe] = {}
+        self._envs = CheckList([sanitize_line(env) for env in self._known], chosen, id="envs")
+        agent = FALLBACK_AGENT if player.problem or player.agent not in self._agents else player.agent
+        self._agent = OptionStepper([sanitize_line(each) for each in self._agents], self._agents.index(agent), id="agent")
+        self._model = OptionStepper(self._model_names(), id="model")
+        self._texts = form_texts(orders.last_run)
+        self._errors: Mapping[str, SafeText] = {}
 
     def compose(self) -> ComposeResult:
         """The environments at the left, the rest at the right."""
-        with Dialog(
-            own("Run"), keys="{form.start} starts · tab next · {checks.toggle} chooses · {form.close} closes", id="form"
+        with DialogFrame(
+            trusted("Run"),
+            keys="{form.start} starts · tab next · {checks.toggle} chooses · {form.close} closes",
+            id="form",
         ):
-            note = Heading(self._note, id="note")
+            note = StaticLines(self._note, id="note")
             note.styles.height = self._n_note
             yield note
             with Horizontal(id="columns"):
                 with Vertical(id="where"):
-                    yield Heading(self._envs_title, id="envs-title")
+                    yield StaticLines(self._envs_title, id="envs-title")
                     yield self._envs
                 with Vertical(id="how"):
-                    yield from self._row(own("agent"), self._agent)
-                    yield from self._row(own("model"), self._model)
-                    for field in FIELDS:
+                    yield from self._row(trusted("agent"), self._agent)
+                    yield from self._row(trusted("model"), self._model)
+                    for field in FORM_FIELDS:
                         yield from self._row(field.title, self._input(field), field)
             with Horizontal(id="buttons"):
                 yield Button(Content("Start"), id="start", compact=True, variant="primary")
@@ -101,60 +116,60 @@ class RunForm(DialogScreen[StartArgs]):
 
     @on(Button.Pressed, "#start")
     @on(Input.Submitted)
-    @on(LineView.Chosen)
+    @on(LineList.Selected)
     def _start_pressed(self) -> None:
-        if self.whole:
+        if self.accepts_keys:
             self.action_start()
 
     @on(Button.Pressed, "#close")
     def _close_pressed(self) -> None:
         self.action_close()
 
-    @on(OneOf.Changed)
+    @on(OptionStepper.Changed)
     @on(Input.Changed)
     def _edited(self) -> None:
-        if not self.whole:
+        if not self.accepts_keys:
             return
-        self._model.offer(self._model_names())
+        self._model.set_options(self._model_names())
         self._say(self._parsed().errors)
 
-    def _model_names(self) -> list[Safe]:
-        if self._agents[self._agent.index] in BASELINES:
+    def _model_names(self) -> list[SafeText]:
+        if self._agents[self._agent.index] in MODELLESS_AGENTS:
             return [NO_MODEL]
-        return [ANY_MODEL, *(line(each) for each in self._models)]
+        return [ANY_MODEL, *(sanitize_line(each) for each in self._models)]
 
-    def _row(self, title: Safe, widget: OneOf | Input, field: Field | None = None) -> Iterator[Horizontal]:
-        about = Heading(lambda _: [_about(field)], id=f"about-{field.id}") if field else None
-        name = Heading(lambda _: [[Cell(title, "dim")]], classes="name")
+    def _row(self, title: SafeText, widget: OptionStepper | Input, field: FormField | None = None) -> Iterator[Horizontal]:
+        about = StaticLines(lambda _: [_about(field)], id=f"about-{field.id}") if field else None
+        name = StaticLines(lambda _: [[Cell(title, "dim")]], classes="name")
         yield Horizontal(name, widget, *([about] if about else []), classes="row")
 
-    def _input(self, field: Field) -> Input:
+    def _input(self, field: FormField) -> Input:
         return TextField(
             self._texts[field.id],
             id=field.id,
             restrict=DIGITS,
             max_length=MAX_DIGITS,
-            placeholder=BY_PROFILE if field.optional else "",
+            placeholder=PROFILE_DEFAULT if field.optional else "",
             compact=True,
             select_on_focus=True,
         )
 
     def _parsed(self) -> Parsed:
         agent = self._agents[self._agent.index]
-        model = None if agent in BASELINES or not self._model.index else self._models[self._model.index - 1]
-        texts: dict[FieldId, str] = {field.id: self.query_one(f"#{field.id}", Input).value for field in FIELDS}
+        model = None if agent in MODELLESS_AGENTS or not self._model.index else self._models[self._model.index - 1]
+        texts: dict[FieldId, str] = {field.id: self.query_one(f"#{field.id}", Input).value for field in FORM_FIELDS}
         envs = [self._known[index] for index in sorted(self._envs.chosen)]
-        return parse(texts, envs=envs, agent=agent, model=model, batch_id=self._orders.new_id())
+        return parse_form(texts, envs=envs, agent=agent, model=model, batch_id=self._orders.new_id())
 
-    def _say(self, errors: Mapping[str, Safe]) -> None:
+    def _say(self, errors: Mapping[str, SafeText]) -> None:
         """Say what is wrong beside each field."""
         self._errors = errors
-        self.query_one("#envs-title", Heading).show(self._envs_title)
-        self.query_one("#note", Heading).show(self._note)
-        for field in FIELDS:
+        self.query_one("#envs-title", StaticLines).show(self._envs_title)
+        self.query_one("#note", StaticLines).show(self._note)
+        for field in FORM_FIELDS:
             error = errors.get(field.id)
-            cells = [Cell(join([own("✗ "), error]), "bad")] if error else _about(field)
-            self.query_one(f"#about-{field.id}", Heading).show(lambda _, cells=cells: [cells])  # type: ignore[misc]
+            cells = [Cell(join([trusted("✗ "), error]), "bad")] if error else _about(field)
+            self.query_one(f"#about-{field.id}", StaticLines).show(lambda _, cells=cells: [cells])  # type: ignore[misc]
 
     def on_resize(self) -> None:
         """The note takes the room that the fields leave."""
@@ -166,20 +181,20 @@ class RunForm(DialogScreen[StartArgs]):
 
     def _note(self, width: int) -> list[Line]:
         """Why no model plays; what is wrong first where there is no room for it beside the fields."""
-        wrong = next((field for field in FIELDS if field.id in self._errors), None)
+        wrong = next((field for field in FORM_FIELDS if field.id in self._errors), None)
         if wrong is not None and width < _LEAST:
-            return [[Cell(join([own("✗ "), wrong.title, own(": "), self._errors[wrong.id]]), "bad")]]
+            return [[Cell(join([trusted("✗ "), wrong.title, trusted(": "), self._errors[wrong.id]]), "bad")]]
         if not self._trouble:
             return []
-        offer = own("agent oracle plays without a model")
-        rows = wrapped(join([own("! "), told_rows(self._trouble)]), width, self._n_note - 1)
-        return [*([Cell(row, "warn")] for row in rows), [Cell(own("  → "), "dim"), Cell(offer, "accent")]]
+        set_options = trusted("agent oracle plays without a model")
+        rows = wrap_text(join([trusted("! "), masked_rows(self._trouble)]), width, self._n_note - 1)
+        return [*([Cell(row, "warn")] for row in rows), [Cell(trusted("  → "), "dim"), Cell(set_options, "accent")]]
 
     def _envs_title(self, width: int) -> list[Line]:
         if error := self._errors.get("envs"):
-            return [[Cell(join([own("✗ "), error]), "bad")]]
-        return [[Cell(own("environments"), "dim")]]
+            return [[Cell(join([trusted("✗ "), error]), "bad")]]
+        return [[Cell(trusted("environments"), "dim")]]
 
 
-def _about(field: Field) -> Line:
-    return [Cell(field.about, "dim")]
+def _about(field: FormField) -> Line:
+    return [Cell(field.help, "dim")]

@@ -11,25 +11,31 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import ContentSwitcher
 
-from agentgym_tui.commands.keymap import keys_of
-from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.commands.keymap import keymap_of
+from agentgym_tui.presenters.cells import Cell, Line, join_parts
+from agentgym_tui.presenters.chat_blocks import Block
 from agentgym_tui.presenters.model_answer import answer_parts
-from agentgym_tui.presenters.plain_text import failure_blocks, no_file, spans_text, transcript_text
-from agentgym_tui.presenters.segments import joined
-from agentgym_tui.presenters.transcript import Block, blocks, json_text
-from agentgym_tui.safe_text import own
-from agentgym_tui.services.working import begin
-from agentgym_tui.sessions.episode_loader import Loaded
-from agentgym_tui.widgets.line_list import LineView
-from agentgym_tui.widgets.tab_bar import Tab, TabLine
-from agentgym_tui.widgets.text_view import TextView
+from agentgym_tui.presenters.payload import pretty_json
+from agentgym_tui.presenters.span_rows import spans_text
+from agentgym_tui.presenters.transcript import (
+    failure_blocks,
+    missing_file_text,
+    step_blocks,
+    transcript_text,
+)
+from agentgym_tui.safe_text import trusted
+from agentgym_tui.services.timers import start_worker
+from agentgym_tui.sessions.episode_loader import LoadedEpisode
+from agentgym_tui.widgets.charts import Waterfall
+from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.payload_view import TextView
+from agentgym_tui.widgets.tab_bar import Tab, TabBar
 from agentgym_tui.widgets.transcript import Transcript
-from agentgym_tui.widgets.waterfall import Waterfall
 
 TABS: Final = (
-    Tab("transcript", own("Transcript"), "episode.transcript"),
-    Tab("trace", own("Trace"), "episode.trace"),
-    Tab("json", own("JSON"), "episode.json"),
+    Tab("transcript", trusted("Transcript"), "episode.transcript"),
+    Tab("trace", trusted("Trace"), "episode.trace"),
+    Tab("json", trusted("JSON"), "episode.json"),
 )
 
 
@@ -37,13 +43,13 @@ _NOTE: Final = 120
 """Columns of what stands right of the names of the views."""
 
 
-class EpisodeViews(Vertical):
+class EpisodeTabs(Vertical):
     """What there is to see of an episode beside its steps."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._key = ""
-        self._loaded: Loaded | None = None
+        self._loaded: LoadedEpisode | None = None
         self._failure = ""
         self._step = 0
         self._full = False
@@ -53,7 +59,7 @@ class EpisodeViews(Vertical):
 
     def compose(self) -> ComposeResult:
         """The names of the views, and the views."""
-        yield TabLine(TABS, id="tabs")
+        yield TabBar(TABS, id="tabs")
         with ContentSwitcher(initial=TABS[0].id):
             yield Transcript(id="transcript")
             yield Waterfall(id="trace")
@@ -64,15 +70,15 @@ class EpisodeViews(Vertical):
         """The view that is shown."""
         return self.query_one(ContentSwitcher).current or TABS[0].id
 
-    def pick(self, tab: str) -> None:
+    def select_tab(self, tab: str) -> None:
         """Show another view."""
         self.query_one(ContentSwitcher).current = tab
-        self.query_one(TabLine).pick(tab)
-        self.query_one(TabLine).note(self._note())
+        self.query_one(TabBar).select_tab(tab)
+        self.query_one(TabBar).set_note(self._note())
         self._fill()
-        self.screen.set_focus(self.query_one(f"#{tab}", LineView))
+        self.screen.set_focus(self.query_one(f"#{tab}", LineList))
 
-    def show(self, key: str, loaded: Loaded | None, failure: str = "") -> None:
+    def show(self, key: str, loaded: LoadedEpisode | None, failure: str = "") -> None:
         """Show an episode; ``failure`` says why there is none, hostile text."""
         if loaded is not self._loaded:
             self._json = None
@@ -87,7 +93,7 @@ class EpisodeViews(Vertical):
 
     def hostile_text(self) -> str | None:
         """What is behind the shown text where cleaning changed it."""
-        return self.query_one(f"#{self.tab}", LineView).hostile_text()
+        return self.query_one(f"#{self.tab}", LineList).hostile_text()
 
     def text(self, *, raw: bool) -> str:
         """What is shown, as one text."""
@@ -100,11 +106,11 @@ class EpisodeViews(Vertical):
             return loaded.data.decode("utf-8", "replace")
         return self._json or ""
 
-    @on(TabLine.Picked)
-    def _picked(self, event: TabLine.Picked) -> None:
-        self.pick(event.tab)
+    @on(TabBar.TabSelected)
+    def _tab_selected(self, event: TabBar.TabSelected) -> None:
+        self.select_tab(event.tab)
 
-    @on(LineView.Chosen, "#transcript")
+    @on(LineList.Selected, "#transcript")
     def _expanded(self) -> None:
         """Enter shows earlier messages, or hides them again."""
         self._full = not self._full
@@ -112,18 +118,18 @@ class EpisodeViews(Vertical):
 
     def _show_blocks(self) -> None:
         if self._loaded is None or not self._has_steps:
-            self._blocks = failure_blocks(self._loaded.lacking if self._loaded else self._failure)
+            self._blocks = failure_blocks(self._loaded.missing_reason if self._loaded else self._failure)
         else:
-            self._blocks = blocks(self._loaded.episode, self._step, full=self._full)
+            self._blocks = step_blocks(self._loaded.episode, self._step, full=self._full)
         subject = f"{self._key}/{self._step}"
         self.query_one(Transcript).show_blocks(self._blocks, subject=subject, follow=self._follow)
-        self.query_one(TabLine).note(self._note())
+        self.query_one(TabBar).set_note(self._note())
 
     @property
     def _has_steps(self) -> bool:
         """Whether there is something to show of what is, or will be, played."""
         loaded = self._loaded
-        return loaded is not None and bool(loaded.episode.steps or not loaded.lacking)
+        return loaded is not None and bool(loaded.episode.steps or not loaded.missing_reason)
 
     def _note(self) -> Line:
         """Which step it is, what Enter does where there is more of it, and who answered how fast."""
@@ -131,9 +137,9 @@ class EpisodeViews(Vertical):
             return []
         has_more = any(shown.kind == "earlier" for shown in self._blocks)
         more = "fewer" if self._full else "all" if has_more else ""
-        choose = keys_of(self.app).key("list.choose")
-        step = [Cell(own(f"step {self._step}" + f" · {choose}: {more} messages" * bool(more)), "dim")]
-        return joined([step, *(answer_parts(self._loaded.episode, self._step) if self._loaded else ())], _NOTE)
+        choose = keymap_of(self.app).key("list.choose")
+        step = [Cell(trusted(f"step {self._step}" + f" · {choose}: {more} messages" * bool(more)), "dim")]
+        return join_parts([step, *(answer_parts(self._loaded.episode, self._step) if self._loaded else ())], _NOTE)
 
     def _fill(self) -> None:
         """Make what is shown now."""
@@ -141,15 +147,15 @@ class EpisodeViews(Vertical):
         if self.tab == "trace":
             self.query_one(Waterfall).show_spans(loaded.episode.spans.all if loaded else ())
         elif self.tab == "json" and self._json is None:
-            begin(self, partial(self._format, loaded), group="json", exclusive=True)
+            start_worker(self, partial(self._format, loaded), group="json", exclusive=True)
 
-    async def _format(self, loaded: Loaded | None) -> None:
+    async def _format(self, loaded: LoadedEpisode | None) -> None:
         if loaded is None:
             text = ""
         elif loaded.data is None:
-            text = no_file(loaded.lacking)
+            text = missing_file_text(loaded.missing_reason)
         else:
-            text = await asyncio.to_thread(json_text, loaded.data)
+            text = await asyncio.to_thread(pretty_json, loaded.data)
         if loaded is self._loaded and self.query(TextView):  # else another one is shown, or none any more
             self._json = text
             self.query_one(TextView).show_text(text)

@@ -11,26 +11,32 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widgets import Input
 
-from agentgym_tui.commands.availability import hidden
-from agentgym_tui.commands.keymap import bindings, keys_of
-from agentgym_tui.config.ui_state import Kept
-from agentgym_tui.presenters.cells import Cell, Line
-from agentgym_tui.presenters.episode_rows import EPISODE_COLUMNS, EpisodeRows, list_line, no_rows, reading_text
-from agentgym_tui.presenters.segments import told
+from agentgym_tui.commands.availability import hidden_commands
+from agentgym_tui.commands.keymap import bindings, keymap_of
+from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.presenters.cells import Cell, Line, masked_line
+from agentgym_tui.presenters.episode_rows import (
+    EPISODE_COLUMNS,
+    EpisodeRows,
+    empty_episodes_lines,
+    hostile_fields,
+    list_summary,
+    reading_progress,
+)
 from agentgym_tui.presenters.status_line import status_line
-from agentgym_tui.safe_text import Safe, own
-from agentgym_tui.screens.base import Whole
+from agentgym_tui.safe_text import SafeText, trusted
+from agentgym_tui.screens.base import ConsoleScreen
 from agentgym_tui.screens.episode.screen import EpisodeScreen
-from agentgym_tui.screens.filter import FilterInput
-from agentgym_tui.services.working import begin
+from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.protocols import Session
-from agentgym_tui.state.episode_list import USUAL, EpisodeList, hostile_fields
-from agentgym_tui.state.models import READING, Link
+from agentgym_tui.state.episode_list import DEFAULT_SORTING, EpisodeList
+from agentgym_tui.state.models import READING_FILES, BusLink
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.widgets.line_list import LineView
-from agentgym_tui.widgets.pane import KeyLine, News
-from agentgym_tui.widgets.sortable_table import Sortable
-from agentgym_tui.widgets.words import MAX_WORDS
+from agentgym_tui.widgets.inputs import MAX_QUERY_CHARS, FilterInput
+from agentgym_tui.widgets.key_bar import KeyBar
+from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.static_lines import StatusText
+from agentgym_tui.widgets.table import SortableTable
 from runner.errors import StoreError
 
 LIST: Final = "episodes"
@@ -43,17 +49,17 @@ READ_EVERY_S: Final = 1.0
 is longer."""
 
 
-class EpisodeTable(Sortable, inherit_bindings=False):
+class EpisodeTable(SortableTable, inherit_bindings=False):
     """Enter is left to the screen, whose footer says what it does."""
 
-    BINDINGS: ClassVar[list[BindingType]] = Sortable.BINDINGS
+    BINDINGS: ClassVar[list[BindingType]] = SortableTable.BINDINGS
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Whether a key may do something here."""
         return action != "choose"
 
 
-class Episodes(Whole[None]):
+class EpisodesScreen(ConsoleScreen[None]):
     """Stored and running episodes, the newest first.
 
     Args:
@@ -62,32 +68,32 @@ class Episodes(Whole[None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("episodes")]
-    PARTS = "#summary, #nothing, #status, EpisodeTable"
+    REQUIRED_WIDGETS = "#summary, #nothing, #status, EpisodeTable"
     CSS_PATH = "../../styles/episodes.tcss"
     AUTO_FOCUS = "#episodes"
 
-    def __init__(self, session: Session, kept: Kept | None = None) -> None:
+    def __init__(self, session: Session, kept: UiState | None = None) -> None:
         super().__init__()
         self._session = session
-        self._kept = kept or Kept()
+        self._kept = kept or UiState()
         self._list = EpisodeList()
         self._list.search(self._kept.filters.get(LIST, ""))
         self._list.sort(self._kept.sorting.get(LIST))
         self._rows = EpisodeRows(self._list)
         self._n_read: int | None = None
         self._reading = self._was_read = False
-        self._failure: Safe = own("")
+        self._failure: SafeText = trusted("")
 
     def compose(self) -> ComposeResult:
         """Heading, filter, list."""
-        yield News(self._summary, id="summary")
+        yield StatusText(self._summary, id="summary")
         words = self._kept.filters.get(LIST, "")
         self.set_class(bool(words), "-filtering")
-        yield FilterInput(words, placeholder=PLACEHOLDER, id="filter", max_length=MAX_WORDS)
-        yield EpisodeTable(EPISODE_COLUMNS, self._rows, sorting=self._list.sorting, usual=USUAL, id=LIST)
-        yield News(self._nothing, id="nothing")
-        yield News(self._status, id="status")
-        yield KeyLine("episodes", without=hidden(self._session))
+        yield FilterInput(words, placeholder=PLACEHOLDER, id="filter", max_length=MAX_QUERY_CHARS)
+        yield EpisodeTable(EPISODE_COLUMNS, self._rows, sorting=self._list.sorting, default_sorting=DEFAULT_SORTING, id=LIST)
+        yield StatusText(self._nothing, id="nothing")
+        yield StatusText(self._status, id="status")
+        yield KeyBar("episodes", without=hidden_commands(self._session))
 
     def on_screen_resume(self) -> None:
         """Catch up with what happened meanwhile."""
@@ -95,16 +101,16 @@ class Episodes(Whole[None]):
 
     def draw(self, store: RunStore) -> None:
         """The store changed."""
-        if not self.is_there:
+        if not self.is_ready:
             return
-        if self._list.take_live(store.episodes.values()):
+        if self._list.update_live(store.episodes.values()):
             self._show()
         else:
             self._table.refresh_lines()
             self._show_around()
         if self._session.library is not None and self._n_read != store.n_ended and not self._reading:
             self._reading = True
-            begin(self, self._read, group="read")
+            start_worker(self, self._read, group="read")
 
     def hostile_text(self) -> str | None:
         """What is behind the selected row where cleaning changed it."""
@@ -129,29 +135,29 @@ class Episodes(Whole[None]):
         self._n_read = None
         self.draw(self._session.store)
 
-    @on(LineView.Chosen, "#episodes")
+    @on(LineList.Selected, "#episodes")
     def _chosen(self) -> None:
-        if self.whole:
+        if self.accepts_keys:
             self.action_open()
 
-    @on(Sortable.Sorted)
-    def _sorted(self, event: Sortable.Sorted) -> None:
-        if self.is_there:
-            self._kept.sort(LIST, event.sorting)
+    @on(SortableTable.Sorted)
+    def _sorted(self, event: SortableTable.Sorted) -> None:
+        if self.is_ready:
+            self._kept.set_sorting(LIST, event.sorting)
             self._list.sort(event.sorting)
             self._show()
 
     @on(Input.Changed, "#filter")
     def _searched(self, event: Input.Changed) -> None:
         """Of letters that come together only the last one is looked for."""
-        if self.is_there and event.value == event.input.value:
-            self._kept.look_for(LIST, event.value)
+        if self.is_ready and event.value == event.input.value:
+            self._kept.set_filter(LIST, event.value)
             self._list.search(event.value)
             self._show()
             self._table.move_to(0)
 
-    @on(FilterInput.Left)
-    def _filtered(self, event: FilterInput.Left) -> None:
+    @on(FilterInput.Closed)
+    def _filtered(self, event: FilterInput.Closed) -> None:
         self.set_class(not event.cleared, "-filtering")
 
     @property
@@ -182,12 +188,12 @@ class Episodes(Whole[None]):
         try:
             rows = await asyncio.to_thread(library.rows)
         except StoreError as exc:
-            self._failure = own(f"✗ {told(exc)}")
+            self._failure = trusted(f"✗ {masked_line(exc)}")
         else:
-            self._failure = own("")
-            self._list.take_stored(rows, library.unusable)
+            self._failure = trusted("")
+            self._list.set_stored(rows, library.unreadable)
         is_first, self._was_read = not self._was_read, True
-        if not self.is_there:
+        if not self.is_ready:
             return
         self._show()
         if is_first:  # nobody has chosen yet what is above the rows that came
@@ -201,20 +207,20 @@ class Episodes(Whole[None]):
         self.set_class(not self._list.shown and not self._is_reading, "-empty")
         self.set_class(bool(self._failure), "-failed")
         for name, make in (("summary", self._summary), ("nothing", self._nothing), ("status", self._status)):
-            self.query_one(f"#{name}", News).show(make)
+            self.query_one(f"#{name}", StatusText).show(make)
 
     def _summary(self, width: int) -> list[Line]:
-        state = reading_text(self._session.store.reading) if self._is_reading else own("")
-        return [list_line(self._list, state, width), [Cell(self._failure, "bad")]]
+        state = reading_progress(self._session.store.read_progress) if self._is_reading else trusted("")
+        return [list_summary(self._list, state, width), [Cell(self._failure, "bad")]]
 
     def _nothing(self, width: int) -> list[Line]:
-        return [] if self._is_reading else no_rows(self._list, keys_of(self.app).key, self._session.read_only, width)
+        return [] if self._is_reading else empty_episodes_lines(self._list, keymap_of(self.app).key, self._session.read_only, width)
 
     @property
     def _is_reading(self) -> bool:
         """Whether more may come of what is stored already."""
         is_library, link = self._session.library is not None, self._session.store.link
-        return is_library and (not self._was_read or link in (Link(), READING))
+        return is_library and (not self._was_read or link in (BusLink(), READING_FILES))
 
     def _status(self, width: int) -> list[Line]:
         return [status_line(self._session.store, self._session.title, width)]

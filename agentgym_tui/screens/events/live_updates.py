@@ -11,21 +11,20 @@ from msgspec.structs import replace
 from textual import on
 from textual.timer import Timer
 
-from agentgym_tui.commands.keymap import keys_of
-from agentgym_tui.config.ui_state import Kept
+from agentgym_tui.commands.keymap import keymap_of
+from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.cells import Line
-from agentgym_tui.presenters.event_rows import heading, no_events
-from agentgym_tui.screens.base import Whole
+from agentgym_tui.presenters.event_rows import empty_events_lines, events_heading
+from agentgym_tui.screens.base import ConsoleScreen
 from agentgym_tui.screens.events.panes import EventPanes
-from agentgym_tui.services.redraw_throttle import DRAW_S, Pace
-from agentgym_tui.services.working import begin
+from agentgym_tui.services.timers import MIN_INTERVAL_S, RedrawThrottle, start_worker
 from agentgym_tui.sessions.event_reader import EventReader
 from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.state.event_log import EventLog
-from agentgym_tui.state.event_query import EVERYTHING, EventView, patterns_of
+from agentgym_tui.state.event_query import ALL_SUBJECTS, EventQuery, parse_patterns
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.widgets.line_list import LineView
-from agentgym_tui.widgets.pane import News
+from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.static_lines import StatusText
 
 RATE_S: Final = 1.0
 RECENT: Final = timedelta(minutes=1)
@@ -38,7 +37,7 @@ SUBJECT: Final = "events.subjects"
 """Where the words and the chosen subjects are kept."""
 
 
-class ReadingScreen(Whole[None]):
+class LiveEventsScreen(ConsoleScreen[None]):
     """Reads a session's bus while it is looked at.
 
     Args:
@@ -53,25 +52,25 @@ class ReadingScreen(Whole[None]):
         panes: the parts that show it.
     """
 
-    PARTS = "#summary, #nothing, #filter, #entry, #messages, #subjects, #payload, #tabs"
+    REQUIRED_WIDGETS = "#summary, #nothing, #filter, #entry, #messages, #subjects, #payload, #tabs"
 
     def __init__(
-        self, session: Session, kept: Kept | None = None, *, now: Callable[[], float] = time.monotonic
+        self, session: Session, kept: UiState | None = None, *, now: Callable[[], float] = time.monotonic
     ) -> None:
         super().__init__()
         if session.events is None:
             raise ValueError("a session without a bus")
-        self.session, self.kept = session, kept or Kept()
+        self.session, self.kept = session, kept or UiState()
         self.event_log = EventLog()
         self.event_log.search(self.kept.filters.get(WORDS, ""))
         self.reader = EventReader(session.events, self.event_log, self._news)
         self.panes = EventPanes(self.event_log, self.kept, id="events")
         self._now = now
-        self._pace = Pace(now)
+        self._pace = RedrawThrottle(now)
         self._next: Timer | None = None
         self._ticker: Timer | None = None
         self._rated: tuple[int, float] = (0, 0.0)
-        self._wanted = usual(patterns_of(self.kept.filters.get(SUBJECT, "")) or EVERYTHING)
+        self._wanted = usual(parse_patterns(self.kept.filters.get(SUBJECT, "")) or ALL_SUBJECTS)
         self._landed = True
 
     def on_mount(self) -> None:
@@ -91,17 +90,17 @@ class ReadingScreen(Whole[None]):
         """The store changed, which knows of the way to the bus."""
         self.show_around()
 
-    def look_at(self, view: EventView) -> None:
+    def look_at(self, view: EventQuery) -> None:
         """Read other messages; what was read is forgotten."""
         self._wanted = view
-        self.kept.look_for(SUBJECT, "" if view.patterns == EVERYTHING else " ".join(view.patterns))
-        if self._ticker is None or not self.is_there:
+        self.kept.set_filter(SUBJECT, "" if view.patterns == ALL_SUBJECTS else " ".join(view.patterns))
+        if self._ticker is None or not self.is_ready:
             return
-        self.reader.look_at(view)
+        self.reader.set_query(view)
         self.event_log.subjects.tick(self._now())
         self._landed = not view.is_history
         self.panes.messages.follow = not view.is_history
-        begin(self, self.reader.run, group="events", exclusive=True)
+        start_worker(self, self.reader.run, group="events", exclusive=True)
         self.show_all()
         self.panes.draw_subjects()
 
@@ -113,37 +112,37 @@ class ReadingScreen(Whole[None]):
         if attends:
             self.show_all()
 
-    @on(LineView.Moved, "#messages")
+    @on(LineList.CursorMoved, "#messages")
     def _moved(self) -> None:
-        if self.is_there:
+        if self.is_ready:
             self.panes.payload.show(self.panes.entry)
-            self.reader.want(self.panes.n_below)
+            self.reader.read_to(self.panes.n_below)
 
-    @on(LineView.Followed, "#messages")
+    @on(LineList.FollowChanged, "#messages")
     def _followed(self) -> None:
         """At the end what comes is shown, also at that of a history."""
         reader = self.reader
         reader.following = self.panes.messages.follow
-        if reader.following and reader.view.is_history:
-            reader.view = replace(reader.view, is_history=False)
+        if reader.following and reader.query.is_history:
+            reader.query = replace(reader.query, is_history=False)
         reader.update()
         self.show_around()
 
     def _news(self) -> None:
         """Draw soon; what comes until then is drawn at once."""
         if self._next is None:
-            self._next = self.set_timer(max(self._pace.wait_s, DRAW_S), self.show_all)
+            self._next = self.set_timer(max(self._pace.wait_s, MIN_INTERVAL_S), self.show_all)
 
     def show_all(self) -> None:
         """Draw what came."""
         self._next = None
-        self._pace.drawn()
-        if not self.is_there or self.reader.suspended:
+        self._pace.mark_redrawn()
+        if not self.is_ready or self.reader.suspended:
             return
         self.set_class(not self.event_log.shown, "-empty")
         self.panes.draw_messages()
         self._landed = self._landed or self.panes.land()
-        self.reader.want(self.panes.n_below)
+        self.reader.read_to(self.panes.n_below)
         if len(self.event_log.subjects) != self.panes.n_subjects:
             self.panes.draw_subjects()
         self.show_around()
@@ -151,29 +150,29 @@ class ReadingScreen(Whole[None]):
     def show_around(self) -> None:
         """Draw what is said above the parts, and in the place of messages."""
         for name, make in (("summary", self.heading_lines), ("nothing", self.nothing_lines)):
-            for part in self.query(f"#{name}").results(News):
+            for part in self.query(f"#{name}").results(StatusText):
                 part.show(make)
 
     def _tick(self) -> None:
         """Rates, and the numbers of the tree."""
         self.event_log.subjects.tick(self._now())
-        rated = (self.event_log.n_seen, self.event_log.subjects.rate)
-        if rated != self._rated and self.is_there:
+        rated = (self.event_log.n_received, self.event_log.subjects.rate)
+        if rated != self._rated and self.is_ready:
             self._rated = rated
             self.panes.draw_subjects()
             self.show_around()
 
     def heading_lines(self, width: int) -> list[Line]:
         """What is said above the parts."""
-        return heading(self.reader, self.event_log, self.session.store, keys_of(self.app).key, width)
+        return events_heading(self.reader, self.event_log, self.session.store, keymap_of(self.app).key, width)
 
     def nothing_lines(self, width: int) -> list[Line]:
         """What is said where there are no messages."""
         if self.event_log.shown:
             return []
-        return no_events(self.reader, self.event_log, self.session.store, keys_of(self.app).key, width)
+        return empty_events_lines(self.reader, self.event_log, self.session.store, keymap_of(self.app).key, width)
 
 
-def usual(patterns: tuple[str, ...] = EVERYTHING) -> EventView:
+def usual(patterns: tuple[str, ...] = ALL_SUBJECTS) -> EventQuery:
     """What comes, with a little of what came."""
-    return EventView(patterns, datetime.now(UTC) - (RECENT if patterns == EVERYTHING else CHOSEN))
+    return EventQuery(patterns, datetime.now(UTC) - (RECENT if patterns == ALL_SUBJECTS else CHOSEN))

@@ -7,20 +7,23 @@ from typing import Final
 from textual import on
 from textual.app import ComposeResult
 
-from agentgym_tui.config.ui_state import Kept
-from agentgym_tui.presenters.event_rows import EVENT_COLUMNS, EventRows, about
-from agentgym_tui.presenters.payload import VIEWS, hostile_text
-from agentgym_tui.presenters.subject_rows import SUBJECT_COLUMNS, USUAL, SubjectRows
-from agentgym_tui.state.bus_message import LogEntry, Message
-from agentgym_tui.state.event_log import EventLog
-from agentgym_tui.state.subject_tree import Branch
-from agentgym_tui.widgets.cached_widgets import Side
-from agentgym_tui.widgets.pane_layouts import EVENTS_NARROW, EVENTS_WIDE, Levers
-from agentgym_tui.widgets.pane_sizes import Panes
+from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.presenters.event_rows import (
+    DEFAULT_SORTING,
+    EVENT_COLUMNS,
+    SUBJECT_COLUMNS,
+    EventRows,
+    SubjectRows,
+    entry_info,
+)
+from agentgym_tui.presenters.payload import VIEWS, unsafe_text
+from agentgym_tui.state.event_log import EventLog, EventMessage, LogEntry
+from agentgym_tui.state.subject_tree import SubjectRow
+from agentgym_tui.widgets.cached_widgets import CachedContainer
+from agentgym_tui.widgets.pane_layouts import EVENTS_NARROW, EVENTS_WIDE, PaneLayout
+from agentgym_tui.widgets.pane_sizes import PaneSizes, SplitView
 from agentgym_tui.widgets.payload_view import PayloadView
-from agentgym_tui.widgets.sortable_table import Sortable
-from agentgym_tui.widgets.split_view import Sides
-from agentgym_tui.widgets.table import Table
+from agentgym_tui.widgets.table import SortableTable, Table
 
 SUBJECTS: Final = "subjects"
 """The tree, also where its order is kept."""
@@ -29,7 +32,7 @@ _TREE: Final = 32
 """Columns of the tree beside the others; on a wide screen it has more."""
 
 
-class EventPanes(Sides):
+class EventPanes(SplitView):
     """Subjects, messages, payload.
 
     Args:
@@ -42,21 +45,21 @@ class EventPanes(Sides):
         payload: all of the selected message.
     """
 
-    def __init__(self, log: EventLog, kept: Kept, *, id: str) -> None:
+    def __init__(self, log: EventLog, kept: UiState, *, id: str) -> None:
         super().__init__(id=id)
         self._log, self._kept = log, kept
-        self._sizes = Panes(self, kept, EVENTS_WIDE, EVENTS_NARROW)
+        self._sizes = PaneSizes(self, kept, EVENTS_WIDE, EVENTS_NARROW)
         self._rows = EventRows(log)
         self._subjects = SubjectRows()
         self.n_subjects = 0
         self.messages = Table(EVENT_COLUMNS, self._rows, id="messages")
-        self.subjects = Sortable(SUBJECT_COLUMNS, sorting=kept.sorting.get(SUBJECTS), usual=USUAL, id=SUBJECTS)
-        self.payload = PayloadView(VIEWS, about, command="events.view", id="message")
+        self.subjects = SortableTable(SUBJECT_COLUMNS, sorting=kept.sorting.get(SUBJECTS), default_sorting=DEFAULT_SORTING, id=SUBJECTS)
+        self.payload = PayloadView(VIEWS, entry_info, command="events.view", id="message")
 
     def compose(self) -> ComposeResult:
         """The parts."""
         yield self.subjects
-        with Side(id="right"):
+        with CachedContainer(id="right"):
             yield self.messages
             yield self.payload
 
@@ -71,7 +74,7 @@ class EventPanes(Sides):
         return self._rows.episode_id(self.messages.cursor)
 
     @property
-    def branch(self) -> Branch | None:
+    def branch(self) -> SubjectRow | None:
         """The selected branch of the tree."""
         return self._subjects.branch(self.subjects.cursor)
 
@@ -87,7 +90,7 @@ class EventPanes(Sides):
 
     def land(self) -> bool:
         """Go to the first message, which remarks may come before; whether there is one."""
-        first = next((row for row, entry in enumerate(self._log.shown) if isinstance(entry, Message)), None)
+        first = next((row for row, entry in enumerate(self._log.shown) if isinstance(entry, EventMessage)), None)
         if first is not None:
             self.messages.move_to(first)
         return first is not None
@@ -95,13 +98,13 @@ class EventPanes(Sides):
     def draw_subjects(self) -> None:
         """The tree, or its numbers, changed."""
         self.n_subjects = len(self._log.subjects)
-        self._subjects = SubjectRows.of(self._log.subjects, self.subjects.sorting)
+        self._subjects = SubjectRows.from_tree(self._log.subjects, self.subjects.sorting)
         self.subjects.show(self._subjects)
 
-    def resize(self, how: str) -> bool:
+    def resize(self, direction: str) -> bool:
         """Change the size of the focused part; False where that cannot be."""
         focused = self.screen.focused
-        done = not self._alone and self._sizes.resize(self._levers, focused.id if focused is not None else None, how)
+        done = not self._alone and self._sizes.resize(self._layout, focused.id if focused is not None else None, direction)
         self.fit()
         return done
 
@@ -109,7 +112,7 @@ class EventPanes(Sides):
         """The parts take their share of another size, or all of it."""
         if self._alone:
             self._sizes.apply(None)
-        elif self._levers is EVENTS_WIDE:
+        elif self._layout is EVENTS_WIDE:
             self._sizes.apply(EVENTS_WIDE, {SUBJECTS: max(_TREE, self.size.width // 5)})
         else:
             self._sizes.apply(EVENTS_NARROW)
@@ -118,14 +121,14 @@ class EventPanes(Sides):
         """Of another size, too."""
         self.fit()
 
-    @on(Sides.Dragged)
-    def _dragged(self, event: Sides.Dragged) -> None:
-        self._sizes.drag(self._levers, event.share)
+    @on(SplitView.Dragged)
+    def _dragged(self, event: SplitView.Dragged) -> None:
+        self._sizes.drag(self._layout, event.share)
         self.fit()
 
-    @on(Sortable.Sorted)
-    def _sorted(self, event: Sortable.Sorted) -> None:
-        self._kept.sort(SUBJECTS, event.sorting)
+    @on(SortableTable.Sorted)
+    def _sorted(self, event: SortableTable.Sorted) -> None:
+        self._kept.set_sorting(SUBJECTS, event.sorting)
         self.draw_subjects()
 
     @property
@@ -133,7 +136,7 @@ class EventPanes(Sides):
         return self.screen.has_class("-alone")
 
     @property
-    def _levers(self) -> Levers:
+    def _layout(self) -> PaneLayout:
         return EVENTS_WIDE if self.screen.has_class("-wide") else EVENTS_NARROW
 
     def part(self) -> str:
@@ -144,4 +147,4 @@ class EventPanes(Sides):
 
     def hostile_text(self) -> str | None:
         """What is behind the selected message where cleaning changes it."""
-        return hostile_text(self.entry)
+        return unsafe_text(self.entry)

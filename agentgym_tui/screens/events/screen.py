@@ -11,27 +11,26 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widgets import Input
 
-from agentgym_tui.commands.availability import hidden
+from agentgym_tui.commands.availability import hidden_commands
 from agentgym_tui.commands.keymap import bindings
-from agentgym_tui.safe_text import Safe, join, line, own
-from agentgym_tui.screens.base import WIDTHS
-from agentgym_tui.screens.entry import EntryInput
-from agentgym_tui.screens.events.live_updates import WORDS, ReadingScreen, usual
-from agentgym_tui.screens.filter import FilterInput
-from agentgym_tui.services.clipboard import copy
-from agentgym_tui.services.toast import tell
-from agentgym_tui.state.event_query import EVERYTHING, EventView, patterns_of, start_of, usable
-from agentgym_tui.state.ulids import time_of
-from agentgym_tui.widgets.line_list import LineView
-from agentgym_tui.widgets.pane import KeyLine, News
-from agentgym_tui.widgets.words import MAX_WORDS
+from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
+from agentgym_tui.screens.base import WIDTH_BREAKPOINTS
+from agentgym_tui.screens.events.live_updates import WORDS, LiveEventsScreen, usual
+from agentgym_tui.services.clipboard import copy_to_clipboard
+from agentgym_tui.services.toast import toast
+from agentgym_tui.state.event_query import ALL_SUBJECTS, EventQuery, parse_patterns, parse_start, valid_patterns
+from agentgym_tui.state.timestamps import ulid_time
+from agentgym_tui.widgets.inputs import MAX_QUERY_CHARS, EntryInput, FilterInput
+from agentgym_tui.widgets.key_bar import KeyBar
+from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.static_lines import StatusText
 
 MARGIN: Final = timedelta(seconds=5)
 ASK_SUBJECT: Final = "subjects, such as: agentgym.live.> orders.*.new"
 GO_TO: Final = "a sequence, 14:30, 10m, 2026-05-01 14:30, all"
 
 
-class Events(ReadingScreen):
+class EventsScreen(LiveEventsScreen):
     """Shows what a session's bus says.
 
     Args:
@@ -43,26 +42,26 @@ class Events(ReadingScreen):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("events")]
     CSS_PATH = "../../styles/events.tcss"
     AUTO_FOCUS = "#messages"
-    HORIZONTAL_BREAKPOINTS = WIDTHS
+    HORIZONTAL_BREAKPOINTS = WIDTH_BREAKPOINTS
 
     def compose(self) -> ComposeResult:
         """Heading, what one types, the parts, keys."""
-        yield News(self.heading_lines, id="summary")
+        yield StatusText(self.heading_lines, id="summary")
         words = self.kept.filters.get(WORDS, "")
         self.set_class(bool(words), "-filtering")
-        yield FilterInput(words, placeholder="words that a message must hold", id="filter", max_length=MAX_WORDS)
-        yield EntryInput(id="entry", max_length=MAX_WORDS)
+        yield FilterInput(words, placeholder="words that a message must hold", id="filter", max_length=MAX_QUERY_CHARS)
+        yield EntryInput(id="entry", max_length=MAX_QUERY_CHARS)
         yield self.panes
-        yield News(self.nothing_lines, id="nothing")
-        yield KeyLine("events", without=hidden(self.session))
+        yield StatusText(self.nothing_lines, id="nothing")
+        yield KeyBar("events", without=hidden_commands(self.session))
 
     def show_episode(self, episode_id: str) -> None:
         """Show all messages about an episode."""
         self.remove_class("-filtering")
         for field in self.query(FilterInput):
             field.value = ""
-        began = time_of(episode_id)
-        self.look_at(EventView(start="all" if began is None else began - MARGIN, episode=episode_id))
+        began = ulid_time(episode_id)
+        self.look_at(EventQuery(start="all" if began is None else began - MARGIN, episode=episode_id))
 
     def zoom(self) -> None:
         """The focused part alone, or all of them again."""
@@ -72,9 +71,9 @@ class Events(ReadingScreen):
             self.add_class("-alone", self.panes.part())
         self.panes.fit()
 
-    def resize(self, how: str) -> bool:
+    def resize(self, direction: str) -> bool:
         """Change the size of the focused part; False where that cannot be."""
-        return self.panes.resize(how)
+        return self.panes.resize(direction)
 
     def hostile_text(self) -> str | None:
         """What is behind the selected message where cleaning changes it."""
@@ -83,7 +82,7 @@ class Events(ReadingScreen):
     def action_pause(self) -> None:
         """Read nothing, or go on: at the end, in a history where one is."""
         self.reader.paused = not self.reader.paused
-        if not (self.reader.paused or self.reader.view.is_history):
+        if not (self.reader.paused or self.reader.query.is_history):
             self.panes.messages.follow = True
         self.reader.update()
         self.show_around()
@@ -106,14 +105,14 @@ class Events(ReadingScreen):
         if episode_id := self.panes.episode_id:
             self.show_episode(episode_id)
         else:
-            self._tell(own("this message names no episode"))
+            self._tell(trusted("this message names no episode"))
 
     def action_clear(self) -> None:
         """Without the filter; where there is none, all subjects as they come, which forgets what was read."""
-        view = self.reader.view
+        view = self.reader.query
         if self.event_log.words:
             self.query_one(FilterInput).action_clear()
-        elif view.is_history or view.episode or view.patterns != EVERYTHING:
+        elif view.is_history or view.episode or view.patterns != ALL_SUBJECTS:
             self.look_at(usual())
 
     def action_tree(self) -> None:
@@ -124,7 +123,7 @@ class Events(ReadingScreen):
 
     def action_fold(self) -> None:
         """Close or open a branch."""
-        if (branch := self.panes.branch) is not None and branch.n_below:
+        if (branch := self.panes.branch) is not None and branch.n_children:
             self.event_log.subjects.toggle(branch.path)
             self.panes.draw_subjects()
 
@@ -134,48 +133,48 @@ class Events(ReadingScreen):
 
     def action_copy(self) -> None:
         """Copy what is shown, with control characters made visible."""
-        copy(self.app, self.panes.payload.text(), raw=False)
+        copy_to_clipboard(self.app, self.panes.payload.text(), raw=False)
 
     def action_copy_raw(self) -> None:
         """Copy what is shown, as it came."""
-        copy(self.app, self.panes.payload.text(), raw=True)
+        copy_to_clipboard(self.app, self.panes.payload.text(), raw=True)
 
-    @on(LineView.Chosen, "#messages")
+    @on(LineList.Selected, "#messages")
     def _opened(self) -> None:
-        if self.is_there:
-            self.set_focus(self.panes.payload.query_one(LineView))
+        if self.is_ready:
+            self.set_focus(self.panes.payload.query_one(LineList))
 
-    @on(LineView.Chosen, "#subjects")
+    @on(LineList.Selected, "#subjects")
     def _chosen(self) -> None:
-        if self.is_there and (branch := self.panes.branch) is not None:
-            self._look_at_subjects(usable(branch.patterns), branch.path)
+        if self.is_ready and (branch := self.panes.branch) is not None:
+            self._look_at_subjects(valid_patterns(branch.patterns), branch.path)
 
     @on(Input.Changed, "#filter")
     def _searched(self, event: Input.Changed) -> None:
-        self.kept.look_for(WORDS, event.value)
+        self.kept.set_filter(WORDS, event.value)
         self.event_log.search(event.value)
         self.show_all()
 
-    @on(FilterInput.Left)
-    def _filtered(self, event: FilterInput.Left) -> None:
+    @on(FilterInput.Closed)
+    def _filtered(self, event: FilterInput.Closed) -> None:
         self.set_class(not event.cleared, "-filtering")
 
-    @on(EntryInput.Left)
-    def _entered(self, event: EntryInput.Left) -> None:
+    @on(EntryInput.Closed)
+    def _entered(self, event: EntryInput.Closed) -> None:
         self.remove_class("-asking")
         if event.text is None:
             return
         if self._asked == "subject":
-            self._look_at_subjects(patterns_of(event.text), event.text)
-        elif (start := start_of(event.text, now := datetime.now(UTC))) is None:
+            self._look_at_subjects(parse_patterns(event.text), event.text)
+        elif (start := parse_start(event.text, now := datetime.now(UTC))) is None:
             self._refuse(event.text, f"is no sequence and no time; such as: {GO_TO}")
         elif isinstance(start, datetime) and start > now:
             self._refuse(event.text, "is yet to come")
         else:
-            self.look_at(replace(self.reader.view, start=start, is_history=start != "now"))
+            self.look_at(replace(self.reader.query, start=start, is_history=start != "now"))
 
     def _look_at_subjects(self, patterns: tuple[str, ...] | None, text: str) -> None:
-        view = self.reader.view
+        view = self.reader.query
         if patterns is None:
             self._refuse(text, f"cannot be asked for; {ASK_SUBJECT}")
         elif view.is_history or view.episode:
@@ -186,11 +185,11 @@ class Events(ReadingScreen):
     def _ask(self, what: str, placeholder: str) -> None:
         self._asked = what
         self.add_class("-asking")
-        self.query_one(EntryInput).ask(placeholder)
+        self.query_one(EntryInput).prompt(placeholder)
 
     def _refuse(self, text: str, why: str) -> None:
         """Say what is wrong with what was asked for, hostile text; ``why`` is of our own words."""
-        self._tell(join([own('"'), line(text, 60), own(f'" {why}')]), failed=True)
+        self._tell(join([trusted('"'), sanitize_line(text, 60), trusted(f'" {why}')]), failed=True)
 
-    def _tell(self, text: Safe, *, failed: bool = False) -> None:
-        tell(self.app, text, failed=failed)
+    def _tell(self, text: SafeText, *, failed: bool = False) -> None:
+        toast(self.app, text, failed=failed)

@@ -6,7 +6,7 @@ from agentgym_tui.state.models import Episode
 from agentgym_tui.state.run_store import RunStore
 
 
-class Watch:
+class EpisodePicker:
     """Chooses an episode.
 
     Attributes:
@@ -27,14 +27,14 @@ class Watch:
         shown = store.episodes.get(self.episode_id)
         if (wanted := self._found(store)) is not None:
             shown, self._wanted = wanted, ""
-        elif shown is None or (following and not shown.played):
+        elif shown is None or (following and not shown.is_active):
             shown = _next(store, shown)
         self.episode_id = shown.episode_id if shown else ""
         return shown
 
     def beside(self, store: RunStore, by: int) -> Episode | None:
         """Change to the running episode ``by`` places on, around the end; None when there is no other one."""
-        running = store.running()
+        running = store.running_episodes()
         places = [place for place, episode in enumerate(running) if episode.episode_id == self.episode_id]
         if not running or (places and len(running) == 1):
             return None
@@ -51,7 +51,7 @@ class Watch:
 
 def _next(store: RunStore, shown: Episode | None) -> Episode | None:
     """The newest that is played, of the same batch if there is one; else the last of that batch, or of all."""
-    playing = [episode for episode in store.running() if episode.played]
+    playing = [episode for episode in store.running_episodes() if episode.is_active]
     same = [episode for episode in playing if shown is not None and episode.batch_id == shown.batch_id]
     for choice in (same, playing):
         if choice:

@@ -9,9 +9,10 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.message import Message
 
-from agentgym_tui.commands.keymap import keys_of
-from agentgym_tui.config.ui_state import Kept
+from agentgym_tui.commands.keymap import keymap_of
+from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line
+from agentgym_tui.presenters.environment_rows import ENV_COLUMNS, EnvironmentRows, unsafe_environment_text
 from agentgym_tui.presenters.pane_titles import (
     environments_title,
     rewards_title,
@@ -19,42 +20,31 @@ from agentgym_tui.presenters.pane_titles import (
     trace_title,
     transcript_title,
 )
-from agentgym_tui.presenters.step_rows import (
-    ENV_COLUMNS,
-    STEP_COLUMNS,
-    EnvRows,
-    StepRows,
-    environment_text,
-    episode_text,
-    step_text,
-)
-from agentgym_tui.presenters.transcript import blocks
+from agentgym_tui.presenters.step_rows import STEP_COLUMNS, StepRows, unsafe_episode_text, unsafe_step_text
+from agentgym_tui.presenters.transcript import step_blocks
 from agentgym_tui.presenters.welcome import welcome_lines
-from agentgym_tui.safe_text import own
-from agentgym_tui.state.models import Environment, Episode
+from agentgym_tui.safe_text import trusted
+from agentgym_tui.state.models import EnvironmentState, Episode
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.widgets.cached_widgets import Side
-from agentgym_tui.widgets.line_list import LineView
+from agentgym_tui.widgets.cached_widgets import CachedContainer
+from agentgym_tui.widgets.charts import RewardPlot, Waterfall
+from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.pane import Pane
-from agentgym_tui.widgets.pane_layouts import LIVE_NARROW, LIVE_NARROW_TRACE, LIVE_WIDE, Levers
-from agentgym_tui.widgets.pane_sizes import Panes
-from agentgym_tui.widgets.reward_plot import PlotView
-from agentgym_tui.widgets.sortable_table import Sortable
-from agentgym_tui.widgets.split_view import Sides
-from agentgym_tui.widgets.table import Table
+from agentgym_tui.widgets.pane_layouts import LIVE_NARROW, LIVE_NARROW_TRACE, LIVE_WIDE, PaneLayout
+from agentgym_tui.widgets.pane_sizes import PaneSizes, SplitView
+from agentgym_tui.widgets.static_lines import WrappedText
+from agentgym_tui.widgets.table import SortableTable, Table
 from agentgym_tui.widgets.transcript import Transcript
-from agentgym_tui.widgets.waterfall import Waterfall
-from agentgym_tui.widgets.wrapped_text import Prose
 
 ENVIRONMENTS: Final = "environments"
 """The table, also where its order is kept."""
 
-_ALL_OF: Final = attrgetter(*Environment.__struct_fields__)
+_ALL_OF: Final = attrgetter(*EnvironmentState.__struct_fields__)
 VIEWS: Final = ("transcript", "trace", "rewards")
 """The panes that share one place where there is little room."""
 
 
-class LivePanes(Sides):
+class LivePanes(SplitView):
     """Environments, and of one episode steps, transcript, trace and rewards; or how to begin.
 
     Args:
@@ -66,34 +56,34 @@ class LivePanes(Sides):
     class Completed(Message):
         """All panes are there."""
 
-    def __init__(self, store: RunStore, read_only: str = "", kept: Kept | None = None) -> None:
+    def __init__(self, store: RunStore, read_only: str = "", kept: UiState | None = None) -> None:
         super().__init__(classes=f"-view-{VIEWS[0]} -empty")
         self._read_only = read_only
-        self._kept = kept or Kept()
+        self._kept = kept or UiState()
         self._store = store
         self._complete = False
         self._episode: Episode | None = None
         self._view = VIEWS[0]
         self._plotted = self._selected = ""
         self._seen: dict[str, object] = {}
-        self.environments = Sortable(ENV_COLUMNS, sorting=self._kept.sorting.get(ENVIRONMENTS), id=ENVIRONMENTS)
+        self.environments = SortableTable(ENV_COLUMNS, sorting=self._kept.sorting.get(ENVIRONMENTS), id=ENVIRONMENTS)
         self.steps = Table(STEP_COLUMNS, id="steps")
         self._trace = Waterfall(id="trace")
         self._transcript = Transcript(id="transcript")
-        self._rewards = PlotView(id="rewards")
-        self._welcome = Prose(self._welcome_lines, id="welcome")
+        self._rewards = RewardPlot(id="rewards")
+        self._welcome = WrappedText(self._welcome_lines, id="welcome")
         views = (self.environments, self.steps, self._trace, self._transcript, self._rewards, self._welcome)
         self._panes = {str(view.id): Pane(view, id=f"{view.id}-pane") for view in views}
-        self._sizes = Panes(self, self._kept, LIVE_WIDE, LIVE_NARROW, LIVE_NARROW_TRACE)
+        self._sizes = PaneSizes(self, self._kept, LIVE_WIDE, LIVE_NARROW, LIVE_NARROW_TRACE)
 
     def compose(self) -> ComposeResult:
         """What there is to see and do at the left, what was said and came of it at the right."""
-        yield Side(self._panes["environments"], id="left")
-        yield Side(self._panes["welcome"], id="right")
+        yield CachedContainer(self._panes["environments"], id="left")
+        yield CachedContainer(self._panes["welcome"], id="right")
 
     def on_mount(self) -> None:
         """The panes of an episode come after the first paint, which they would make late."""
-        self._panes["welcome"].title(lambda _: [[Cell(own("Welcome"), "head")]])
+        self._panes["welcome"].set_title(lambda _: [[Cell(trusted("Welcome"), "head")]])
         self.call_after_refresh(self._mount_others)
 
     async def _mount_others(self) -> None:
@@ -134,22 +124,22 @@ class LivePanes(Sides):
             return
         self.add_class("-zoomed")
         pane.add_class("-zoomed")
-        if isinstance(side := pane.parent, Side):
+        if isinstance(side := pane.parent, CachedContainer):
             side.add_class("-zoomed")
         self._fit()
 
-    def resize(self, how: str) -> bool:
+    def resize(self, direction: str) -> bool:
         """Change the size of the focused pane; False where that cannot be."""
         if self.has_class("-zoomed") or self._episode is None:
             return False
         focused = self.screen.focused
-        if done := self._sizes.resize(self._levers(), focused.id if focused is not None else None, how):
+        if done := self._sizes.resize(self._layout(), focused.id if focused is not None else None, direction):
             self._fit()
         return done
 
-    @on(Sides.Dragged)
-    def _dragged(self, event: Sides.Dragged) -> None:
-        self._sizes.drag(self._levers(), event.share)
+    @on(SplitView.Dragged)
+    def _dragged(self, event: SplitView.Dragged) -> None:
+        self._sizes.drag(self._layout(), event.share)
         self._fit()
 
     def next_view(self) -> None:
@@ -175,19 +165,19 @@ class LivePanes(Sides):
         """What is behind the line of a table's cursor, where cleaning changes it."""
         env = self._store.envs.get(self.environments.key)
         if self.environments.has_focus and env is not None:
-            return environment_text(env)
+            return unsafe_environment_text(env)
         episode, rows = self._episode, self.steps.source
         if not self.steps.has_focus or episode is None or not isinstance(rows, StepRows):
             return None
         step = rows.step(self.steps.cursor)
-        return (step_text(step) if step is not None else None) or episode_text(episode)
+        return (unsafe_step_text(step) if step is not None else None) or unsafe_episode_text(episode)
 
-    @on(LineView.Moved, "#steps")
+    @on(LineList.CursorMoved, "#steps")
     def _step_selected(self) -> None:
         self._draw_transcript()
 
-    @on(LineView.Moved, "#environments")
-    def _environment_selected(self, moved: LineView.Moved) -> None:
+    @on(LineList.CursorMoved, "#environments")
+    def _environment_selected(self, moved: LineList.CursorMoved) -> None:
         """The rewards are those of the environment that somebody goes to, but not of the one it starts with."""
         before, self._selected = self._selected, moved.key
         if before or not self._plotted:
@@ -195,13 +185,13 @@ class LivePanes(Sides):
         self._title_environments()
         self._draw_rewards()
 
-    @on(Sortable.Sorted)
-    def _sorted(self, event: Sortable.Sorted) -> None:
-        self._kept.sort(ENVIRONMENTS, event.sorting)
+    @on(SortableTable.Sorted)
+    def _sorted(self, event: SortableTable.Sorted) -> None:
+        self._kept.set_sorting(ENVIRONMENTS, event.sorting)
         self._draw_environments()
 
-    @on(LineView.Followed)
-    def _followed(self, followed: LineView.Followed) -> None:
+    @on(LineList.FollowChanged)
+    def _followed(self, followed: LineList.FollowChanged) -> None:
         """Transcript and steps follow together; who reads an old reply does not want the next step."""
         if followed.view is self._transcript:
             self.steps.follow = followed.following
@@ -209,25 +199,25 @@ class LivePanes(Sides):
             self._transcript.follow = self._trace.follow = followed.following
 
     def _draw_welcome(self) -> None:
-        self._welcome.make(self._welcome_lines)
+        self._welcome.set_lines(self._welcome_lines)
 
     def _welcome_lines(self, width: int) -> list[Line]:
-        return welcome_lines(self._store, width, keys_of(self.app).key, self._read_only)
+        return welcome_lines(self._store, width, keymap_of(self.app).key, self._read_only)
 
     def _draw_environments(self) -> None:
         store, sorting = self._store, self.environments.sorting
         if self._changed("environments", (sorting, [*map(_ALL_OF, store.envs.values())])):
-            self.environments.show(EnvRows(store, sorting))
+            self.environments.show(EnvironmentRows(store, sorting))
             self._fit()
         self._title_environments()
 
     def _title_environments(self) -> None:
         store, selected = self._store, self._selected
-        self._panes["environments"].title(lambda width: environments_title(store, selected, width))
+        self._panes["environments"].set_title(lambda width: environments_title(store, selected, width))
 
     def _draw_steps(self) -> None:
         store, episode, key = self._store, self._episode, self._key_to(self.steps)
-        self._panes["steps"].title(lambda width: steps_title(store, episode, key, width))
+        self._panes["steps"].set_title(lambda width: steps_title(store, episode, key, width))
         if episode is None:
             if self._changed("steps", None):
                 self.steps.show(FixedLines(()))
@@ -237,7 +227,7 @@ class LivePanes(Sides):
         if self._changed("spans", (episode.episode_id, len(episode.spans))):
             self._trace.show_spans(episode.spans.all)
         n_spans, tail = len(episode.spans), self._key_to(self._trace)
-        self._panes["trace"].title(lambda width: trace_title(n_spans, tail, width))
+        self._panes["trace"].set_title(lambda width: trace_title(n_spans, tail, width))
         self._draw_transcript()
 
     def _draw_transcript(self) -> None:
@@ -245,16 +235,16 @@ class LivePanes(Sides):
         if episode is None or not isinstance(rows, StepRows):
             return
         index, key = self._step_index(episode, rows), self._key_to(self._transcript)
-        self._panes["transcript"].title(lambda width: transcript_title(episode, index, key, width))
+        self._panes["transcript"].set_title(lambda width: transcript_title(episode, index, key, width))
         subject = f"{episode.episode_id}/{index}"
         ending = (episode.streaming, episode.error_type, episode.error_message)
         if self._changed("transcript", (subject, list(episode.steps), list(episode.reset_observation), ending)):
             follow = self.steps.follow if self._changed("subject", subject) else None
-            self._transcript.show_blocks(blocks(episode, index), subject=subject, follow=follow)
+            self._transcript.show_blocks(step_blocks(episode, index), subject=subject, follow=follow)
 
-    def _key_to(self, view: LineView) -> str:
+    def _key_to(self, view: LineList) -> str:
         """The key that has a list follow its end, "" where it does."""
-        return "" if view.follow else keys_of(self.app).key("list.bottom")
+        return "" if view.follow else keymap_of(self.app).key("list.bottom")
 
     def _step_index(self, episode: Episode, rows: StepRows) -> int:
         """The step of the cursor, of a gap the first one that is missing."""
@@ -267,7 +257,7 @@ class LivePanes(Sides):
         env, points = self._plotted, self._store.rewards.get(self._plotted, ())
         if self._changed("rewards", (env, len(points), points[-1] if points else None)):
             self._rewards.show_points(list(points))
-            self._panes["rewards"].title(lambda width: rewards_title(env, width))
+            self._panes["rewards"].set_title(lambda width: rewards_title(env, width))
 
     def _unzoom(self) -> None:
         self.remove_class("-zoomed")
@@ -281,9 +271,9 @@ class LivePanes(Sides):
             return
         most = self.size.height // (2 if self._episode is None else 4)
         fits = max(4, min(len(self._store.envs) + 2, most))
-        self._sizes.apply(None if self._episode is None else self._levers(), {"environments-pane": fits})
+        self._sizes.apply(None if self._episode is None else self._layout(), {"environments-pane": fits})
 
-    def _levers(self) -> Levers:
+    def _layout(self) -> PaneLayout:
         if self.screen.has_class("-wide"):
             return LIVE_WIDE
         return LIVE_NARROW_TRACE if self._view == "trace" else LIVE_NARROW

@@ -8,34 +8,35 @@ from typing import Final
 from textual import on
 from textual.app import ComposeResult
 
-from agentgym_tui.commands.availability import hidden
-from agentgym_tui.config.ui_state import Kept
+from agentgym_tui.commands.availability import hidden_commands
+from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.pane_titles import notice_line
 from agentgym_tui.presenters.status_line import progress_line, status_lines
-from agentgym_tui.presenters.text_width import EDGES
-from agentgym_tui.safe_text import own
-from agentgym_tui.screens.live.episode_picker import Watch
+from agentgym_tui.presenters.text_width import LIST_MARGIN
+from agentgym_tui.safe_text import trusted
+from agentgym_tui.screens.live.episode_picker import EpisodePicker
 from agentgym_tui.screens.live.panes import LivePanes
-from agentgym_tui.screens.live.run_actions import RunScreen
+from agentgym_tui.screens.live.run_actions import RunActionsScreen
 from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.state.models import Episode
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.widgets.line_list import LineView
-from agentgym_tui.widgets.pane import KeyLine, News
+from agentgym_tui.widgets.key_bar import KeyBar
+from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.static_lines import StatusText
 from runner.events.control import StartArgs
 
-WIDTHS: Final = [(0, "-narrow"), (110, "-wide")]
-HEIGHTS: Final = [(0, "-short"), (32, "-high")]
+WIDTH_BREAKPOINTS: Final = [(0, "-narrow"), (110, "-wide")]
+HEIGHT_BREAKPOINTS: Final = [(0, "-short"), (32, "-high")]
 """Sizes from which on the screen is arranged in another way."""
 
-_NAME: Final = (Cell(own("Live"), "head"), Cell(own(" · "), "dim"))
-_INDENT: Final = Cell(own("       "))
+_NAME: Final = (Cell(trusted("Live"), "head"), Cell(trusted(" · "), "dim"))
+_INDENT: Final = Cell(trusted("       "))
 _WHY: Final = 3
 """Lines of the status that may say why there is no way to the node."""
 
 
-class LiveScreen(RunScreen):
+class LiveScreen(RunActionsScreen):
     """Shows what a session's node does, and has it do things.
 
     Args:
@@ -46,24 +47,24 @@ class LiveScreen(RunScreen):
     CSS_PATH = "../../styles/live.tcss"
     AUTO_FOCUS = "#environments"
     BLANK = True  # as of panes
-    HORIZONTAL_BREAKPOINTS = WIDTHS
-    VERTICAL_BREAKPOINTS = HEIGHTS
+    HORIZONTAL_BREAKPOINTS = WIDTH_BREAKPOINTS
+    VERTICAL_BREAKPOINTS = HEIGHT_BREAKPOINTS
 
-    def __init__(self, session: Session, kept: Kept | None = None) -> None:
+    def __init__(self, session: Session, kept: UiState | None = None) -> None:
         super().__init__(session)
-        self._kept = kept or Kept()
-        self._watch = Watch()
+        self._kept = kept or UiState()
+        self._watch = EpisodePicker()
         self._episode: Episode | None = None
         self._panes = LivePanes(session.store, session.read_only, self._kept)
-        self._status = News(self._status_lines, id="status")
-        self._progress = News(self._progress_lines, id="progress")
+        self._status = StatusText(self._status_lines, id="status")
+        self._progress = StatusText(self._progress_lines, id="progress")
 
     def compose(self) -> ComposeResult:
         """Status, panes, progress, keys."""
         yield self._status
         yield self._panes
         yield self._progress
-        yield KeyLine("live", without=hidden(self.session))
+        yield KeyBar("live", without=hidden_commands(self.session))
 
     def on_screen_resume(self) -> None:
         """Catch up."""
@@ -98,9 +99,9 @@ class LiveScreen(RunScreen):
         """The focused pane alone, and back."""
         self._panes.zoom()
 
-    def resize(self, how: str) -> bool:
+    def resize(self, direction: str) -> bool:
         """Change the size of the focused pane."""
-        return self._panes.resize(how)
+        return self._panes.resize(direction)
 
     def hostile_text(self) -> str | None:
         """What is behind the line of a table's cursor, where cleaning changes it."""
@@ -111,7 +112,7 @@ class LiveScreen(RunScreen):
         from agentgym_tui.screens.episode.screen import EpisodeScreen
 
         if self._episode is None:
-            self.tell(own("there is no episode to open"))
+            self.tell(trusted("there is no episode to open"))
         else:
             self.app.push_screen(EpisodeScreen(self.session, self._episode.episode_id, kept=self._kept))
 
@@ -120,9 +121,9 @@ class LiveScreen(RunScreen):
         from agentgym_tui.screens.episode.screen import EpisodeScreen
 
         if self._episode is None:
-            self.tell(own("there is no episode to look for"))
+            self.tell(trusted("there is no episode to look for"))
         else:
-            self.post_message(EpisodeScreen.EventsWanted(self._episode.episode_id))
+            self.post_message(EpisodeScreen.EventsRequested(self._episode.episode_id))
 
     def action_next_running(self) -> None:
         """Watch the next episode that runs."""
@@ -136,21 +137,21 @@ class LiveScreen(RunScreen):
         """Another one of the views that share a place."""
         self._panes.next_view()
 
-    @on(LineView.Chosen)
-    def _chosen_line(self, chosen: LineView.Chosen) -> None:
+    @on(LineList.Selected)
+    def _chosen_line(self, chosen: LineList.Selected) -> None:
         if chosen.view is self._panes.environments:
             self.action_run_form(chosen.key)
         elif self._episode is not None:
             self.action_open()
 
     @on(LivePanes.Completed)
-    @on(LineView.Followed)
+    @on(LineList.FollowChanged)
     def _followed(self) -> None:
         self.draw(self.session.store)
 
     def _watch_beside(self, by: int) -> None:
         if self._watch.beside(self.session.store, by) is None:
-            self.tell(own("no other episode runs"))
+            self.tell(trusted("no other episode runs"))
         else:
             self.draw(self.session.store)
 
@@ -161,12 +162,12 @@ class LiveScreen(RunScreen):
         return [[*_NAME, *first], *([_INDENT, *each] for each in more)]
 
     def _fit_status(self) -> None:
-        self._status.styles.height = len(self._status_lines(self.size.width - EDGES))
+        self._status.styles.height = len(self._status_lines(self.size.width - LIST_MARGIN))
 
     def _progress_lines(self, width: int) -> Sequence[Line]:
         store = self.session.store
-        if (loss := store.fresh_loss) is not None:
+        if (loss := store.recent_loss) is not None:
             return [notice_line(loss, width)]
         batch = store.active_batch()
-        line = progress_line(batch, width, lost=store.all_lost, spent=store.spent(batch) if batch else None)
-        return [line or notice_line(store.newest_note, width)]
+        line = progress_line(batch, width, lost=store.all_nodes_lost, spent=store.usage_of(batch) if batch else None)
+        return [line or notice_line(store.newest_notice, width)]

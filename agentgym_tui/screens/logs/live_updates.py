@@ -10,18 +10,25 @@ from typing import TYPE_CHECKING, Final
 from textual import on
 from textual.timer import Timer
 
-from agentgym_tui.commands.keymap import keys_of
+from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.logs.log_search import LogSearch
 from agentgym_tui.presenters.cells import Line
-from agentgym_tui.presenters.log_rows import LOG_COLUMNS, LogRows, LogState, heading, message_of, no_lines
-from agentgym_tui.presenters.payload import hostile_text
-from agentgym_tui.screens.base import Whole
-from agentgym_tui.services.working import begin
+from agentgym_tui.presenters.log_rows import (
+    LOG_COLUMNS,
+    LogRows,
+    LogViewState,
+    empty_log_lines,
+    line_message,
+    log_heading,
+)
+from agentgym_tui.presenters.payload import unsafe_text
+from agentgym_tui.screens.base import ConsoleScreen
+from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.protocols import Session
-from agentgym_tui.state.bus_message import Message
-from agentgym_tui.widgets.line_list import LineView
-from agentgym_tui.widgets.pane import News
+from agentgym_tui.state.event_log import EventMessage
+from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.static_lines import StatusText
 from agentgym_tui.widgets.table import Table
 
 if TYPE_CHECKING:
@@ -40,7 +47,7 @@ class LogTable(Table):
 
     def __init__(self, source: LogRows, *, id: str) -> None:
         super().__init__(LOG_COLUMNS, source, id=id)
-        self._tails = True
+        self._can_follow = True
 
 
 class OpenedLog:
@@ -71,10 +78,10 @@ class OpenedLog:
         more = self.log.advance()
         if (search := self.rows.search) is None:
             return more
-        return (not search.stale and search.advance()) or more
+        return (not search.is_stale and search.advance()) or more
 
 
-class LogReading(Whole[None]):
+class LiveLogScreen(ConsoleScreen[None]):
     """Reads the log that is shown, as long as it is looked at.
 
     Args:
@@ -88,7 +95,7 @@ class LogReading(Whole[None]):
         payload: all of the selected one; comes after the first paint.
     """
 
-    PARTS = "#summary, #nothing, #filter, #entry, #lines, #payload, #tabs"
+    REQUIRED_WIDGETS = "#summary, #nothing, #filter, #entry, #lines, #payload, #tabs"
 
     payload: PayloadView
 
@@ -98,10 +105,10 @@ class LogReading(Whole[None]):
         self.logs = [OpenedLog(log) for log in session.logs]
         self.opened = self.logs[0]
         self.opened.log.advance(0.0)  # so that the first lines are there when it is painted first
-        self.opened.rows.take()
+        self.opened.rows.refresh()
         self.table = LogTable(self.opened.rows, id="lines")
         self._now = now
-        self._message: tuple[object, Message] | None = None
+        self._message: tuple[object, EventMessage] | None = None
         self._began = (now(), 0)
         self._wake = asyncio.Event()
         self._suspended = False
@@ -132,13 +139,13 @@ class LogReading(Whole[None]):
     def show_all(self) -> None:
         """Draw what came."""
         self._next = None
-        if not self.is_there:
+        if not self.is_ready:
             return
         rows = self.opened.rows
-        if rows.search is not None and rows.search.stale:
+        if rows.search is not None and rows.search.is_stale:
             self.opened.search(self.opened.text)
             rows = self.opened.rows
-        rows.take()
+        rows.refresh()
         self.set_class(not len(rows), "-empty")
         self.table.show(rows)
         self.payload.show(self.message)
@@ -147,11 +154,11 @@ class LogReading(Whole[None]):
     def show_around(self) -> None:
         """Draw what is said above the lines, and in their place."""
         for name, make in (("summary", self.heading_lines), ("nothing", self.nothing_lines)):
-            for part in self.query(f"#{name}").results(News):
+            for part in self.query(f"#{name}").results(StatusText):
                 part.show(make)
 
     @property
-    def message(self) -> Message | None:
+    def message(self) -> EventMessage | None:
         """The selected line, None where there is none; the same object as long as it is the same."""
         rows = self.opened.rows
         if not len(rows):
@@ -159,36 +166,36 @@ class LogReading(Whole[None]):
         log, number = rows.log, rows.number(self.table.cursor)
         known = (log.index, number, number < log.index.n_newlines or log.index.size)
         if self._message is None or self._message[0] != known:
-            self._message = known, message_of(log, number)
+            self._message = known, line_message(log, number)
         return self._message[1]
 
     def heading_lines(self, width: int) -> list[Line]:
         """What is said above the lines."""
-        return heading(self._state, width)
+        return log_heading(self._state, width)
 
     def nothing_lines(self, width: int) -> list[Line]:
         """What is said where there are no lines."""
-        return [] if len(self.opened.rows) else no_lines(self._state, width)
+        return [] if len(self.opened.rows) else empty_log_lines(self._state, width)
 
     @property
-    def _state(self) -> LogState:
+    def _state(self) -> LogViewState:
         rows = self.opened.rows
         place = (self.logs.index(self.opened), len(self.logs))
-        is_hostile = hostile_text(self.message) is not None
-        return LogState(rows, keys_of(self.app).key, place, self.table.follow, self._pace(), is_hostile)
+        is_hostile = unsafe_text(self.message) is not None
+        return LogViewState(rows, keymap_of(self.app).key, place, self.table.follow, self._pace(), is_hostile)
 
     def _pace(self) -> float:
         began, size = self._began
         log = self.opened.log
-        return 0.0 if log.complete else (log.index.size - size) / max(self._now() - began, 0.001)
+        return 0.0 if log.is_complete else (log.index.size - size) / max(self._now() - began, 0.001)
 
-    @on(LineView.Moved, "#lines")
+    @on(LineList.CursorMoved, "#lines")
     def _moved(self) -> None:
-        if self.is_there:
+        if self.is_ready:
             self.payload.show(self.message)
             self.show_around()
 
-    @on(LineView.Followed, "#lines")
+    @on(LineList.FollowChanged, "#lines")
     def _followed(self) -> None:
         self.show_around()
 
@@ -198,14 +205,14 @@ class LogReading(Whole[None]):
         await self.complete()
         self.show_all()
         self._began = (self._now(), self.opened.log.index.size)
-        begin(self, self._read, group="log", exclusive=True)
+        start_worker(self, self._read, group="log", exclusive=True)
 
     async def _read(self) -> None:
         """Read and search as long as there is something to read, then look at the file from time to time."""
         while True:
             self._wake.clear()
             opened = self.opened
-            reading = not opened.log.complete
+            reading = not opened.log.is_complete
             more = not self._suspended and await asyncio.to_thread(opened.advance)
             if opened.log.replaced and self.table.follow and opened is self.opened:
                 await asyncio.to_thread(opened.log.reopen)
@@ -229,8 +236,8 @@ class LogReading(Whole[None]):
 
     def _what_is_seen(self) -> tuple[object, ...]:
         log, search = self.opened.log, self.opened.rows.search
-        found = None if search is None else (search.position, len(search.found), search.last, search.stale)
-        return (log, log.index, log.index.size, log.size, log.failure, log.replaced, log.gone, search, found)
+        found = None if search is None else (search.position, len(search.matches), search.partial_match, search.is_stale)
+        return (log, log.index, log.index.size, log.size, log.failure, log.replaced, log.deleted, search, found)
 
     def _draw_now(self) -> None:
         """All is read: nothing more comes that could be drawn along with it."""
@@ -241,5 +248,5 @@ class LogReading(Whole[None]):
     def _draw_soon(self) -> None:
         """What comes until then is drawn at once."""
         if self._next is None:
-            wait = DRAW_S if self.opened.log.complete else DRAW_READING_S
+            wait = DRAW_S if self.opened.log.is_complete else DRAW_READING_S
             self._next = self.set_timer(wait, self.show_all)

@@ -1,6 +1,5 @@
 """Agents whose answers come from a language model."""
 
-from runner.agents.model.react import ReactAgent
-from runner.agents.model.tools import ToolsAgent
+from runner.agents.model.react import ReactAgent, ToolsAgent
 
 __all__ = ["ReactAgent", "ToolsAgent"]

@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from runner.agents.model.parsing import EXPECTED, MARK, Style, action_in
-from runner.inference.chat_format import told_as_text
-from runner.inference.lenient_json import as_dict, as_text, decoded
+from runner.agents.model.parsing import EXPECTED_FORMAT, ACTION_MARK, ActionStyle, parse_action
+from runner.inference.chat_format import flatten_tool_calls
+from runner.inference.lenient_json import as_dict, as_text, decode_json
 from runner.types import Action, InvalidAction, Message, ToolCall, ToolSchema
 
 _DECODER = json.JSONDecoder(strict=False)
@@ -18,8 +18,8 @@ _TOLD = re.compile(r"([\w.-]{1,100})\(\s*\Z")
 _BEFORE = 120
 
 
-def answer_of(
-    message: Message, style: Style, schemas: Sequence[ToolSchema], *, as_calls: bool
+def parse_reply(
+    message: Message, style: ActionStyle, schemas: Sequence[ToolSchema], *, as_calls: bool
 ) -> Action | InvalidAction:
     """What a reply does: its calls, else the call or the action in its text.
 
@@ -36,16 +36,16 @@ def answer_of(
     if not calls and schemas and style != "raw" and (call := _written(text, schemas)):
         calls = [call]
     if calls and not _readable(calls[0]):
-        told = told_as_text([message])[0]["content"] or ""
+        told = flatten_tool_calls([message])[0]["content"] or ""
         return InvalidAction(told, f"the arguments of {calls[0].name} as a JSON object")
     if calls:
         return Action(tool_calls=[calls[0], *filter(_readable, calls[1:])])
-    if action := action_in(text, style):
+    if action := parse_action(text, style):
         return Action(text=action)
-    return InvalidAction(text, f"one tool call, or {EXPECTED[style]}" if as_calls else EXPECTED[style])
+    return InvalidAction(text, f"one tool call, or {EXPECTED_FORMAT[style]}" if as_calls else EXPECTED_FORMAT[style])
 
 
-def names_of(schemas: Sequence[ToolSchema]) -> list[str]:
+def tool_names(schemas: Sequence[ToolSchema]) -> list[str]:
     """The names of tools."""
     return [as_text(as_dict(schema.get("function")).get("name")) for schema in schemas]
 
@@ -59,19 +59,19 @@ def _native(message: Message) -> list[ToolCall]:
 
 
 def _readable(call: ToolCall) -> bool:
-    return isinstance(decoded(call.arguments.encode("utf-8", "replace")), dict)
+    return isinstance(decode_json(call.arguments.encode("utf-8", "replace")), dict)
 
 
 def _written(text: str, schemas: Sequence[ToolSchema]) -> ToolCall | None:
     """The call that begins with the first brace, after the last mark where there is one; fenced or not."""
-    body = text.rpartition(MARK)[2]
+    body = text.rpartition(ACTION_MARK)[2]
     start = body.find("{")
     if start < 0:
         return None
     try:
         value, _ = _DECODER.raw_decode(body, start)
         told = _TOLD.search(body[max(0, start - _BEFORE) : start])
-        if told and told[1] in names_of(schemas):
+        if told and told[1] in tool_names(schemas):
             return ToolCall("call_0", told[1], json.dumps(value))
         return _as_call(value)
     except (ValueError, RecursionError):

@@ -14,9 +14,9 @@ from runner.config.profile import AgentSettings
 from runner.inference.lenient_json import as_dict, as_text
 from runner.types import Chat, Message, ToolSchema
 
-TOKEN = 4
+CHARS_PER_TOKEN = 4
 """Characters of a token."""
-RESERVE = 2048
+ANSWER_RESERVE_TOKENS = 2048
 """Tokens that the answer gets where ``agent.max_tokens`` is not set, or a quarter of the context where that is less."""
 _FRAME = 16
 """Characters that a message takes beside its text."""
@@ -25,22 +25,22 @@ _LEAST = 400
 """Characters that are left of a message that is cut."""
 
 
-def room_for(settings: AgentSettings, schemas: Sequence[ToolSchema]) -> int:
+def chat_budget(settings: AgentSettings, schemas: Sequence[ToolSchema]) -> int:
     """The characters that a chat may have, tools and answer taken off; never less than a quarter of the context."""
     quarter = settings.context_tokens // 4
-    answer = settings.max_tokens or min(RESERVE, quarter)
-    room = TOKEN * max(settings.context_tokens - answer, quarter)
-    return max(room - (len(json.dumps(schemas, default=str)) if schemas else 0), TOKEN * quarter)
+    answer = settings.max_tokens or min(ANSWER_RESERVE_TOKENS, quarter)
+    room = CHARS_PER_TOKEN * max(settings.context_tokens - answer, quarter)
+    return max(room - (len(json.dumps(schemas, default=str)) if schemas else 0), CHARS_PER_TOKEN * quarter)
 
 
-def fitted(instructions: str, opening: Chat, turns: Sequence[Chat], room: int) -> Chat:
+def fit_chat(instructions: str, opening: Chat, turns: Sequence[Chat], room: int) -> Chat:
     """The chat to send, by the rule of this module.
 
     Args:
         instructions: the system message.
         opening: the first observation.
         turns: all that came after it, each a reply and what was answered to it.
-        room: in characters, see ``room_for``.
+        room: in characters, see ``chat_budget``.
     """
     system: Message = {"role": "system", "content": instructions}
     sizes = [_size(turn) for turn in turns]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from runner.inference import split_thinking
-from runner.inference.chat_format import told_as_text, tool_call
+from runner.inference.chat_format import flatten_tool_calls, tool_call
 from runner.inference.lenient_json import as_text, content_text
 from runner.types import Action, Chat, InvalidAction, Message
 
-MAX_CALLS = 8000
+MAX_CALL_CHARS = 8000
 """Characters of tool calls that are sent again as such; longer ones as text, which can be cut."""
 NO_ANSWER = "(no answer)"
 """Stands for an empty reply, which some endpoints refuse."""
-UNPLAYED = "Not executed: one action per step."
+NOT_EXECUTED = "Not executed: one action per step."
 
 
 class Conversation:
@@ -31,11 +31,11 @@ class Conversation:
         """Take the newest observation."""
         heard = [_heard(message) for message in observation]
         if not self.turns:
-            self.opening += told_as_text(heard)
+            self.opening += flatten_tool_calls(heard)
             return
         reply, *_ = turn = self.turns[-1]
         calls = reply.get("tool_calls")
-        turn += _paired(calls, heard) if calls else told_as_text(heard)
+        turn += _paired(calls, heard) if calls else flatten_tool_calls(heard)
 
     def say(self, reply: Message, answer: Action | InvalidAction) -> None:
         """Take the model's reply, and as what it was read.
@@ -44,14 +44,14 @@ class Conversation:
         """
         if isinstance(answer, Action) and reply.get("tool_calls"):
             calls = [tool_call(n, call.id, call.name, call.arguments) for n, call in enumerate(answer.tool_calls)]
-            if sum(len(call.arguments) for call in answer.tool_calls) <= MAX_CALLS:
+            if sum(len(call.arguments) for call in answer.tool_calls) <= MAX_CALL_CHARS:
                 self.turns.append([{"role": "assistant", "content": reply["content"], "tool_calls": calls}])
                 return
-        text = told_as_text([reply])[0]["content"]
+        text = flatten_tool_calls([reply])[0]["content"]
         self.turns.append([{"role": "assistant", "content": text or NO_ANSWER}])
 
 
-def without_thinking(message: Message) -> Message:
+def strip_thinking(message: Message) -> Message:
     """The reply with what the model thought aloud moved out of its answer."""
     thought, answer = split_thinking(message["content"] or "")
     reasoning = "\n".join(filter(None, [message.get("reasoning_content"), thought]))
@@ -78,5 +78,5 @@ def _paired(calls: list[dict[str, Any]], heard: Chat) -> Chat:
     if [message.get("tool_call_id") for message in heard] == ids:
         return heard
     said = "\n".join(message["content"] or "" for message in heard)
-    texts = [said] + [UNPLAYED] * (len(ids) - 1)
+    texts = [said] + [NOT_EXECUTED] * (len(ids) - 1)
     return [{"role": "tool", "content": text, "tool_call_id": id} for id, text in zip(ids, texts, strict=True)]

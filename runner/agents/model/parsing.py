@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from typing import Literal, TypeAlias
 
-Style: TypeAlias = Literal["once", "first", "last", "sql", "fence", "raw"]
+ActionStyle: TypeAlias = Literal["once", "first", "last", "sql", "fence", "raw"]
 """Where the action is: on the only line that begins one, after the first or the last mark, or in a block."""
 
-MARK = "Action:"
-EXPECTED: dict[Style, str] = {
+ACTION_MARK = "Action:"
+EXPECTED_FORMAT: dict[ActionStyle, str] = {
     "once": 'exactly one line "Action: <action>"',
     "first": 'a line "Action: <action>"',
     "last": 'a line "Action: <action>"',
@@ -21,7 +21,7 @@ EXPECTED: dict[Style, str] = {
     "raw": "a text that is not empty",
 }
 
-_STYLES: dict[str, Style] = {
+_STYLES: dict[str, ActionStyle] = {
     "babyai": "once",
     "textcraft": "once",
     "maze": "first",
@@ -33,17 +33,17 @@ _STYLES: dict[str, Style] = {
     "webarena": "fence",
     **dict.fromkeys(("searchqa", "academia", "movie", "sheet", "todo", "weather"), "raw"),
 }
-_LINE = re.compile(rf"{MARK}\s*(.*)")
+_LINE = re.compile(rf"{ACTION_MARK}\s*(.*)")
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9, ]+")
 _SQL = re.compile(r"```sql(?:ite)?\b", re.IGNORECASE)
 
 
-def style_of(env: str) -> Style:
+def action_style(env: str) -> ActionStyle:
     """The rule of an environment, by its name in any case; what is not known is read after the last mark."""
     return _STYLES.get(env.lower(), "last")
 
 
-def action_in(text: str, style: Style) -> str | None:
+def parse_action(text: str, style: ActionStyle) -> str | None:
     """The action that a text names, None where it names none."""
     text = text.strip().removesuffix("</s>").rstrip()
     match style:
@@ -51,9 +51,9 @@ def action_in(text: str, style: Style) -> str | None:
             found = _LINE.findall(text)
             action = _NOT_PLAIN.sub("", found[0]) if len(found) == 1 else ""
         case "first":
-            action = text.partition(MARK)[2]
+            action = text.partition(ACTION_MARK)[2]
         case "last":
-            action = text.rpartition(MARK)[2] if MARK in text else ""
+            action = text.rpartition(ACTION_MARK)[2] if ACTION_MARK in text else ""
         case "sql":
             blocks = list(_SQL.finditer(text))
             action = text[blocks[-1].end() :].partition("```")[0] if blocks else ""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from runner.agents.model.parsing import Style, style_of
+from runner.agents.model.parsing import ActionStyle, action_style
 from runner.inference.lenient_json import as_dict, as_text
 from runner.types import ToolSchema
 from runner.util.text import one_line
 
 
-class Guide(NamedTuple):
+class EnvironmentGuide(NamedTuple):
     """The rules of an environment, and which texts are its actions."""
 
     rules: str
@@ -19,7 +19,7 @@ class Guide(NamedTuple):
 
 
 _GUIDES = {
-    "alfworld": Guide(
+    "alfworld": EnvironmentGuide(
         "You do a household task in a room. Your task is in the first observation; it is done as soon as its goal is "
         "reached. You can carry one object at a time. Go to a receptacle to see what is on it, and open it if it is "
         "closed, to look in it, take from it or put into it. To heat, cool or clean an object, carry it to a "
@@ -28,7 +28,7 @@ _GUIDES = {
         "The action is one from the list of available actions that ends each observation, exactly as it stands there, "
         "such as: go to fridge 1",
     ),
-    "babyai": Guide(
+    "babyai": EnvironmentGuide(
         "You are in a grid world of rooms and have to reach the goal that the first observation names. You see only "
         'what is ahead of you; positions are told as seen from you. "go to", "pickup", "go through" and "toggle and '
         'go through" walk to a target in view by themselves. You can carry one object. A locked door opens with the '
@@ -37,7 +37,7 @@ _GUIDES = {
         "The action is one from the list of available actions that ends each observation, exactly as it stands there, "
         "such as: pickup red ball 1",
     ),
-    "maze": Guide(
+    "maze": EnvironmentGuide(
         "You walk through a maze to its goal, in as few moves as you can. Each observation tells the goal, your "
         "position and the walls around you. A position is a row and a column: move down adds 1 to the first number, "
         "move up takes 1 off; move right adds 1 to the second, move left takes 1 off. A move into a wall leaves you "
@@ -45,14 +45,14 @@ _GUIDES = {
         "where you have been and do not go back and forth.",
         "The action is one of: move up, move down, move left, move right",
     ),
-    "sqlgym": Guide(
+    "sqlgym": EnvironmentGuide(
         "You answer a question about a database with one SQLite query. The first observation describes the tables, "
         "their columns and keys, and then asks. You have a single try: the rows of your query are compared with those "
         "that were asked for. Select exactly the columns that were asked for and nothing else, and quote names with "
         "spaces or other special characters with double quotes. The database can only be read.",
         "The action is one SQL statement.",
     ),
-    "textcraft": Guide(
+    "textcraft": EnvironmentGuide(
         "You craft an item of Minecraft. The first observation lists crafting commands and names the goal; crafting "
         "that item ends the task. An item that has a crafting command cannot be got, it has to be crafted; everything "
         "else can be got from the world in any number. A crafting command needs exactly its ingredients, which you "
@@ -62,7 +62,7 @@ _GUIDES = {
         "The action is one of: get <count> <item>, craft <count> <item> using <count> <item>, <count> <item> …, or "
         "inventory. For example: craft 4 oak planks using 1 oak log",
     ),
-    "webshop": Guide(
+    "webshop": EnvironmentGuide(
         "You shop for what an instruction asks for. Parts of a page are separated by [SEP]. Search with a few "
         "keywords, click a product by its number (such as B0UJ7A40JW), click the value of every option that the "
         "instruction names (such as a colour or a size), and then click Buy Now, which ends the task. The product has "
@@ -71,7 +71,7 @@ _GUIDES = {
         "match you have found rather than nothing.",
         "The action is one of: search[<keywords>] or click[<something on the page>]. For example: click[Buy Now]",
     ),
-    "wordle": Guide(
+    "wordle": EnvironmentGuide(
         "You find a hidden English word of five letters with at most six guesses. After each guess its letters are "
         "marked in order: g = right letter in the right place, y = in the word but in another place, b = not in the "
         'word, or not once more. A guess that is not a known word is answered with "invalid word" and uses up a '
@@ -79,7 +79,7 @@ _GUIDES = {
         "The action is the word alone, five lower-case letters, such as: crane",
     ),
 }
-_FORMS: dict[Style, str] = {
+_FORMS: dict[ActionStyle, str] = {
     **dict.fromkeys(("once", "first", "last"), "Thought: <why, in a few words>\nAction: <action>"),
     "sql": "Thought: <why, in a few words>\nAction:\n```sql\n<query>\n```",
     "fence": "Thought: <why, in a few words>\nAction: ```<action>```",
@@ -88,7 +88,7 @@ _FORMS: dict[Style, str] = {
 _AS_CALL = 'The action is a JSON object with the name and the arguments, such as: {"name": "…", "arguments": {…}}'
 
 
-def instructions(env: str, schemas: Sequence[ToolSchema], *, as_calls: bool) -> str:
+def system_prompt(env: str, schemas: Sequence[ToolSchema], *, as_calls: bool) -> str:
     """The system message for an environment.
 
     Args:
@@ -96,8 +96,8 @@ def instructions(env: str, schemas: Sequence[ToolSchema], *, as_calls: bool) -> 
         schemas: its tools.
         as_calls: whether the model is to call them; it is told as well what to do where it cannot.
     """
-    guide = _GUIDES.get(env.lower()) or Guide(f"You act in the environment {one_line(env)}.", _actions_of(schemas))
-    form = f"{_FORMS[style_of(env)]}\n\n{guide.actions}{_words_of(env, schemas)}"
+    guide = _GUIDES.get(env.lower()) or EnvironmentGuide(f"You act in the environment {one_line(env)}.", _actions_of(schemas))
+    form = f"{_FORMS[action_style(env)]}\n\n{guide.actions}{_words_of(env, schemas)}"
     if as_calls:
         how = "Answer each observation with exactly one tool call. Only where you cannot call tools, write instead:"
     else:

@@ -6,16 +6,16 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from runner.agents.model.calls import answer_of
-from runner.agents.model.context import fitted, room_for
-from runner.agents.model.conversation import Conversation, without_thinking
-from runner.agents.model.parsing import style_of
-from runner.agents.model.prompts import instructions
+from runner.agents.model.calls import parse_reply
+from runner.agents.model.context import fit_chat, chat_budget
+from runner.agents.model.conversation import Conversation, strip_thinking
+from runner.agents.model.parsing import action_style
+from runner.agents.model.prompts import system_prompt
 from runner.config.profile import AgentSettings
 from runner.errors import AgentFault
 from runner.inference import Inference, InferenceManager, InferenceSession
-from runner.inference.chat_format import told_as_text
-from runner.types import Action, Chat, EpisodeScope, InvalidAction, ToolSchema, Usage
+from runner.inference.chat_format import flatten_tool_calls
+from runner.types import Action, Chat, EpisodeInfo, InvalidAction, ToolSchema, Usage
 
 
 class ReactAgent:
@@ -43,10 +43,10 @@ class ReactAgent:
         self._manager = inference_mngr
         self._settings = settings
         self._conversation = Conversation()
-        self._episode: tuple[EpisodeScope, InferenceSession] | None = None
+        self._episode: tuple[EpisodeInfo, InferenceSession] | None = None
         self._told: tuple[list[ToolSchema], bool, str, int] | None = None
 
-    def enter(self, scope: EpisodeScope) -> None:
+    def enter(self, scope: EpisodeInfo) -> None:
         """Learn the episode that is about to be played."""
         self._episode = scope, self._manager.session(scope.header, scope.header.model)
 
@@ -71,12 +71,12 @@ class ReactAgent:
             chat,
             tools=tool_schemas if as_calls else [],
             time_left_s=scope.time_left_s(),
-            on_piece=scope.stream,
+            on_delta=scope.stream,
             tracer=self.tracer,
         )
         self.last_usage, self.last_response_flow_id = inference.usage, inference.flow_id
-        reply = without_thinking(inference.message)
-        answer = answer_of(reply, style_of(scope.header.env), tool_schemas, as_calls=as_calls)
+        reply = strip_thinking(inference.message)
+        answer = parse_reply(reply, action_style(scope.header.env), tool_schemas, as_calls=as_calls)
         self._conversation.say(reply, answer)
         return [[*chat, reply]], _with_cause(answer, inference)
 
@@ -89,13 +89,13 @@ class ReactAgent:
         """The conversation as it is sent: trimmed, and without calls where none are asked for."""
         text, room = self._instructions(env, schemas, as_calls)
         opening, turns = self._conversation.opening, self._conversation.turns
-        return fitted(text, opening, turns if as_calls else [told_as_text(turn) for turn in turns], room)
+        return fit_chat(text, opening, turns if as_calls else [flatten_tool_calls(turn) for turn in turns], room)
 
     def _instructions(self, env: str, schemas: list[ToolSchema], as_calls: bool) -> tuple[str, int]:
         """The instructions and the room there is; made anew only when the tools have changed."""
         if self._told is None or self._told[:2] != (schemas, as_calls):
-            text = instructions(env, schemas, as_calls=as_calls)
-            self._told = schemas, as_calls, text, room_for(self._settings, schemas if as_calls else [])
+            text = system_prompt(env, schemas, as_calls=as_calls)
+            self._told = schemas, as_calls, text, chat_budget(self._settings, schemas if as_calls else [])
         return self._told[2:]
 
 
@@ -103,3 +103,11 @@ def _with_cause(answer: Action | InvalidAction, inference: Inference) -> Action 
     if isinstance(answer, InvalidAction) and inference.finish_reason == "length":
         return msgspec.structs.replace(answer, expected=f"{answer.expected}; the answer was cut at its length limit")
     return answer
+
+
+class ToolsAgent(ReactAgent):
+    """Asks for tool calls, whatever format the profile names; see ``ReactAgent``."""
+
+    def __init__(self, *, inference_mngr: InferenceManager, settings: AgentSettings) -> None:
+        settings = msgspec.structs.replace(settings, format="tools")
+        super().__init__(inference_mngr=inference_mngr, settings=settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import subprocess
 import threading
@@ -14,13 +15,12 @@ from pathlib import Path
 import msgspec
 
 from runner.bus.address import BusAddress, Credential, read_credential
-from runner.bus.backoff import Pauses
+from runner.bus.backoff import Backoff
 from runner.bus.broker import server_process
-from runner.bus.broker.disk_watch import DiskWatch
 from runner.bus.broker.store_lock import StoreLock
 from runner.bus.errors import BusError
-from runner.errors import ConfigError, boundary, log_failure
-from runner.util.secret_files import write_secret
+from runner.errors import ConfigError, catch_foreign, log_failure
+from runner.util.files import write_secret
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +31,42 @@ PORT_TIMEOUT_S = 2.0
 STOP_TIMEOUT_S = 5.0
 STEADY_S = 10.0
 """A server that lived this long is started again at once."""
+
+DISK_POLL_S = 1.0
+"""Seconds between two looks."""
+
+DISK_FULL_BYTES = 1 << 20
+"""With less room than this a disk counts as full."""
+
+DISK_RECOVERED_BYTES = 4 << 20
+"""With more room than this it does no longer."""
+
+
+class DiskWatch(threading.Thread):
+    """Calls ``on_room``, on a thread of its own, each time the disk of ``folder`` was full and is no longer."""
+
+    def __init__(self, folder: Path, on_room: Callable[[], None]) -> None:
+        """Nothing is watched before ``start``."""
+        super().__init__(name="disk watch", daemon=True)
+        self._folder = folder
+        self._on_room = on_room
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed.set()
+        self.join()
+
+    def run(self) -> None:
+        """Look now and then until closed."""
+        was_full = False
+        while not self._closed.wait(DISK_POLL_S):
+            with catch_foreign(log_failure(logger, "looking after the disk")):
+                found = os.statvfs(self._folder)
+                free = found.f_bavail * found.f_frsize
+                if was_full and free > DISK_RECOVERED_BYTES:
+                    self._on_room()
+                was_full = free < DISK_FULL_BYTES or (was_full and free <= DISK_RECOVERED_BYTES)
 
 
 class Broker:
@@ -137,7 +173,7 @@ class Broker:
 
     def _supervise(self, server: str, lock: StoreLock) -> None:
         """Start the server whenever it is not there. All starts are made by this thread: a server dies with it."""
-        pauses = Pauses(LONGEST_PAUSE_S)
+        pauses = Backoff(LONGEST_PAUSE_S)
         while not self._stopping.is_set():
             began = time.monotonic()
             try:
@@ -195,7 +231,7 @@ class Broker:
         if not self._first.done():
             self._first.set_result(None)
         elif self._on_restart is not None:
-            with boundary(log_failure(logger, "a callback of the broker")):
+            with catch_foreign(log_failure(logger, "a callback of the broker")):
                 self._on_restart()
 
     def _wanted_port(self) -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from runner.bus.address import Credential
 from runner.bus.errors import BusError
-from runner.util.secret_files import write_secret
+from runner.util.files import write_secret
 from runner.util.text import one_line
 
 HOST = "127.0.0.1"

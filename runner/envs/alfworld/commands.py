@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from runner.envs.grammar import Command, Grammar
+from runner.envs.grammar import CommandPattern, Grammar
 from runner.types import Mode
 
 _NAME = "[a-z]{1,40} [0-9]{1,4}"
@@ -19,21 +19,21 @@ _THING, _PLACE = {"object": _name("mug 1")}, {"receptacle": _name("cabinet 2")}
 _BOTH = _THING | _PLACE
 
 
-def _command(template: str, description: str, parameters: dict[str, dict[str, Any]]) -> Command:
+def _command(template: str, description: str, parameters: dict[str, dict[str, Any]]) -> CommandPattern:
     """A command whose tool is named by the words before the first parameter."""
     holes = {name: f"(?P<{name}>{_NAME})" for name in parameters}
     name = template.partition(" {")[0].replace(" ", "_")
-    return Command(name, description, template, re.compile(template.format(**holes)), parameters)
+    return CommandPattern(name, description, template, re.compile(template.format(**holes)), parameters)
 
 
-def _commands(put: str) -> list[Command]:
+def _commands(put: str) -> list[CommandPattern]:
     """All but ``help``; ``put`` is the template of the command that lets go of something."""
     return [
         _command("go to {receptacle}", "Go to a receptacle and see what is there.", _PLACE),
         _command("open {receptacle}", "Open the receptacle you are at and see what is in it.", _PLACE),
         _command("close {receptacle}", "Close the receptacle you are at.", _PLACE),
         _command("take {object} from {receptacle}", "Pick up an object; you can carry only one.", _BOTH),
-        Command(
+        CommandPattern(
             name="put",
             description="Put what you carry in or on the receptacle you are at; it has to be open.",
             template=put,
@@ -72,14 +72,14 @@ COMPAT = Grammar(_commands("put {object} in/on {receptacle}"), _EXPECTED.format(
 GRAMMARS: dict[Mode, Grammar] = {"strict": STRICT, "compat": COMPAT}
 
 
-def told_as_agentgym(text: str) -> str:
+def as_agentgym_text(text: str) -> str:
     """An observation as AgentGym's server words it: no arrival, no empty lines, ``put`` for ``move``."""
     text = re.sub(rf"\AYou arrive at {_NAME}\. ", "", text)
     text = re.sub(rf"\AYou move the ({_NAME}) to the ({_NAME})\.\Z", r"You put the \1 in/on the \2.", text)
     return text.replace("\n\n", "\n")
 
 
-def listed_as_agentgym(commands: list[str]) -> list[str]:
+def as_agentgym_commands(commands: list[str]) -> list[str]:
     """The admissible commands in AgentGym's version, which knows no ``help``, sorted."""
     moved = (re.sub(rf"\Amove ({_NAME}) to ", r"put \1 in/on ", command) for command in commands if command != "help")
     return sorted(moved)

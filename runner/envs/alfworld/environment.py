@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import ClassVar
 
-from runner.envs.alfworld.commands import GRAMMARS, STRICT, listed_as_agentgym, told_as_agentgym
+from runner.envs.alfworld.commands import GRAMMARS, STRICT, as_agentgym_commands, as_agentgym_text
 from runner.envs.alfworld.engine import NOTHING_HAPPENS
-from runner.envs.alfworld.oracle import Planner, planner
-from runner.envs.alfworld.tasks import Game, Packages, catalogue, data_folder
+from runner.envs.alfworld.oracle import Planner, make_planner
+from runner.envs.alfworld.tasks import Game, RequiredPackages, catalogue, data_folder
 from runner.envs.base import EmbeddedEnvironment, StepText
 from runner.envs.data_labels import DataLabel
 from runner.envs.grammar import Grammar
@@ -31,7 +31,7 @@ class ALFWorld(EmbeddedEnvironment):
 
     name: ClassVar[str] = "ALFWorld"
     data_label = DataLabel("alfworld")
-    packages = Packages()
+    packages = RequiredPackages()
 
     def __init__(self, *, mode: Mode = "strict") -> None:
         super().__init__(mode=mode)
@@ -54,11 +54,11 @@ class ALFWorld(EmbeddedEnvironment):
 
     def admissible_actions(self) -> list[str]:
         """What can be done now."""
-        return self._game.admissible if self.mode == "strict" else listed_as_agentgym(self._game.admissible)
+        return self._game.admissible if self.mode == "strict" else as_agentgym_commands(self._game.admissible)
 
     def oracle(self, seed: int | None) -> Planner:
         """A planner for the running task; there is nothing random in it."""
-        return planner(self._game)
+        return make_planner(self._game)
 
     def _reset(self, task_index: int) -> str:
         self._game = self._catalogue.start(task_index)
@@ -77,5 +77,5 @@ class ALFWorld(EmbeddedEnvironment):
         return self._game.act(command) if isinstance(command, str) else NOTHING_HAPPENS
 
     def _told(self, text: str) -> str:
-        self.observation = text if self.mode == "strict" else told_as_agentgym(text)
+        self.observation = text if self.mode == "strict" else as_agentgym_text(text)
         return f"{self.observation}\nAvailable actions: {json.dumps(self.admissible_actions())}"

@@ -17,7 +17,7 @@ class Planner(Protocol):
         """The next command."""
 
 
-def planner(game: Game) -> Planner:
+def make_planner(game: Game) -> Planner:
     """The planner for a running game."""
     return LocalOracle(game) if isinstance(game, LocalGame) else RealOracle(game)
 

@@ -37,7 +37,7 @@ _GOALS: Mapping[GoalKind, str] = {
 """What has to hold in the end; the goals that ALFWorld's games have."""
 
 
-def problem(scene: Scene, goal: Goal) -> str:
+def pddl_problem(scene: Scene, goal: Goal) -> str:
     """The problem: each receptacle at a location of its own, the player at one with nothing."""
     wanted = _GOALS[goal.kind].format(thing=goal.thing, target=goal.target)
     facts = "\n".join(_facts(scene))
@@ -48,7 +48,7 @@ def problem(scene: Scene, goal: Goal) -> str:
     )
 
 
-def entity(name: str) -> str:
+def pddl_id(name: str) -> str:
     """The id of a thing or receptacle, of which ALFWorld makes its name again: it numbers ids from the last one on."""
     kind, _, number = name.rpartition(" ")
     rest = f"_bar__plus_{1000 - int(number):03}"
@@ -64,8 +64,8 @@ def _declared(scene: Scene) -> str:
     declared = {
         "agent": ["agent1"],
         "location": map(_location, range(len(scene.placed) + 1)),
-        "receptacle": map(entity, scene.placed),
-        "object": map(entity, things),
+        "receptacle": map(pddl_id, scene.placed),
+        "object": map(pddl_id, things),
         "rtype": _types({*scene.receptacles, *_CONSTANTS["rtype"]}),
         "otype": _types({*scene.things, *_CONSTANTS["otype"]}),
     }
@@ -80,20 +80,20 @@ def _facts(scene: Scene) -> Iterator[str]:
     for kind in sorted({kind_of(place) for place in scene.placed}):
         yield from (f"(canContain {kind}Type {held}Type)" for held in sorted(scene.receptacles[kind].holds))
     for number, (place, names) in enumerate(scene.placed.items(), start=1):
-        yield f"(receptacleType {entity(place)} {kind_of(place)}Type)"
-        yield f"(receptacleAtLocation {entity(place)} {_location(number)})"
+        yield f"(receptacleType {pddl_id(place)} {kind_of(place)}Type)"
+        yield f"(receptacleAtLocation {pddl_id(place)} {_location(number)})"
         if scene.openable(place):
-            yield f"(openable {entity(place)})"
+            yield f"(openable {pddl_id(place)})"
         for name in names:
-            yield f"(inReceptacle {entity(name)} {entity(place)})"
-            yield f"(objectAtLocation {entity(name)} {_location(number)})"
+            yield f"(inReceptacle {pddl_id(name)} {pddl_id(place)})"
+            yield f"(objectAtLocation {pddl_id(name)} {_location(number)})"
             yield from _traits(scene, name)
 
 
 def _traits(scene: Scene, name: str) -> Iterator[str]:
-    yield f"(objectType {entity(name)} {kind_of(name)}Type)"
+    yield f"(objectType {pddl_id(name)} {kind_of(name)}Type)"
     yield from (
-        f"({_PREDICATES[trait]} {entity(name)})"
+        f"({_PREDICATES[trait]} {pddl_id(name)})"
         for trait in sorted(scene.things[kind_of(name)])
         if trait in _PREDICATES
     )

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from runner.errors import EnvironmentFault, boundary
+from runner.errors import EnvironmentFault, catch_foreign
 
 DATA_VARIABLE = "ALFWORLD_DATA"
 """The folder with ALFWorld's ``json_2.1.1``, as ``alfworld-download`` leaves it; ALFWorld reads it too."""
@@ -54,7 +54,7 @@ class RealGame:
 
     def __init__(self, game: GameFile, name: str) -> None:
         problems: list[BaseException] = []
-        with _undisturbed(), boundary(problems.append):
+        with _undisturbed(), catch_foreign(problems.append):
             self._start(game)
         if problems:
             reason = f"{type(problems[0]).__name__}: {problems[0]}"

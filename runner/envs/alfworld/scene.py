@@ -21,7 +21,7 @@ GoalKind: TypeAlias = Literal[
 """The six tasks by ALFRED's names."""
 
 Treatment: TypeAlias = Literal["clean", "heat", "cool"]
-Placement: TypeAlias = Mapping[str, Sequence[str]]
+ObjectLayout: TypeAlias = Mapping[str, Sequence[str]]
 """Per receptacle what is in or on it, by names such as ``drawer 2``; each kind is numbered from 1 without gaps."""
 
 PHRASES: Mapping[GoalKind, tuple[str, str]] = {
@@ -87,7 +87,7 @@ class Scene(msgspec.Struct, frozen=True):
 
     things: Mapping[str, frozenset[Trait]]
     receptacles: Mapping[str, ReceptacleKind]
-    placed: Placement
+    placed: ObjectLayout
 
     def has(self, name: str, trait: Trait) -> bool:
         """Whether a thing has a trait."""

@@ -13,9 +13,9 @@ import msgspec
 
 from runner.envs.alfworld.engine import LocalGame
 from runner.envs.alfworld.real import DATA_VARIABLE, GameFile, RealGame
-from runner.envs.alfworld.scene import Goal, GoalKind, Placement, ReceptacleKind, Scene, Trait
+from runner.envs.alfworld.scene import Goal, GoalKind, ObjectLayout, ReceptacleKind, Scene, Trait
 from runner.errors import ConfigError
-from runner.util.package_data import shipped
+from runner.util.package_data import package_resource
 
 Game: TypeAlias = LocalGame | RealGame
 
@@ -23,7 +23,7 @@ GAMES = "json_2.1.1"
 _PACKAGES = ("alfworld", "textworld", "fast-downward-textworld")
 
 
-class Source(msgspec.Struct, frozen=True):
+class TaskFile(msgspec.Struct, frozen=True):
     """The shipped file; a task is the number of its room and its goal."""
 
     source: str
@@ -48,7 +48,7 @@ class Catalogue(Protocol):
 class LocalTasks:
     """The shipped rooms and what is to be done in them."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: TaskFile) -> None:
         """Number the tasks as they are listed."""
         self._source = source
         self.n_tasks = len(source.tasks)
@@ -56,7 +56,7 @@ class LocalTasks:
     def task(self, task_index: int) -> tuple[Scene, Goal]:
         """A room and what is to be done there."""
         room, goal = self._source.tasks[task_index]
-        placed: Placement = self._source.rooms[room]
+        placed: ObjectLayout = self._source.rooms[room]
         return Scene(self._source.things, self._source.receptacles, placed), goal
 
     def start(self, task_index: int) -> Game:
@@ -123,8 +123,8 @@ def catalogue(data: str | None) -> Catalogue:
 @cache
 def local_tasks() -> LocalTasks:
     """The tasks of ``data/alfworld/tasks.json``, read once per process."""
-    text = shipped("data", "alfworld", "tasks.json").read_bytes()
-    return LocalTasks(msgspec.json.decode(text, type=Source))
+    text = package_resource("data", "alfworld", "tasks.json").read_bytes()
+    return LocalTasks(msgspec.json.decode(text, type=TaskFile))
 
 
 def playable_games(data: Path) -> list[Path]:
@@ -150,7 +150,7 @@ def _read(file: Path, kind: type[Any]) -> Any:  # noqa: ANN401 - of that type
         raise ConfigError(f"{file} cannot be read as a game of ALFWorld: {exc}") from exc
 
 
-class Packages:
+class RequiredPackages:
     """The distributions that play the data that is played now."""
 
     def __get__(self, instance: object, owner: type[Any]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from runner.envs.babyai.actions import NO_CHANGE, Menu
+from runner.envs.babyai.actions import NO_CHANGE, ActionMenu
 from runner.envs.babyai.commands import GRAMMAR
 from runner.envs.babyai.levels import N_TASKS, make_world
 from runner.envs.babyai.observe import View
@@ -40,7 +40,7 @@ class BabyAI(EmbeddedEnvironment):
     n_tasks = N_TASKS
     world: World
     """The minigrid environment underneath, from the first ``reset`` on."""
-    menu: Menu
+    menu: ActionMenu
     """What can be done in the present view."""
 
     @property
@@ -107,7 +107,7 @@ class BabyAI(EmbeddedEnvironment):
     def _look(self) -> str:
         held = self.world.carrying
         view = View(self._image.tolist(), (held.color, held.type) if held else None)
-        self.menu = Menu(view)
+        self.menu = ActionMenu(view)
         return f"{view.text()}{self._ending}\n{self.menu}"
 
     def _reply(self, text: str) -> StepText:

@@ -38,7 +38,7 @@ _ARRIVAL = {
 """What a command does once the agent faces its target."""
 
 
-class Menu:
+class ActionMenu:
     """The commands that one view offers."""
 
     def __init__(self, view: View) -> None:

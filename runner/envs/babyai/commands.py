@@ -6,7 +6,7 @@ import re
 
 from runner.envs.babyai.actions import CHECK
 from runner.envs.babyai.observe import COLORS, DOOR_STATES
-from runner.envs.grammar import Command, Grammar
+from runner.envs.grammar import CommandPattern, Grammar
 
 _COLOR = f"(?:{'|'.join(COLORS)})"
 _DOOR = f"{_COLOR} (?:{'|'.join(DOOR_STATES)}) door"
@@ -15,21 +15,21 @@ _NUMBER = "(?P<number>[1-9][0-9]{0,8})"
 _NUMBERED = {"type": "integer", "description": "Its number in the observation, from 1."}
 
 
-def _command(name: str, description: str, text: str) -> Command:
-    return Command(name, description, text, _pattern(text))
+def _command(name: str, description: str, text: str) -> CommandPattern:
+    return CommandPattern(name, description, text, _pattern(text))
 
 
-def _about(name: str, description: str, verb: str, parameter: str, names: str, example: str) -> Command:
+def _about(name: str, description: str, verb: str, parameter: str, names: str, example: str) -> CommandPattern:
     parameters = {parameter: {"type": "string", "description": f"Its name, e.g. {example}."}, "number": _NUMBERED}
     pattern = _pattern(f"{verb} (?P<{parameter}>{names}) {_NUMBER}")
-    return Command(name, description, f"{verb} {{{parameter}}} {{number}}", pattern, parameters)
+    return CommandPattern(name, description, f"{verb} {{{parameter}}} {{number}}", pattern, parameters)
 
 
 def _pattern(source: str) -> re.Pattern[str]:
     return re.compile(source, re.IGNORECASE | re.ASCII | re.DOTALL)
 
 
-_TURN = Command(
+_TURN = CommandPattern(
     "turn",
     "Turn on the spot by 90 degrees.",
     "turn {direction}",
@@ -39,7 +39,7 @@ _TURN = Command(
 
 GRAMMAR = Grammar(
     [
-        Command("check_available_actions", "List the actions that are possible now.", CHECK, _pattern(".*check.*")),
+        CommandPattern("check_available_actions", "List the actions that are possible now.", CHECK, _pattern(".*check.*")),
         _TURN,
         _command("move_forward", "Move one step ahead.", "move forward"),
         _about("pickup", "Walk to an object in view and pick it up.", "pickup", "object", _OBJECT, "red ball"),

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, TypeAlias
 from runner.envs.babyai.actions import CHECK, DROP, FORWARD, LEFT, PICKUP, RIGHT, TOGGLE
 from runner.envs.babyai.route import (
     PORTABLE,
-    Spot,
-    Stance,
-    Step,
-    ahead,
+    GridCell,
+    WorldPose,
+    PathStep,
+    cell_ahead,
     is_key,
     item_at,
-    items,
-    route,
-    stance_of,
-    turned,
+    grid_items,
+    find_route,
+    agent_pose,
+    turn_pose,
 )
 from runner.errors import RunnerError
 
@@ -34,7 +34,7 @@ Texts: TypeAlias = Iterator[str]
 _TEXTS = {LEFT: "turn left", RIGHT: "turn right", FORWARD: "move forward", DROP: "drop", TOGGLE: "toggle"}
 _SIDES = ((1, 0), (0, 1), (-1, 0), (0, -1))
 _AROUND = ((1, 0), (1, 1), (0, 1), (-1, 1), (-1, 0), (-1, -1), (0, -1), (1, -1))
-_NOWHERE: frozenset[Spot] = frozenset()
+_NOWHERE: frozenset[GridCell] = frozenset()
 
 
 class _Stuck(RunnerError):
@@ -85,8 +85,8 @@ class Planner:
         elif isinstance(instruction, verifier.PutNextInstr):
             yield from self._put_next(instruction)
 
-    def _visit(self, spots: Sequence[Spot]) -> Texts:
-        if ahead(stance_of(self._env.world)) in spots:
+    def _visit(self, spots: Sequence[GridCell]) -> Texts:
+        if cell_ahead(agent_pose(self._env.world)) in spots:
             yield "turn left"  # the mission is judged after a step only, so look away and back
         yield from self._approach(lambda: spots)
 
@@ -94,7 +94,7 @@ class Planner:
         closed = [door for door in doors if not door.is_open] or doors
         unlocked = [door for door in closed if not door.is_locked or is_key(self._env.world.carrying, door)]
         if not unlocked:
-            ((spot, door), *_) = [(spot, door) for spot, door in items(self._env.world) if door and door in closed]
+            ((spot, door), *_) = [(spot, door) for spot, door in grid_items(self._env.world) if door and door in closed]
             yield from self._unlock(spot, door, _NOWHERE)
         yield from self._approach(lambda: self._spots_of(unlocked or closed), [TOGGLE])
 
@@ -103,7 +103,7 @@ class Planner:
         fixed = instruction.desc_fixed.obj_set
         yield from self._approach(lambda: self._free_beside(self._spots_of(fixed)), [DROP])
 
-    def _fetch(self, things: Collection[Item], shut: Collection[Spot] = _NOWHERE) -> Texts:
+    def _fetch(self, things: Collection[Item], shut: Collection[GridCell] = _NOWHERE) -> Texts:
         """End up carrying one of ``things``; "an object" of a mission may also mean walls."""
         if any(self._env.world.carrying is thing for thing in things):
             return
@@ -111,20 +111,20 @@ class Planner:
         portable = [thing for thing in things if thing.type in PORTABLE]
         yield from self._approach(lambda: self._spots_of(portable), [PICKUP], shut)
 
-    def _put_down(self, shut: Collection[Spot] = _NOWHERE, keep_free: Collection[Spot] = _NOWHERE) -> Texts:
+    def _put_down(self, shut: Collection[GridCell] = _NOWHERE, keep_free: Collection[GridCell] = _NOWHERE) -> Texts:
         """Drop what is carried, if anything, preferably where it is in nobody's way."""
         if self._env.world.carrying is None:
             return
-        free = {spot for spot, item in items(self._env.world) if item is None} - set(keep_free)
+        free = {spot for spot, item in grid_items(self._env.world) if item is None} - set(keep_free)
         harmless = {spot for spot in free if self._is_harmless(spot)}
-        spots = harmless if route(self._env.world, harmless, shut, free_only=True) is not None else free
+        spots = harmless if find_route(self._env.world, harmless, shut, free_only=True) is not None else free
         yield from self._approach(lambda: spots, [DROP], shut, free_only=True)
 
     def _approach(
         self,
-        goals: Callable[[], Collection[Spot]],
+        goals: Callable[[], Collection[GridCell]],
         finish: Sequence[int] = (),
-        shut: Collection[Spot] = _NOWHERE,
+        shut: Collection[GridCell] = _NOWHERE,
         *,
         free_only: bool = False,
     ) -> Texts:
@@ -132,21 +132,21 @@ class Planner:
         arrived = False
         while not arrived:
             spots = goals()
-            steps = route(self._env.world, spots, shut, free_only=free_only)
+            steps = find_route(self._env.world, spots, shut, free_only=free_only)
             if steps is None:
                 raise _Stuck("there is no way")
             if any(step.obstacle for step in steps):
                 yield from self._make_way(steps, shut, spots)
                 continue
-            stance = steps[-1].stance if steps else stance_of(self._env.world)
-            steps += [Step(move, stance) for move in finish]
+            stance = steps[-1].stance if steps else agent_pose(self._env.world)
+            steps += [PathStep(move, stance) for move in finish]
             if not steps:
                 return
             text, covered = self._longest_text(steps, spots)
             yield text
             arrived = covered == len(steps)
 
-    def _make_way(self, steps: Sequence[Step], shut: Collection[Spot], goals: Collection[Spot]) -> Texts:
+    def _make_way(self, steps: Sequence[PathStep], shut: Collection[GridCell], goals: Collection[GridCell]) -> Texts:
         """Deal with the first obstacle on a way, or walk up to it; for a door, its key is fetched first."""
         index, obstacle = next((index, step) for index, step in enumerate(steps) if step.obstacle)
         spot, item = obstacle.stance[:2], obstacle.obstacle
@@ -157,20 +157,20 @@ class Planner:
         elif item:
             yield from self._clear(item, shut, {step.stance[:2] for step in steps} | set(goals))
 
-    def _unlock(self, spot: Spot, door: Item, shut: Collection[Spot]) -> Texts:
+    def _unlock(self, spot: GridCell, door: Item, shut: Collection[GridCell]) -> Texts:
         """Fetch the key of a door; what was carried comes along, so then the door is opened right away."""
         held = self._env.world.carrying
         yield from self._put_down(shut)
         elsewhere = {*shut, spot}
         if not self._keys(door):
-            boxes = [box for _, box in items(self._env.world) if box and is_key(box.contains, door)]
+            boxes = [box for _, box in grid_items(self._env.world) if box and is_key(box.contains, door)]
             yield from self._approach(lambda: self._spots_of(boxes), [TOGGLE], elsewhere)
         yield from self._fetch(self._keys(door), elsewhere)
         if held:
             yield from self._approach(lambda: [spot], [TOGGLE], shut)
             yield from self._fetch([held], shut)
 
-    def _clear(self, thing: Item, shut: Collection[Spot], keep_free: Collection[Spot]) -> Texts:
+    def _clear(self, thing: Item, shut: Collection[GridCell], keep_free: Collection[GridCell]) -> Texts:
         """Carry a thing out of the way."""
         held = self._env.world.carrying
         yield from self._put_down(shut, keep_free)
@@ -179,9 +179,9 @@ class Planner:
         if held:
             yield from self._fetch([held], shut)
 
-    def _longest_text(self, steps: Sequence[Step], goals: Collection[Spot]) -> tuple[str, int]:
+    def _longest_text(self, steps: Sequence[PathStep], goals: Collection[GridCell]) -> tuple[str, int]:
         """The text that gets furthest along ``steps`` without costing more, and how many of them it stands for."""
-        start = stance_of(self._env.world)
+        start = agent_pose(self._env.world)
         reached: dict[str, int] = {}
         for text in self._env.menu.texts[:-1]:
             moves = self._env.menu.moves(text)
@@ -194,38 +194,38 @@ class Planner:
         return best, reached[best]
 
     def _keys(self, door: Item) -> list[Item]:
-        return [item for _, item in items(self._env.world) if is_key(item, door) and item]
+        return [item for _, item in grid_items(self._env.world) if is_key(item, door) and item]
 
-    def _spots_of(self, things: Collection[Item]) -> set[Spot]:
-        return {spot for spot, item in items(self._env.world) if any(item is thing for thing in things)}
+    def _spots_of(self, things: Collection[Item]) -> set[GridCell]:
+        return {spot for spot, item in grid_items(self._env.world) if any(item is thing for thing in things)}
 
-    def _free_beside(self, spots: Collection[Spot]) -> set[Spot]:
+    def _free_beside(self, spots: Collection[GridCell]) -> set[GridCell]:
         beside = {(x + dx, y + dy) for x, y in spots for dx, dy in _SIDES}
         return {spot for spot in beside if item_at(self._env.world, spot) is None}
 
-    def _is_harmless(self, spot: Spot) -> bool:
+    def _is_harmless(self, spot: GridCell) -> bool:
         """Whether a thing in ``spot`` would block no door and part no free cells."""
         around = [item_at(self._env.world, (spot[0] + dx, spot[1] + dy)) for dx, dy in _AROUND]
         changes = sum((a is None) != (b is None) for a, b in zip(around, around[1:] + around[:1], strict=True))
         return changes <= 2 and not any(item and item.type == "door" for item in around)
 
 
-def _reach(moves: Sequence[int], start: Stance, steps: Sequence[Step], goals: Collection[Spot]) -> int:
+def _reach(moves: Sequence[int], start: WorldPose, steps: Sequence[PathStep], goals: Collection[GridCell]) -> int:
     """How many of ``steps`` a command does: the same effects, the same place or, at the end, the same thing faced."""
     end = start
     for move in moves:
         end = _moved(end, move)
     for count in range(len(steps), len(moves) - 1, -1):
-        same_place = steps[count - 1].stance == end or (count == len(steps) and ahead(end) in goals)
+        same_place = steps[count - 1].stance == end or (count == len(steps) and cell_ahead(end) in goals)
         if same_place and _effects(moves) == _effects(step.move for step in steps[:count]):
             return count
     return 0
 
 
-def _moved(stance: Stance, move: int) -> Stance:
+def _moved(stance: WorldPose, move: int) -> WorldPose:
     if move in (LEFT, RIGHT):
-        return turned(stance, move)
-    return (*ahead(stance), stance[2]) if move == FORWARD else stance
+        return turn_pose(stance, move)
+    return (*cell_ahead(stance), stance[2]) if move == FORWARD else stance
 
 
 def _effects(moves: Iterable[int]) -> list[int]:

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 from runner.envs.base import EmbeddedEnvironment, StepText
 from runner.envs.data_labels import DataLabel
 from runner.envs.grammar import Grammar
-from runner.envs.gymnasium.codec import codec_of
+from runner.envs.gymnasium.codec import load_codec
 from runner.types import Mode, Trajectory
 
-MAX_DRAWING = 4000
+MAX_DRAWING_CHARS = 4000
 """Characters of what an environment draws of itself."""
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -35,14 +35,14 @@ class GymnasiumEnvironment(EmbeddedEnvironment):
 
     def __init__(self, *, id: str, mode: Mode = "strict") -> None:
         super().__init__(mode=mode)
-        self._codec = codec_of(id)
+        self._codec = load_codec(id)
         self._actions = {name: self._codec.first_action + index for index, name in enumerate(self._codec.known.actions)}
         self._environment: Any = None
 
     @staticmethod
     def check(id: str) -> None:
         """Raise a ``ConfigError`` for an id that cannot be played."""
-        codec_of(id)
+        load_codec(id)
 
     @property
     def name(self) -> str:  # type: ignore[override]  # one class plays every id
@@ -92,4 +92,4 @@ class GymnasiumEnvironment(EmbeddedEnvironment):
         if not self._codec.drawn:
             return told
         drawing = _COLOURS.sub("", str(self._environment.render()))
-        return f"{told}\n{drawing.strip()[:MAX_DRAWING]}"
+        return f"{told}\n{drawing.strip()[:MAX_DRAWING_CHARS]}"

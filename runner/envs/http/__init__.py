@@ -1,8 +1,8 @@
 """Environments that are played on a server, over AgentGym's protocol."""
 
 from runner.envs.http.address import ServerAddress
-from runner.envs.http.dialects import Dialect, dialect_for
+from runner.envs.http.dialects import ClientDialect, dialect_for
 from runner.envs.http.environment import HttpEnvironment
-from runner.envs.http.identify import Greeting, greeting
+from runner.envs.http.identify import ServerIdentity, identify_server
 
-__all__ = ["Dialect", "Greeting", "HttpEnvironment", "ServerAddress", "dialect_for", "greeting"]
+__all__ = ["ClientDialect", "ServerIdentity", "HttpEnvironment", "ServerAddress", "dialect_for", "identify_server"]

@@ -6,20 +6,19 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from runner.envs.http.address import ServerAddress
-from runner.envs.http.request import Reply, Request
-from runner.envs.http.response import OTHER_SERVER, SEE_LOG, Payload, read
+from runner.envs.http.response import CHECK_ADDRESS_ADVICE, CHECK_LOG_ADVICE, Payload, ServerResponse, ServerRequest, decode_response
 from runner.util.text import one_line
 
 if TYPE_CHECKING:
     import httpx
 
-MAX_REPLY = 8 << 20
+MAX_RESPONSE_BYTES = 8 << 20
 """Bytes of a reply's body; of a larger one no more is read."""
-RETRIES_S = (0.1, 0.4)
+CONNECT_RETRY_DELAYS_S = (0.1, 0.4)
 """Seconds before each further try to connect."""
 
 
-class Connection:
+class HttpConnection:
     """One environment's way to its server; used by one event loop at a time."""
 
     def __init__(self, env: str, address: ServerAddress) -> None:
@@ -41,9 +40,9 @@ class Connection:
             self._headers["authorization"] = authorization
         self._client: httpx.AsyncClient | None = None
 
-    def request(self, path: str, body: bytes | None) -> Request:
+    def request(self, path: str, body: bytes | None) -> ServerRequest:
         """A request for ``path`` of the server with a JSON ``body``, or with none."""
-        return Request(self._env, self._base + path, body)
+        return ServerRequest(self._env, self._base + path, body)
 
     async def ask(self, path: str, body: bytes | None) -> Payload:
         """What the server answers to a request.
@@ -52,9 +51,9 @@ class Connection:
             EnvironmentFault: where that is an error, no JSON, too much or too late.
         """
         request = self.request(path, body)
-        return Payload(request, read(request, await self.send(request)))
+        return Payload(request, decode_response(request, await self.send(request)))
 
-    async def send(self, request: Request) -> Reply:
+    async def send(self, request: ServerRequest) -> ServerResponse:
         """What a server answers, whatever its status; only the connecting is tried again.
 
         Raises:
@@ -79,7 +78,7 @@ class Connection:
         except httpx.InvalidURL as exc:
             raise request.fault(f"cannot be sent ({_cause(exc)})", "Correct its base_url in the profile") from None
         except httpx.HTTPError as exc:
-            advice = "It is not sent again, as it may have been carried out. " + SEE_LOG
+            advice = "It is not sent again, as it may have been carried out. " + CHECK_LOG_ADVICE
             raise request.fault(f"got no complete reply: the connection broke ({_cause(exc)})", advice) from None
 
     async def close(self) -> None:
@@ -90,26 +89,26 @@ class Connection:
             self._client = None
             await pool.give_back()
 
-    async def _persistently(self, client: httpx.AsyncClient, request: Request) -> Reply:
+    async def _persistently(self, client: httpx.AsyncClient, request: ServerRequest) -> ServerResponse:
         import httpx
 
-        for pause_s in RETRIES_S:
+        for pause_s in CONNECT_RETRY_DELAYS_S:
             try:
                 return await self._exchange(client, request)
             except httpx.ConnectError:
                 await asyncio.sleep(pause_s)
         return await self._exchange(client, request)
 
-    async def _exchange(self, client: httpx.AsyncClient, request: Request) -> Reply:
+    async def _exchange(self, client: httpx.AsyncClient, request: ServerRequest) -> ServerResponse:
         async with client.stream(request.method, request.url, content=request.body, headers=self._headers) as response:
             if response.headers.get("content-encoding", "identity").lower() != "identity":
-                raise request.fault("was answered with a compressed body, which was not asked for", OTHER_SERVER)
+                raise request.fault("was answered with a compressed body, which was not asked for", CHECK_ADDRESS_ADVICE)
             body = bytearray()
             async for chunk in response.aiter_raw():
                 body += chunk
-                if len(body) > MAX_REPLY:
-                    raise request.fault(f"was answered with more than {MAX_REPLY >> 20} MiB", OTHER_SERVER)
-            return Reply(response.status_code, response.headers.get("content-type", ""), bytes(body))
+                if len(body) > MAX_RESPONSE_BYTES:
+                    raise request.fault(f"was answered with more than {MAX_RESPONSE_BYTES >> 20} MiB", CHECK_ADDRESS_ADVICE)
+            return ServerResponse(response.status_code, response.headers.get("content-type", ""), bytes(body))
 
 
 def _cause(exc: Exception) -> str:

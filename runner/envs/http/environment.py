@@ -8,18 +8,16 @@ from typing import Any
 
 import msgspec
 
-from runner.envs.base import answer_to
+from runner.envs.base import as_reply_messages
 from runner.envs.http.address import ServerAddress
-from runner.envs.http.admissible import visits
-from runner.envs.http.dialects import Dialect, create_env_dialect, dialect_for
+from runner.envs.http.dialects import ClientDialect, create_env_dialect, dialect_for, webshop_actions
 from runner.envs.http.response import Payload
-from runner.envs.http.scoring import Scoring
-from runner.envs.http.session import Instance
-from runner.envs.http.task_rules import count_tasks, rules_for
+from runner.envs.http.session import RemoteInstance
+from runner.envs.http.task_rules import RewardReader, count_tasks, rules_for
 from runner.errors import ConfigError, EnvironmentFault
 from runner.types import Action, Chat, InvalidAction, MaybeAwaitable, Mode, StepResult, ToolSchema, Trajectory
 
-MAX_REQUEST = 512 << 10
+MAX_REQUEST_BYTES = 512 << 10
 """Bytes of a step's request; a text that needs more is no action, and is not sent."""
 _LISTED = "Available actions: "
 
@@ -44,8 +42,8 @@ class HttpEnvironment:
         """
         self._dialect = _dialect(env, address)
         self._rules = rules_for(self._dialect, mode)
-        self._instance = Instance(self._dialect, address)
-        self._scoring = Scoring(self._dialect)
+        self._instance = RemoteInstance(self._dialect, address)
+        self._scoring = RewardReader(self._dialect)
         self._lock = asyncio.Lock()
         self._running = False
         self._observation = self._opening = ""
@@ -68,7 +66,7 @@ class HttpEnvironment:
             if self._instance.id is None:
                 await self._instance.open(self.task_index)
             self._episode_id = f"{self._dialect.name}-{self.task_index}@{self._instance.id}"
-            self._scoring = Scoring(self._dialect)
+            self._scoring = RewardReader(self._dialect)
             payload = await self._instance.reset(self.task_index)
             *parts, last = self._dialect.opening
             opening = [payload.text(part) for part in parts if payload.has(part)]
@@ -91,14 +89,14 @@ class HttpEnvironment:
                 raise EnvironmentFault(f"{self._dialect.name} was asked to step outside an episode; call reset first")
             command = self._command(action)
             if isinstance(command, InvalidAction):
-                return answer_to(action, f"Invalid action. Expected {command.expected}."), 0.0, False
+                return as_reply_messages(action, f"Invalid action. Expected {command.expected}."), 0.0, False
             self._running = False
             payload = await self._instance.step(command)
             text = payload.text(self._dialect.observation_at)
             reward, done = self._scoring.read(payload, text)
             self._observation = self._shown(text, payload)
             self._running = not done
-            return answer_to(action, self._observation), reward, done
+            return as_reply_messages(action, self._observation), reward, done
 
     def get_tool_schemas(self) -> list[ToolSchema]:
         """The environment's commands as tools."""
@@ -154,7 +152,7 @@ class HttpEnvironment:
             if self._dialect.page_at is not None:
                 page = await self._instance.look(self._dialect.page_at)
                 bar, clickables = page.flag(("has_search_bar",)), page.texts(("clickables",))
-                return visits(self._opening, has_search_bar=bar, clickables=clickables)
+                return webshop_actions(self._opening, has_search_bar=bar, clickables=clickables)
         return self._dialect.actions(self._opening) if callable(self._dialect.actions) else None
 
     def _command(self, action: Action) -> str | InvalidAction:
@@ -163,7 +161,7 @@ class HttpEnvironment:
             command = self._rules.grammar.render(action.tool_calls[0])
         else:
             command = self._meant(action.text or "")
-        if isinstance(command, str) and self._instance.request_size(command) > MAX_REQUEST:
+        if isinstance(command, str) and self._instance.request_size(command) > MAX_REQUEST_BYTES:
             return InvalidAction("", "a shorter text")
         return command
 
@@ -177,7 +175,7 @@ class HttpEnvironment:
         return f"{observation}\n{_LISTED}{json.dumps(payload.texts(self._dialect.actions_at))}"
 
 
-def _dialect(env: str, address: ServerAddress) -> Dialect:
+def _dialect(env: str, address: ServerAddress) -> ClientDialect:
     if address.dialect == "createEnv":
         return create_env_dialect(env)
     if (dialect := dialect_for(env)) is None:

@@ -10,7 +10,7 @@ import msgspec
 from runner.types import Mode
 from runner.util.text import one_line
 
-Kind: TypeAlias = Literal["console", "agentgym", "wrong", "unknown"]
+ServerKind: TypeAlias = Literal["console", "agentgym", "wrong", "unknown"]
 
 _OK = "ok"
 _AGENTGYM = {
@@ -31,7 +31,7 @@ _OF_OURS = re.compile(
 _LONGEST = 500
 
 
-class Greeting(msgspec.Struct, frozen=True):
+class ServerIdentity(msgspec.Struct, frozen=True):
     """What a server said of itself.
 
     Attributes:
@@ -42,13 +42,13 @@ class Greeting(msgspec.Struct, frozen=True):
         label: which data it plays, empty where it does not say.
     """
 
-    kind: Kind
+    kind: ServerKind
     env: str = ""
     mode: Mode | None = None
     label: str = ""
 
 
-def greeting(env: str, payload: object) -> Greeting:
+def identify_server(env: str, payload: object) -> ServerIdentity:
     """Read the reply to ``GET /`` of the server that is to play ``env``.
 
     Args:
@@ -56,19 +56,19 @@ def greeting(env: str, payload: object) -> Greeting:
         payload: the decoded JSON of a reply with status 200, or the text of one that is not JSON.
     """
     if not isinstance(payload, str) or len(payload) > _LONGEST:
-        return Greeting("wrong")
+        return ServerIdentity("wrong")
     if ours := _OF_OURS.fullmatch(payload):
         return _of_ours(env, ours)
     named, wanted = _OF_AGENTGYM.fullmatch(payload), env.lower()
     if named:
-        kind: Kind = "agentgym" if named["env"].lower() == _AGENTGYM.get(wanted, wanted) else "wrong"
-        return Greeting(kind, one_line(named["env"]), "compat")
+        kind: ServerKind = "agentgym" if named["env"].lower() == _AGENTGYM.get(wanted, wanted) else "wrong"
+        return ServerIdentity(kind, one_line(named["env"]), "compat")
     if payload == _OK and wanted in _ONLY_OK:
-        return Greeting("agentgym", mode="compat")
-    return Greeting("wrong" if payload == _OK and wanted in _AGENTGYM else "unknown")
+        return ServerIdentity("agentgym", mode="compat")
+    return ServerIdentity("wrong" if payload == _OK and wanted in _AGENTGYM else "unknown")
 
 
-def _of_ours(env: str, said: re.Match[str]) -> Greeting:
-    kind: Kind = "console" if said["env"].lower() == env.lower() else "wrong"
+def _of_ours(env: str, said: re.Match[str]) -> ServerIdentity:
+    kind: ServerKind = "console" if said["env"].lower() == env.lower() else "wrong"
     mode: Mode = "strict" if said["mode"] == "strict" else "compat"
-    return Greeting(kind, one_line(said["env"]), mode, one_line(said["label"]))
+    return ServerIdentity(kind, one_line(said["env"]), mode, one_line(said["label"]))

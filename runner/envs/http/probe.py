@@ -18,17 +18,17 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from runner.envs.http.address import ServerAddress
-from runner.envs.http.identify import Greeting, greeting
-from runner.errors import boundary
+from runner.envs.http.identify import ServerIdentity, identify_server
+from runner.errors import catch_foreign
 from runner.util.text import mask, one_line
 
-WITHIN_S = 2.0
+PROBE_TIMEOUT_S = 2.0
 """Seconds for all servers together."""
-SLOW_S = 0.5
+SLOW_AFTER_S = 0.5
 """A greeting takes a well server a few milliseconds."""
-MAX_BYTES = 64 * 1024
+MAX_RESPONSE_BYTES = 64 * 1024
 """Of a reply, its headers included."""
-NOBODY = "nothing listens there"
+NOT_LISTENING = "nothing listens there"
 UNAUTHORIZED, METHOD_NOT_ALLOWED = 401, 405
 """The answer to who has not logged in, and to GET on a path that takes POST."""
 
@@ -47,7 +47,7 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
 
     status: Literal["up", "slow", "wrong", "down"]
     address: ServerAddress
-    greeting: Greeting | None = None
+    identify_server: ServerIdentity | None = None
     latency_s: float | None = None
     open: int | None = None
     http_status: int | None = None
@@ -66,7 +66,7 @@ class _Health(msgspec.Struct):
     n_tasks: int | None = None
 
 
-def probe(addresses: Mapping[str, ServerAddress], within_s: float = WITHIN_S) -> dict[str, ServerState]:
+def probe_servers(addresses: Mapping[str, ServerAddress], within_s: float = PROBE_TIMEOUT_S) -> dict[str, ServerState]:
     """The state of each environment's server; the caller waits at most ``within_s`` seconds for all of them.
 
     Args:
@@ -92,7 +92,7 @@ def _report(
     found: queue.SimpleQueue[tuple[str, ServerState]], env: str, address: ServerAddress, deadline: float
 ) -> None:
     problems: list[BaseException] = []
-    with boundary(problems.append):
+    with catch_foreign(problems.append):
         found.put((env, _look(env, address, deadline)))
     for problem in problems:
         found.put((env, ServerState(status="down", address=address, cause=_cause(problem))))
@@ -100,7 +100,7 @@ def _report(
 
 def _cause(problem: BaseException) -> str:
     if isinstance(problem, ConnectionRefusedError):
-        return NOBODY
+        return NOT_LISTENING
     if isinstance(problem, TimeoutError):
         return "it did not answer in time"
     return one_line(mask(getattr(problem, "strerror", None) or f"{type(problem).__name__}: {problem}"))
@@ -110,7 +110,7 @@ def _look(env: str, address: ServerAddress, deadline: float) -> ServerState:
     started = time.monotonic()
     status, body = _get(address, "/", deadline)
     latency_s = time.monotonic() - started
-    said = greeting(env, _decoded(body)) if status == 200 else Greeting("unknown" if status == 404 else "wrong")
+    said = identify_server(env, _decoded(body)) if status == 200 else ServerIdentity("unknown" if status == 404 else "wrong")
     if said.kind == "unknown" and _get(address, "/createEnv", deadline)[0] == METHOD_NOT_ALLOWED:
         address = msgspec.structs.replace(address, dialect="createEnv")
     elif status != 200 or said.kind == "wrong":
@@ -121,7 +121,7 @@ def _look(env: str, address: ServerAddress, deadline: float) -> ServerState:
         )
     health = _health(address, deadline) if said.kind == "console" else _Health()
     return ServerState(
-        status="slow" if latency_s > SLOW_S else "up",
+        status="slow" if latency_s > SLOW_AFTER_S else "up",
         address=msgspec.structs.replace(address, n_tasks=health.n_tasks, lists_actions=said.kind == "console"),
         greeting=said,
         latency_s=latency_s,
@@ -141,7 +141,7 @@ def _health(address: ServerAddress, deadline: float) -> _Health:
     """Empty where it cannot be told; the server may be well all the same."""
     found: list[_Health] = []
     ignored: list[BaseException] = []
-    with boundary(ignored.append):
+    with catch_foreign(ignored.append):
         _, body = _get(address, "/health", deadline)
         found.append(msgspec.json.decode(body, type=_Health))
     return found[0] if found else _Health()
@@ -188,7 +188,7 @@ class _Reply(io.RawIOBase):
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self._connection = connection
         self._deadline = deadline
-        self._left = MAX_BYTES
+        self._left = MAX_RESPONSE_BYTES
 
     def makefile(self, mode: str) -> io.BufferedReader:
         """The stream to read, as of a socket."""

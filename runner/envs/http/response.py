@@ -6,19 +6,46 @@ from typing import Any
 
 import msgspec
 
-from runner.envs.http.dialects import Place
-from runner.envs.http.request import Reply, Request
+from runner.envs.http.dialects import JsonPath
 from runner.errors import EnvironmentFault
 from runner.util.text import one_line
 
-OTHER_SERVER = "This may be another server, or another version of it; check its port or base_url in the profile"
-SEE_LOG = "See the server's own log, and play the task again"
 
-ADVICE = {
+class ServerRequest(msgspec.Struct, frozen=True):
+    """A POST of JSON, or a GET where there is no body; ``url`` holds no user and password."""
+
+    env: str
+    url: str
+    body: bytes | None = None
+
+    @property
+    def method(self) -> str:
+        """What is done at the URL."""
+        return "GET" if self.body is None else "POST"
+
+    def fault(self, came_back: str, advice: str) -> EnvironmentFault:
+        """The error for a request that ``came_back``, as the rest of a sentence, with what to do about it."""
+        sent = "" if self.body is None else f" {one_line(self.body[:1000].decode('utf-8', 'replace'))}"
+        asked = f"{self.method} {one_line(self.url)}{sent}"
+        return EnvironmentFault(f"{one_line(self.env, 100)}: {asked} {came_back}. {advice}")
+
+
+class ServerResponse(msgspec.Struct, frozen=True):
+    """What a server answered, its body not yet looked at."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+CHECK_ADDRESS_ADVICE = "This may be another server, or another version of it; check its port or base_url in the profile"
+CHECK_LOG_ADVICE = "See the server's own log, and play the task again"
+
+ADVICE_BY_STATUS = {
     401: "The server wants a login; put it into base_url as http://USER:PASSWORD@HOST, or http://:TOKEN@HOST",
-    404: OTHER_SERVER,
-    405: OTHER_SERVER,
-    422: OTHER_SERVER,
+    404: CHECK_ADDRESS_ADVICE,
+    405: CHECK_ADDRESS_ADVICE,
+    422: CHECK_ADDRESS_ADVICE,
 }
 """What to do about a status."""
 _LARGEST = 1e100
@@ -26,7 +53,7 @@ _ANSWER = "ground_truth"
 """What servers call the solution of a task; a text that has it is not shown."""
 
 
-def read(request: Request, reply: Reply) -> object:
+def decode_response(request: ServerRequest, reply: ServerResponse) -> object:
     """The JSON of a reply that is not an error.
 
     Raises:
@@ -37,14 +64,14 @@ def read(request: Request, reply: Reply) -> object:
         payload: object = msgspec.json.decode(reply.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         what = f"was answered with {_described(reply)}, which is not JSON ({one_line(str(exc), 100)})"
-        raise request.fault(what, OTHER_SERVER) from None
+        raise request.fault(what, CHECK_ADDRESS_ADVICE) from None
     if isinstance(payload, dict) and payload.get("error") is not None:
         text = _quoted(payload["error"])
-        raise request.fault(f"was answered with an error{text or ' without a text'}", SEE_LOG)
+        raise request.fault(f"was answered with an error{text or ' without a text'}", CHECK_LOG_ADVICE)
     return payload
 
 
-def check_status(request: Request, reply: Reply) -> None:
+def check_status(request: ServerRequest, reply: ServerResponse) -> None:
     """Whether a server did what was asked, as far as the status tells.
 
     Raises:
@@ -54,14 +81,14 @@ def check_status(request: Request, reply: Reply) -> None:
         advice = "Redirects are not followed; put the address that it leads to into base_url"
         raise request.fault(f"was redirected (status {reply.status})", advice)
     if not 200 <= reply.status < 300:
-        advice = ADVICE.get(reply.status, SEE_LOG)
+        advice = ADVICE_BY_STATUS.get(reply.status, CHECK_LOG_ADVICE)
         raise request.fault(f"was answered with status {reply.status}{_said(reply)}", advice)
 
 
 class Payload:
     """The JSON of a reply, from which values of the right type are taken."""
 
-    def __init__(self, request: Request, value: object) -> None:
+    def __init__(self, request: ServerRequest, value: object) -> None:
         """Keep both; ``request`` is for errors."""
         self._request = request
         self._value = value
@@ -70,11 +97,11 @@ class Payload:
         """The error for a reply that cannot be used."""
         return self._request.fault(came_back, advice)
 
-    def has(self, place: Place) -> bool:
+    def has(self, place: JsonPath) -> bool:
         """Whether there is something else than null at ``place``."""
         return self._find(place) is not None
 
-    def text(self, place: Place) -> str:
+    def text(self, place: JsonPath) -> str:
         """The text at ``place``.
 
         Raises:
@@ -85,7 +112,7 @@ class Payload:
             return found
         raise self._wrong(place, "a text", found)
 
-    def texts(self, place: Place) -> list[str]:
+    def texts(self, place: JsonPath) -> list[str]:
         """The list of texts at ``place``.
 
         Raises:
@@ -96,7 +123,7 @@ class Payload:
             return found
         raise self._wrong(place, "a list of texts", found)
 
-    def number(self, place: Place) -> float:
+    def number(self, place: JsonPath) -> float:
         """The number at ``place``, small enough for sums to stay finite.
 
         Raises:
@@ -107,7 +134,7 @@ class Payload:
             return float(found)
         raise self._wrong(place, f"a number up to {_LARGEST:g}", found)
 
-    def flag(self, place: Place) -> bool:
+    def flag(self, place: JsonPath) -> bool:
         """The truth value at ``place``.
 
         Raises:
@@ -118,7 +145,7 @@ class Payload:
             return found
         raise self._wrong(place, "true or false", found)
 
-    def id(self, place: Place) -> int | str:
+    def id(self, place: JsonPath) -> int | str:
         """The id of an instance at ``place``.
 
         Raises:
@@ -129,7 +156,7 @@ class Payload:
             return found
         raise self._wrong(place, "an id", found)
 
-    def _find(self, place: Place) -> Any:  # noqa: ANN401 - whatever a server sent
+    def _find(self, place: JsonPath) -> Any:  # noqa: ANN401 - whatever a server sent
         found: Any = self._value
         for key in place:
             if isinstance(key, str):
@@ -138,7 +165,7 @@ class Payload:
                 found = found[key] if isinstance(found, list) and key < len(found) else None
         return found
 
-    def _wrong(self, place: Place, wanted: str, found: object) -> EnvironmentFault:
+    def _wrong(self, place: JsonPath, wanted: str, found: object) -> EnvironmentFault:
         """The error for a reply of another shape; it tells types only, as any value may be the task's answer."""
         where = f" as {'.'.join(map(str, place))}" if place else ""
         shape = _kind(self._value)
@@ -146,7 +173,7 @@ class Payload:
             fields = ", ".join(one_line(key, 30) for key in list(self._value)[:10])
             shape = f"an object with {fields or 'no fields'}"
         got = f"; it has {_kind(found)} there" if place else ""
-        return self.fault(f"was answered with {shape}, which should have {wanted}{where}{got}", OTHER_SERVER)
+        return self.fault(f"was answered with {shape}, which should have {wanted}{where}{got}", CHECK_ADDRESS_ADVICE)
 
 
 def _kind(value: object) -> str:
@@ -161,7 +188,7 @@ def _kind(value: object) -> str:
     return kinds.get(type(value), "nothing")
 
 
-def _described(reply: Reply) -> str:
+def _described(reply: ServerResponse) -> str:
     """A reply by its size and type; its text may be part of a task's answer."""
     kind = one_line(reply.content_type.partition(";")[0], 60) or "no declared type"
     return (
@@ -171,7 +198,7 @@ def _described(reply: Reply) -> str:
     )
 
 
-def _said(reply: Reply) -> str:
+def _said(reply: ServerResponse) -> str:
     """What an error reply says, in each of the forms that servers have; empty where it is something else."""
     try:
         payload: object = msgspec.json.decode(reply.body)

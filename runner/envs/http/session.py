@@ -5,21 +5,46 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
 from runner.envs.http.address import ServerAddress
-from runner.envs.http.client import Connection
-from runner.envs.http.dialects import Dialect, filled
-from runner.envs.http.leases import LEASES
+from runner.envs.http.client import HttpConnection
+from runner.envs.http.dialects import ClientDialect, fill_placeholders
 from runner.envs.http.response import Payload, check_status
 from runner.errors import EnvironmentFault
 
+
+class InstanceLeases:
+    """Instances by server and id; shared by all threads of the process."""
+
+    def __init__(self) -> None:
+        """Start with none in use."""
+        self._held: set[tuple[str, int | str]] = set()
+        self._guard = threading.RLock()  # garbage is collected anywhere, also while this thread takes one
+
+    def take(self, server: str, instance: int | str) -> bool:
+        """Whether the instance was free; it is taken now."""
+        with self._guard:
+            free = (server, instance) not in self._held
+            self._held.add((server, instance))
+            return free
+
+    def release(self, server: str, instance: int | str) -> None:
+        """Let others have it."""
+        with self._guard:
+            self._held.discard((server, instance))
+
+
+LEASES = InstanceLeases()
+
+
 logger = logging.getLogger(__name__)
 
-CLOSE_S = 2.0
+CLOSE_TIMEOUT_S = 2.0
 """Seconds that the closing may take."""
 _PLACES = 32
 """How many instances are asked for where those that a server gives out are in use."""
@@ -27,14 +52,14 @@ _CANNOT_CLOSE = (404, 405)
 """What servers answer that have no path for it, as most of AgentGym's."""
 
 
-class Instance:
+class RemoteInstance:
     """An instance of one dialect on one server.
 
     Attributes:
         id: what the server calls it; None before it is opened and after it is closed.
     """
 
-    def __init__(self, dialect: Dialect, address: ServerAddress) -> None:
+    def __init__(self, dialect: ClientDialect, address: ServerAddress) -> None:
         """Prepare the connection; nothing is sent yet.
 
         Raises:
@@ -43,7 +68,7 @@ class Instance:
         self.id: int | str | None = None
         self._dialect = dialect
         self._server = address.base
-        self._connection = Connection(dialect.name, address)
+        self._connection = HttpConnection(dialect.name, address)
         self._release: Callable[[], object]
         """Gives the lease back; called by itself when nobody has this instance any more, and only once."""
 
@@ -53,7 +78,7 @@ class Instance:
         Raises:
             EnvironmentFault: where it cannot be reached, answers nonsense, or gives out only what is in use here.
         """
-        body = filled(self._dialect.create_body, task=task, env=self._dialect.name)
+        body = fill_placeholders(self._dialect.create_body, task=task, env=self._dialect.name)
         for _ in range(_PLACES):
             payload = await self._post(self._dialect.create, body)
             given = payload.id(self._dialect.created_at)
@@ -65,7 +90,7 @@ class Instance:
 
     async def reset(self, task: int) -> Payload:
         """Start a task; raises as ``open`` does."""
-        body = filled(self._dialect.reset_body, task=task, env=self._dialect.name)
+        body = fill_placeholders(self._dialect.reset_body, task=task, env=self._dialect.name)
         return await self._post(self._dialect.reset, self._addressed(body))
 
     def request_size(self, text: str) -> int:
@@ -82,19 +107,19 @@ class Instance:
         return await self._connection.ask(f"{self._dialect.prefix}{path}?{query}", None)
 
     async def close(self) -> None:
-        """Have the server forget the instance, if it can, within ``CLOSE_S`` seconds; a failure is only logged."""
+        """Have the server forget the instance, if it can, within ``CLOSE_TIMEOUT_S`` seconds; a failure is only logged."""
         if self.id is None:
             return
         given, body, release = self.id, _encoded(self._addressed({})), self._release
         self.id = None
         try:
-            async with asyncio.timeout(CLOSE_S):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 request = self._connection.request(self._dialect.prefix + "/close", body)
                 reply = await self._connection.send(request)
                 if reply.status not in _CANNOT_CLOSE:
                     check_status(request, reply)
         except TimeoutError:
-            logger.warning("%s did not close the instance %s within %g s", self._server, given, CLOSE_S)
+            logger.warning("%s did not close the instance %s within %g s", self._server, given, CLOSE_TIMEOUT_S)
         except EnvironmentFault as exc:
             logger.warning("An instance was not closed: %s", exc)
         finally:

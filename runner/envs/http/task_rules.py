@@ -6,16 +6,17 @@ import pkgutil
 import re
 from typing import Protocol
 
-from runner.envs.grammar import Command, Grammar
-from runner.envs.http.dialects import Dialect
+from runner.envs.grammar import CommandPattern, Grammar
+from runner.envs.http.dialects import ClientDialect
+from runner.envs.http.response import Payload
 from runner.types import Action, InvalidAction, Mode, Trajectory
 
-MANY = 2**31
+UNKNOWN_N_TASKS = 2**31
 """The number of tasks where it is not known; what a server does not have it answers with an error."""
 _ROUNDING = 1e-9
 
 
-class Rules(Protocol):
+class TaskRules(Protocol):
     """What an embedded environment knows before its first reset."""
 
     n_tasks: int
@@ -34,14 +35,14 @@ class Rules(Protocol):
         """Actions that are always possible; asked only where the dialect says that the rules have them."""
 
 
-class FreeText:
+class FreeTextRules:
     """The rules of an environment that only its server has: any text is an action."""
 
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, dialect: ClientDialect) -> None:
         """Make the one tool there is."""
-        self.n_tasks = MANY
+        self.n_tasks = UNKNOWN_N_TASKS
         self._dialect = dialect
-        act = Command(
+        act = CommandPattern(
             name="act",
             description=f"Act in {dialect.name}. Expects {dialect.expected}.",
             template="{text}",
@@ -64,15 +65,53 @@ class FreeText:
         """Nothing is known of them."""
 
 
-def rules_for(dialect: Dialect, mode: Mode) -> Rules:
+def rules_for(dialect: ClientDialect, mode: Mode) -> TaskRules:
     """The rules of a dialect's environment, from its embedded class where it has one."""
     if dialect.embedded is None:
-        return FreeText(dialect)
-    rules: Rules = pkgutil.resolve_name(dialect.embedded)(mode=mode)
+        return FreeTextRules(dialect)
+    rules: TaskRules = pkgutil.resolve_name(dialect.embedded)(mode=mode)
     return rules
 
 
-def count_tasks(dialect: Dialect, mode: Mode, rules: Rules) -> int:
+def count_tasks(dialect: ClientDialect, mode: Mode, rules: TaskRules) -> int:
     """How many tasks a server has that did not say it: only ours are strict, and those have the embedded ones."""
     known = None if mode == "strict" and dialect.embedded else dialect.n_tasks
     return known or rules.n_tasks
+
+
+_COMPLETED = "The task is completed."
+"""BabyAI's server says so even where it takes back ``done``, which it does for a success after half of the time."""
+
+
+_TRUNCATED = ("truncated",)
+
+
+class RewardReader:
+    """The rewards of one episode, read reply by reply.
+
+    Attributes:
+        truncated: whether the server ended the episode by a limit of its own.
+    """
+
+    def __init__(self, dialect: ClientDialect) -> None:
+        """Start with no reward."""
+        self._dialect = dialect
+        self._total = 0.0
+        self.truncated = False
+
+    def read(self, payload: Payload, observation: str) -> tuple[float, bool]:
+        """A step's own reward, and whether the episode is over.
+
+        Raises:
+            EnvironmentFault: where the reply has no number or no flag where it should.
+        """
+        said, done = payload.number(self._dialect.reward_at), payload.flag(self._dialect.done_at)
+        self.truncated = payload.has(_TRUNCATED) and payload.flag(_TRUNCATED)
+        reward, completed = said, False
+        if self._dialect.reward == "total":
+            reward, self._total = said - self._total, said
+        elif self._dialect.reward == "once":
+            reward = 0.0 if self._total else said
+            completed = said != 0 and _COMPLETED in observation
+            self._total = self._total or said
+        return reward, done or completed or self.truncated

@@ -1,6 +1,5 @@
 """SQLGym: answer a question about a database with one SQL query."""
 
-from runner.envs.sqlgym.environment import SQLGym
-from runner.envs.sqlgym.oracle import SQLGymOracle
+from runner.envs.sqlgym.environment import SQLGym, SQLGymOracle
 
 __all__ = ["SQLGym", "SQLGymOracle"]

@@ -9,16 +9,14 @@ import msgspec
 
 from runner.envs.base import EmbeddedEnvironment, StepText
 from runner.envs.data_labels import DataLabel
-from runner.envs.grammar import Command, Grammar
-from runner.envs.sqlgym.oracle import SQLGymOracle
-from runner.envs.sqlgym.sandbox import judge
-from runner.envs.sqlgym.schema import Schema
-from runner.envs.sqlgym.tasks import Split, Task, bird_folder, catalogue
+from runner.envs.grammar import CommandPattern, Grammar
+from runner.envs.sqlgym.sandbox import evaluate
+from runner.envs.sqlgym.tasks import DatabaseSchema, Split, Task, bird_folder, catalogue
 from runner.types import Action, InvalidAction, Mode, StepResult
 
 _GRAMMAR = Grammar(
     [
-        Command(
+        CommandPattern(
             name="query",
             description="Answer the question with one SQLite query, which can only read. There is a single try.",
             template="{sql}",
@@ -53,7 +51,7 @@ class SQLGym(EmbeddedEnvironment):
         self.n_tasks = self._catalogue.n_tasks
         self._split: Split
         self._task: Task
-        self._schema: Schema
+        self._schema: DatabaseSchema
 
     @property
     def grammar(self) -> Grammar:
@@ -85,10 +83,25 @@ class SQLGym(EmbeddedEnvironment):
         return f"{self._schema.described(self.mode)}\n\n{self._task.question}"
 
     def _step(self, text: str) -> StepText:
-        verdict = judge(self._split.database(self._task), _query_in(text), self._task.gold)
+        verdict = evaluate(self._split.database(self._task), _query_in(text), self._task.gold)
         return verdict.observation, float(verdict.solved), True
 
 
 def _query_in(text: str) -> str:
     fences = list(_FENCE.finditer(text))
     return text[fences[-1].end() :].partition("```")[0] if fences else text
+
+
+class SQLGymOracle:
+    """Answers with the query that the task was made with.
+
+    Args:
+        gold: that query.
+    """
+
+    def __init__(self, gold: str) -> None:
+        self._gold = gold
+
+    def next_action(self) -> str:
+        """The gold query; there is only one step."""
+        return self._gold

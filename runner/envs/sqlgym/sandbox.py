@@ -31,7 +31,7 @@ class Verdict(NamedTuple):
     solved: bool
 
 
-def judge(database: Database, sql: str, gold: str) -> Verdict:
+def evaluate(database: Database, sql: str, gold: str) -> Verdict:
     """Run a query that may be anything, and compare it with the gold query.
 
     Raises:

@@ -8,13 +8,66 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from runner.envs.sqlgym.schema import Schema
 from runner.errors import ConfigError
-from runner.util.package_data import shipped
+from runner.types import Mode
+from runner.util.package_data import package_resource
+
+Columns: TypeAlias = list[tuple[int, str]]
+"""Per column the number of its table and its name; the first row is ``(-1, "*")`` and stands for no column."""
+
+
+class DatabaseSchema(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of a ``tables.json``; keys are row numbers of the columns, a list of them is a composite key.
+
+    ``*_original`` are the names that a query has to use, the others are those names in words.
+    """
+
+    db_id: str
+    table_names: list[str]
+    table_names_original: list[str]
+    column_names: Columns
+    column_names_original: Columns
+    primary_keys: list[int | list[int]]
+    foreign_keys: list[tuple[int, int]]
+
+    def described(self, mode: Mode) -> str:
+        """The schema as sentences; ``compat`` has AgentGym's two quirks.
+
+        AgentGym names things in words, ``customer id`` for ``customer_id``, and a foreign key's column is the one after
+        the column that is meant.
+        """
+        strict = mode == "strict"
+        tables = self.table_names_original if strict else [name.lower() for name in self.table_names]
+        columns = self.column_names_original if strict else [(at, name.lower()) for at, name in self.column_names]
+        sentences = [f"{self.db_id} contains tables such as {', '.join(tables)}."]
+        for number, table in enumerate(tables):
+            own = [name for at, name in columns if at == number]
+            sentences.append(f"Table {table} has columns such as {', '.join(own)}.")
+            if (key := self._primary_key(number, columns, strict)) or not strict:
+                sentences.append(f"{key} is the primary key.")
+        shift: Literal[0, 1] = 0 if strict else 1
+        for pair in self.foreign_keys:
+            (column, table), (other, its_table) = (_named(row, shift, tables, columns) for row in pair)
+            sentences.append(f"The {column} of {table} is the foreign key of {other} of {its_table}.")
+        return " ".join(sentences)
+
+    def _primary_key(self, table: int, columns: Columns, strict: bool) -> str:
+        """The names of a table's key columns; AgentGym does not see composite keys."""
+        rows = [row for row in self.primary_keys if isinstance(row, int)]
+        if strict:
+            rows += [row for key in self.primary_keys if isinstance(key, list) for row in key]
+        return ", ".join(name for row, (at, name) in enumerate(columns) if at == table and row in rows)
+
+
+def _named(row: int, shift: int, tables: list[str], columns: Columns) -> tuple[str, str]:
+    """A column's name, ``shift`` rows further on and from the last one on to the first, and that of its table."""
+    shifted = (row - 1 + shift) % (len(columns) - 1) + 1
+    return columns[shifted][1], tables[columns[row][0]]
+
 
 BIRD_VARIABLE = "AGENTENV_SQLGYM_BIRD_PATH"
 """The folder with BIRD's ``train`` and ``dev``, each as BIRD's archives unpack; AgentGym's server reads it too."""
@@ -50,10 +103,10 @@ class Split:
 
     def __init__(self, tasks: Traversable, tables: Traversable, databases: Traversable) -> None:
         self.tasks = _read(tasks, list[Task])
-        self._schemas: Mapping[str, Schema] = {schema.db_id: schema for schema in _read(tables, list[Schema])}
+        self._schemas: Mapping[str, DatabaseSchema] = {schema.db_id: schema for schema in _read(tables, list[DatabaseSchema])}
         self._databases = databases
 
-    def schema(self, task: Task) -> Schema:
+    def schema(self, task: Task) -> DatabaseSchema:
         """The schema of a task's database.
 
         Raises:
@@ -109,7 +162,7 @@ def catalogue(bird: str | None) -> Catalogue:
         ConfigError: where the folder has no tasks, or a file of it cannot be read.
     """
     if bird is None:
-        folder = shipped("data", "sqlgym")
+        folder = package_resource("data", "sqlgym")
         return Catalogue([Split(folder / "tasks.json", folder / "tables.json", folder)])
     root = Path(bird).absolute()
     splits = [

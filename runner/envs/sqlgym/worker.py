@@ -54,7 +54,7 @@ Row = tuple[object, ...]
 Rows = list[Row]
 
 
-class Reader:
+class QueryRunner:
     """A database that can only be read, for a limited time."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -106,7 +106,7 @@ class Reader:
         return str(exc)
 
 
-def opened(script: str | None, uri: str | None) -> sqlite3.Connection:
+def open_database(script: str | None, uri: str | None) -> sqlite3.Connection:
     """The database of a script, in memory, or that of a URI, which says that it is only to be read."""
     connection = sqlite3.connect(uri or ":memory:", uri=True, isolation_level=None, cached_statements=0)
     connection.executescript(script or "")
@@ -128,7 +128,7 @@ def _limit(kind: int, soft: int, hard: int) -> None:
         resource.setrlimit(kind, (soft, hard))
 
 
-def same(rows: Rows, gold: set[Row]) -> bool:
+def same_rows(rows: Rows, gold: set[Row]) -> bool:
     """Whether the rows are those of ``gold``, in any order and any number of times.
 
     The rows are looked up in ``gold`` and not put into a set: rows of equal hash, which are easily made, would have to
@@ -142,7 +142,7 @@ def same(rows: Rows, gold: set[Row]) -> bool:
     return not missing
 
 
-def cut(text: str) -> str:
+def truncate(text: str) -> str:
     """A text as it is shown."""
     return text if len(text) <= N_SHOWN else f"{text[:N_SHOWN]}..."
 
@@ -150,13 +150,13 @@ def cut(text: str) -> str:
 def main() -> None:
     """Serve the request on standard input."""
     request = json.loads(sys.stdin.buffer.read())
-    reader = Reader(opened(request["script"], request["uri"]))
+    reader = QueryRunner(open_database(request["script"], request["uri"]))
     confine()
     _say("ready")
     signal.setitimer(signal.ITIMER_REAL, ALARM_S)
     rows, observation = reader.answer(request["sql"])
     signal.setitimer(signal.ITIMER_REAL, GOLD_LIMIT_S + ALARM_S)  # first: from here on it is not the query's alarm
-    _say(cut(observation))
+    _say(truncate(observation))
     if rows is None:
         _say(False)
         return
@@ -164,7 +164,7 @@ def main() -> None:
     gold = reader.gold(request["gold"])
     signal.setitimer(signal.ITIMER_REAL, ALARM_S)
     _say("known")
-    _say(same(rows, gold))
+    _say(same_rows(rows, gold))
 
 
 def _say(part: str | bool) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from runner.envs.textcraft.recipes import Recipe, Table
+from runner.envs.textcraft.recipes import Recipe, RecipeTable
 
 Items: TypeAlias = Mapping[str, int]
 
@@ -16,7 +16,7 @@ COUNT = "[1-9][0-9]{0,8}"
 _ITEMS = re.compile(rf"(?P<count>{COUNT}) (?P<item>.+)")
 
 
-class WrongFormat(ValueError):
+class IngredientFormatError(ValueError):
     """A part of an ingredient list that is not ``<count> <item>``."""
 
 
@@ -25,7 +25,7 @@ def item_id(text: str) -> str:
     return text.replace(" ", "_")
 
 
-def ingredients_of(text: str) -> dict[str, int]:
+def parse_ingredients(text: str) -> dict[str, int]:
     """Read an ingredient list such as ``2 oak planks, 1 stick``; an item named twice is added up.
 
     Raises:
@@ -35,18 +35,18 @@ def ingredients_of(text: str) -> dict[str, int]:
     for part in text.split(","):
         match = _ITEMS.fullmatch(part.strip())
         if match is None:
-            raise WrongFormat(part.strip())
+            raise IngredientFormatError(part.strip())
         item = item_id(match["item"])
         given[item] = given.get(item, 0) + int(match["count"])
     return given
 
 
-def holds(inventory: Items, needed: Items) -> bool:
+def has_items(inventory: Items, needed: Items) -> bool:
     """Whether an inventory has all of ``needed``."""
     return all(inventory.get(item, 0) >= count for item, count in needed.items())
 
 
-def fill(table: Table, recipe: Recipe, stock: Items) -> dict[str, int] | None:
+def choose_ingredients(table: RecipeTable, recipe: Recipe, stock: Items) -> dict[str, int] | None:
     """Items out of ``stock`` for one crafting, or None; different members may share a generic ingredient."""
     taken: dict[str, int] = {}
     for name, count in recipe.ingredients:
@@ -61,12 +61,12 @@ def fill(table: Table, recipe: Recipe, stock: Items) -> dict[str, int] | None:
     return taken
 
 
-def matching_recipe(table: Table, output: str, given: Items) -> Recipe | None:
+def matching_recipe(table: RecipeTable, output: str, given: Items) -> Recipe | None:
     """The recipe that makes ``output`` of exactly the given items."""
-    return next((recipe for recipe in table.recipes.get(output, ()) if fill(table, recipe, given) == given), None)
+    return next((recipe for recipe in table.recipes.get(output, ()) if choose_ingredients(table, recipe, given) == given), None)
 
 
-def exchange(inventory: dict[str, int], used: Items, item: str, count: int) -> None:
+def apply_crafting(inventory: dict[str, int], used: Items, item: str, count: int) -> None:
     """Take ``used``, which the inventory holds, and put in ``count`` of ``item``."""
     for name, taken in used.items():
         inventory[name] -= taken

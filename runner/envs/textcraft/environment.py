@@ -10,33 +10,32 @@ from typing import Any, ClassVar
 import msgspec
 
 from runner.envs.base import EmbeddedEnvironment, StepText
-from runner.envs.grammar import Command, Grammar
+from runner.envs.grammar import CommandPattern, Grammar
 from runner.envs.textcraft.crafting import (
     COUNT,
-    WrongFormat,
-    exchange,
-    fill,
-    holds,
-    ingredients_of,
+    IngredientFormatError,
+    apply_crafting,
+    choose_ingredients,
+    has_items,
+    parse_ingredients,
     item_id,
     matching_recipe,
 )
 from runner.envs.textcraft.oracle import TextCraftOracle
-from runner.envs.textcraft.recipes import craft_command, shipped_table, spoken
-from runner.envs.textcraft.task import Task, make_task
+from runner.envs.textcraft.recipes import Task, craft_command, make_task, shipped_table, display_name
 from runner.types import Action, InvalidAction, Mode, StepResult
 
 _COUNT: dict[str, Any] = {"type": "integer", "minimum": 1, "maximum": 999_999_999}
 _GRAMMAR = Grammar(
     [
-        Command(
+        CommandPattern(
             name="get",
             description="Take items from the world. Only what cannot be crafted can be had this way.",
             template="get {count} {item}",
             pattern=re.compile(rf"get (?P<count>{COUNT}) (?P<item>.+)"),
             parameters={"count": _COUNT, "item": {"type": "string", "description": 'As in "oak log".'}},
         ),
-        Command(
+        CommandPattern(
             name="craft",
             description="Carry out one of the crafting commands once, with items you hold.",
             template="craft {count} {item} using {ingredients}",
@@ -50,7 +49,7 @@ _GRAMMAR = Grammar(
                 },
             },
         ),
-        Command(
+        CommandPattern(
             name="inventory",
             description="List the items you hold.",
             template="inventory",
@@ -106,8 +105,8 @@ class TextCraft(EmbeddedEnvironment):
         """
         table = self._table
         amounts = dict.fromkeys(amount for recipe in self._task.tree for amount in recipe.ingredients)
-        gets = [f"get {count} {spoken(name)}" for name, count in amounts if name in table.base]
-        filled = ((recipe, fill(table, recipe, self.inventory)) for recipe in self._task.listed)
+        gets = [f"get {count} {display_name(name)}" for name, count in amounts if name in table.base]
+        filled = ((recipe, choose_ingredients(table, recipe, self.inventory)) for recipe in self._task.listed)
         return ["inventory", *gets, *(craft_command(recipe, used) for recipe, used in filled if used)]
 
     def oracle(self, seed: int | None) -> TextCraftOracle:
@@ -137,24 +136,24 @@ class TextCraft(EmbeddedEnvironment):
         name = item_id(item)
         if name not in self._table.base:
             return f"Could not find {item}"
-        exchange(self.inventory, {}, name, count)
+        apply_crafting(self.inventory, {}, name, count)
         return f"Got {count} {item}"
 
     def _craft(self, arguments: Mapping[str, str]) -> StepText:
         output = item_id(arguments["item"])
         try:
-            given = ingredients_of(arguments["ingredients"])
-        except WrongFormat as exc:
+            given = parse_ingredients(arguments["ingredients"])
+        except IngredientFormatError as exc:
             return f"Wrong item format: {exc}", 0.0, False
-        if not holds(self.inventory, given):
+        if not has_items(self.inventory, given):
             return f"Could not find enough items to craft minecraft:{output}", 0.0, False
         recipe = matching_recipe(self._table, output, given)
         if recipe is None:
             return f"Could not find a valid recipe for minecraft:{output}", 0.0, False
-        exchange(self.inventory, given, output, recipe.count)
+        apply_crafting(self.inventory, given, output, recipe.count)
         done = output == self._task.goal
         return f"Crafted {recipe.count} minecraft:{output}", float(done), done
 
     def _listed_inventory(self) -> str:
-        held = "".join(f"[{spoken(name)}] ({count}) " for name, count in self.inventory.items())
+        held = "".join(f"[{display_name(name)}] ({count}) " for name, count in self.inventory.items())
         return f"Inventory: {held or 'You are not carrying anything.'}"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from runner.envs.textcraft.crafting import Items, exchange, fill
-from runner.envs.textcraft.recipes import Recipe, Table, craft_command, spoken
+from runner.envs.textcraft.crafting import Items, apply_crafting, choose_ingredients
+from runner.envs.textcraft.recipes import Recipe, RecipeTable, craft_command, display_name
 
 
-class Step(NamedTuple):
+class CraftStep(NamedTuple):
     """An action and what it does to an inventory."""
 
     text: str
@@ -30,13 +30,13 @@ class TextCraftOracle:
         inventory: what is held, which the episode changes.
     """
 
-    def __init__(self, table: Table, goal: str, inventory: Items) -> None:
+    def __init__(self, table: RecipeTable, goal: str, inventory: Items) -> None:
         self._table = table
         self._goal = goal
         self._inventory = inventory
         self._recipes = self._settled()
         self._expected: dict[str, int] = {}
-        self._steps: list[Step] = []
+        self._steps: list[CraftStep] = []
 
     def next_action(self) -> str:
         """The next ``get`` or ``craft`` command."""
@@ -44,7 +44,7 @@ class TextCraftOracle:
             self._expected = dict(self._inventory)
             self._steps = self._plan(self._recipes)
         step = self._steps.pop(0)
-        exchange(self._expected, step.used, step.item, step.amount)
+        apply_crafting(self._expected, step.used, step.item, step.amount)
         return step.text
 
     def plan(self) -> list[str]:
@@ -71,23 +71,23 @@ class TextCraftOracle:
         options = {name: self._table.ways(name) for name in names}
         return {name: sorted(ways, key=self._table.depth_of_recipe) for name, ways in options.items() if ways}
 
-    def _plan(self, recipes: Mapping[str, Recipe]) -> list[Step]:
+    def _plan(self, recipes: Mapping[str, Recipe]) -> list[CraftStep]:
         return _Plan(self._table, recipes, self._inventory).steps(self._goal)
 
 
 class _Plan:
     """What to do from one inventory with one recipe for each crafted ingredient."""
 
-    def __init__(self, table: Table, recipes: Mapping[str, Recipe], inventory: Items) -> None:
+    def __init__(self, table: RecipeTable, recipes: Mapping[str, Recipe], inventory: Items) -> None:
         self._table = table
         self._recipes = recipes
         self._stock = dict(inventory)
         self._gets: dict[str, int] = {}
-        self._crafts: list[Step] = []
+        self._crafts: list[CraftStep] = []
 
-    def steps(self, goal: str) -> list[Step]:
+    def steps(self, goal: str) -> list[CraftStep]:
         self._make(goal, 1)
-        gets = [Step(f"get {count} {spoken(name)}", {}, name, count) for name, count in self._gets.items()]
+        gets = [CraftStep(f"get {count} {display_name(name)}", {}, name, count) for name, count in self._gets.items()]
         return gets + self._crafts
 
     def _make(self, name: str, needed: int) -> None:
@@ -98,9 +98,9 @@ class _Plan:
         for ingredient, count in recipe.ingredients:
             self._reserve(ingredient, count * times, reserved)
         for _ in range(times):
-            used = fill(self._table, recipe, reserved) or {}  # never None: all of it is reserved
-            self._crafts.append(Step(craft_command(recipe, used), used, recipe.output, recipe.count))
-            exchange(reserved, used, recipe.output, recipe.count)
+            used = choose_ingredients(self._table, recipe, reserved) or {}  # never None: all of it is reserved
+            self._crafts.append(CraftStep(craft_command(recipe, used), used, recipe.output, recipe.count))
+            apply_crafting(reserved, used, recipe.output, recipe.count)
         self._stock[recipe.output] = self._stock.get(recipe.output, 0) + reserved[recipe.output]
 
     def _reserve(self, name: str, needed: int, reserved: dict[str, int]) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 
 import msgspec
 
-from runner.util.package_data import shipped
+from runner.util.package_data import package_resource
 
 
 class Recipe(msgspec.Struct, frozen=True, dict=True, cache_hash=True):
@@ -25,7 +26,7 @@ class Recipe(msgspec.Struct, frozen=True, dict=True, cache_hash=True):
         return craft_command(self, dict(self.ingredients))
 
 
-class Source(msgspec.Struct, frozen=True):
+class RecipeFile(msgspec.Struct, frozen=True):
     """The shipped file; a recipe is ``[output, count, {ingredient: n}]``, and ``a|b`` as an ingredient makes it two."""
 
     source: str
@@ -33,14 +34,14 @@ class Source(msgspec.Struct, frozen=True):
     recipes: list[tuple[str, int, dict[str, int]]]
 
 
-class Table:
+class RecipeTable:
     """The recipes that are played; nothing changes once it is made.
 
     Left out are those that unpack a single ``*_block``, and those that would close a circle (gold nuggets from the
     ingot that is made of gold nuggets), taken in the order of the file. So every item can be made.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: RecipeFile) -> None:
         """Choose the recipes of ``source``."""
         self._members = source.generics
         chosen: dict[str, list[Recipe]] = {}
@@ -118,23 +119,23 @@ class Table:
 
 def craft_command(recipe: Recipe, ingredients: Mapping[str, int]) -> str:
     """The command that carries ``recipe`` out with these items for its ingredients."""
-    using = ", ".join(f"{count} {spoken(name)}" for name, count in ingredients.items())
-    return f"craft {recipe.count} {spoken(recipe.output)} using {using}"
+    using = ", ".join(f"{count} {display_name(name)}" for name, count in ingredients.items())
+    return f"craft {recipe.count} {display_name(recipe.output)} using {using}"
 
 
-def spoken(name: str) -> str:
+def display_name(name: str) -> str:
     """An item's name in observations and commands."""
     return name.replace("_", " ")
 
 
 @cache
-def shipped_table() -> Table:
+def shipped_table() -> RecipeTable:
     """The table of ``data/textcraft/recipes.json``, read once per process."""
-    text = shipped("data", "textcraft", "recipes.json").read_bytes()
-    return Table(msgspec.json.decode(text, type=Source))
+    text = package_resource("data", "textcraft", "recipes.json").read_bytes()
+    return RecipeTable(msgspec.json.decode(text, type=RecipeFile))
 
 
-def _names(source: Source) -> set[str]:
+def _names(source: RecipeFile) -> set[str]:
     """All items and generic names."""
     names = {name for _, _, ingredients in source.recipes for places in ingredients for name in places.split("|")}
     return names.union((output for output, _, _ in source.recipes), *source.generics.values())
@@ -148,3 +149,36 @@ def _alternatives(row: tuple[str, int, dict[str, int]]) -> Iterator[Recipe]:
 
 def _unpacks_a_block(recipe: Recipe) -> bool:
     return len(recipe.ingredients) == 1 and recipe.ingredients[0][0].endswith("_block")
+
+
+MAX_DISTRACTORS = 10
+
+
+class Task(msgspec.Struct, frozen=True):
+    """The goal, the recipes that may lead to it, and all listed ones in the order of the listing."""
+
+    goal: str
+    tree: Sequence[Recipe]
+    listed: Sequence[Recipe]
+
+    @property
+    def observation(self) -> str:
+        """The first observation."""
+        commands = "\n".join(recipe.command for recipe in self.listed)
+        return f"Crafting commands:\n{commands}\n\nGoal: craft {display_name(self.goal)}."
+
+
+def make_task(table: RecipeTable, task_index: int) -> Task:
+    """Task ``task_index`` of a table: its goals in order, so the first ones take the fewest levels of crafting."""
+    goal = table.goals[task_index]
+    tree = table.tree(goal)
+    known = frozenset(tree)
+    ingredients = dict.fromkeys(name for recipe in tree for name, _ in recipe.ingredients)
+    related = dict.fromkeys(recipe for name in ingredients for recipe in table.uses[name])
+    distractors = _shuffled((recipe for recipe in related if recipe not in known), task_index)[:MAX_DISTRACTORS]
+    return Task(goal, tree, _shuffled([*tree, *distractors], task_index))
+
+
+def _shuffled(recipes: Iterable[Recipe], seed: int) -> list[Recipe]:
+    """In an order that depends on the seed only: ``random.shuffle`` may change between Python versions."""
+    return sorted(recipes, key=lambda recipe: hashlib.sha256(f"{seed} {recipe.command}".encode()).digest())

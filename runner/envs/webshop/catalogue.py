@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+import sqlite3
+import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from functools import cache
 
 import msgspec
 
-from runner.util.package_data import shipped
+from runner.util.package_data import package_resource
 
 
 class Product(msgspec.Struct, frozen=True, array_like=True):
@@ -58,7 +63,7 @@ class Goal(msgspec.Struct, frozen=True, array_like=True):
     cap_cents: int
 
 
-class Source(msgspec.Struct, frozen=True):
+class CatalogueFile(msgspec.Struct, frozen=True):
     """The shipped file; ``kinds`` has the category of each kind, from the department down to the kind itself."""
 
     source: str
@@ -70,7 +75,7 @@ class Source(msgspec.Struct, frozen=True):
 class Catalogue:
     """The products and the goals in task order; nothing changes once it is made."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: CatalogueFile) -> None:
         """Arrange ``source``."""
         self.products: Sequence[Product] = source.products
         self.goals: Sequence[Goal] = source.goals
@@ -85,5 +90,51 @@ class Catalogue:
 @cache
 def shipped_catalogue() -> Catalogue:
     """The catalogue of ``data/webshop/catalogue.json``, read once per process."""
-    text = shipped("data", "webshop", "catalogue.json").read_bytes()
-    return Catalogue(msgspec.json.decode(text, type=Source))
+    text = package_resource("data", "webshop", "catalogue.json").read_bytes()
+    return Catalogue(msgspec.json.decode(text, type=CatalogueFile))
+
+
+MAX_HITS = 50
+
+
+MAX_WORDS = 64
+"""How many words of a query count; more would only be slow."""
+
+
+_WORD = re.compile(r"[a-z0-9]{1,40}")
+
+
+class SearchIndex:
+    """Finds products by their words; may be used by several threads."""
+
+    def __init__(self, products: Sequence[Product]) -> None:
+        """Index all texts of ``products``, options included."""
+        self._products = products
+        self._lock = threading.Lock()
+        self._database = sqlite3.connect(":memory:", check_same_thread=False)
+        weakref.finalize(self, self._database.close)  # a connection left to itself is a ResourceWarning
+        self._database.execute("CREATE VIRTUAL TABLE shop USING fts5(words, content='', tokenize='porter ascii')")
+        self._database.executemany("INSERT INTO shop(rowid, words) VALUES (?, ?)", enumerate(map(_text, products)))
+
+    def find(self, keywords: str) -> list[Product]:
+        """The best ``MAX_HITS`` products that have any of the words; equally good ones as in the catalogue."""
+        words = dict.fromkeys(itertools.islice((match[0] for match in _WORD.finditer(keywords.lower())), MAX_WORDS))
+        if not words:
+            return []
+        query = " OR ".join(f'"{word}"' for word in words)  # as strings: none of them is an operator
+        with self._lock:
+            rows = self._database.execute(
+                "SELECT rowid FROM shop WHERE shop MATCH ? ORDER BY rank, rowid LIMIT ?", (query, MAX_HITS)
+            ).fetchall()
+        return [self._products[row] for (row,) in rows]
+
+
+@cache
+def shipped_index() -> SearchIndex:
+    """The index of the shipped catalogue, made once per process."""
+    return SearchIndex(shipped_catalogue().products)
+
+
+def _text(product: Product) -> str:
+    options = " ".join(value for values in product.options.values() for value in values)
+    return f"{product.title} {product.description} {' '.join(product.features)} {options}"

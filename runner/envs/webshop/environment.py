@@ -8,23 +8,21 @@ from typing import ClassVar
 
 from runner.envs.base import EmbeddedEnvironment, StepText
 from runner.envs.data_labels import DataLabel
-from runner.envs.grammar import Command, Grammar
-from runner.envs.webshop.catalogue import shipped_catalogue
-from runner.envs.webshop.oracle import WebShopOracle
-from runner.envs.webshop.search import shipped_index
+from runner.envs.grammar import CommandPattern, Grammar
+from runner.envs.webshop.catalogue import shipped_catalogue, shipped_index
 from runner.envs.webshop.visit import Visit
 from runner.types import Action, InvalidAction, Mode, StepResult, Trajectory
 
 _GRAMMAR = Grammar(
     [
-        Command(
+        CommandPattern(
             name="search",
             description="Search the shop. Shows up to 50 products that have any of the words, ten a page, best first.",
             template="search[{keywords}]",
             pattern=re.compile(r"search\[(?P<keywords>.+)\]"),
             parameters={"keywords": {"type": "string", "description": 'As in "vegan shampoo".'}},
         ),
-        Command(
+        CommandPattern(
             name="click",
             description=(
                 "Click something on the page: a product by its number, a value of an option, or a button such as "
@@ -131,3 +129,34 @@ def _loosely_read(text: str) -> str:
     end = line.rfind("]")
     start = line.rfind("[", 0, max(end - 1, 0))
     return line[: end + 1] if line[: max(start, 0)] in ("search", "click") else ""
+
+
+class WebShopOracle:
+    """Searches for the kind of thing with its attributes, turns pages to the product, chooses its options and buys it.
+
+    It only looks at the page that is shown, so it finds its way from anywhere in the shop.
+    """
+
+    def __init__(self, visit: Visit, kind: str) -> None:
+        """Watch ``visit``, which the episode steps; ``kind`` is that of the product to buy."""
+        self._visit = visit
+        self._keywords = " ".join([*visit.goal.attributes, kind])
+
+    def next_action(self) -> str:
+        """The next search or click."""
+        goal, product = self._visit.goal, self._visit.product
+        return self._to_product() if product is None or product.asin != goal.asin else self._to_purchase()
+
+    def _to_product(self) -> str:
+        links, asin = self._visit.page.links, self._visit.goal.asin.lower()
+        if asin in links:
+            return f"click[{asin}]"
+        searched = self._visit.keywords == self._keywords and self._visit.product is None
+        return "click[next >]" if searched and "next >" in links else f"search[{self._keywords}]"
+
+    def _to_purchase(self) -> str:
+        if "buy now" not in self._visit.page.links:
+            return "click[< prev]" if "< prev" in self._visit.page.links else f"search[{self._keywords}]"
+        chosen, options = self._visit.chosen, self._visit.goal.options
+        missing = (value for name, value in options.items() if chosen.get(name) != value)
+        return f"click[{next(missing, 'buy now')}]"

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 
 from runner.envs.webshop.catalogue import Catalogue, Goal, Product
 
-ALIKE = 85.0
+MATCH_THRESHOLD = 85.0
 """Texts whose token-set ratio is above this say the same."""
 
 
-def reward(catalogue: Catalogue, goal: Goal, product: Product, chosen: Mapping[str, str]) -> float:
+def purchase_reward(catalogue: Catalogue, goal: Goal, product: Product, chosen: Mapping[str, str]) -> float:
     """The share of attributes, options and price limit that a purchase meets, 0 to 1, times ``type_factor``.
 
     A colour or scent that is nearly the asked one counts, a size has to be the very one.
@@ -62,14 +62,14 @@ def token_set_ratio(one: str, other: str) -> float:
 
 
 def _is_met(asked: str, product: Product, texts: Iterable[str]) -> bool:
-    known = any(token_set_ratio(attribute, asked) > ALIKE for attribute in product.attributes)
+    known = any(token_set_ratio(attribute, asked) > MATCH_THRESHOLD for attribute in product.attributes)
     return known or any(asked in text for text in texts)
 
 
 def _is_chosen(name: str, asked: str, chosen: Mapping[str, str]) -> bool:
     if name == "size":
         return chosen.get(name) == asked
-    return any(token_set_ratio(asked, value) > ALIKE for value in chosen.values())
+    return any(token_set_ratio(asked, value) > MATCH_THRESHOLD for value in chosen.values())
 
 
 def _similarity(one: str, other: str) -> float:

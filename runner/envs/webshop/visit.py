@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from runner.envs.webshop.catalogue import Catalogue, Goal, Product
-from runner.envs.webshop.reward import reward
-from runner.envs.webshop.search import Index
+from runner.envs.webshop.catalogue import Catalogue, Goal, SearchIndex, Product
+from runner.envs.webshop.reward import purchase_reward
 
 PER_PAGE = 10
 SEPARATOR = " [SEP] "
@@ -40,7 +39,7 @@ class Visit:
         chosen: the values clicked for that product's options; forgotten when search results are shown again.
     """
 
-    def __init__(self, catalogue: Catalogue, index: Index, goal: Goal) -> None:
+    def __init__(self, catalogue: Catalogue, index: SearchIndex, goal: Goal) -> None:
         """Enter the shop with ``goal`` to buy."""
         self.goal = goal
         self.page: Page
@@ -107,7 +106,7 @@ class Visit:
         self.chosen[name] = value
 
     def _buy(self, product: Product) -> float:
-        score = reward(self._catalogue, self.goal, product, self.chosen)
+        score = purchase_reward(self._catalogue, self.goal, product, self.chosen)
         self.page = Page(["Thank you for shopping with us!", "Your score (min 0.0, max 1.0)", str(score)], {})
         return score
 

@@ -6,14 +6,23 @@ import re
 from typing import ClassVar
 
 from runner.envs.base import EmbeddedEnvironment, StepText
-from runner.envs.grammar import Command, Grammar
+from runner.envs.grammar import CommandPattern, Grammar
 from runner.envs.wordle.oracle import WordleOracle
-from runner.envs.wordle.rules import DrawnWord, FixedWord, Hidden, Marking, loose_marks, official_marks
-from runner.envs.wordle.words import AGENTGYM_WORDS, secrets, shipped_words
+from runner.envs.wordle.rules import (
+    AGENTGYM_WORDS,
+    DrawnWord,
+    FixedWord,
+    HiddenWord,
+    Marking,
+    loose_marks,
+    official_marks,
+    hidden_words,
+    shipped_words,
+)
 from runner.types import Mode
 
-TRIES = 6
-ALL_RIGHT = "ggggg"
+MAX_GUESSES = 6
+ALL_GREEN = "ggggg"
 
 _COMPAT_TASKS = 2**31
 _FORM = 'five lower-case letters, such as "crane" or "c r a n e"'
@@ -26,7 +35,7 @@ _RULES = (
 
 
 def _grammar(guessable: str) -> Grammar:
-    guess = Command(
+    guess = CommandPattern(
         name="guess",
         description=f"Guess the hidden word. {guessable}",
         template="{word}",
@@ -63,7 +72,7 @@ class Wordle(EmbeddedEnvironment):
         """The valid guesses of this episode and their marks, such as ``("crane", "bygbb")``."""
         self._known = frozenset(self.words)
         self._tries = 0
-        self._hidden: Hidden
+        self._hidden: HiddenWord
 
     @property
     def grammar(self) -> Grammar:
@@ -82,7 +91,7 @@ class Wordle(EmbeddedEnvironment):
         self.history = []
         self._tries = 0
         if self.mode == "strict":
-            self._hidden = FixedWord(secrets()[task_index])
+            self._hidden = FixedWord(hidden_words()[task_index])
             return _RULES
         self._hidden = DrawnWord(self.words, task_index)
         return "Let's start Wordle!"
@@ -91,8 +100,8 @@ class Wordle(EmbeddedEnvironment):
         self._tries += 1
         guess = text.strip().replace(" ", "")
         if guess not in self._known:
-            return "invalid word", 0.0, self._tries >= TRIES
+            return "invalid word", 0.0, self._tries >= MAX_GUESSES
         marks = self._hidden.mark(guess)
         self.history.append((guess, marks))
-        won = marks == ALL_RIGHT
-        return " ".join(marks) + "\n", float(won), won or self._tries >= TRIES
+        won = marks == ALL_GREEN
+        return " ".join(marks) + "\n", float(won), won or self._tries >= MAX_GUESSES

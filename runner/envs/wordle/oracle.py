@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from runner.envs.wordle.rules import Marking, consistent
+from runner.envs.wordle.rules import Marking, filter_candidates
 
 MANY_WORDS = 500
 OPENING = "tales"
@@ -37,7 +37,7 @@ class WordleOracle:
     def next_action(self) -> str:
         """The next guess."""
         for guess, marks in self._history[self._n_read :]:
-            self._candidates = consistent(self._candidates, self._marking, guess, marks)
+            self._candidates = filter_candidates(self._candidates, self._marking, guess, marks)
         self._n_read = len(self._history)
         if len(self._candidates) > MANY_WORDS:
             return OPENING

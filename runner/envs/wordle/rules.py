@@ -2,9 +2,36 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Protocol, TypeAlias
+
+from runner.util.package_data import package_resource
+
+_AGENTGYM = (
+    "panic solar shire proxy point robot prick wince crimp knoll sugar whack mount perky could wrung light those moist "
+    "shard pleat aloft skill elder frame humor pause ulcer ultra robin cynic aroma caulk shake dodge swill tacit other "
+    "thorn trove"
+)
+
+
+AGENTGYM_WORDS: tuple[str, ...] = tuple(_AGENTGYM.split())
+"""The vocabulary of AgentGym's server; its order decides which word a draw hides."""
+
+
+@cache
+def shipped_words() -> tuple[str, ...]:
+    """The 3,568 words of ``data/wordle/words.txt``, in alphabetical order."""
+    return tuple(package_resource("data", "wordle", "words.txt").read_text("utf-8").split())
+
+
+@cache
+def hidden_words() -> tuple[str, ...]:
+    """The shipped words in task order: shuffled by digest, since ``random.shuffle`` may change between Pythons."""
+    return tuple(sorted(shipped_words(), key=lambda word: hashlib.sha256(word.encode()).digest()))
+
 
 Marking: TypeAlias = Callable[[str, str], str]
 """Marks a guess against a hidden word: per letter ``g`` (right place), ``y`` (elsewhere) or ``b`` (not there)."""
@@ -33,7 +60,7 @@ def loose_marks(guess: str, secret: str) -> str:
     )
 
 
-class Hidden(Protocol):
+class HiddenWord(Protocol):
     """Knows the hidden word of one episode."""
 
     def mark(self, guess: str) -> str:
@@ -66,10 +93,10 @@ class DrawnWord:
     def mark(self, guess: str) -> str:
         """The marks of ``guess`` against the word just drawn."""
         marks = loose_marks(guess, self._random.choice(self._candidates))
-        self._candidates = consistent(self._candidates, loose_marks, guess, marks)
+        self._candidates = filter_candidates(self._candidates, loose_marks, guess, marks)
         return marks
 
 
-def consistent(words: Sequence[str], marking: Marking, guess: str, marks: str) -> list[str]:
+def filter_candidates(words: Sequence[str], marking: Marking, guess: str, marks: str) -> list[str]:
     """Those of ``words`` against which ``guess`` would have got ``marks``."""
     return [word for word in words if marking(guess, word) == marks]

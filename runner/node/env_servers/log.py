@@ -14,8 +14,8 @@ from runner.util.text import masker, one_line
 
 MAX_BYTES = 1 << 20
 """Of the log; the one before it is kept beside it."""
-MAX_LINE = 2000
-N_LAST, MAX_LAST = 5, 200
+MAX_LINE_BYTES = 2000
+N_RECENT_LINES, MAX_RECENT_CHARS = 5, 200
 """Lines that are at hand, and characters of each."""
 
 
@@ -33,22 +33,22 @@ class ServerLog:
     def __init__(self, path: Path) -> None:
         """Nothing is written before the first line."""
         self.path = path
-        self._last: deque[str] = deque(maxlen=N_LAST)
-        self._safe: Callable[[str], str] = masker()
+        self._recent: deque[str] = deque(maxlen=N_RECENT_LINES)
+        self._mask: Callable[[str], str] = masker()
         self._size = 0
 
     @property
-    def last_words(self) -> str:
+    def recent_output(self) -> str:
         """The last lines, as one; from any thread."""
-        return " | ".join(self._last.copy()) or "it said nothing"
+        return " | ".join(self._recent.copy()) or "it said nothing"
 
     def drain(self, output: IO[bytes]) -> None:
         """Take what a server says to its end, and close it; a log that cannot be written does not keep it waiting."""
         with output:
-            while line := output.readline(MAX_LINE):
-                shown = one_line(self._safe(line.decode(errors="replace").rstrip("\r\n")), MAX_LINE)
+            while line := output.readline(MAX_LINE_BYTES):
+                shown = one_line(self._mask(line.decode(errors="replace").rstrip("\r\n")), MAX_LINE_BYTES)
                 if shown.strip():
-                    self._last.append(one_line(shown, MAX_LAST))
+                    self._recent.append(one_line(shown, MAX_RECENT_CHARS))
                 self._write(f"{shown}\n".encode())
 
     def _write(self, line: bytes) -> None:

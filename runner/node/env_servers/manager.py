@@ -11,20 +11,20 @@ from functools import partial
 from pathlib import Path
 
 from runner.config import EnvironmentEntry, Profile
-from runner.envs.placement import entry_of
-from runner.errors import ConfigError, boundary, log_failure
+from runner.envs.placement import environment_entry
+from runner.errors import ConfigError, catch_foreign, log_failure
 from runner.events.control import ServerInfo
 from runner.node.env_servers.log import log_name
-from runner.node.env_servers.process import READY_S, Server
+from runner.node.env_servers.process import READY_TIMEOUT_S, EnvServer
 from runner.util.text import mask, one_line
 
 logger = logging.getLogger(__name__)
 
-WAIT_S = 0.2
-HEED_S = 1.0
+READY_POLL_S = 0.2
+STOP_WAIT_S = 1.0
 
 
-class Servers:
+class EnvServerManager:
     """Starts and stops servers; from any thread."""
 
     def __init__(self, profile: Profile, logs: Path) -> None:
@@ -32,8 +32,8 @@ class Servers:
         self._profile = profile
         self._logs = logs
         self._guard = threading.Lock()
-        self._servers: dict[str, Server] = {}
-        self._refused: dict[str, str] = {}
+        self._servers: dict[str, EnvServer] = {}
+        self._start_errors: dict[str, str] = {}
         """Why a server of the profile could not even begin."""
         self._closed = False
         self._n_changes = itertools.count(1)
@@ -44,7 +44,7 @@ class Servers:
         """Begin to start what the profile says; what cannot be is logged, and is the cause of its environment."""
         for _, entry in self._profile.listed():
             if entry.autostart:
-                with boundary(partial(self._not_begun, entry.name)):
+                with catch_foreign(partial(self._note_start_failure, entry.name)):
                     self.start(entry.name)
 
     def start(self, env: str) -> ServerInfo:
@@ -56,11 +56,11 @@ class Servers:
         entry = self._entry(env)
         with self._guard:
             known = self._servers.get(entry.name.casefold())
-            if known is not None and known.alive:
+            if known is not None and known.is_alive:
                 return known.info
             if self._closed:
                 raise ConfigError(f"The server of {entry.name} is not started: this node is about to stop")
-            server = Server(entry, self._logs / log_name(entry.name), self._note_change)
+            server = EnvServer(entry, self._logs / log_name(entry.name), self._note_change)
             self._servers[entry.name.casefold()] = server
             server.start()
         return server.info
@@ -76,8 +76,8 @@ class Servers:
             server = self._servers.get(entry.name.casefold())
         if server is None:
             raise ConfigError(f"This node has not started a server of {entry.name}")
-        server.ask_to_stop()
-        server.ended(HEED_S)
+        server.request_stop()
+        server.wait_stopped(STOP_WAIT_S)
         return server.info
 
     def close(self) -> None:
@@ -86,34 +86,34 @@ class Servers:
             self._closed = True
             servers = list(self._servers.values())
         for server in servers:
-            server.ask_to_stop()
+            server.request_stop()
         for server in servers:
             server.stop()
 
     def cause(self, env: str) -> str | None:
         """Why the server of an environment does not run although it was started, None where there is nothing to say."""
         server = self._servers.get(env.casefold())
-        cause = self._refused.get(env.casefold()) if server is None else server.cause
+        cause = self._start_errors.get(env.casefold()) if server is None else server.cause
         return None if cause is None else f"its server: {cause}"
 
-    def wait_for(self, env: str, given_up: Callable[[], bool]) -> None:
+    def wait_for(self, env: str, is_cancelled: Callable[[], bool]) -> None:
         """Wait for a server that is being started, as it would be missed otherwise."""
         server = self._servers.get(env.casefold())
-        deadline = time.monotonic() + READY_S
-        while server is not None and not given_up() and time.monotonic() < deadline:
-            if server.wait(WAIT_S):
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while server is not None and not is_cancelled() and time.monotonic() < deadline:
+            if server.wait_ready(READY_POLL_S):
                 return
 
-    def _not_begun(self, env: str, problem: BaseException) -> None:
+    def _note_start_failure(self, env: str, problem: BaseException) -> None:
         log_failure(logger, f"starting the server of {env}")(problem)
-        self._refused[env.casefold()] = f"it was not started: {one_line(mask(str(problem)))}"
+        self._start_errors[env.casefold()] = f"it was not started: {one_line(mask(str(problem)))}"
         self._note_change()
 
     def _note_change(self) -> None:
         self.n_changes = next(self._n_changes)
 
     def _entry(self, env: str) -> EnvironmentEntry:
-        entry = entry_of(self._profile, env)
+        entry = environment_entry(self._profile, env)
         if entry is None:
             raise ConfigError(f"The profile {self._profile.id} has no environment {env!r} to play")
         return entry

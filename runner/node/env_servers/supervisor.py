@@ -15,49 +15,49 @@ import subprocess
 import sys
 from types import FrameType
 
-GRACE_S = 3.0
+STOP_GRACE_S = 3.0
 """Seconds a server has to end once it was asked to."""
-NOT_STARTED = 127
+EXIT_NOT_STARTED = 127
 
 
 def main(command: list[str]) -> int:
     """Keep the server; returns its exit code, 128 and the number of a signal where that ended it."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
-        signal.signal(number, _go_on)  # not ignored: what is ignored stays so in the server
-    woken, wakes = os.pipe()
-    os.set_blocking(wakes, False)
-    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+        signal.signal(number, _ignore_signal)  # not ignored: what is ignored stays so in the server
+    wakeup_read, wakeup_write = os.pipe()
+    os.set_blocking(wakeup_write, False)
+    signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
     try:
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     except OSError as exc:
         os.write(2, f"{command[0]} could not be started: {exc.strerror}\n".encode(errors="replace"))
-        return NOT_STARTED
-    if _unwanted(server, woken):
-        _end(server)
+        return EXIT_NOT_STARTED
+    if _wait_for_end(server, wakeup_read):
+        _stop_group(server)
     os.killpg(0, signal.SIGTERM)  # what it started and left behind
     code = server.wait()
     return code if code >= 0 else 128 - code
 
 
-def _go_on(number: int, frame: FrameType | None) -> None:
+def _ignore_signal(number: int, frame: FrameType | None) -> None:
     """Waiting ends and is begun again."""
 
 
-def _unwanted(server: subprocess.Popen[bytes], woken: int) -> bool:
+def _wait_for_end(server: subprocess.Popen[bytes], wakeup_read: int) -> bool:
     """Wait until the server ended by itself, or is not wanted any more: then True."""
     while server.poll() is None:
-        ready, _, _ = select.select([0, woken], [], [])
-        if woken in ready:
-            os.read(woken, 512)
+        ready, _, _ = select.select([0, wakeup_read], [], [])
+        if wakeup_read in ready:
+            os.read(wakeup_read, 512)
         if 0 in ready and not os.read(0, 512):
             return True
     return False
 
 
-def _end(server: subprocess.Popen[bytes]) -> None:
+def _stop_group(server: subprocess.Popen[bytes]) -> None:
     os.killpg(0, signal.SIGTERM)
     try:
-        server.wait(GRACE_S)
+        server.wait(STOP_GRACE_S)
     except subprocess.TimeoutExpired:
         os.killpg(0, signal.SIGKILL)  # this process with it
 

@@ -1,4 +1,4 @@
-"""Environments of this process over AgentGym's protocol."""
+"""Embedded environments over AgentGym's HTTP protocol."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 
-from runner import plugins as registry
+from runner import plugins
 from runner.envs.base import EmbeddedEnvironment
 from runner.errors import ConfigError
 from runner.serve.env_api.app import EnvironmentApp
 from runner.serve.env_api.dialects import DIALECTS
-from runner.serve.env_api.pool import Pool
+from runner.serve.env_api.pool import InstancePool
 from runner.types import Mode
 from runner.util.clock import Clock
 
@@ -21,22 +21,24 @@ __all__ = ["DIALECTS", "EnvironmentApp", "environment_app"]
 def environment_app(
     name: str, *, mode: Mode, max_open: int, idle_s: float, executor: Executor, clock: Clock | None = None
 ) -> EnvironmentApp:
-    """The application of a registered environment; an instance is built at once, to find out whether it works.
+    """Build the application of a registered environment; constructs one instance to check that it loads.
 
     Args:
-        name: the environment, in any case.
-        mode: by which rules it is played.
-        max_open: how many instances can be open.
-        idle_s: seconds without a request after which an instance is taken back.
-        executor: runs whatever the environment does.
-        clock: where the time for that comes from.
+        name: registered name of the environment, in any case.
+        mode: its rules, strict or compat.
+        max_open: maximum number of open instances.
+        idle_s: seconds without a request after which an instance is closed.
+        executor: runs the environment's code.
+        clock: source of time for ``idle_s``.
 
     Raises:
-        ConfigError: where there is no such environment, it cannot be loaded, or it has no protocol.
+        ConfigError: the environment is unknown, cannot be loaded, or has no protocol.
     """
-    name = registry.canonical(registry.ENVS, name)
+    name = plugins.canonical_name(plugins.ENVS, name)
     if name not in DIALECTS:
-        raise ConfigError(f"AgentGym has no protocol for {name}. These can be served: {', '.join(DIALECTS)}")
-    make: Callable[[], EmbeddedEnvironment] = partial(registry.load(registry.ENVS, name), mode=mode)
-    pool = Pool(make, limit=max_open, idle_s=idle_s, clock=clock)
-    return EnvironmentApp(DIALECTS[name], make(), pool, executor)
+        raise ConfigError(
+            f"AgentGym has no protocol for {name}. Environments that can be served: {', '.join(DIALECTS)}"
+        )
+    build: Callable[[], EmbeddedEnvironment] = partial(plugins.load(plugins.ENVS, name), mode=mode)
+    pool = InstancePool(build, limit=max_open, idle_s=idle_s, clock=clock)
+    return EnvironmentApp(DIALECTS[name], build(), pool, executor)

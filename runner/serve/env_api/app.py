@@ -1,4 +1,4 @@
-"""The web application of one environment: AgentGym's protocol on the outside, instances and threads on the inside."""
+"""The web application of one environment: AgentGym's protocol over pooled instances and a thread pool."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ from starlette.responses import PlainTextResponse, Response
 from runner import __version__
 from runner.envs.base import EmbeddedEnvironment
 from runner.envs.data_labels import AS_PUBLISHED
-from runner.errors import RunnerError, boundary, log_failure
-from runner.serve.env_api.dialects import Dialect, Read
-from runner.serve.env_api.fields import Field, Values
-from runner.serve.env_api.openapi import document
-from runner.serve.env_api.pool import Instance, Pool, Refused
-from runner.serve.env_api.routes import Endpoint, Handler, application, json_reply
-from runner.serve.env_api.values import shown, shown_fields
+from runner.errors import RunnerError, catch_foreign, log_failure
+from runner.serve.env_api.dialects import ReadRoute, ServerDialect
+from runner.serve.env_api.fields import RequestField, Values
+from runner.serve.env_api.pool import InstancePool, PooledInstance, PoolRejected
+from runner.serve.env_api.reply_fields import render_fields, render_reply
+from runner.serve.env_api.routes import Handler, Route, build_application, json_response, openapi_document
 from runner.types import Mode
 
-_Work: TypeAlias = Callable[[Instance], object]
+_Operation: TypeAlias = Callable[[PooledInstance], object]
 
 logger = logging.getLogger(__name__)
 
 
-class Served(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server plays."""
+class ServedEnvironment(msgspec.Struct, frozen=True, kw_only=True):
+    """The environment of a server."""
 
     env: str
     mode: Mode
@@ -39,13 +38,13 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     n_tasks: int
 
     @classmethod
-    def of(cls, sample: EmbeddedEnvironment) -> Served:
-        """What instances such as ``sample`` make of a server."""
+    def of(cls, sample: EmbeddedEnvironment) -> ServedEnvironment:
+        """Describe the environment of which ``sample`` is an instance."""
         return cls(env=sample.name, mode=sample.mode, data_label=sample.data_label, n_tasks=sample.n_tasks)
 
     @property
-    def about(self) -> str:
-        """The environment, how it is played and with which data."""
+    def description(self) -> str:
+        """The environment with its mode and data label, as one text."""
         return f"{self.env} ({self.mode}, {self.data_label or AS_PUBLISHED})"
 
 
@@ -53,14 +52,16 @@ class EnvironmentApp:
     """One environment on its server.
 
     Args:
-        dialect: how it is asked.
-        sample: an instance that is not played, which says what is.
-        pool: the instances that are.
-        executor: runs whatever they do.
+        dialect: its protocol.
+        sample: an instance that describes the environment and is never stepped.
+        pool: the instances of the clients.
+        executor: runs the environment's code.
     """
 
-    def __init__(self, dialect: Dialect, sample: EmbeddedEnvironment, pool: Pool, executor: Executor) -> None:
-        self.served = served = Served.of(sample)
+    def __init__(
+        self, dialect: ServerDialect, sample: EmbeddedEnvironment, pool: InstancePool, executor: Executor
+    ) -> None:
+        self.served = served = ServedEnvironment.of(sample)
         self._dialect = dialect
         self._sample = sample
         self._compat = served.mode == "compat"
@@ -68,46 +69,56 @@ class EnvironmentApp:
         self._executor = executor
 
     def application(self) -> Starlette:
-        """The application, with no guard before it."""
-        endpoints = self._endpoints()
-        plain_errors = self._dialect.plain_errors
-        described = document(self.served.about, __version__, endpoints, plain_errors=plain_errors)
+        """Build the application, without a guard."""
+        routes = self._routes()
+        text_errors = self._dialect.text_errors
+        document = openapi_document(self.served.description, __version__, routes, text_errors=text_errors)
 
         async def describe(values: Values) -> Response:
-            return json_reply(described)
+            return json_response(document)
 
-        return application([*endpoints, Endpoint("GET", "/openapi.json", "This document", describe)])
+        return build_application([*routes, Route("GET", "/openapi.json", "This document", describe)])
 
-    def _endpoints(self) -> list[Endpoint]:
-        dialect, key = self._dialect, Field(self._dialect.key)
-        action = Field("action", "string")
-        reset = (key, dialect.task, *dialect.options)
+    def _routes(self) -> list[Route]:
+        dialect, id_field = self._dialect, RequestField(self._dialect.id_field)
+        action = RequestField("action", "string")
+        reset = (id_field, dialect.task_field, *dialect.reset_options)
         return [
-            Endpoint("GET", "/", "What this server plays, as a text", self._greet),
-            Endpoint("GET", "/health", "What this server plays, as an object", self._health),
-            self._post("/create", "Open an instance", self._create, () if dialect.create_takes_body else None),
+            Route("GET", "/", "The environment of this server, as text", self._root),
+            Route("GET", "/health", "The environment of this server, as an object", self._health),
+            self._post("/create", "Open an instance", self._create, () if dialect.create_starts_task else None),
             self._post("/reset", "Start a task", self._reset, reset),
-            self._post("/step", "Take an action", self._step, (key, action)),
-            self._post("/close", "Close an instance", self._close, (key,)),
-            self._get("/admissible", "What can be done now", self._admissible, (key,)),
-            *(self._get(read.path, "Look at an instance", partial(self._read, read), (key,)) for read in dialect.reads),
-            *(self._get(path, "The actions there are", self._list_actions, ()) for path in dialect.lists),
-            *([self._get("/list_envs", "The open instances", self._list_open, ())] if dialect.lists_open else []),
+            self._post("/step", "Take an action", self._step, (id_field, action)),
+            self._post("/close", "Close an instance", self._close, (id_field,)),
+            self._get("/admissible", "The admissible actions", self._admissible, (id_field,)),
+            *(
+                self._get(read.path, "Read an instance", partial(self._read, read), (id_field,))
+                for read in dialect.read_routes
+            ),
+            *(
+                self._get(path, "All actions of the environment", self._list_actions, ())
+                for path in dialect.action_list_paths
+            ),
+            *(
+                [self._get("/list_envs", "The ids of the open instances", self._list_open, ())]
+                if dialect.lists_instances
+                else []
+            ),
         ]
 
-    def _post(self, path: str, summary: str, handler: Handler, body: Sequence[Field] | None) -> Endpoint:
-        return Endpoint("POST", self._dialect.prefix + path, summary, handler, body=body)
+    def _post(self, path: str, summary: str, handler: Handler, body: Sequence[RequestField] | None) -> Route:
+        return Route("POST", self._dialect.prefix + path, summary, handler, body=body)
 
-    def _get(self, path: str, summary: str, handler: Handler, query: Sequence[Field]) -> Endpoint:
-        return Endpoint("GET", self._dialect.prefix + path, summary, handler, query=query)
+    def _get(self, path: str, summary: str, handler: Handler, query: Sequence[RequestField]) -> Route:
+        return Route("GET", self._dialect.prefix + path, summary, handler, query=query)
 
-    async def _greet(self, values: Values) -> Response:
-        return json_reply(f"AgentGym Console {__version__}: {self.served.about}")
+    async def _root(self, values: Values) -> Response:
+        return json_response(f"AgentGym Console {__version__}: {self.served.description}")
 
     async def _health(self, values: Values) -> Response:
-        self._forget()
+        self._close_idle()
         served = self.served
-        return json_reply(
+        return json_response(
             {
                 "env": served.env,
                 "mode": served.mode,
@@ -120,115 +131,119 @@ class EnvironmentApp:
         )
 
     async def _create(self, values: Values) -> Response:
-        self._forget()
+        self._close_idle()
         try:
             instance = self._pool.open()
-        except Refused as exc:
-            return self._failed(str(exc))
-        return await self._with(instance.number, self._created)
+        except PoolRejected as exc:
+            return self._error_response(str(exc))
+        return await self._run_on_instance(instance.instance_id, self._created)
 
     async def _reset(self, values: Values) -> Response:
-        given = values[self._dialect.task.name]
+        task_number = values[self._dialect.task_field.name]
 
-        def work(instance: Instance) -> object:
-            for field in self._dialect.options:
-                if field.one_of and values[field.name] not in field.one_of:
-                    raise Refused(f"{field.name} should be one of {', '.join(field.one_of)}")
-            instance.reset(given, self._task_index(given))
-            return shown(self._dialect.was_reset, instance)
+        def operation(instance: PooledInstance) -> object:
+            for field in self._dialect.reset_options:
+                if field.choices and values[field.name] not in field.choices:
+                    raise PoolRejected(f"{field.name} should be one of {', '.join(field.choices)}")
+            instance.reset(task_number, self._task_index(task_number))
+            return render_reply(self._dialect.reset_reply, instance)
 
-        return await self._with(values[self._dialect.key], work)
+        return await self._run_on_instance(values[self._dialect.id_field], operation)
 
     async def _step(self, values: Values) -> Response:
-        def work(instance: Instance) -> object:
-            self._check_running(instance)
+        def operation(instance: PooledInstance) -> object:
+            self._require_running(instance)
             instance.step(values["action"])
-            return {**shown_fields(self._dialect.stepped, instance), "truncated": instance.environment.truncated}
+            return {**render_fields(self._dialect.step_reply, instance), "truncated": instance.environment.truncated}
 
-        return await self._with(values[self._dialect.key], work)
+        return await self._run_on_instance(values[self._dialect.id_field], operation)
 
-    async def _read(self, read: Read, values: Values) -> Response:
-        def work(instance: Instance) -> object:
-            if instance.opening is None and read.before is not None:
-                return shown(read.before, instance)
-            self._check_running(instance, read.missing)
-            return shown(read.reply, instance)
+    async def _read(self, read: ReadRoute, values: Values) -> Response:
+        def operation(instance: PooledInstance) -> object:
+            if instance.initial_observation is None and read.reply_before_reset is not None:
+                return render_reply(read.reply_before_reset, instance)
+            self._require_running(instance, read.error_before_reset)
+            return render_reply(read.reply, instance)
 
-        return await self._with(values[self._dialect.key], work)
+        return await self._run_on_instance(values[self._dialect.id_field], operation)
 
     async def _admissible(self, values: Values) -> Response:
-        def work(instance: Instance) -> object:
-            self._check_running(instance)
+        def operation(instance: PooledInstance) -> object:
+            self._require_running(instance)
             return instance.environment.admissible_actions()
 
-        return await self._with(values[self._dialect.key], work)
+        return await self._run_on_instance(values[self._dialect.id_field], operation)
 
     async def _close(self, values: Values) -> Response:
-        number = values[self._dialect.key]
-        if self._pool.use(number) is None:
-            return json_reply(False)
+        instance_id = values[self._dialect.id_field]
+        if self._pool.touch(instance_id) is None:
+            return json_response(False)
 
-        def work(instance: Instance) -> object:
+        def operation(instance: PooledInstance) -> object:
             instance.cleanup()
             return True
 
-        return await self._with(number, work, last=True)
+        return await self._run_on_instance(instance_id, operation, remove_after=True)
 
     async def _list_open(self, values: Values) -> Response:
-        self._forget()
-        return json_reply(self._pool.numbers)
+        self._close_idle()
+        return json_response(self._pool.instance_ids)
 
     async def _list_actions(self, values: Values) -> Response:
-        return json_reply(self._sample.admissible_actions())
+        return json_response(self._sample.admissible_actions())
 
-    def _created(self, instance: Instance) -> object:
-        if self._dialect.create_takes_body:
+    def _created(self, instance: PooledInstance) -> object:
+        if self._dialect.create_starts_task:
             instance.reset(0, 0)
-        return shown(self._dialect.created, instance)
+        return render_reply(self._dialect.create_reply, instance)
 
-    def _task_index(self, given: int) -> int:
+    def _task_index(self, task_number: int) -> int:
         if self._compat:
-            return self._dialect.number_task(given, self.served.n_tasks)
-        return given % self.served.n_tasks
+            return self._dialect.task_index_of(task_number, self.served.n_tasks)
+        return task_number % self.served.n_tasks
 
-    def _check_running(self, instance: Instance, missing: str | None = None) -> None:
-        if instance.opening is None:
-            text = f"The environment {instance.number} has no task yet; reset it first."
-            raise Refused((missing or str(instance.number)) if self._compat else text)
-        if instance.done and self._dialect.ends:
-            raise Refused(f"The task with environment {instance.number} has finished.")
+    def _require_running(self, instance: PooledInstance, error_before_reset: str | None = None) -> None:
+        if instance.initial_observation is None:
+            text = f"The environment {instance.instance_id} has no task yet; reset it first."
+            raise PoolRejected((error_before_reset or str(instance.instance_id)) if self._compat else text)
+        if instance.done and self._dialect.final_when_done:
+            raise PoolRejected(f"The task with environment {instance.instance_id} has finished.")
 
-    def _forget(self) -> None:
-        for instance in self._pool.take_forgotten():
-            self._executor.submit(self._worked, Instance.cleanup, instance)
+    def _close_idle(self) -> None:
+        for instance in self._pool.remove_idle():
+            self._executor.submit(self._run_operation, PooledInstance.cleanup, instance)
 
-    async def _with(self, number: int, work: _Work, *, last: bool = False) -> Response:
-        """Do something with an instance, after whatever else is done with it."""
-        self._forget()
-        instance = self._pool.use(number)
+    async def _run_on_instance(
+        self, instance_id: int, operation: _Operation, *, remove_after: bool = False
+    ) -> Response:
+        """Run an operation on an instance in the executor, one at a time per instance."""
+        self._close_idle()
+        instance = self._pool.touch(instance_id)
         if instance is None:
-            return self._failed(f"The id {number} is not valid.")
+            return self._error_response(f"The id {instance_id} is not valid.")
         async with instance.lock:
-            if self._pool.use(number) is not instance:  # somebody has just closed it
-                return self._failed(f"The id {number} is not valid.")
-            reply = await asyncio.get_running_loop().run_in_executor(self._executor, self._worked, work, instance)
-            if last:
+            if self._pool.touch(instance_id) is not instance:  # closed while waiting for the lock
+                return self._error_response(f"The id {instance_id} is not valid.")
+            response = await asyncio.get_running_loop().run_in_executor(
+                self._executor, self._run_operation, operation, instance
+            )
+            if remove_after:
                 self._pool.remove(instance)
-            return reply
+            return response
 
-    def _worked(self, work: _Work, instance: Instance) -> Response:
+    def _run_operation(self, operation: _Operation, instance: PooledInstance) -> Response:
         replies: list[Response] = []
-        with boundary(lambda exc: replies.append(self._fault(exc))):
-            replies.append(json_reply(work(instance)))
+        with catch_foreign(lambda exc: replies.append(self._failure_response(exc))):
+            replies.append(json_response(operation(instance)))
         return replies[0]
 
-    def _fault(self, exc: BaseException) -> Response:
+    def _failure_response(self, exc: BaseException) -> Response:
         if isinstance(exc, RunnerError):
-            return self._failed(str(exc))
+            return self._error_response(str(exc))
         log_failure(logger, self.served.env)(exc)
-        return self._failed(f"The environment failed: {type(exc).__name__}")
+        return self._error_response(f"The environment failed: {type(exc).__name__}")
 
-    def _failed(self, text: str) -> Response:
-        if self._dialect.plain_errors:
+    def _error_response(self, text: str) -> Response:
+        if self._dialect.text_errors:
             return PlainTextResponse("Internal Server Error" if self._compat else text, 500)
-        return json_reply({"error": text})
+        return json_response({"error": text})

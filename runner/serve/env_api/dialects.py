@@ -1,4 +1,8 @@
-"""What each of AgentGym's servers takes and answers, one table row each; ``docs/serving.md`` says where ours differ."""
+"""The requests and replies of each AgentGym server, one table row each.
+
+Measured on WooooDyy/AgentGym 3ef9235, ``agentenv-*/agentenv_*/server.py`` and ``environment.py`` or ``env_wrapper.py``
+of each environment; ``docs/serving.md`` lists the differences.
+"""
 
 from __future__ import annotations
 
@@ -6,170 +10,234 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from runner.serve.env_api import values as of
-from runner.serve.env_api.fields import Field
-from runner.serve.env_api.values import Reply, Value
+from runner.serve.env_api.fields import RequestField
+from runner.serve.env_api.pool import PoolRejected
+from runner.serve.env_api.reply_fields import (
+    BARE_OBSERVATION,
+    CLICKABLES,
+    DELETED,
+    DONE,
+    HAS_SEARCH_BAR,
+    INSTANCE_ID,
+    INSTRUCTION,
+    OBSERVATION,
+    REWARD,
+    SCORE,
+    TASK_NUMBER,
+    TASK_TYPE,
+    FieldGetter,
+    ReplyTemplate,
+    available_actions,
+    constant,
+    observation_pair,
+    observation_with_goal,
+)
 
 
-class Read(msgspec.Struct, frozen=True):
-    """A GET route that shows something of an instance.
+def babyai_task_index(task_number: int, n_tasks: int) -> int:
+    """Return the task of AgentGym's BabyAI server: level ``n % 40 + 1``, seed ``n // 40``, which is not negative."""
+    if task_number < 0:
+        raise PoolRejected(f"Seed must be greater or equal to zero, actual value: {task_number // 40}")
+    return task_number % n_tasks
+
+
+def maze_task_index(task_number: int, n_tasks: int) -> int:
+    """Return the task of AgentGym's Maze server, a Python list index into the starts; its last entry is the goal."""
+    n_starts = n_tasks + 1
+    if not -n_starts <= task_number < n_starts:
+        raise PoolRejected(f"The game {task_number} is not valid.")
+    if task_number % n_starts == n_tasks:
+        raise PoolRejected("")
+    return task_number % n_starts
+
+
+def wordle_task_index(task_number: int, n_tasks: int) -> int:
+    """Return the task of AgentGym's Wordle server: ``random.seed`` ignores the sign of an integer."""
+    return abs(task_number) % n_tasks
+
+
+def list_task_index(task_number: int, n_tasks: int) -> int:
+    """Return the task of a server that rejects numbers outside its list, such as SQLGym's and WebShop's."""
+    if not 0 <= task_number < n_tasks:
+        raise PoolRejected(f"Task {task_number} is out of range: there are {n_tasks} tasks, counted from 0")
+    return task_number
+
+
+class ReadRoute(msgspec.Struct, frozen=True):
+    """A GET route that reads an instance.
 
     Attributes:
-        before: the reply before the first reset; None: an error.
-        missing: what AgentGym's server calls that error; None: the id.
+        reply_before_reset: reply before the first reset; None: an error.
+        error_before_reset: text of that error on AgentGym's server; None: the id.
     """
 
     path: str
-    reply: Reply
-    before: Reply | None = None
-    missing: str | None = None
+    reply: ReplyTemplate
+    reply_before_reset: ReplyTemplate | None = None
+    error_before_reset: str | None = None
 
 
-class Dialect(msgspec.Struct, frozen=True, kw_only=True):
-    """One server's part of the protocol.
+class ServerDialect(msgspec.Struct, frozen=True, kw_only=True):
+    """The protocol of one server.
 
     Attributes:
-        prefix: what its paths start with.
-        key: the field that names an instance.
-        task: the field of a reset that names the task.
-        options: further fields of a reset.
-        create_takes_body: whether ``create`` wants a JSON object, and starts task 0.
-        created: reply to ``create``.
-        was_reset: reply to ``reset``.
-        stepped: reply to ``step``; ``truncated`` is added to it.
-        reads: further routes.
-        lists: paths of what is the same for all instances: the actions that are always there.
-        plain_errors: whether errors are plain texts with status 500, not objects with status 200.
-        ends: whether nothing but a reset is answered after the end of a task.
-        number_task: the index of the task that AgentGym's server plays under a number.
+        task_field: field of ``reset`` with the task number.
+        create_reply: reply to ``create``.
+        reset_reply: reply to ``reset``.
+        step_reply: reply to ``step``; ``truncated`` is added to it.
+        prefix: prefix of all its paths.
+        id_field: field with the id of an instance.
+        reset_options: additional fields of ``reset``.
+        create_starts_task: whether ``create`` requires a JSON object and starts task 0.
+        read_routes: routes that read an instance.
+        action_list_paths: paths of the list of actions, where it is the same for all instances.
+        lists_instances: whether ``/list_envs`` lists the open instances.
+        text_errors: whether errors are plain text with status 500; else objects with status 200.
+        final_when_done: whether every request except ``reset`` fails after the end of a task.
+        task_index_of: maps a task number and the number of tasks to a task index, in compat mode.
     """
 
-    task: Field
-    created: Reply
-    was_reset: Reply
-    stepped: Mapping[str, Value]
+    task_field: RequestField
+    create_reply: ReplyTemplate
+    reset_reply: ReplyTemplate
+    step_reply: Mapping[str, FieldGetter]
     prefix: str = ""
-    key: str = "id"
-    options: tuple[Field, ...] = ()
-    create_takes_body: bool = False
-    reads: tuple[Read, ...] = ()
-    lists: tuple[str, ...] = ()
-    lists_open: bool = False
-    plain_errors: bool = False
-    ends: bool = True
-    number_task: Callable[[int, int], int] = lambda given, n_tasks: given % n_tasks
+    id_field: str = "id"
+    reset_options: tuple[RequestField, ...] = ()
+    create_starts_task: bool = False
+    read_routes: tuple[ReadRoute, ...] = ()
+    action_list_paths: tuple[str, ...] = ()
+    lists_instances: bool = False
+    text_errors: bool = False
+    final_when_done: bool = True
+    task_index_of: Callable[[int, int], int] = lambda task_number, n_tasks: task_number % n_tasks
 
 
-_STEPPED: Mapping[str, Value] = {"observation": of.OBSERVATION, "reward": of.REWARD, "done": of.DONE}
-_STATE = {"observation": of.OBSERVATION, "reward": of.REWARD, "score": of.SCORE, "done": of.DONE}
-_ID: Mapping[str, Value] = {"id": of.NUMBER}
-_TOLD: Mapping[str, Value] = {"id": of.NUMBER, "observation": of.OBSERVATION, "done": of.DONE, "reward": of.REWARD}
-_JUDGED: Mapping[str, Value] = {"done": of.DONE, "reward": of.REWARD, "deleted": of.DELETED}
-_UNTOLD = of.always("Environment not initialized")
+_STEP_REPLY: Mapping[str, FieldGetter] = {"observation": OBSERVATION, "reward": REWARD, "done": DONE}
+_STATE_REPLY = {"observation": OBSERVATION, "reward": REWARD, "score": SCORE, "done": DONE}
+_ID_REPLY: Mapping[str, FieldGetter] = {"id": INSTANCE_ID}
+_TASK_REPLY: Mapping[str, FieldGetter] = {"id": INSTANCE_ID, "observation": OBSERVATION, "done": DONE, "reward": REWARD}
+_OUTCOME: Mapping[str, FieldGetter] = {"done": DONE, "reward": REWARD, "deleted": DELETED}
+_NOT_INITIALIZED = constant("Environment not initialized")
 _NO_OBSERVATION = "'observation'"
 
-DIALECTS: Mapping[str, Dialect] = {
-    "BabyAI": Dialect(
-        task=Field("data_idx"),
-        created=_ID,
-        was_reset={**_STATE, "deleted": of.DELETED},
-        stepped=_STATE,
-        reads=(
-            Read(
+DIALECTS: Mapping[str, ServerDialect] = {
+    "BabyAI": ServerDialect(
+        task_field=RequestField("data_idx"),
+        create_reply=_ID_REPLY,
+        reset_reply={**_STATE_REPLY, "deleted": DELETED},
+        step_reply=_STATE_REPLY,
+        read_routes=(
+            ReadRoute(
                 "/observation",
-                {**_STATE, "observation": of.with_goal, "deleted": of.DELETED},
-                before={**_STATE, "observation": _UNTOLD, "deleted": of.DELETED},
+                {**_STATE_REPLY, "observation": observation_with_goal, "deleted": DELETED},
+                reply_before_reset={**_STATE_REPLY, "observation": _NOT_INITIALIZED, "deleted": DELETED},
             ),
         ),
-        number_task=of.as_babyai,
+        task_index_of=babyai_task_index,
     ),
-    "TextCraft": Dialect(
-        task=Field("data_idx", required=False, default=0),
-        create_takes_body=True,
-        created=_TOLD,
-        was_reset=_TOLD,
-        stepped=_STEPPED,
-        reads=(Read("/observation", of.OBSERVATION), Read("/detail", {"observation": of.OBSERVATION, **_JUDGED})),
-        ends=False,
+    "TextCraft": ServerDialect(
+        task_field=RequestField("data_idx", required=False, default=0),
+        create_starts_task=True,
+        create_reply=_TASK_REPLY,
+        reset_reply=_TASK_REPLY,
+        step_reply=_STEP_REPLY,
+        read_routes=(
+            ReadRoute("/observation", OBSERVATION),
+            ReadRoute("/detail", {"observation": OBSERVATION, **_OUTCOME}),
+        ),
+        final_when_done=False,
     ),
-    "Maze": Dialect(
+    "Maze": ServerDialect(
         prefix="/maze",
-        task=Field("game"),
-        created=_ID,
-        was_reset={"observation": of.OBSERVATION},
-        stepped=_STEPPED,
-        reads=(
-            Read("/observation", of.OBSERVATION, missing=_NO_OBSERVATION),
-            Read(
+        task_field=RequestField("game"),
+        create_reply=_ID_REPLY,
+        reset_reply={"observation": OBSERVATION},
+        step_reply=_STEP_REPLY,
+        read_routes=(
+            ReadRoute("/observation", OBSERVATION, error_before_reset=_NO_OBSERVATION),
+            ReadRoute(
                 "/detail",
-                {"maze_name": of.always("double_t_maze"), "observation": of.OBSERVATION, **_JUDGED},
-                missing="'goal_position'",
+                {"maze_name": constant("double_t_maze"), "observation": OBSERVATION, **_OUTCOME},
+                error_before_reset="'goal_position'",
             ),
         ),
-        lists=("/available_actions",),
-        number_task=of.as_maze,
+        action_list_paths=("/available_actions",),
+        task_index_of=maze_task_index,
     ),
-    "Wordle": Dialect(
+    "Wordle": ServerDialect(
         prefix="/wordle",
-        task=Field("seed"),
-        created=_ID,
-        was_reset={"id": of.NUMBER, "observation": of.OBSERVATION},
-        stepped=_STEPPED,
-        reads=(
-            Read("/observation", of.OBSERVATION, missing=_NO_OBSERVATION),
-            Read("/detail", {**_JUDGED, "observation": of.OBSERVATION, "seed": of.GIVEN}, before=_JUDGED),
-        ),
-        number_task=of.as_wordle,
-    ),
-    "ALFWorld": Dialect(
-        task=Field("game"),
-        options=(Field("world_type", "string", one_of=("Text", "Embody", "Hybrid")),),
-        created=_ID,
-        was_reset={"id": of.NUMBER, "observation": of.SEEN, "available_actions": of.actions, "task_type": of.TASK_TYPE},
-        stepped={**_STEPPED, "observation": of.SEEN, "available_actions": of.actions},
-        reads=(
-            Read("/observation", of.SEEN),
-            Read("/available_actions", of.actions),
-            Read(
-                "/detail",
-                {"observation": of.SEEN, "available_actions": of.actions, "task_type": of.TASK_TYPE, **_JUDGED},
+        task_field=RequestField("seed"),
+        create_reply=_ID_REPLY,
+        reset_reply={"id": INSTANCE_ID, "observation": OBSERVATION},
+        step_reply=_STEP_REPLY,
+        read_routes=(
+            ReadRoute("/observation", OBSERVATION, error_before_reset=_NO_OBSERVATION),
+            ReadRoute(
+                "/detail", {**_OUTCOME, "observation": OBSERVATION, "seed": TASK_NUMBER}, reply_before_reset=_OUTCOME
             ),
         ),
+        task_index_of=wordle_task_index,
     ),
-    "SQLGym": Dialect(
-        key="env_idx",
-        task=Field("item_id"),
-        created=of.NUMBER,
-        was_reset=of.pair,
-        # AgentGym's server sends the query that was asked for in ``info``; ours tells nobody.
-        stepped={"state": of.OBSERVATION, "reward": of.REWARD, "done": of.DONE, "info": of.always({})},
-        reads=(Read("/observation", of.OBSERVATION),),
-        lists_open=True,
-        plain_errors=True,
-        ends=False,
-        number_task=of.as_list,
-    ),
-    "WebShop": Dialect(
-        key="env_idx",
-        task=Field("session_id"),
-        created=of.NUMBER,
-        was_reset=of.pair,
-        stepped={"state": of.OBSERVATION, "reward": of.REWARD, "done": of.DONE, "info": of.always(None)},
-        reads=(
-            Read("/observation", of.OBSERVATION),
-            Read(
-                "/available_actions",
+    "ALFWorld": ServerDialect(
+        task_field=RequestField("game"),
+        reset_options=(RequestField("world_type", "string", choices=("Text", "Embody", "Hybrid")),),
+        create_reply=_ID_REPLY,
+        reset_reply={
+            "id": INSTANCE_ID,
+            "observation": BARE_OBSERVATION,
+            "available_actions": available_actions,
+            "task_type": TASK_TYPE,
+        },
+        step_reply={**_STEP_REPLY, "observation": BARE_OBSERVATION, "available_actions": available_actions},
+        read_routes=(
+            ReadRoute("/observation", BARE_OBSERVATION),
+            ReadRoute("/available_actions", available_actions),
+            ReadRoute(
+                "/detail",
                 {
-                    "has_search_bar": of.HAS_SEARCH_BAR,
-                    "clickables": of.CLICKABLES,
+                    "observation": BARE_OBSERVATION,
+                    "available_actions": available_actions,
+                    "task_type": TASK_TYPE,
+                    **_OUTCOME,
                 },
             ),
-            Read("/instruction_text", of.INSTRUCTION),
         ),
-        lists_open=True,
-        plain_errors=True,
-        ends=False,
-        number_task=of.as_list,
+    ),
+    "SQLGym": ServerDialect(
+        id_field="env_idx",
+        task_field=RequestField("item_id"),
+        create_reply=INSTANCE_ID,
+        reset_reply=observation_pair,
+        # AgentGym's server sends the gold query in ``info``; ours never does.
+        step_reply={"state": OBSERVATION, "reward": REWARD, "done": DONE, "info": constant({})},
+        read_routes=(ReadRoute("/observation", OBSERVATION),),
+        lists_instances=True,
+        text_errors=True,
+        final_when_done=False,
+        task_index_of=list_task_index,
+    ),
+    "WebShop": ServerDialect(
+        id_field="env_idx",
+        task_field=RequestField("session_id"),
+        create_reply=INSTANCE_ID,
+        reset_reply=observation_pair,
+        step_reply={"state": OBSERVATION, "reward": REWARD, "done": DONE, "info": constant(None)},
+        read_routes=(
+            ReadRoute("/observation", OBSERVATION),
+            ReadRoute(
+                "/available_actions",
+                {
+                    "has_search_bar": HAS_SEARCH_BAR,
+                    "clickables": CLICKABLES,
+                },
+            ),
+            ReadRoute("/instruction_text", INSTRUCTION),
+        ),
+        lists_instances=True,
+        text_errors=True,
+        final_when_done=False,
+        task_index_of=list_task_index,
     ),
 }
-"""By registered name."""
+"""The dialects by registered name of the environment."""

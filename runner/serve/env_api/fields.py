@@ -1,4 +1,4 @@
-"""What a request has to hold, and what a malformed one is answered: both as FastAPI, which AgentGym's servers use."""
+"""Request fields: parsing and validation errors, both as in FastAPI, which AgentGym's servers use."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-Place: TypeAlias = Literal["body", "query"]
+Location: TypeAlias = Literal["body", "query"]
 Values: TypeAlias = dict[str, Any]
 
 MAX_DIGITS = 4300
-"""Longer numbers written as texts are not read, as Python itself refuses to."""
-_MAX_ECHO = 1 << 16
+"""Longer integers in strings are rejected, like Python's own limit."""
+_MAX_ECHO_BYTES = 1 << 16
 
 _INTEGER = re.compile(r"\s*[+-]?\d+(?:_\d+)*(?:\.0*)?\s*", re.ASCII)
 _NULL = msgspec.Raw(b"null")
 _EMPTY = msgspec.Raw(b"{}")
 
 
-class Field(msgspec.Struct, frozen=True):
+class RequestField(msgspec.Struct, frozen=True):
     """One field of a request.
 
     Attributes:
-        required: one that is not may also be null, and is then ``default``.
-        one_of: the texts it may be, where not every text will do; for whoever uses the value to check.
+        required: an optional field may be null or missing, and is then ``default``.
+        choices: allowed strings, empty for any; the handler checks them.
     """
 
     name: str
     kind: Literal["integer", "string"] = "integer"
     required: bool = True
     default: int | None = None
-    one_of: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
 
 
-class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is wrong with one field, in FastAPI's words."""
+class FieldError(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A validation error of one field, with FastAPI's keys and texts."""
 
     type: str
     loc: tuple[str | int, ...]
@@ -47,58 +47,58 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     ctx: dict[str, str] | None = None
 
 
-class Malformed(Exception):
-    """A request that is not as its route wants it."""
+class MalformedRequest(Exception):
+    """A request whose body or query does not match its route."""
 
-    def __init__(self, *problems: Problem) -> None:
-        """Keep what is wrong with it."""
+    def __init__(self, *errors: FieldError) -> None:
+        """Create the exception from its validation errors."""
         super().__init__("malformed request")
-        self.problems = problems
+        self.errors = errors
 
 
-def read_body(fields: Sequence[Field], body: bytes) -> Values:
-    """The values of a JSON body; fields that are not asked for are passed over.
+def parse_body(fields: Sequence[RequestField], body: bytes) -> Values:
+    """Return the values of ``fields`` in a JSON body; other members are ignored.
 
     Raises:
-        Malformed: with everything that is wrong.
+        MalformedRequest: with all validation errors.
     """
-    sent = _decoded(body) if body else None
-    if sent is None:
-        raise Malformed(Problem("missing", ("body",), "Field required", _NULL))
-    if not isinstance(sent, dict):
-        wanted = "Input should be a valid dictionary or object to extract fields from"
-        raise Malformed(Problem("model_attributes_type", ("body",), wanted, _echo(sent)))
-    return read_fields("body", fields, sent, _echo(sent))
+    payload = _decode_json(body) if body else None
+    if payload is None:
+        raise MalformedRequest(FieldError("missing", ("body",), "Field required", _NULL))
+    if not isinstance(payload, dict):
+        message = "Input should be a valid dictionary or object to extract fields from"
+        raise MalformedRequest(FieldError("model_attributes_type", ("body",), message, _echo_input(payload)))
+    return parse_fields("body", fields, payload, _echo_input(payload))
 
 
-def read_fields(
-    place: Place, fields: Sequence[Field], sent: Mapping[str, object], whole: msgspec.Raw = _NULL
+def parse_fields(
+    location: Location, fields: Sequence[RequestField], payload: Mapping[str, object], raw_payload: msgspec.Raw = _NULL
 ) -> Values:
     """The values of ``fields`` among those that were sent.
 
     Raises:
-        Malformed: with everything that is wrong.
+        MalformedRequest: with all validation errors.
     """
     values: Values = {}
-    problems: list[Problem] = []
+    errors: list[FieldError] = []
     for field in fields:
-        loc = (place, field.name)
-        value = sent.get(field.name)
-        if field.name not in sent and field.required:
-            problems.append(Problem("missing", loc, "Field required", whole))
+        loc = (location, field.name)
+        value = payload.get(field.name)
+        if field.name not in payload and field.required:
+            errors.append(FieldError("missing", loc, "Field required", raw_payload))
         elif value is None and not field.required:
             values[field.name] = field.default
-        elif problem := _problem(field, value):
-            problems.append(Problem(problem[0], loc, problem[1], _echo(value)))
+        elif problem := _find_error(field, value):
+            errors.append(FieldError(problem[0], loc, problem[1], _echo_input(value)))
         else:
-            values[field.name] = _converted(field, value)
-    if problems:
-        raise Malformed(*problems)
+            values[field.name] = _convert(field, value)
+    if errors:
+        raise MalformedRequest(*errors)
     return values
 
 
-def _problem(field: Field, value: object) -> tuple[str, str] | None:
-    """The type and the words of what is wrong with a value, None where it can be used."""
+def _find_error(field: RequestField, value: object) -> tuple[str, str] | None:
+    """Return the type and message of the error of a value; None if it is valid."""
     if field.kind == "string":
         return None if isinstance(value, str) else ("string_type", "Input should be a valid string")
     match value:
@@ -117,35 +117,34 @@ def _problem(field: Field, value: object) -> tuple[str, str] | None:
     return "int_type", "Input should be a valid integer"
 
 
-def _converted(field: Field, value: Any) -> str | int:  # noqa: ANN401 - what ``_problem`` found nothing wrong with
+def _convert(field: RequestField, value: Any) -> str | int:  # noqa: ANN401 - a value that ``_find_error`` accepts
     if field.kind == "string":
         return str(value)
     return int(value.partition(".")[0] if isinstance(value, str) else value)
 
 
-def _decoded(body: bytes) -> object:
+def _decode_json(body: bytes) -> object:
     try:
         return msgspec.json.decode(body)
     except (msgspec.MsgspecError, RecursionError) as exc:
-        raise Malformed(_not_json(body, str(exc))) from exc
+        raise MalformedRequest(_json_error(body, str(exc))) from exc
 
 
-def _not_json(body: bytes, problem: str) -> Problem:
-    """Where and why a body is no JSON; the words are those of Python's own reader where it has any."""
-    place = 0
+def _json_error(body: bytes, problem: str) -> FieldError:
+    """Describe invalid JSON with the position and message of Python's decoder, which FastAPI uses, if it has any."""
+    location = 0
     try:
         json.loads(body)
     except json.JSONDecodeError as exc:
-        place, problem = exc.pos, exc.msg
+        location, problem = exc.pos, exc.msg
     except (ValueError, RecursionError):
         pass
-    return Problem("json_invalid", ("body", place), "JSON decode error", _EMPTY, {"error": problem})
+    return FieldError("json_invalid", ("body", location), "JSON decode error", _EMPTY, {"error": problem})
 
 
-def _echo(value: object) -> msgspec.Raw:
-    """A value that was sent, encoded to be sent back; null where it is large, or nested too deeply to be encoded."""
+def _echo_input(value: object) -> msgspec.Raw:
     try:
         encoded = msgspec.json.encode(value)
     except RecursionError:
         return _NULL
-    return msgspec.Raw(encoded) if len(encoded) <= _MAX_ECHO else _NULL
+    return msgspec.Raw(encoded) if len(encoded) <= _MAX_ECHO_BYTES else _NULL

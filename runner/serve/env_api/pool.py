@@ -1,4 +1,4 @@
-"""The open environments of one server: who has which, how many there may be, and which were forgotten."""
+"""The open environment instances of one server, limited in number and in idle time."""
 
 from __future__ import annotations
 
@@ -13,46 +13,48 @@ from runner.types import Action, Chat
 from runner.util.clock import Clock
 
 
-class Refused(RunnerError):
-    """A request that cannot be carried out now; the text is for the client."""
+class PoolRejected(RunnerError):
+    """A request that cannot be fulfilled now; the message is for the client."""
 
 
 @dataclass(eq=False)
-class Instance:
-    """One environment and what it showed last; to be used by one thread at a time, which ``lock`` sees to.
+class PooledInstance:
+    """An environment with its last observation; hold ``lock`` while using it, as environments are not thread-safe.
 
     Attributes:
-        number: its id, which is never given out again.
-        make: builds the environment, when it is first needed.
-        used_at: when a client last asked for it, in monotonic seconds.
-        opening: the first observation of the task; None before the first reset.
-        observation: the last one.
-        given: the task as the client named it.
-        reward: of the last step.
-        score: the sum of the rewards since the last reset.
+        instance_id: its id, never reused.
+        build: builds the environment on first use.
+        last_used_at: time of the last request, in monotonic seconds.
+        lock: serializes all use of the environment.
+        initial_observation: first observation of the task; None before the first reset.
+        observation: latest observation.
+        task_number: task number as sent by the client.
+        reward: reward of the last step.
+        score: sum of the rewards since the last reset.
+        done: whether the task has ended.
     """
 
-    number: int
-    make: Callable[[], EmbeddedEnvironment]
-    used_at: float
+    instance_id: int
+    build: Callable[[], EmbeddedEnvironment]
+    last_used_at: float
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    opening: str | None = None
+    initial_observation: str | None = None
     observation: str = ""
-    given: int = 0
+    task_number: int = 0
     reward: float = 0.0
     score: float = 0.0
     done: bool = False
 
     @cached_property
     def environment(self) -> EmbeddedEnvironment:
-        """The environment itself."""
-        return self.make()
+        """The environment, built on first access."""
+        return self.build()
 
-    def reset(self, given: int, task_index: int) -> None:
-        """Start a task."""
-        self.opening = None
-        self.given, self.reward, self.score, self.done = given, 0.0, 0.0, False
-        self.opening = self.observation = _text(self.environment.reset(task_index=task_index))
+    def reset(self, task_number: int, task_index: int) -> None:
+        """Start the task ``task_index``; ``task_number`` is the client's name for it."""
+        self.initial_observation = None
+        self.task_number, self.reward, self.score, self.done = task_number, 0.0, 0.0, False
+        self.initial_observation = self.observation = _text(self.environment.reset(task_index=task_index))
 
     def step(self, action: str) -> None:
         """Take one action."""
@@ -61,80 +63,80 @@ class Instance:
         self.score += self.reward
 
     def cleanup(self) -> None:
-        """Give back what the environment holds."""
+        """Release the environment's resources, if it was built."""
         if "environment" in vars(self):
             self.environment.cleanup()
 
 
-class Pool:
-    """The instances by their ids; to be used on one event loop.
+class InstancePool:
+    """Open instances by id; use it on one event loop only.
 
     Args:
-        make: builds an environment.
-        limit: how many can be open.
-        idle_s: seconds without a request after which one is taken back.
-        clock: where the time comes from.
+        build: builds an environment.
+        limit: maximum number of open instances.
+        idle_s: seconds without a request after which an instance is idle.
+        clock: source of time.
     """
 
     def __init__(
-        self, make: Callable[[], EmbeddedEnvironment], *, limit: int, idle_s: float, clock: Clock | None = None
+        self, build: Callable[[], EmbeddedEnvironment], *, limit: int, idle_s: float, clock: Clock | None = None
     ) -> None:
         self.limit = limit
-        self._make = make
+        self._build = build
         self._idle_s = idle_s
         self._clock = clock or Clock()
-        self._instances: dict[int, Instance] = {}
-        """In the order of their last use."""
+        self._instances: dict[int, PooledInstance] = {}
+        """Least recently used first."""
         self._n_opened = 0
 
     def __len__(self) -> int:
         return len(self._instances)
 
     @property
-    def numbers(self) -> list[int]:
-        """The ids of what is open."""
+    def instance_ids(self) -> list[int]:
+        """The ids of the open instances, ascending."""
         return sorted(self._instances)
 
-    def open(self) -> Instance:
-        """A new instance.
+    def open(self) -> PooledInstance:
+        """Add an instance.
 
         Raises:
-            Refused: where there are as many as there may be.
+            PoolRejected: the limit is reached.
         """
         if len(self._instances) >= self.limit:
-            raise Refused(
+            raise PoolRejected(
                 f"This server has {self.limit} environments open, which is its limit; "
-                "close one, or start the server with a larger --max-open"
+                "close one, or restart the server with a larger --max-open"
             )
-        instance = Instance(self._n_opened, self._make, self._clock.monotonic())
+        instance = PooledInstance(self._n_opened, self._build, self._clock.monotonic())
         self._n_opened += 1
-        self._instances[instance.number] = instance
+        self._instances[instance.instance_id] = instance
         return instance
 
-    def use(self, number: int) -> Instance | None:
-        """The instance of that id, which is no longer forgotten; None where there is none."""
-        instance = self._instances.pop(number, None)
+    def touch(self, instance_id: int) -> PooledInstance | None:
+        """Return the instance with that id and restart its idle time; None if there is none."""
+        instance = self._instances.pop(instance_id, None)
         if instance is not None:
-            instance.used_at = self._clock.monotonic()
-            self._instances[number] = instance
+            instance.last_used_at = self._clock.monotonic()
+            self._instances[instance_id] = instance
         return instance
 
-    def remove(self, instance: Instance) -> None:
-        """Take an instance out; its id is not valid any more."""
-        self._instances.pop(instance.number, None)
+    def remove(self, instance: PooledInstance) -> None:
+        """Remove an instance; its id becomes invalid."""
+        self._instances.pop(instance.instance_id, None)
 
-    def take_forgotten(self) -> list[Instance]:
-        """Take out what nobody has asked for in a long time and nobody is using."""
-        forgotten = []
+    def remove_idle(self) -> list[PooledInstance]:
+        """Remove and return the instances that have been idle for ``idle_s`` seconds and are not in use."""
+        idle = []
         latest = self._clock.monotonic() - self._idle_s
         for instance in self._instances.values():
-            if instance.used_at > latest:
+            if instance.last_used_at > latest:
                 break
             if not instance.lock.locked():
-                forgotten.append(instance)
-        for instance in forgotten:
+                idle.append(instance)
+        for instance in idle:
             self.remove(instance)
-        return forgotten
+        return idle
 
 
 def _text(chat: Chat) -> str:

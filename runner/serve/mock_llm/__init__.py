@@ -1,23 +1,30 @@
 """A test endpoint in the place of a language model: OpenAI's protocol, answers by an oracle or a script, and faults."""
 
 from runner.serve.mock_llm.app import ModelApp
-from runner.serve.mock_llm.faults import Behaviour, Fault
-from runner.serve.mock_llm.oracle import OraclePlayer
-from runner.serve.mock_llm.players import EchoPlayer, Player, ScriptPlayer
-from runner.serve.mock_llm.reply import NAME, Reply, ScriptedCall, read_script
+from runner.serve.mock_llm.faults import Behavior, Fault
+from runner.serve.mock_llm.oracle import OracleResponder
+from runner.serve.mock_llm.reply import (
+    TEST_MODEL_NAME,
+    EchoResponder,
+    Responder,
+    ScriptedCall,
+    ScriptedReply,
+    ScriptResponder,
+    read_script,
+)
 from runner.serve.mock_llm.server import ModelServer
 
 __all__ = [
-    "NAME",
-    "Behaviour",
-    "EchoPlayer",
+    "Behavior",
+    "EchoResponder",
     "Fault",
     "ModelApp",
     "ModelServer",
-    "OraclePlayer",
-    "Player",
-    "Reply",
-    "ScriptPlayer",
+    "OracleResponder",
+    "Responder",
+    "ScriptResponder",
     "ScriptedCall",
+    "ScriptedReply",
+    "TEST_MODEL_NAME",
     "read_script",
 ]

@@ -11,17 +11,17 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from runner.serve.mock_llm.reply import NAME, Reply
+from runner.serve.mock_llm.reply import TEST_MODEL_NAME, ScriptedReply
 
-TOKEN = 4
+CHARS_PER_TOKEN = 4
 """Characters of a token."""
-MAX_PIECES = 20_000
+MAX_STREAM_CHUNKS = 20_000
 """Of a streamed text; those of a longer one are larger than a token."""
 
 _CALL_ID = Annotated[str, Meta(max_length=1000)]
 
 
-class Part(msgspec.Struct):
+class ContentPart(msgspec.Struct):
     """A piece of a message's content; what is no text has none."""
 
     text: str = ""
@@ -34,7 +34,7 @@ class CalledFunction(msgspec.Struct):
     arguments: str = "{}"
 
 
-class Call(msgspec.Struct):
+class ToolCallPart(msgspec.Struct):
     """A tool call of an earlier reply."""
 
     function: CalledFunction
@@ -45,9 +45,9 @@ class ChatMessage(msgspec.Struct):
     """A message of the conversation."""
 
     role: str
-    content: str | list[Part] | None = None
+    content: str | list[ContentPart] | None = None
     reasoning_content: str | None = None
-    tool_calls: list[Call] | None = None
+    tool_calls: list[ToolCallPart] | None = None
 
     @property
     def text(self) -> str:
@@ -92,7 +92,7 @@ class ChatRequest(msgspec.Struct, kw_only=True):
         return frozenset() if self.tool_choice == "none" else frozenset(tool.function.name for tool in self.tools or ())
 
     @property
-    def wants_usage(self) -> bool:
+    def includes_usage(self) -> bool:
         """Whether a stream ends with its token counts."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
@@ -104,29 +104,29 @@ class Completion(msgspec.Struct, frozen=True):
     created: int
     model: str
     request: ChatRequest
-    reply: Reply
+    reply: ScriptedReply
 
     def document(self) -> dict[str, Any]:
         """The whole completion."""
-        message: dict[str, Any] = {"role": "assistant", "content": self.reply.content, **self._beside()}
+        message: dict[str, Any] = {"role": "assistant", "content": self.reply.content, **self._reasoning_field()}
         if self.reply.tool_calls:
-            message["tool_calls"] = self._calls()
+            message["tool_calls"] = self._tool_calls()
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._finish_reason()}
         return {**self._head("chat.completion"), "choices": [choice], "usage": self._usage()}
 
     def chunks(self) -> Iterator[dict[str, Any]]:
         """The completion in pieces of about a token."""
         yield self._chunk({"role": "assistant", "content": ""})
-        yield from (self._chunk({"reasoning_content": text}) for text in _tokens(self.reply.reasoning_content))
-        yield from (self._chunk({"content": text}) for text in _tokens(self.reply.content))
-        for index, call in enumerate(self._calls()):
+        yield from (self._chunk({"reasoning_content": text}) for text in _split_tokens(self.reply.reasoning_content))
+        yield from (self._chunk({"content": text}) for text in _split_tokens(self.reply.content))
+        for index, call in enumerate(self._tool_calls()):
             function = call["function"]
             first = {**call, "index": index, "function": {**function, "arguments": ""}}
             yield self._chunk({"tool_calls": [first]})
-            for text in _tokens(function["arguments"]):
+            for text in _split_tokens(function["arguments"]):
                 yield self._chunk({"tool_calls": [{"index": index, "function": {"arguments": text}}]})
         yield self._chunk({}, self._finish_reason())
-        if self.request.wants_usage:
+        if self.request.includes_usage:
             yield {**self._head("chat.completion.chunk"), "choices": [], "usage": self._usage()}
 
     def _head(self, kind: str) -> dict[str, Any]:
@@ -135,19 +135,19 @@ class Completion(msgspec.Struct, frozen=True):
             "object": kind,
             "created": self.created,
             "model": self.model,
-            "system_fingerprint": NAME,
+            "system_fingerprint": TEST_MODEL_NAME,
         }
 
     def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         chunk = {**self._head("chat.completion.chunk"), "choices": [choice]}
-        return {**chunk, "usage": None} if self.request.wants_usage else chunk
+        return {**chunk, "usage": None} if self.request.includes_usage else chunk
 
-    def _beside(self) -> dict[str, str]:
+    def _reasoning_field(self) -> dict[str, str]:
         reasoning = self.reply.reasoning_content
         return {} if reasoning is None else {"reasoning_content": reasoning}
 
-    def _calls(self) -> list[dict[str, Any]]:
+    def _tool_calls(self) -> list[dict[str, Any]]:
         return [
             {
                 "id": f"call_{self.id}_{index}" if call.id is None else call.id,
@@ -161,19 +161,19 @@ class Completion(msgspec.Struct, frozen=True):
         return self.reply.finish_reason or ("tool_calls" if self.reply.tool_calls else "stop")
 
     def _usage(self) -> dict[str, Any]:
-        prompt, written = n_tokens(_prompt(self.request)), n_tokens(self.reply.text)
+        prompt, written = estimate_tokens(_prompt_text(self.request)), estimate_tokens(self.reply.text)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": written,
             "total_tokens": prompt + written,
             "prompt_tokens_details": {"cached_tokens": 0},
-            "completion_tokens_details": {"reasoning_tokens": n_tokens(self.reply.reasoning_content or "")},
+            "completion_tokens_details": {"reasoning_tokens": estimate_tokens(self.reply.reasoning_content or "")},
         }
 
 
-def n_tokens(text: str) -> int:
+def estimate_tokens(text: str) -> int:
     """About how many tokens a text has: a quarter of its characters, rounded up."""
-    return -(-len(text) // TOKEN)
+    return -(-len(text) // CHARS_PER_TOKEN)
 
 
 def error(message: str, *, kind: str, code: str | None, param: str | None = None) -> dict[str, Any]:
@@ -181,14 +181,14 @@ def error(message: str, *, kind: str, code: str | None, param: str | None = None
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def _prompt(request: ChatRequest) -> str:
+def _prompt_text(request: ChatRequest) -> str:
     parts = [message.text for message in request.messages]
     called = [call.function for message in request.messages for call in message.tool_calls or ()]
     parts += [function.name + function.arguments for function in called]
     return "".join(parts) + (msgspec.json.encode(request.tools).decode() if request.tools else "")
 
 
-def _tokens(text: str | None) -> list[str]:
+def _split_tokens(text: str | None) -> list[str]:
     text = text or ""
-    size = max(TOKEN, -(-len(text) // MAX_PIECES))
+    size = max(CHARS_PER_TOKEN, -(-len(text) // MAX_STREAM_CHUNKS))
     return [text[start : start + size] for start in range(0, len(text), size)]

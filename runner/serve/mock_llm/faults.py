@@ -12,7 +12,7 @@ import msgspec
 from runner.errors import ConfigError
 from runner.util.text import one_line
 
-KINDS = {
+FAULT_KINDS = {
     "drop": "the connection is closed after the headers",
     "drip": "the reply comes byte by byte",
     "empty-choices": "a completion without choices",
@@ -46,11 +46,11 @@ class Fault(msgspec.Struct, frozen=True):
         share = float(match["share"] or 1) if match else 2.0
         if match is None or share > 1:
             raise ConfigError(f"{one_line(spec)!r} is no fault; as in 429:0.1 (a share), 500x2 (the first two), hang")
-        check_kind(match["kind"])
+        check_fault_kind(match["kind"])
         return cls(match["kind"], share, int(match["times"]) if match["times"] else None)
 
 
-class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
+class Behavior(msgspec.Struct, frozen=True, kw_only=True):
     """How the endpoint answers, whatever it answers.
 
     Attributes:
@@ -70,7 +70,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     drip_s: float = 1.0
 
 
-class Faults:
+class FaultInjector:
     """Decides which requests are hit."""
 
     def __init__(self, faults: Iterable[Fault], seed: int) -> None:
@@ -87,18 +87,18 @@ class Faults:
         return None
 
 
-def status_of(kind: str) -> int | None:
+def fault_status(kind: str) -> int | None:
     """The status that a fault of that kind answers with, None where it is none of that sort."""
     return int(kind) if _STATUS.fullmatch(kind) else None
 
 
-def check_kind(kind: str) -> None:
+def check_fault_kind(kind: str) -> None:
     """Refuse what is no kind of fault.
 
     Raises:
         ConfigError: with the kinds there are.
     """
-    if kind not in KINDS and status_of(kind) is None:
+    if kind not in FAULT_KINDS and fault_status(kind) is None:
         raise ConfigError(
-            f"{one_line(kind)!r} is no kind of fault; there are a status from 400 to 599, {', '.join(KINDS)}"
+            f"{one_line(kind)!r} is no kind of fault; there are a status from 400 to 599, {', '.join(FAULT_KINDS)}"
         )

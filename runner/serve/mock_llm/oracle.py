@@ -8,27 +8,26 @@ import re
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 
-from runner import plugins as registry
-from runner.errors import ConfigError, RunnerError, boundary
+from runner import plugins
+from runner.errors import ConfigError, RunnerError, catch_foreign
 from runner.serve.mock_llm.chat_format import ChatMessage, ChatRequest
-from runner.serve.mock_llm.conversation import ASSISTANT, Turn, squeezed, turns_of
-from runner.serve.mock_llm.replay import Session, replayed
-from runner.serve.mock_llm.reply import NAME, Reply, ScriptedCall
-from runner.serve.mock_llm.task_matcher import MODES, Opening, Seat, Tasks
+from runner.serve.mock_llm.replay import ASSISTANT, ReplaySession, Turn, parse_turns, replay_turns
+from runner.serve.mock_llm.reply import TEST_MODEL_NAME, ScriptedCall, ScriptedReply
+from runner.serve.mock_llm.task_matcher import MODES, Opening, TaskCandidate, TaskMatcher, normalize_whitespace
 from runner.types import Action
 from runner.util.text import one_line
 
-PREFIX = "oracle:"
+ORACLE_MODEL_PREFIX = "oracle:"
 """Begins a model's name that says what is played: ``oracle:<environment>:<task index>``."""
-LEFT_OUT = re.compile(r"\[(\d{1,9}) earlier turns? left out]")
+OMITTED_TURNS = re.compile(r"\[(\d{1,9}) earlier turns? left out]")
 """What our own agents write where a conversation has lost turns, which may go on like one that has not."""
 MAX_SESSIONS = 256
-MAX_OPENING = 10
+MAX_MESSAGES_SEARCHED = 10
 """The first observation has to be within so many messages."""
 THOUGHT = "The test oracle has planned this."
 
 
-class OraclePlayer:
+class OracleResponder:
     """Replays a conversation on twins of the embedded environments and answers with their planner's next action.
 
     The task is the one whose first observation a message of the conversation holds; where several begin alike it is
@@ -40,58 +39,63 @@ class OraclePlayer:
 
     def __init__(self) -> None:
         """Follow no conversation yet."""
-        self._tasks = Tasks()
-        self._sessions: OrderedDict[tuple[Opening, tuple[Turn, ...]], Session] = OrderedDict()
+        self._task_matcher = TaskMatcher()
+        self._sessions: OrderedDict[tuple[Opening, tuple[Turn, ...]], ReplaySession] = OrderedDict()
         self._worker = ThreadPoolExecutor(1, "oracle")  # one, as neither twins nor what is known of tasks is shared
 
-    async def play(self, request: ChatRequest) -> Reply:
+    async def respond(self, request: ChatRequest) -> ScriptedReply:
         """The next action, as a tool call where its tool is offered and else as text; or why there is none."""
-        return await asyncio.get_running_loop().run_in_executor(self._worker, self._answer, request)
+        return await asyncio.get_running_loop().run_in_executor(self._worker, self._respond, request)
 
-    def _answer(self, request: ChatRequest) -> Reply:
-        replies: list[Reply] = []
-        with boundary(lambda exc: replies.append(_sorry(f"it cannot play: {_cause(exc)}"))):
-            replies.append(_reply(self._find(request), request))
+    def _respond(self, request: ChatRequest) -> ScriptedReply:
+        replies: list[ScriptedReply] = []
+        with catch_foreign(lambda exc: replies.append(_cannot_answer(f"it cannot play: {_describe_error(exc)}"))):
+            replies.append(_next_reply(self._find(request), request))
         return replies[0]
 
-    def _find(self, request: ChatRequest) -> Session | None:
+    def _find(self, request: ChatRequest) -> ReplaySession | None:
         """The session after the conversation's last turn."""
-        start, opening = self._opening(request.messages)
-        seats = None
-        if request.model.startswith(PREFIX):
-            opening, seats = named(request.model)
+        start, opening = self._find_opening(request.messages)
+        candidates = None
+        if request.model.startswith(ORACLE_MODEL_PREFIX):
+            opening, candidates = task_from_model_name(request.model)
         if opening is None:
             return None
-        turns = turns_of(request.messages[start + 1 :])
-        session = self._followed(opening, turns)
+        turns = parse_turns(request.messages[start + 1 :])
+        session = self._resume_session(opening, turns)
         if session is None:
-            found = seats or list(self._tasks.seats(opening))
-            lacks = LEFT_OUT.search(request.messages[start].text)
-            session = self._cut(opening, turns, int(lacks[1])) if lacks else None
-            session = session or replayed(found, turns, checked=seats is None) or self._cut(opening, turns)
+            found = candidates or list(self._task_matcher.candidates(opening))
+            lacks = OMITTED_TURNS.search(request.messages[start].text)
+            session = self._match_shortened(opening, turns, int(lacks[1])) if lacks else None
+            session = (
+                session
+                or replay_turns(found, turns, verify=candidates is None)
+                or self._match_shortened(opening, turns)
+            )
         if session is not None:
             self._sessions[opening, session.turns] = session
             while len(self._sessions) > MAX_SESSIONS:
                 self._sessions.popitem(last=False)
         return session
 
-    def _opening(self, messages: list[ChatMessage]) -> tuple[int, Opening | None]:
-        """Which message holds the first observation, and that."""
-        for index, message in enumerate(itertools.islice(messages, MAX_OPENING)):
-            if message.role not in (ASSISTANT, "system") and (opening := self._tasks.find(squeezed(message.text))):
+    def _find_opening(self, messages: list[ChatMessage]) -> tuple[int, Opening | None]:
+        for index, message in enumerate(itertools.islice(messages, MAX_MESSAGES_SEARCHED)):
+            if message.role not in (ASSISTANT, "system") and (
+                opening := self._task_matcher.find(normalize_whitespace(message.text))
+            ):
                 return index, opening
         return 0, None
 
-    def _followed(self, opening: Opening, turns: tuple[Turn, ...]) -> Session | None:
+    def _resume_session(self, opening: Opening, turns: tuple[Turn, ...]) -> ReplaySession | None:
         """The session that was here before, brought to the newest turn."""
         if same := self._sessions.pop((opening, turns), None):
             return same
         before = self._sessions.pop((opening, turns[:-1]), None) if turns else None
-        if before is None or before.done or before.take(turns[-1]):
+        if before is None or before.done or before.apply_turn(turns[-1]):
             return before
-        return replayed(before.others, turns, checked=before.checked)
+        return replay_turns(before.remaining, turns, verify=before.verify)
 
-    def _cut(self, opening: Opening, turns: tuple[Turn, ...], n_lacking: int = 0) -> Session | None:
+    def _match_shortened(self, opening: Opening, turns: tuple[Turn, ...], n_lacking: int = 0) -> ReplaySession | None:
         """The session of a conversation that has lost turns: its last ones are those at the end of this one.
 
         The newest turn is new, or was already answered once; what of it fits the number of turns better comes first.
@@ -102,48 +106,49 @@ class OraclePlayer:
                 continue
             for before in sorted((played, played[:-1]), key=lambda turns: abs(len(turns) - n_before)):
                 whole = (*before, turns[-1])
-                if _ends_with(whole, turns) and (again := replayed([session.seat], whole, checked=session.checked)):
+                if _ends_with(whole, turns) and (
+                    again := replay_turns([session.candidate], whole, verify=session.verify)
+                ):
                     return again
         return None
 
 
-def named(model: str) -> tuple[Opening, list[Seat]]:
+def task_from_model_name(model: str) -> tuple[Opening, list[TaskCandidate]]:
     """What a model's name says is played.
 
     Raises:
         ConfigError: when it names no environment or task.
     """
-    env, _, task = model.removeprefix(PREFIX).partition(":")
+    env, _, task = model.removeprefix(ORACLE_MODEL_PREFIX).partition(":")
     if not (task.isascii() and task.isdecimal() and len(task) < 16):
-        raise ConfigError(f"{one_line(model)!r} should be {PREFIX}<environment>:<task index>")
-    env = registry.canonical(registry.ENVS, env)
-    return Opening(env, model), [Seat(env, mode, int(task)) for mode in MODES]
+        raise ConfigError(f"{one_line(model)!r} should be {ORACLE_MODEL_PREFIX}<environment>:<task index>")
+    env = plugins.canonical_name(plugins.ENVS, env)
+    return Opening(env, model), [TaskCandidate(env, mode, int(task)) for mode in MODES]
 
 
 def _ends_with(played: tuple[Turn, ...], turns: tuple[Turn, ...]) -> bool:
-    """Whether the last actions are these; the last observation is compared when they are played."""
-    return [turn.did for turn in played[-len(turns) :]] == [turn.did for turn in turns]
+    return [turn.action_key for turn in played[-len(turns) :]] == [turn.action_key for turn in turns]
 
 
-def _reply(session: Session | None, request: ChatRequest) -> Reply:
+def _next_reply(session: ReplaySession | None, request: ChatRequest) -> ScriptedReply:
     if session is None:
-        return _sorry("it cannot tell which environment and task this conversation is about")
+        return _cannot_answer("it cannot tell which environment and task this conversation is about")
     if session.done:
-        return _sorry(f"the episode of {session.seat.env} is over")
+        return _cannot_answer(f"the episode of {session.candidate.env} is over")
     text = session.next_action()
     parsed = session.twin.parse(text)
     if isinstance(parsed, Action) and parsed.tool_calls[0].name in request.callable_tools:
         call = parsed.tool_calls[0]
-        return Reply(content=THOUGHT, tool_calls=(ScriptedCall(call.name, call.arguments),))
-    if session.seat.env == "SQLGym":
+        return ScriptedReply(content=THOUGHT, tool_calls=(ScriptedCall(call.name, call.arguments),))
+    if session.candidate.env == "SQLGym":
         text = f"\n```sql\n{text}\n```"
-    return Reply(content=f"Thought: {THOUGHT}\nAction: {text}")
+    return ScriptedReply(content=f"Thought: {THOUGHT}\nAction: {text}")
 
 
-def _sorry(why: str) -> Reply:
-    hint = f"A model named {PREFIX}<environment>:<task index> says what is played."
-    return Reply(content=f"This is {NAME}, no language model, played by an oracle: {why}. {hint}")
+def _cannot_answer(why: str) -> ScriptedReply:
+    hint = f"A model named {ORACLE_MODEL_PREFIX}<environment>:<task index> says what is played."
+    return ScriptedReply(content=f"This is {TEST_MODEL_NAME}, no language model, played by an oracle: {why}. {hint}")
 
 
-def _cause(exc: BaseException) -> str:
+def _describe_error(exc: BaseException) -> str:
     return one_line(str(exc)) if isinstance(exc, RunnerError) else type(exc).__name__

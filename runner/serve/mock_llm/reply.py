@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import msgspec
 from msgspec import Meta
 
 from runner.errors import ConfigError
-from runner.serve.mock_llm.faults import check_kind
+from runner.serve.mock_llm.chat_format import ChatRequest
+from runner.serve.mock_llm.faults import check_fault_kind
 from runner.util.text import one_line
 
-NAME = "agentgym-test-model"
+TEST_MODEL_NAME = "agentgym-test-model"
 """What this endpoint calls itself wherever a model's name is shown."""
 MAX_SCRIPT = 16 << 20
 
@@ -35,7 +38,7 @@ class ScriptedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.arguments if isinstance(self.arguments, str) else msgspec.json.encode(self.arguments).decode()
 
 
-class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One reply; without ``status`` and ``body`` a completion, streamed where that was asked for.
 
     Attributes:
@@ -66,7 +69,7 @@ class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             if not (_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value)) or name.lower() in _FRAMING:
                 raise ConfigError(f"the header {one_line(name)!r} cannot be set")
         if self.fault is not None:
-            check_kind(self.fault)
+            check_fault_kind(self.fault)
 
     @property
     def text(self) -> str:
@@ -75,7 +78,7 @@ class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return (self.reasoning_content or "") + (self.content or "") + calls
 
 
-def read_script(path: Path) -> list[Reply]:
+def read_script(path: Path) -> list[ScriptedReply]:
     """The replies of a file: a line that starts with ``{`` is a :class:`Reply` as JSON, any other the content of one.
 
     Raises:
@@ -97,12 +100,50 @@ def read_script(path: Path) -> list[Reply]:
     return replies
 
 
-def _read(line: str, where: str) -> Reply:
+def _read(line: str, where: str) -> ScriptedReply:
     if not line.lstrip().startswith("{"):
-        return Reply(content=line.strip())
+        return ScriptedReply(content=line.strip())
     try:
-        reply = msgspec.json.decode(line, type=Reply)
+        reply = msgspec.json.decode(line, type=ScriptedReply)
         reply.check()
     except (msgspec.MsgspecError, RecursionError, ConfigError) as exc:
         raise ConfigError(f"{where} is no reply: {one_line(str(exc))}") from exc
     return reply
+
+
+class Responder(Protocol):
+    """Answers requests; ``name`` is part of the model's name."""
+
+    @property
+    def name(self) -> str:
+        """A word for how the replies come about."""
+
+    async def respond(self, request: ChatRequest) -> ScriptedReply:
+        """The reply to a request."""
+
+
+class ScriptResponder:
+    """Gives the replies of a script one after the other, whoever asks, and then begins again."""
+
+    name = "script"
+
+    def __init__(self, replies: Sequence[ScriptedReply | str]) -> None:
+        """Start with the first; a text is the content of a reply."""
+        read = [ScriptedReply(content=reply) if isinstance(reply, str) else reply for reply in replies]
+        for reply in read:
+            reply.check()
+        self._replies = itertools.cycle(read)
+
+    async def respond(self, request: ChatRequest) -> ScriptedReply:
+        """The next reply."""
+        return next(self._replies)
+
+
+class EchoResponder:
+    """Says what was said last."""
+
+    name = "echo"
+
+    async def respond(self, request: ChatRequest) -> ScriptedReply:
+        """The content of the last message."""
+        return ScriptedReply(content=request.messages[-1].text)

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
-from runner.errors import boundary
+from runner.errors import catch_foreign
 from runner.serve.host import Site, serve_apps
-from runner.serve.mock_llm.app import ModelApp, Received
-from runner.serve.mock_llm.faults import Behaviour, Fault
-from runner.serve.mock_llm.players import Player
-from runner.serve.mock_llm.reply import NAME
+from runner.serve.mock_llm.app import ModelApp, ReceivedRequest
+from runner.serve.mock_llm.faults import Behavior, Fault
+from runner.serve.mock_llm.reply import TEST_MODEL_NAME, Responder
 
-START_S = 20.0
+START_TIMEOUT_S = 20.0
 
 
 class ModelServer:
@@ -31,9 +30,9 @@ class ModelServer:
 
     def __init__(
         self,
-        player: Player | None = None,
+        responder: Responder | None = None,
         *,
-        behaviour: Behaviour | None = None,
+        behavior: Behavior | None = None,
         models: Iterable[str] = (),
         token: str | None = None,
         port: int = 0,
@@ -42,7 +41,7 @@ class ModelServer:
         self._stop: Callable[[], object] = _nothing
         self._thread: threading.Thread | None = None
         self._problems: list[BaseException] = []
-        self.app = ModelApp(player, behaviour=behaviour, models=models, remember=True)
+        self.app = ModelApp(responder, behavior=behavior, models=models, remember=True)
         self.port = port
 
     @property
@@ -51,7 +50,7 @@ class ModelServer:
         return f"http://127.0.0.1:{self.port}"
 
     @property
-    def received(self) -> list[Received]:
+    def received(self) -> list[ReceivedRequest]:
         """The requests for completions so far, oldest first."""
         return list(self.app.received)
 
@@ -62,17 +61,17 @@ class ModelServer:
     def start(self) -> Self:
         """Serve; returns once it answers."""
         ready = threading.Event()
-        self._thread = threading.Thread(target=self._serve, args=(ready,), name=NAME, daemon=True)
+        self._thread = threading.Thread(target=self._serve, args=(ready,), name=TEST_MODEL_NAME, daemon=True)
         self._thread.start()
-        if not ready.wait(START_S) or self._problems:
-            raise RuntimeError(f"{NAME} did not start") from next(iter(self._problems), None)
+        if not ready.wait(START_TIMEOUT_S) or self._problems:
+            raise RuntimeError(f"{TEST_MODEL_NAME} did not start") from next(iter(self._problems), None)
         return self
 
     def stop(self) -> None:
         """Answer nobody any more; what still waits ends, and connections are closed."""
         self._stop()
         if self._thread is not None:
-            self._thread.join(START_S)
+            self._thread.join(START_TIMEOUT_S)
         self._stop, self._thread = _nothing, None
 
     def __enter__(self) -> Self:
@@ -85,7 +84,7 @@ class ModelServer:
 
     def _serve(self, ready: threading.Event) -> None:
         self._problems.clear()
-        with boundary(self._problems.append):
+        with catch_foreign(self._problems.append):
             asyncio.run(self._run(ready))
         ready.set()
 
@@ -96,12 +95,16 @@ class ModelServer:
             self.app.close()
             stop.set()
 
-        def say(line: str) -> None:
+        def on_ready(line: str) -> None:
             self.port = int(line.partition(" ")[0].rpartition(":")[2])
             self._stop = lambda: loop.call_soon_threadsafe(end)
             ready.set()
 
-        await serve_apps([Site(self.app.site(token=self._token), "127.0.0.1", self.port, NAME)], say=say, stop=stop)
+        await serve_apps(
+            [Site(self.app.site(token=self._token), "127.0.0.1", self.port, TEST_MODEL_NAME)],
+            on_ready=on_ready,
+            stop=stop,
+        )
 
 
 def _nothing() -> None:

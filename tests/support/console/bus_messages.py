@@ -14,8 +14,8 @@ from msgspec import inspect
 from runner.events.control import NodeHealth, NodeList
 from runner.events.decoded import DurableRow, ForeignRow, LiveRow, RawRow
 from runner.events.durable import DurableEvent, ForeignEpisode
-from runner.events.live import HeardBatch, HeardItem, LiveItem
-from runner.subscribe.messages import Notice, Received, Seen
+from runner.events.live import LazyBatch, LazyItem, LiveItem
+from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem
 from tests.support.console.live_items import heard
 from tests.support.console.samples import ESCAPES, HOSTILE, batch_id, episode_id
 
@@ -73,21 +73,21 @@ _PLAIN: dict[type, st.SearchStrategy[Any]] = {
     inspect.RawType: JSON.map(lambda value: msgspec.Raw(json.dumps(value).encode())),
 }
 
-HEARD = st.one_of(values(LiveItem).map(heard), values(HeardItem))
+HEARD = st.one_of(values(LiveItem).map(heard), values(LazyItem))
 RAW = st.builds(RawRow, reason=TEXTS, payload=st.binary(max_size=9), size=INTEGERS)
 ROWS = st.one_of(
     st.builds(
         LiveRow,
-        batch=st.builds(HeardBatch, node=TEXTS, boot=IDS, dropped=INTEGERS, items=st.lists(HEARD, max_size=4)),
+        batch=st.builds(LazyBatch, node=TEXTS, boot=IDS, dropped=INTEGERS, items=st.lists(HEARD, max_size=4)),
         raw=st.tuples(RAW),
     ),
     st.builds(DurableRow, event=st.one_of(*map(values, get_args(DurableEvent))), id=TEXTS, type=TEXTS),
     st.builds(ForeignRow, event=values(ForeignEpisode)),
     RAW,
 )
-SEEN: st.SearchStrategy[Seen] = st.one_of(
+SEEN: st.SearchStrategy[SubscriptionItem] = st.one_of(
     st.builds(
-        Received,
+        BusMessage,
         subject=TEXTS,
         stream=st.one_of(st.none(), TEXTS),
         sequence=st.one_of(st.none(), INTEGERS),

@@ -10,15 +10,16 @@ from datetime import timedelta
 from pathlib import Path
 
 from agentgym_tui.logs.log_file import LogFile
-from agentgym_tui.sessions.event_source import Came, EventFeed, EventSource
-from agentgym_tui.sessions.input_priority import Turns
-from agentgym_tui.sessions.protocols import Control, ControlFailed, Library, Order, Unusable
-from agentgym_tui.state.models import Episode, Link
+from agentgym_tui.sessions.event_source import EventFeed, EventSource, FeedItem
+from agentgym_tui.sessions.input_priority import InputPriority
+from agentgym_tui.sessions.protocols import Control, ControlRequestError, Library, RunCommand
+from agentgym_tui.state.episode_list import UnreadableFile
+from agentgym_tui.state.models import BusLink, Episode
 from agentgym_tui.state.run_store import RunStore
 from runner.errors import StoreError
 from runner.events.control import BatchState, NodeList, StartArgs
 from runner.store.index_schema import EpisodeRow
-from runner.subscribe.buffer import Incoming
+from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Since
 from runner.types import Outcome
 from tests.support.console.samples import (
@@ -40,11 +41,11 @@ class FakeControl:
 
     def __init__(self) -> None:
         self.started: list[StartArgs] = []
-        self.orders: list[tuple[Order, str | None, str | None]] = []
+        self.orders: list[tuple[RunCommand, str | None, str | None]] = []
         self.shutdowns: list[bool] = []
         self.fetched: list[str] = []
         self.files: dict[str, bytes] = {}
-        self.refusal: ControlFailed | None = None
+        self.refusal: ControlRequestError | None = None
 
     async def start(self, args: StartArgs) -> list[BatchState]:
         self._check()
@@ -63,19 +64,19 @@ class FakeControl:
             for env in args.envs
         ]
 
-    async def order(self, order: Order, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
+    async def command(self, order: RunCommand, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
         self._check()
         self.orders.append((order, batch_id, episode_id))
 
-    async def listed(self) -> NodeList:
+    async def fetch_list(self) -> NodeList:
         self._check()
         return node_list()
 
-    async def episode(self, episode_id: str) -> bytes:
+    async def fetch_episode(self, episode_id: str) -> bytes:
         self._check()
         self.fetched.append(episode_id)
         if episode_id not in self.files:
-            raise ControlFailed(f"episode: no episode {episode_id}")
+            raise ControlRequestError(f"episode: no episode {episode_id}")
         return self.files[episode_id]
 
     async def shutdown(self, *, drain: bool) -> None:
@@ -90,8 +91,8 @@ class FakeControl:
 class FakeLibrary:
     """``n`` stored episodes; those in ``damaged`` cannot be read."""
 
-    def __init__(self, n: int = 3, unusable: Sequence[Unusable] = ()) -> None:
-        self.unusable = unusable
+    def __init__(self, n: int = 3, unusable: Sequence[UnreadableFile] = ()) -> None:
+        self.unreadable = unusable
         self.damaged: dict[str, str] = {}
         self.stored = [row(number) for number in range(n)]
         self.loaded: list[str] = []
@@ -115,8 +116,8 @@ class FakeEvents:
 
     def __init__(self) -> None:
         self.opened: list[tuple[Sequence[str], Since]] = []
-        self.said: list[Came] = []
-        self._waiting: asyncio.Queue[Came] = asyncio.Queue()
+        self.said: list[FeedItem] = []
+        self._waiting: asyncio.Queue[FeedItem] = asyncio.Queue()
 
     @asynccontextmanager
     async def open(self, patterns: Sequence[str], since: Since) -> AsyncIterator[EventFeed]:
@@ -125,11 +126,11 @@ class FakeEvents:
         self.say(*self.said)
         yield self
 
-    def say(self, *came: Came) -> None:
+    def say(self, *came: FeedItem) -> None:
         for each in came:
             self._waiting.put_nowait(each)
 
-    async def some(self, limit: int) -> Sequence[Came]:
+    async def some(self, limit: int) -> Sequence[FeedItem]:
         came = [await self._waiting.get()]
         while len(came) < limit and not self._waiting.empty():
             came.append(self._waiting.get_nowait())
@@ -146,7 +147,7 @@ class FakeSession:
         self.title = "node pmoves-4090"
         self.read_only = read_only
         self.store = empty_store() if store is None else store
-        self.turns = Turns()
+        self.input_priority = InputPriority()
         self.orders = FakeControl()
         self.control: Control | None = self.orders
         self.files = FakeLibrary()
@@ -203,7 +204,7 @@ def talking_session(*subjects: str) -> FakeSession:
     """One that plays, and a bus on which something was said on some subjects, in their order."""
     session = busy_session()
     session.bus.said = [
-        Incoming(subject, {}, b'{"n": %d}' % n, "S", n, START + timedelta(seconds=n))
+        RawMessage(subject, {}, b'{"n": %d}' % n, "S", n, START + timedelta(seconds=n))
         for n, subject in enumerate(subjects)
     ]
     return session
@@ -214,7 +215,7 @@ def files_session(n: int = 3) -> FakeSession:
     session = FakeSession(RunStore(now=FakeClock()), read_only="these are files: nothing can be started here")
     session.title, session.control, session.files = "/srv/runs", None, FakeLibrary(n)
     session.events = None
-    session.store.set_link(Link("none", "files"))
+    session.store.set_link(BusLink("none", "files"))
     session.library = session.files
     return session
 

@@ -17,18 +17,19 @@ import msgspec
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.config.settings import config_path, read_settings
-from agentgym_tui.config.ui_state import read_kept, state_path
+from agentgym_tui.config.ui_state import read_ui_state, state_path
 from agentgym_tui.logs.log_file import LogFile
-from agentgym_tui.sessions.event_source import Came, EventFeed, EventSource
-from agentgym_tui.sessions.input_priority import Turns
-from agentgym_tui.sessions.protocols import Control, ControlFailed, Library, Order, Unusable
+from agentgym_tui.sessions.event_source import EventFeed, EventSource, FeedItem
+from agentgym_tui.sessions.input_priority import InputPriority
+from agentgym_tui.sessions.protocols import Control, ControlRequestError, Library, RunCommand
+from agentgym_tui.state.episode_list import UnreadableFile
 from agentgym_tui.state.models import Episode
-from agentgym_tui.terminal.run import run
+from agentgym_tui.terminal.run import run_console
 from runner.errors import StoreError
 from runner.events.control import BatchState, NodeList, StartArgs
 from runner.events.subjects import EPISODE_COMPLETED
 from runner.store.index_schema import EpisodeRow
-from runner.subscribe.buffer import Incoming
+from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice, Since
 from tests.support.console.samples import ESCAPES, HUGE, START, episode_id, hostile_episode, hostile_store, row
 
@@ -46,7 +47,7 @@ class HostileLibrary:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self.unusable: Sequence[Unusable] = [Unusable(Path("/x", text[:200].replace("\0", "")), text)]
+        self.unreadable: Sequence[UnreadableFile] = [UnreadableFile(Path("/x", text[:200].replace("\0", "")), text)]
 
     def rows(self) -> list[EpisodeRow]:
         names = (
@@ -75,18 +76,18 @@ class HostileControl:
     """Refuses everything, and says so in its own words."""
 
     def __init__(self, text: str) -> None:
-        self._refusal = ControlFailed(text, text)
+        self._refusal = ControlRequestError(text, text)
 
     async def start(self, args: StartArgs) -> list[BatchState]:
         raise self._refusal
 
-    async def order(self, order: Order, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
+    async def command(self, order: RunCommand, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
         raise self._refusal
 
-    async def listed(self) -> NodeList:
+    async def fetch_list(self) -> NodeList:
         raise self._refusal
 
-    async def episode(self, episode_id: str) -> bytes:
+    async def fetch_episode(self, episode_id: str) -> bytes:
         raise self._refusal
 
     async def shutdown(self, *, drain: bool) -> None:
@@ -104,7 +105,7 @@ class HostileEvents:
         self._waiting = messages(self._text)
         yield self
 
-    async def some(self, limit: int) -> Sequence[Came]:
+    async def some(self, limit: int) -> Sequence[FeedItem]:
         if not self._waiting:
             await asyncio.Event().wait()
         came, self._waiting = self._waiting, []
@@ -114,7 +115,7 @@ class HostileEvents:
         return None
 
 
-def messages(text: str) -> list[Came]:
+def messages(text: str) -> list[FeedItem]:
     head = text[:2_000]
     raw = text.encode("utf-8", "replace") + b"\x9b\xff\x1b[2J"
     headers = {head: head, "ce-source": head, "ce-time": "2026-03-04T05:06:07+00:00"}
@@ -124,13 +125,13 @@ def messages(text: str) -> list[Came]:
     event = msgspec.json.encode({"episode_id": told, told: [told] * 3})
     return [
         Notice(kind="gap", text=text, count=3),
-        Incoming(f"foreign.{head}", headers, raw, head, 7, START, 10**12),
-        Incoming("foreign.json", {}, event),
-        Incoming(f"agentgym.live.{head}", {}, live),
-        Incoming("agentgym.live.episode.v1.n", {"a": head}, live, head, 8, START),
-        Incoming("agentgym.episode.completed.v1", {"ce-type": head, "ce-source": head}, raw),
-        Incoming(EPISODE_COMPLETED, headers, event),
-        Incoming(head, headers, event, head, 10**18, START),
+        RawMessage(f"foreign.{head}", headers, raw, head, 7, START, 10**12),
+        RawMessage("foreign.json", {}, event),
+        RawMessage(f"agentgym.live.{head}", {}, live),
+        RawMessage("agentgym.live.episode.v1.n", {"a": head}, live, head, 8, START),
+        RawMessage("agentgym.episode.completed.v1", {"ce-type": head, "ce-source": head}, raw),
+        RawMessage(EPISODE_COMPLETED, headers, event),
+        RawMessage(head, headers, event, head, 10**18, START),
         Notice(kind="no_history", text=text),
     ]
 
@@ -142,7 +143,7 @@ class HostileSession:
         self.title = text
         self.read_only = text if read_only else ""
         self.store = hostile_store(text)
-        self.turns = Turns()
+        self.input_priority = InputPriority()
         self.store.agents += ["oracle", text]
         self.store.model_names += [text]
         self.library: Library | None = HostileLibrary(text)
@@ -152,7 +153,7 @@ class HostileSession:
         self.data_dir: Path | None = Path("/x", text[:200].replace("\0", "").encode("utf-8", "replace").decode())
 
     async def start_node(self) -> None:
-        raise ControlFailed(self.title, self.title)
+        raise ControlRequestError(self.title, self.title)
 
     async def run(self) -> None:
         await asyncio.Event().wait()
@@ -171,5 +172,5 @@ def text_of(words: Sequence[str]) -> str:
 
 if __name__ == "__main__":
     session = HostileSession(text_of(sys.argv[1:]), read_only="read-only" in sys.argv)
-    own = (read_settings(config_path(os.environ)), read_kept(state_path(os.environ)))
-    sys.exit(run(Console(session, *own) if "settings" in sys.argv else Console(session), session))
+    own = (read_settings(config_path(os.environ)), read_ui_state(state_path(os.environ)))
+    sys.exit(run_console(Console(session, *own) if "settings" in sys.argv else Console(session), session))

@@ -18,8 +18,8 @@ import psutil
 from ulid import ULID
 
 from runner.bus.address import address_of_node
-from runner.bus.connection import Connection
-from runner.bus.rpc import ask
+from runner.bus.connection import NatsConnection
+from runner.bus.rpc import send_request
 from runner.events.subjects import control_subject
 from tests.support.terminal import Terminal
 
@@ -91,15 +91,15 @@ def start_paused(data_dir: Path, *envs: str, repeat: int) -> list[str]:
     return asyncio.run(started())
 
 
-async def connection_to(data_dir: Path) -> Connection:
+async def connection_to(data_dir: Path) -> NatsConnection:
     address = address_of_node(data_dir)
     assert address is not None
-    return await Connection.open(address, name="test")
+    return await NatsConnection.open(address, name="test")
 
 
-async def _reply(connection: Connection, op: str, args: Mapping[str, Any]) -> dict[str, Any]:
+async def _reply(connection: NatsConnection, op: str, args: Mapping[str, Any]) -> dict[str, Any]:
     payload = msgspec.json.encode({"id": "test", "op": op, "args": args})
-    answered = await ask(connection, control_subject(NODE), payload, timeout_s=10)
+    answered = await send_request(connection, control_subject(NODE), payload, timeout_s=10)
     return dict(msgspec.json.decode(answered or b"{}"))
 
 

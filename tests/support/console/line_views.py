@@ -11,9 +11,9 @@ from textual.pilot import Pilot
 
 import agentgym_tui
 from agentgym_tui.presenters.cells import Cell, Line
-from agentgym_tui.safe_text import line
-from agentgym_tui.widgets.line_list import LineView
-from agentgym_tui.widgets.theme_styles import TONES
+from agentgym_tui.safe_text import sanitize_line
+from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.line_renderer import TONES
 
 STYLES = Path(agentgym_tui.__file__).parent / "styles" / "widgets.tcss"
 SIZE = (40, 10)
@@ -29,7 +29,7 @@ class Names:
         return len(self.names)
 
     def line(self, index: int, width: int) -> Line:
-        return [Cell(line(self.names[index], 2_000)), Cell(line(f"second {index}"), "bad")]
+        return [Cell(sanitize_line(self.names[index], 2_000)), Cell(sanitize_line(f"second {index}"), "bad")]
 
     def key(self, index: int) -> str:
         return self.names[index]
@@ -45,7 +45,7 @@ class Screenful(App[None]):
     CSS_PATH = STYLES
     COMPONENT_CLASSES = TONES
 
-    def __init__(self, view: LineView) -> None:
+    def __init__(self, view: LineList) -> None:
         super().__init__()
         self.view = view
         self.moved: list[str] = []
@@ -55,19 +55,19 @@ class Screenful(App[None]):
     def compose(self) -> ComposeResult:
         yield self.view
 
-    def on_line_view_moved(self, event: LineView.Moved) -> None:
+    def on_line_list_cursor_moved(self, event: LineList.CursorMoved) -> None:
         assert event.control is self.view
         self.moved.append(event.key)
 
-    def on_line_view_chosen(self, event: LineView.Chosen) -> None:
+    def on_line_list_selected(self, event: LineList.Selected) -> None:
         self.chosen.append((event.index, event.key))
 
-    def on_line_view_followed(self, event: LineView.Followed) -> None:
+    def on_line_list_follow_changed(self, event: LineList.FollowChanged) -> None:
         self.followed.append(event.following)
 
 
 @asynccontextmanager
-async def shown(view: LineView, size: tuple[int, int] = SIZE) -> AsyncIterator[tuple[Screenful, Pilot[None]]]:
+async def shown(view: LineList, size: tuple[int, int] = SIZE) -> AsyncIterator[tuple[Screenful, Pilot[None]]]:
     app = Screenful(view)
     async with app.run_test(size=size) as pilot:
         view.focus()
@@ -75,11 +75,11 @@ async def shown(view: LineView, size: tuple[int, int] = SIZE) -> AsyncIterator[t
         yield app, pilot
 
 
-def rows(view: LineView) -> list[str]:
+def rows(view: LineList) -> list[str]:
     """What is drawn, without the columns at the edges."""
     region = view.size.region
     return [strip.text[1:].rstrip() for strip in view.render_lines(region)]
 
 
-def top(view: LineView) -> int:
+def top(view: LineList) -> int:
     return view.scroll_offset.y

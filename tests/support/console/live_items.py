@@ -30,8 +30,8 @@ from runner.events.durable import (
     Timestep,
     TokenText,
 )
-from runner.events.live import HeardBatch, HeardItem, HeardSpan, HeardTimestep
-from runner.subscribe.messages import Received
+from runner.events.live import LazyBatch, LazyItem, LazySpan, LazyTimestep
+from runner.subscribe.messages import BusMessage
 from runner.types import Outcome, Span, Tokens, ToolCall
 
 NODE: Final = "pmoves-4090"
@@ -88,30 +88,30 @@ def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-def live(*items: LiveItem, node: str = NODE, boot: str = BOOT, dropped: int = 0) -> Received:
-    batch = HeardBatch(node=node, boot=boot, dropped=dropped, items=[*map(heard, items)])
-    return Received(subject="agentgym.live.x", headers={}, decoded=LiveRow(batch=batch))
+def live(*items: LiveItem, node: str = NODE, boot: str = BOOT, dropped: int = 0) -> BusMessage:
+    batch = LazyBatch(node=node, boot=boot, dropped=dropped, items=[*map(heard, items)])
+    return BusMessage(subject="agentgym.live.x", headers={}, decoded=LiveRow(batch=batch))
 
 
-def heard(item: LiveItem) -> HeardItem:
+def heard(item: LiveItem) -> LazyItem:
     """As it is decoded; with texts also that no JSON of the bus can hold."""
     if not isinstance(item, Timestep | SpanClosed):
         return item
     fields = msgspec.structs.asdict(item)
     for name in {"chats", "observation", "reset_observation", "span"} & fields.keys():
         fields[name] = msgspec.Raw(json.dumps(msgspec.to_builtins(fields[name])).encode())
-    return (HeardTimestep if isinstance(item, Timestep) else HeardSpan)(**fields)
+    return (LazyTimestep if isinstance(item, Timestep) else LazySpan)(**fields)
 
 
-def durable(event: DurableEvent, event_id: str = "") -> Received:
+def durable(event: DurableEvent, event_id: str = "") -> BusMessage:
     row = DurableRow(event=event, id=event_id, type="")
-    return Received(subject="s", stream="AGENTGYM_EVENTS", sequence=1, time=START, headers={}, decoded=row)
+    return BusMessage(subject="s", stream="AGENTGYM_EVENTS", sequence=1, time=START, headers={}, decoded=row)
 
 
-def foreign(sequence: int, **fields: Any) -> Received:  # noqa: ANN401
+def foreign(sequence: int, **fields: Any) -> BusMessage:  # noqa: ANN401
     known = {"env": "Maze", "success": True, "score": 1.0, "rounds": 4, "duration_sec": 2.5, "model": "other"}
     row = ForeignRow(event=ForeignEpisode(**{**known, **fields}))
-    return Received(subject="s", stream="THEIRS", sequence=sequence, time=START, headers={}, decoded=row)
+    return BusMessage(subject="s", stream="THEIRS", sequence=sequence, time=START, headers={}, decoded=row)
 
 
 def started(n: int = 0, **fields: Any) -> EpisodeStarted:  # noqa: ANN401

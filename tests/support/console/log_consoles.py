@@ -10,7 +10,7 @@ from typing import Final
 
 from textual.pilot import Pilot
 
-from agentgym_tui.app.first_screen import LogsConsole
+from agentgym_tui.app.console import LogsConsole
 from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.screens.logs.screen import LogScreen
 from tests.support.console.fake_session import files_session
@@ -44,7 +44,7 @@ async def log_console(*paths: Path, size: tuple[int, int] = (120, 40)) -> AsyncI
     """The console once all its parts are there, and the first log was read to its end."""
     app = console_on(*paths)
     async with app.run_test(size=size, notifications=True) as pilot:
-        await until(pilot, lambda: isinstance(app.screen, LogScreen) and app.screen.is_there)
+        await until(pilot, lambda: isinstance(app.screen, LogScreen) and app.screen.is_ready)
         yield pilot
     for log in app.session.logs:
         log.close()
@@ -58,4 +58,4 @@ def screen(pilot: Pilot[None]) -> LogScreen:
 async def until_read(pilot: Pilot[None], n: int) -> None:
     """Wait until so many lines were read, and nothing more is known of."""
     await until_shown(pilot, "#summary", f"{n:,} line")
-    await until(pilot, lambda: screen(pilot).opened.log.complete)
+    await until(pilot, lambda: screen(pilot).opened.log.is_complete)

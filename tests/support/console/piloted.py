@@ -9,9 +9,9 @@ from textual.pilot import Pilot
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.config.settings import Settings
-from agentgym_tui.config.ui_state import Kept
-from agentgym_tui.widgets.line_list import LineView
-from agentgym_tui.widgets.line_renderer import DrawnLines
+from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.line_renderer import LineRenderer
 from tests.support.console import screens
 from tests.support.console.fake_session import FakeSession
 from tests.support.console.samples import FakeClock
@@ -19,7 +19,7 @@ from tests.support.console.samples import FakeClock
 SIZE, SMALL = (120, 40), (80, 24)
 
 
-def app_of(session: FakeSession, settings: Settings | None = None, kept: Kept | None = None) -> Console:
+def app_of(session: FakeSession, settings: Settings | None = None, kept: UiState | None = None) -> Console:
     """The console at a time that stands still."""
     app = Console(session, settings, kept, now=FakeClock())
     app.animation_level = "none"
@@ -47,9 +47,9 @@ async def until_shown(pilot: Pilot[None], selector: str, *texts: str) -> None:
 def shown(pilot: Pilot[None], selector: str) -> str:
     """The text that a widget draws; "" while it is not there."""
     found = pilot.app.screen.query(selector)
-    if not found or not isinstance(found.first(), DrawnLines) or not found.first().size:
+    if not found or not isinstance(found.first(), LineRenderer) or not found.first().size:
         return ""
-    view = found.first(DrawnLines)
+    view = found.first(LineRenderer)
     return "\n".join(view.render_line(y).text.rstrip() for y in range(view.size.height))
 
 
@@ -60,5 +60,5 @@ def toasts(pilot: Pilot[None]) -> str:
 
 def keys_in(app: Console, selector: str) -> list[str]:
     """The keys of a list's rows in the order they are shown."""
-    rows = app.screen.query_one(selector, LineView).source
+    rows = app.screen.query_one(selector, LineList).source
     return [rows.key(index) for index in range(len(rows))]

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from agentgym_tui.state.episode_content import Spans, Told
-from agentgym_tui.state.models import Episode, Link, Step
+from agentgym_tui.state.episode_content import DecodedMessages, Spans
+from agentgym_tui.state.models import BusLink, Episode, StepState
 from agentgym_tui.state.run_store import RunStore
 from runner.events.live import LiveAction, LiveItem
 from runner.store.index_schema import EpisodeRow
@@ -115,7 +115,7 @@ from tests.support.console.live_items import (
 )
 
 
-def step(index: int = 0, **fields: Any) -> Step:  # noqa: ANN401
+def step(index: int = 0, **fields: Any) -> StepState:  # noqa: ANN401
     known: dict[str, Any] = {
         "actor": "agent",
         "chats": [[user(f"observation {index}"), {"role": "assistant", "content": f"guess {index}"}]],
@@ -129,7 +129,7 @@ def step(index: int = 0, **fields: Any) -> Step:  # noqa: ANN401
         "tokens": Tokens(120, 30),
     }
     known |= fields
-    return Step(index=index, told=Told(known.pop("chats"), known.pop("observation")), **known)
+    return StepState(index=index, content=DecodedMessages(known.pop("chats"), known.pop("observation")), **known)
 
 
 def episode(n: int = 0, n_steps: int = 3, **fields: Any) -> Episode:  # noqa: ANN401
@@ -214,14 +214,14 @@ def row(n: int = 0, **fields: Any) -> EpisodeRow:  # noqa: ANN401
 def busy_store(now: FakeClock | None = None) -> RunStore:
     """A node that plays its fourth episode of ten; an older one failed."""
     store = RunStore(now=now or FakeClock())
-    store.set_link(Link(status="connected", address="127.0.0.1:4222"))
-    store.take_profile(PROFILE)
-    store.take_health(node_health(status="running"))
-    store.take_list(node_list(batch_state()))
-    store.take([live(heartbeat(), model_health("tensorzero", "up", None))])
+    store.set_link(BusLink(status="connected", address="127.0.0.1:4222"))
+    store.apply_profile(PROFILE)
+    store.apply_health(node_health(status="running"))
+    store.apply_list(node_list(batch_state()))
+    store.apply_events([live(heartbeat(), model_health("tensorzero", "up", None))])
     failure = ended(1, 4, outcome=Outcome.FAILURE, success=False, reward=0.0)
-    store.take([live(*whole(0)), live(*whole(1)[:-1], failure), live(*whole(2), progress())])
-    store.take([live(started(3), timestep(3, 0), timestep(3, 1), token(3, 3, "the word may be ", 2))])
+    store.apply_events([live(*whole(0)), live(*whole(1)[:-1], failure), live(*whole(2), progress())])
+    store.apply_events([live(started(3), timestep(3, 0), timestep(3, 1), token(3, 3, "the word may be ", 2))])
     return store
 
 
@@ -231,19 +231,19 @@ REFUSED: Final = "gateway: no connection: connection refused"
 def streaming_store(now: FakeClock | None = None, *, fallback: bool = False) -> RunStore:
     """A model thinks, speaks and calls a tool in the third step; ``fallback``: because the gateway did not answer."""
     store = RunStore(now=now or FakeClock())
-    store.set_link(Link(status="connected", address="127.0.0.1:4222"))
-    store.take_profile(PROFILE)
-    store.take_health(node_health(status="running"))
-    store.take_list(node_list(batch_state(agent="react", model="qwen35_9b")))
+    store.set_link(BusLink(status="connected", address="127.0.0.1:4222"))
+    store.apply_profile(PROFILE)
+    store.apply_health(node_health(status="running"))
+    store.apply_list(node_list(batch_state(agent="react", model="qwen35_9b")))
     gateway = model_health("gateway", "up", None, model="qwen35_9b")
-    store.take([live(heartbeat(), gateway, model_health("ollama", "up", None, model="qwen3:8b"))])
+    store.apply_events([live(heartbeat(), gateway, model_health("ollama", "up", None, model="qwen3:8b"))])
     spent: dict[str, Any] = {"tokens": Tokens(5_200, 840), "cost": 0.0042}
-    store.take([live(*whole(0, agent="react", model="qwen35_9b"), progress(n_done=1, n_success=1, **spent))])
+    store.apply_events([live(*whole(0, agent="react", model="qwen35_9b"), progress(n_done=1, n_success=1, **spent))])
     took: dict[str, Any] = {"endpoint": "gateway", "model": "qwen35_9b", "ttft_s": 0.4, "tokens_per_s": 41.6}
     took |= {"tokens": Tokens(1_200, 60, 20, 1_000), "cost": 0.00031}
     fell: dict[str, Any] = {**took, "endpoint": "ollama", "model": "qwen3:8b", "cost": None, "warnings": [REFUSED]}
     start = started(3, agent="react", model="qwen35_9b")
-    store.take([live(start, timestep(3, 0, **took), timestep(3, 1, **(fell if fallback else took)))])
+    store.apply_events([live(start, timestep(3, 0, **took), timestep(3, 1, **(fell if fallback else took)))])
     asked: dict[str, Any] = {"endpoint": "ollama", "model": "qwen3:8b"} if fallback else took
     told: list[dict[str, Any]] = [{"failure": REFUSED}] if fallback else []
     told += [{"endpoint": asked["endpoint"], "model": asked["model"]}]
@@ -252,41 +252,41 @@ def streaming_store(now: FakeClock | None = None, *, fallback: bool = False) -> 
     told += [{"text": "with an i.", "n": 4}, {"part": "call", "tool": "guess", "text": '{"word": "pi', "n": 6}]
     for seq, fields in enumerate(told, 3):
         item = token(3, seq, "", step=2, at=START + timedelta(seconds=0.25 * seq))
-        store.take([live(replace(item, **fields))])
+        store.apply_events([live(replace(item, **fields))])
     return store
 
 
 def empty_store(now: FakeClock | None = None) -> RunStore:
     """A node that has played nothing."""
     store = RunStore(now=now or FakeClock())
-    store.set_link(Link(status="connected", address="127.0.0.1:4222"))
-    store.take_profile(PROFILE)
-    store.take_health(node_health())
-    store.take_list(node_list())
+    store.set_link(BusLink(status="connected", address="127.0.0.1:4222"))
+    store.apply_profile(PROFILE)
+    store.apply_health(node_health())
+    store.apply_list(node_list())
     return store
 
 
 def error_store(now: FakeClock | None = None) -> RunStore:
     """A node that was lost while it played."""
     store = busy_store(now)
-    store.set_link(Link(status="disconnected", cause="connection refused", address="127.0.0.1:4222"))
-    store.take([Notice(kind="disconnected", text="connection refused")])
-    store.lose_node(NODE)
+    store.set_link(BusLink(status="disconnected", cause="connection refused", address="127.0.0.1:4222"))
+    store.apply_events([Notice(kind="disconnected", text="connection refused")])
+    store.mark_node_lost(NODE)
     return store
 
 
 def hostile_store(text: str = HOSTILE) -> RunStore:
     """Every field that may hold an outside text holds ``text``."""
     store = RunStore(now=FakeClock())
-    store.set_link(Link(status="failed", cause=text, address=text))
-    store.take_profile([(text, text, text)])
-    store.fill(hostile_episode(text=text))
+    store.set_link(BusLink(status="failed", cause=text, address=text))
+    store.apply_profile([(text, text, text)])
+    store.merge_episode(hostile_episode(text=text))
     items: list[LiveItem] = [
         *(started(91, env=text, agent=text, model=text), token(91, 1, text, failure=f"{text}x: {text}")),
         *(token(91, 2, "", endpoint=text, model=text), token(91, 3, text), token(91, 4, text, part="reasoning")),
         token(91, 5, text, part="call", tool=text),
     ]
-    store.take(
+    store.apply_events(
         [
             live(*items, node=text, boot=text),
             live(env_health(text, "down", cause=text, transport=text), model_health(text, "down", text)),

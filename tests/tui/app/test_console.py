@@ -7,21 +7,21 @@ import asyncio
 import pytest
 
 from agentgym_tui.app.console import Console
-from agentgym_tui.commands.availability import Reachable, reachable
-from agentgym_tui.commands.keymap import COMMANDS, Command, bindings, shown_keys
-from agentgym_tui.presenters.text_width import EDGES
-from agentgym_tui.screens.dialogs.battery_picker import Battery
-from agentgym_tui.screens.dialogs.command_palette import Palette, search
-from agentgym_tui.screens.dialogs.help import Help
-from agentgym_tui.screens.dialogs.hex_dump import Hex
+from agentgym_tui.commands.availability import AvailableCommand, available_commands
+from agentgym_tui.commands.keymap import COMMANDS, Command, bindings, display_keys
+from agentgym_tui.presenters.text_width import LIST_MARGIN
+from agentgym_tui.screens.dialogs.battery_picker import BatteryPicker
+from agentgym_tui.screens.dialogs.command_palette import CommandPalette, search
+from agentgym_tui.screens.dialogs.help import HelpDialog
+from agentgym_tui.screens.dialogs.hex_dump import HexDumpDialog
 from agentgym_tui.screens.episode.screen import EpisodeScreen
-from agentgym_tui.screens.episodes.screen import Episodes
+from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.screens.live.screen import LiveScreen
-from agentgym_tui.sessions.protocols import ControlFailed
-from agentgym_tui.state.models import Link
+from agentgym_tui.sessions.protocols import ControlRequestError
+from agentgym_tui.state.models import BusLink
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.widgets.line_list import LineView
-from agentgym_tui.widgets.wrapped_text import Prose
+from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.static_lines import WrappedText
 from tests.support.console.fake_session import (
     FakeSession,
     bus_session,
@@ -53,11 +53,11 @@ SIZE = (80, 24)
 
 def test_ids_are_unique_and_keys_of_a_place_too() -> None:
     assert len({command.id for command in COMMANDS}) == len(COMMANDS)
-    for place in {command.place for command in COMMANDS}:
-        keys = [key for command in COMMANDS if command.place == place for key in command.keys.split(",")]
+    for place in {command.scope for command in COMMANDS}:
+        keys = [key for command in COMMANDS if command.scope == place for key in command.keys.split(",")]
         assert len(set(keys)) == len(keys), place
         ids = dict.fromkeys(binding.id for binding in bindings(place))  # what is typed into has its keys twice
-        assert list(ids) == [c.id for c in COMMANDS if c.place == place]
+        assert list(ids) == [c.id for c in COMMANDS if c.scope == place]
 
 
 async def test_each_command_can_be_found_once() -> None:
@@ -65,12 +65,12 @@ async def test_each_command_can_be_found_once() -> None:
         for key, name in (("2", "/ Filter"), ("3", "s Subject")):
             await pilot.press(key)
             await shown(pilot, name)
-            ids = [each.command.id for each in reachable(pilot.app)]
+            ids = [each.command.id for each in available_commands(pilot.app)]
             assert len(ids) == len(set(ids)) > 20
 
 
 def test_keys_as_people_read_them() -> None:
-    keys = shown_keys("question_mark,ctrl+p,pagedown,escape,j")
+    keys = display_keys("question_mark,ctrl+p,pagedown,escape,j")
     assert keys == ["?", "^p", "page down", "esc", "j"]
 
 
@@ -81,11 +81,11 @@ async def test_one_and_two_change_between_the_modes() -> None:
     async with Console(busy_session()).run_test(size=SIZE) as pilot:
         await shown(pilot, "task 3")
         await pilot.press("2")
-        await until(pilot, lambda: isinstance(pilot.app.screen, Episodes), "episodes")
+        await until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen), "episodes")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(pilot.app.screen, EpisodeScreen), "an episode")
         await pilot.press("2")
-        await until(pilot, lambda: isinstance(pilot.app.screen, Episodes), "the list again")
+        await until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen), "the list again")
         await pilot.press("1")
         await until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen), "live")
         await pilot.press("1")
@@ -94,7 +94,7 @@ async def test_one_and_two_change_between_the_modes() -> None:
 
 async def test_files_are_shown_as_a_list_at_once() -> None:
     async with Console(files_session()).run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: isinstance(pilot.app.screen, Episodes), "episodes")
+        await until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen), "episodes")
 
 
 async def test_live_catches_up_when_it_comes_back() -> None:
@@ -102,8 +102,8 @@ async def test_live_catches_up_when_it_comes_back() -> None:
     async with Console(session).run_test(size=SIZE) as pilot:
         await shown(pilot, "task 3")
         await pilot.press("2")
-        await until(pilot, lambda: isinstance(pilot.app.screen, Episodes), "episodes")
-        session.store.take([live(ended(3, 4))])
+        await until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen), "episodes")
+        session.store.apply_events([live(ended(3, 4))])
         await pilot.press("1")
         await shown(pilot, "✓ success")
 
@@ -127,8 +127,8 @@ async def test_help_and_palette_know_all_commands(place: str) -> None:
     app = Console(busy_session())
     async with app.run_test(size=SIZE) as pilot:
         await shown(pilot, "task 3")
-        known = {each.command.id for each in reachable(app)}
-        assert {command.id for command in COMMANDS if command.place == place} <= known
+        known = {each.command.id for each in available_commands(app)}
+        assert {command.id for command in COMMANDS if command.scope == place} <= known
 
 
 async def test_the_palette_finds_and_runs_a_command() -> None:
@@ -151,16 +151,16 @@ async def test_a_click_chooses_in_the_palette_and_nothing_found_is_nothing_done(
     async with Console(empty_session()).run_test(size=SIZE) as pilot:
         await shown(pilot, "Welcome")
         await pilot.press("colon", *"xyzxyz", "enter")
-        assert isinstance(pilot.app.screen, Palette)
+        assert isinstance(pilot.app.screen, CommandPalette)
         await pilot.press("escape", "colon", *"help")
         await until(pilot, lambda: "Quit" not in screen_text(pilot.app).split("Commands")[1].split("╰")[0], "one")
         await pilot.click("#commands", offset=(10, 0), times=2)
-        await until(pilot, lambda: isinstance(pilot.app.screen, Help), "help")
+        await until(pilot, lambda: isinstance(pilot.app.screen, HelpDialog), "help")
 
 
 def test_a_search_finds_all_words_names_first() -> None:
     app = Console(empty_session())
-    every = [Reachable(command, app) for command in COMMANDS]
+    every = [AvailableCommand(command, app) for command in COMMANDS]
 
     def found(text: str) -> list[Command]:
         return [each.command for each in search(every, text)]
@@ -178,9 +178,9 @@ async def test_no_line_of_help_is_cut(size: tuple[int, int]) -> None:
         await shown(pilot, "task 3")
         await pilot.press("question_mark")
         await shown(pilot, "╭─ Help")
-        lines = app.screen.query_one("#help", Prose)
+        lines = app.screen.query_one("#help", WrappedText)
         texts = ["".join(cell.text for cell in lines.source.line(row, 0)) for row in range(len(lines.source))]
-        assert max(map(len, texts)) <= lines.size.width - EDGES
+        assert max(map(len, texts)) <= lines.size.width - LIST_MARGIN
         assert "something was made visible" in " ".join(" ".join(texts).split())
 
 
@@ -188,7 +188,7 @@ async def test_hex_shows_bytes_and_closes() -> None:
     app = Console(busy_session())
     async with app.run_test(size=SIZE) as pilot:
         await shown(pilot, "task 3")
-        app.push_screen(Hex("\x1b[2J" + "a" * 5000))
+        app.push_screen(HexDumpDialog("\x1b[2J" + "a" * 5000))
         await shown(pilot, "5,004 bytes", "the first 4,096", "0000  1b 5b 32 4a 61", "aaaaaaaaaaaa  │")
         await pilot.press("G")
         await shown(pilot, "0ff0")
@@ -245,12 +245,12 @@ async def test_a_button_answers_too() -> None:
 
 async def test_a_battery_is_stopped_as_one_and_a_refusal_keeps_the_console() -> None:
     store = busy_store()
-    store.take_list(node_list(*[batch_state(n, "queued" if n else "running", battery_id="battery") for n in range(6)]))
+    store.apply_list(node_list(*[batch_state(n, "queued" if n else "running", battery_id="battery") for n in range(6)]))
     session = FakeSession(store)
     app = Console(session)
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         await shown(pilot, "task 3")
-        session.orders.refusal = ControlFailed("cancel: nobody answers", "press N")
+        session.orders.refusal = ControlRequestError("cancel: nobody answers", "press N")
         await pilot.press("q")
         await shown(pilot, "Leave the console?", "and 2 more")
         await pilot.press("s")
@@ -267,12 +267,12 @@ async def test_a_lost_node_is_left_without_a_question() -> None:
         async with app.run_test(size=SIZE) as pilot:
             await shown(pilot, "task 3")
             await pilot.press("q")
-            if not session.store.all_lost:
+            if not session.store.all_nodes_lost:
                 await shown(pilot, "Just now 1 episode is being played, 7 in all")
-                session.store.take([live(progress(n_done=4, seq=1))])
+                session.store.apply_events([live(progress(n_done=4, seq=1))])
                 await shown(pilot, "6 in all")
-                session.store.set_link(Link("disconnected"))
-                session.store.lose_node(NODE)
+                session.store.set_link(BusLink("disconnected"))
+                session.store.mark_node_lost(NODE)
                 await shown(pilot, "Nothing is played any more")
                 await pilot.press("s")
             await until(pilot, lambda app=app: not app.is_running, "the end")  # type: ignore[misc]
@@ -317,7 +317,7 @@ async def test_n_starts_the_node_again() -> None:
         await shown(pilot, "Welcome")
         await pilot.press("N")
         await until(pilot, lambda: session.n_starts == 1, "a start")
-        session.orders.refusal = ControlFailed("these are files")
+        session.orders.refusal = ControlRequestError("these are files")
         await pilot.press("N")
         await shown(pilot, "these are files")
 
@@ -341,10 +341,10 @@ async def test_changes_are_drawn_together_and_ten_times_a_second_at_most() -> No
         screen.draw = draw_and_count  # type: ignore[method-assign]
         clock.at += 1
         for n in range(50):
-            session.store.set_link(Link("connected", address=f"b{n}"))
+            session.store.set_link(BusLink("connected", address=f"b{n}"))
         await shown(pilot, "b49")
         assert len(drawn) == 1
-        session.store.take([live(heartbeat())])
+        session.store.apply_events([live(heartbeat())])
         await pilot.pause()
         assert len(drawn) == 1
 
@@ -363,7 +363,7 @@ async def test_what_changes_below_a_dialog_is_drawn() -> None:
         await shown(pilot, "127.0.0.1:4222")
         await pilot.press("question_mark")
         await shown(pilot, "╭─ Help")
-        session.store.set_link(Link("connected", address="elsewhere"))
+        session.store.set_link(BusLink("connected", address="elsewhere"))
         await shown(pilot, "elsewhere")
 
 
@@ -396,11 +396,11 @@ async def test_a_second_answer_to_a_dialog_that_has_gone_changes_nothing() -> No
     session = busy_session()
     async with Console(session).run_test(size=SIZE) as pilot:
         await pilot.press("b")
-        await until(pilot, lambda: isinstance(pilot.app.screen, Battery), "battery")
+        await until(pilot, lambda: isinstance(pilot.app.screen, BatteryPicker), "battery")
         battery = pilot.app.screen
-        assert isinstance(battery, Battery)
+        assert isinstance(battery, BatteryPicker)
         battery.leave()
         battery.leave()
-        battery.query_one("#tiers", LineView).action_choose()
+        battery.query_one("#tiers", LineList).action_choose()
         await until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen), "live")
         assert session.orders.started == []

@@ -10,6 +10,8 @@ import pytest
 from tests.support.console.launch import CONSOLE, NODE, node_of, node_pid, pick, running, stop_node, stored
 from tests.support.terminal import AT_FIRST, ENTER, ESCAPE, Terminal, environ
 
+pytestmark = pytest.mark.long
+
 pytestmark = pytest.mark.timeout(180)
 
 

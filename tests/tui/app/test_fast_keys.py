@@ -11,13 +11,13 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from agentgym_tui.app.console import Console
-from agentgym_tui.config.settings import Settings, parsed
-from agentgym_tui.config.ui_state import Kept
+from agentgym_tui.config.settings import Settings, parse_settings
+from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.screens.dialogs.run_form import RunForm
 from agentgym_tui.screens.episode.screen import EpisodeScreen
-from agentgym_tui.sessions.start_form import FIELDS
+from agentgym_tui.sessions.start_form import FORM_FIELDS
 from agentgym_tui.widgets.form_controls import CheckList
-from agentgym_tui.widgets.sortable_table import Sortable
+from agentgym_tui.widgets.table import SortableTable
 from tests.support.console.fake_session import FakeSession, busy_session
 from tests.support.console.log_consoles import console_on
 from tests.support.console.samples import episode_id
@@ -109,14 +109,14 @@ async def test_a_key_typed_right_after_another_part_was_asked_for_is_for_that_pa
         await pilot.press("3")
         await until(pilot, lambda: bool(pilot.app.screen.query("#subjects")), "a tree")
         await pilot.pause()
-        tree = pilot.app.screen.query_one("#subjects", Sortable)
+        tree = pilot.app.screen.query_one("#subjects", SortableTable)
         type_at_once(pilot, ["t", "o"])
         await until(pilot, lambda: tree.has_focus, "the tree")
         await until(pilot, lambda: tree.sorting is not None, "another order of it")
 
 
 async def test_a_key_of_ones_own_asks_for_words_at_once() -> None:
-    app = Console(busy_session(), parsed(b"keymap: {episodes.filter: f}"))
+    app = Console(busy_session(), parse_settings(b"keymap: {episodes.filter: f}"))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("2")
         await shown(pilot, "f Filter")
@@ -166,7 +166,7 @@ async def test_keys_that_leave_a_field_of_the_form_come_in_their_order() -> None
     async with Console(busy_session()).run_test(size=(80, 24)) as pilot:
         form = await run_form(pilot)
         await pilot.press("tab", "tab", "tab")
-        fields = [form.query_one(f"#{field.id}", Input) for field in FIELDS]
+        fields = [form.query_one(f"#{field.id}", Input) for field in FORM_FIELDS]
         await until(pilot, lambda: fields[0].has_focus, "the first field")
         type_at_once(
             pilot,
@@ -178,7 +178,7 @@ async def test_keys_that_leave_a_field_of_the_form_come_in_their_order() -> None
 async def test_keys_of_a_dialog_are_for_the_part_they_were_pressed_in() -> None:
     async with Console(busy_session()).run_test(size=(80, 24)) as pilot:
         form = await run_form(pilot)
-        field = form.query_one(f"#{FIELDS[0].id}", Input)
+        field = form.query_one(f"#{FORM_FIELDS[0].id}", Input)
         type_at_once(
             pilot, ["space", "j", "j", "space", *["tab"] * 3, *"12", "shift+tab", "shift+tab", "tab", "tab", "3"]
         )
@@ -187,7 +187,7 @@ async def test_keys_of_a_dialog_are_for_the_part_they_were_pressed_in() -> None:
 
 
 async def test_what_is_typed_right_after_the_words_is_for_the_rows_that_were_found() -> None:
-    app = Console(busy_session(), Settings(), Kept("events"))
+    app = Console(busy_session(), Settings(), UiState("events"))
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: bool(app.screen.query("#filter")), "a screen")
         await pilot.pause()

@@ -16,6 +16,8 @@ import pytest
 from tests.support.console.launch import ask_node, launched, node_of, node_pid, start_paused, stored
 from tests.support.terminal import Terminal
 
+pytestmark = pytest.mark.long
+
 pytestmark = pytest.mark.timeout(240)
 
 ENVS = ["Maze", "BabyAI"]

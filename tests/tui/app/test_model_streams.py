@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from runner.serve.mock_llm import Behaviour, ModelServer, Reply, ScriptPlayer
+from runner.serve.mock_llm import Behavior, ModelServer, ScriptedReply, ScriptResponder
 from runner.store.journal import read_journal
 from tests.support.command import REPOSITORY
 from tests.support.console.launch import CONSOLE, NODE, node_of, pick
 from tests.support.node_process import COMMAND
 from tests.support.terminal import Terminal, environ
+
+pytestmark = pytest.mark.long
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -53,8 +55,8 @@ def test_an_answer_is_seen_while_it_comes_and_so_is_who_answers_when_its_endpoin
     script, profile, data_dir = tmp_path / "script", tmp_path / "profile.yaml", tmp_path / "data"
     replies = ["Thought: quick.\nAction: crane", f"Thought: {'slowly ' * 2_000}\nAction: crane"]
     script.write_text("".join(json.dumps({"content": reply}) + "\n" for reply in replies))
-    small = ScriptPlayer([Reply(content="Thought: " + "instead " * 2_000)])
-    other = ModelServer(small, models=["small"], behaviour=Behaviour(token_latency_s=TOKEN_S))
+    small = ScriptResponder([ScriptedReply(content="Thought: " + "instead " * 2_000)])
+    other = ModelServer(small, models=["small"], behavior=Behavior(token_latency_s=TOKEN_S))
     with gateway(script) as (url, process), other as fallback, node_of(data_dir):
         profile.write_text(PROFILE.format(url=url))
         command = [CONSOLE, "launch", "--config", str(profile), "--data-dir", str(data_dir), "--node", NODE]

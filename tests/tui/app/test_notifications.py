@@ -7,10 +7,9 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from agentgym_tui.app.ends import Ends
-from agentgym_tui.app.notifications import OSC_9, OSC_777, desktop_sequence
+from agentgym_tui.app.notifications import OSC_9, OSC_777, BatchEndDetector, desktop_sequence
 from agentgym_tui.config.settings import Notify, Settings
-from agentgym_tui.safe_text import is_hostile
+from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.state.run_store import RunStore
 from tests.support.console.fake_session import FakeSession, busy_session
 from tests.support.console.live_items import START
@@ -30,18 +29,18 @@ from tests.support.console.screens import screen_text, shown, until
 def playing() -> RunStore:
     store = busy_store()
     states = [batch_state(n, "running" if n == 0 else "queued", battery_id="battery") for n in range(2)]
-    store.take_list(node_list(*states))
+    store.apply_list(node_list(*states))
     return store
 
 
 async def test_the_end_of_a_batch_is_told() -> None:
     session = busy_session()
-    session.store.take_list(node_list(batch_state(0, "running", env=HOSTILE)))
+    session.store.apply_list(node_list(batch_state(0, "running", env=HOSTILE)))
     async with app_of(session).run_test(size=SIZE, notifications=True) as pilot:
         await shown(pilot, "task 3")
-        session.store.take_list(node_list(batch_state(0, "completed", env=HOSTILE)))
+        session.store.apply_list(node_list(batch_state(0, "completed", env=HOSTILE)))
         await shown(pilot, " completed")
-        assert not is_hostile(screen_text(pilot.app))
+        assert not has_unsafe_chars(screen_text(pilot.app))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +60,7 @@ async def test_bell_and_desktop_are_for_those_who_want_them_and_wait_for_the_who
         monkeypatch.setattr(app._driver, "write", lambda text: written.append(text) if "\x1b]" in text else None)
         for statuses in (("completed", "running"), ("completed", "completed")):
             states = [batch_state(n, status, battery_id="battery") for n, status in enumerate(statuses)]
-            session.store.take_list(node_list(*states))
+            session.store.apply_list(node_list(*states))
             await until(pilot, lambda: app._next_drawing is None, "a drawing")
         assert written == told
 
@@ -72,14 +71,14 @@ def test_what_the_terminal_is_told_is_of_our_own_words() -> None:
 
 
 def test_a_batch_that_was_over_long_ago_is_history() -> None:
-    ends, store = Ends(), playing()
+    ends, store = BatchEndDetector(), playing()
     assert list(ends.look(store, START)) == []
-    store.take([replace(durable(batch_completed(0)), time=START)])
+    store.apply_events([replace(durable(batch_completed(0)), time=START)])
     assert list(ends.look(store, START + timedelta(hours=1))) == []
-    other = Ends()
+    other = BatchEndDetector()
     store = playing()
     assert list(other.look(store, START)) == []
-    store.take([replace(durable(batch_completed(0)), time=START)])
+    store.apply_events([replace(durable(batch_completed(0)), time=START)])
     [ended] = other.look(store, START)
     assert ended.batch.batch_id == batch_id(0)
     assert list(other.look(store, START)) == []

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_tui.commands.keymap import COMMANDS, shown_keys
+from agentgym_tui.commands.keymap import COMMANDS, display_keys
 from tests.support.command import REPOSITORY
 
-NAMED = {shown: key for c in COMMANDS for key, shown in zip(c.keys.split(","), shown_keys(c.keys), strict=True)}
+NAMED = {shown: key for c in COMMANDS for key, shown in zip(c.keys.split(","), display_keys(c.keys), strict=True)}
 KEYS = {key for command in COMMANDS for key in command.keys.split(",")} | {":", "tab"}
 LONG = {"enter", "escape", "space", "tab"}
 

@@ -10,13 +10,13 @@ from typing import NamedTuple, TypeAlias
 import pytest
 
 from agentgym_tui.app.console import Console
-from agentgym_tui.commands.keymap import COMMANDS, Place
-from agentgym_tui.config.ui_state import Kept
+from agentgym_tui.commands.keymap import COMMANDS, Scope
+from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.logs.log_file import LogFile
-from agentgym_tui.screens.base import Whole
-from agentgym_tui.widgets.form_controls import CheckList, OneOf
-from agentgym_tui.widgets.line_list import LineView
-from runner.subscribe.buffer import Incoming
+from agentgym_tui.screens.base import ConsoleScreen
+from agentgym_tui.widgets.form_controls import CheckList, OptionStepper
+from agentgym_tui.widgets.line_list import LineList
+from runner.subscribe.buffer import RawMessage
 from tests.support.console.fake_session import FakeSession, busy_session, files_session, talking_session
 from tests.support.console.log_consoles import events
 from tests.support.console.piloted import app_of
@@ -89,11 +89,11 @@ def over(app: Console) -> bool:
 
 
 def cursor(selector: str) -> Look:
-    return lambda app: app.screen.query_one(selector, LineView).cursor
+    return lambda app: app.screen.query_one(selector, LineList).cursor
 
 
 def left(selector: str) -> Look:
-    return lambda app: app.screen.query_one(selector, LineView)._left
+    return lambda app: app.screen.query_one(selector, LineList)._left
 
 
 def chosen(app: Console) -> set[int]:
@@ -101,16 +101,16 @@ def chosen(app: Console) -> set[int]:
 
 
 def agent(app: Console) -> int:
-    return app.screen.query_one("#agent", OneOf).index
+    return app.screen.query_one("#agent", OptionStepper).index
 
 
 def playing() -> FakeSession:
     """A battery of which one environment is played, two episodes at once."""
     session = busy_session()
     battery = [batch_state(0, battery_id="battery"), batch_state(1, "queued", battery_id="battery", n_planned=0)]
-    session.store.take_list(node_list(*battery))
+    session.store.apply_list(node_list(*battery))
     session.store.agents.append("react")
-    session.store.take([live(started(4, battery_id="battery"))])
+    session.store.apply_events([live(started(4, battery_id="battery"))])
     return session
 
 
@@ -156,13 +156,13 @@ def logs() -> FakeSession:
 
 def hostile() -> FakeSession:
     session = talking_session()
-    session.bus.said = [Incoming("x", {}, HOSTILE.encode("utf-8", "replace"))]
+    session.bus.said = [RawMessage("x", {}, HOSTILE.encode("utf-8", "replace"))]
     return session
 
 
 def wide() -> FakeSession:
     session = talking_session(*["orders.eu"] * 3, *["bills"] * 2)
-    session.bus.said.append(Incoming("wide", {}, b'{"episode_id": "' + b"x" * 600 + b'"}'))
+    session.bus.said.append(RawMessage("wide", {}, b'{"episode_id": "' + b"x" * 600 + b'"}'))
     return session
 
 
@@ -184,8 +184,8 @@ WALKS = {
             Step("palette.close", "escape", PALETTE, False),
             Step("app.palette", "ctrl+p", PALETTE, True),
             Step("palette.close", "escape", PALETTE, False),
-            Step("app.episodes", "2", screen, "Episodes"),
-            Step("app.events", "3", screen, "Events"),
+            Step("app.episodes", "2", screen, "EpisodesScreen"),
+            Step("app.events", "3", screen, "EventsScreen"),
             Step("app.live", "1", screen, "LiveScreen"),
             Step("app.zoom", "z", says("Transcript"), False),
             Step("app.zoom", "z", says("Transcript"), True),
@@ -204,15 +204,15 @@ WALKS = {
         playing,
         "task 4",
         [
-            Step("app.quit", "q", screen, "Quit"),
+            Step("app.quit", "q", screen, "QuitDialog"),
             Step("quit.stay", "escape", screen, "LiveScreen"),
-            Step("app.quit", "ctrl+q", screen, "Quit"),
+            Step("app.quit", "ctrl+q", screen, "QuitDialog"),
             Step("quit.stay", "q", screen, "LiveScreen"),
-            Step("app.quit", "ctrl+c", screen, "Quit"),
+            Step("app.quit", "ctrl+c", screen, "QuitDialog"),
             Step("quit.leave", "l", over, True),
         ],
     ),
-    "stop": Walk(playing, "task 4", [Step("app.quit", "q", screen, "Quit"), Step("quit.stop", "s", orders)]),
+    "stop": Walk(playing, "task 4", [Step("app.quit", "q", screen, "QuitDialog"), Step("quit.stop", "s", orders)]),
     "live": Walk(
         playing,
         "task 4",
@@ -223,13 +223,13 @@ WALKS = {
             Step("run.step", "s", orders, 4),
             Step("run.battery", "b", says("╭─ Battery"), True),
             Step("dialog.close", "escape", says("╭─ Battery"), False),
-            Step("run.cancel", "x", screen, "CancelWhat"),
+            Step("run.cancel", "x", screen, "CancelDialog"),
             Step("cancel.nothing", "escape", screen, "LiveScreen"),
-            Step("run.cancel", "x", screen, "CancelWhat"),
+            Step("run.cancel", "x", screen, "CancelDialog"),
             Step("cancel.nothing", "q", screen, "LiveScreen"),
-            Step("run.cancel", "x", screen, "CancelWhat"),
+            Step("run.cancel", "x", screen, "CancelDialog"),
             Step("cancel.batch", "x", ordered, (5, "LiveScreen")),
-            Step("run.cancel", "x", screen, "CancelWhat"),
+            Step("run.cancel", "x", screen, "CancelDialog"),
             Step("cancel.battery", "b", ordered, (6, "LiveScreen")),
             Step("live.next", "right_square_bracket", says("task 3"), True),
             Step("live.previous", "left_square_bracket", says("task 4"), True),
@@ -237,7 +237,7 @@ WALKS = {
             Step("live.view", "v", focus, "rewards"),
             Step("live.open", "enter", screen, "EpisodeScreen"),
             Step("episode.back", "escape", screen, "LiveScreen"),
-            Step("live.events", "a", screen, "Events"),
+            Step("live.events", "a", screen, "EventsScreen"),
         ],
     ),
     "form": Walk(
@@ -298,13 +298,13 @@ WALKS = {
             Step("episode.transcript", "t", says("● Transcript"), True),
             Step("episode.copy_raw", "Y", clipboard),
             Step("episode.export", "e", says("export"), True),
-            Step("episode.back", "escape", screen, "Episodes"),
+            Step("episode.back", "escape", screen, "EpisodesScreen"),
         ],
     ),
     "reload": Walk(
         changing_files, "61 episodes", [Step("episodes.reload", "ctrl+r", says("62 episodes"), True)], size=(80, 24)
     ),
-    "bytes": Walk(hostile, "⚠", [Step("text.hex", "X", screen, "Hex")], ("3",)),
+    "bytes": Walk(hostile, "⚠", [Step("text.hex", "X", screen, "HexDumpDialog")], ("3",)),
     "log": Walk(
         logs,
         '"number": 0',
@@ -322,7 +322,7 @@ WALKS = {
             Step("log.next", "n", says("two.jsonl"), True),
             Step("log.previous", "p", says("one.jsonl"), True),
             Step("log.reload", "ctrl+r", openings, 1),
-            Step("app.episodes", "2", screen, "Episodes"),
+            Step("app.episodes", "2", screen, "EpisodesScreen"),
             Step("app.logs", "4", screen, "LogScreen"),
         ],
         ("4",),
@@ -334,7 +334,7 @@ WALKS = {
             Step("", "v", focus, "trace"),
             Step("", "v", focus, "rewards"),
             Step("", "enter", screen, "EpisodeScreen"),
-            Step("episode.events", "a", screen, "Events"),
+            Step("episode.events", "a", screen, "EventsScreen"),
         ],
     ),
     "events": Walk(
@@ -374,13 +374,15 @@ WALKS = {
 async def test_what_is_pressed_is_done(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     walk = WALKS[name]
-    app = app_of(walk.session(), kept=Kept())
+    app = app_of(walk.session(), kept=UiState())
     async with app.run_test(size=walk.size, notifications=True) as pilot:
         await until(pilot, lambda: app.focused is not None, "a screen")
         await pilot.press(*walk.way)
         await shown(pilot, walk.see)
         for step in walk.steps:
-            await until(pilot, lambda: isinstance(app.screen, Whole) and app.screen.whole, f"a screen for {step}")
+            await until(
+                pilot, lambda: isinstance(app.screen, ConsoleScreen) and app.screen.accepts_keys, f"a screen for {step}"
+            )
             before = step.look(app)
             await pilot.press(step.key)
             if step.wanted is ...:
@@ -398,8 +400,8 @@ def test_no_key_of_a_command_is_missing() -> None:
 
 
 @pytest.mark.parametrize("place", ["live", "episodes", "episode", "events", "log"])
-def test_no_key_has_two_meanings_on_a_screen(place: Place) -> None:
-    here = [command for command in COMMANDS if command.place in (place, "everywhere", "list", "table")]
+def test_no_key_has_two_meanings_on_a_screen(place: Scope) -> None:
+    here = [command for command in COMMANDS if command.scope in (place, "everywhere", "list", "table")]
     keys = [key for command in here for key in command.keys.split(",")]
     assert {key for key in keys if keys.count(key) > 1} <= {
         "enter"

@@ -11,29 +11,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgym_tui.cli import main
-from agentgym_tui.commands.keymap import COMMANDS, Keys, shown_keys
-from agentgym_tui.config.default_file import default_settings
-from agentgym_tui.config.settings import DEFAULT_THEME, Notify, Settings, config_path, parsed, read_settings
-from agentgym_tui.config.user_keymap import resolve
-from agentgym_tui.safe_text import is_hostile
+from agentgym_tui.commands.keymap import COMMANDS, Keymap, display_keys
+from agentgym_tui.config.settings import (
+    DEFAULT_THEME,
+    Notify,
+    Settings,
+    config_path,
+    default_settings_text,
+    parse_settings,
+    read_settings,
+)
+from agentgym_tui.config.user_keymap import resolve_keymap
+from agentgym_tui.safe_text import has_unsafe_chars
 from tests.support.console.samples import HOSTILE
 
 KEYS = {command.id: command.keys for command in COMMANDS}
 
 
 def said(text: str) -> list[str]:
-    return list(parsed(text.encode()).complaints)
+    return list(parse_settings(text.encode()).problems)
 
 
 def test_everything_that_can_be_set() -> None:
-    found = parsed(
+    found = parse_settings(
         b"keymap: {run.selected: e, list.down: [j, down, 5], run.battery: '?, B'}\n"
         b"theme: nord\nnotify: {toast: false, bell: true, desktop: true}\nkeymap2: x\n"
     )
     assert found.theme == "nord"
     assert found.notify == Notify(toast=False, bell=True, desktop=True)
-    assert found.keys.changed == {"run.selected": "e", "list.down": "j,down,5"}
-    assert list(found.complaints) == [
+    assert found.keys.overrides == {"run.selected": "e", "list.down": "j,down,5"}
+    assert list(found.problems) == [
         "there is no setting keymap2",
         "keymap: run.battery: ? is the key of app.help already",
     ]
@@ -41,7 +48,7 @@ def test_everything_that_can_be_set() -> None:
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "theme: default\n", "keymap:\nnotify:\ntheme:\n"])
 def test_what_says_nothing_changes_nothing(text: str) -> None:
-    assert parsed(text.encode()) == Settings()
+    assert parse_settings(text.encode()) == Settings()
 
 
 @pytest.mark.parametrize(
@@ -80,15 +87,15 @@ def test_what_says_nothing_changes_nothing(text: str) -> None:
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_in_a_line_and_left_as_it_was(text: str, complaint: str) -> None:
-    found = parsed(text.encode())
-    assert (found.keys, found.theme, found.notify) == (Keys(), DEFAULT_THEME, Notify())
-    assert len(found.complaints) == 1
-    assert complaint in found.complaints[0]
-    assert not is_hostile(found.complaints[0]) and "\n" not in found.complaints[0]
+    found = parse_settings(text.encode())
+    assert (found.keys, found.theme, found.notify) == (Keymap(), DEFAULT_THEME, Notify())
+    assert len(found.problems) == 1
+    assert complaint in found.problems[0]
+    assert not has_unsafe_chars(found.problems[0]) and "\n" not in found.problems[0]
 
 
 def test_no_text_is_told_too() -> None:
-    assert list(parsed(b"theme: \xff").complaints) == ["it is no text in UTF-8"]
+    assert list(parse_settings(b"theme: \xff").problems) == ["it is no text in UTF-8"]
 
 
 def test_two_commands_may_change_places_and_keys_of_other_places_are_free() -> None:
@@ -98,22 +105,22 @@ def test_two_commands_may_change_places_and_keys_of_other_places_are_free() -> N
 
 
 def test_of_two_that_clash_the_later_one_stays_as_it_was() -> None:
-    keys, complaints = resolve({"run.cancel": "c", "run.step": "c", "run.pause": "x"})
-    assert keys.changed == {"run.cancel": "c", "run.pause": "x"}
-    assert complaints == ["keymap: run.step: c is the key of run.cancel already"]
+    keys, problems = resolve_keymap({"run.cancel": "c", "run.step": "c", "run.pause": "x"})
+    assert keys.overrides == {"run.cancel": "c", "run.pause": "x"}
+    assert problems == ["keymap: run.step: c is the key of run.cancel already"]
 
 
 def test_a_refusal_that_makes_another_one_necessary() -> None:
-    keys, complaints = resolve({"run.step": "x", "run.cancel": "nokey"})
-    assert keys.changed == {}
-    assert len(complaints) == 2
+    keys, problems = resolve_keymap({"run.step": "x", "run.cancel": "nokey"})
+    assert keys.overrides == {}
+    assert len(problems) == 2
 
 
 def test_characters_have_names() -> None:
-    keys, complaints = resolve({"run.cancel": "#", "run.step": ",", "run.pause": "é", "run.form": "ctrl+f"})
-    assert complaints == []
-    assert keys.changed["run.cancel"] == "number_sign" and keys.changed["run.step"] == "comma"
-    assert [shown_keys(key)[0] for key in keys.changed.values()] == ["#", ",", "é", "^f"]
+    keys, problems = resolve_keymap({"run.cancel": "#", "run.step": ",", "run.pause": "é", "run.form": "ctrl+f"})
+    assert problems == []
+    assert keys.overrides["run.cancel"] == "number_sign" and keys.overrides["run.step"] == "comma"
+    assert [display_keys(key)[0] for key in keys.overrides.values()] == ["#", ",", "é", "^f"]
 
 
 @given(
@@ -121,12 +128,12 @@ def test_characters_have_names() -> None:
 )
 @settings(max_examples=40, deadline=None)
 def test_whatever_is_wished_no_key_means_two_things(wished: dict[str, str]) -> None:
-    keys, complaints = resolve(wished)
-    assert len(keys.changed) + len(complaints) == len(wished)
-    for place in {command.place for command in COMMANDS}:
-        held = [key for c in COMMANDS if c.place == place for key in keys.of(c).split(",")]
+    keys, problems = resolve_keymap(wished)
+    assert len(keys.overrides) + len(problems) == len(wished)
+    for place in {command.scope for command in COMMANDS}:
+        held = [key for c in COMMANDS if c.scope == place for key in keys.keys_for(c).split(",")]
         assert len(held) == len(set(held)), place
-    assert resolve(keys.changed).complaints == []
+    assert resolve_keymap(keys.overrides).problems == []
 
 
 @given(
@@ -134,9 +141,9 @@ def test_whatever_is_wished_no_key_means_two_things(wished: dict[str, str]) -> N
 )
 @settings(max_examples=50, deadline=None)
 def test_no_file_is_too_strange(data: bytes) -> None:
-    found = parsed(data)
-    assert found.theme == DEFAULT_THEME or found.complaints == ()
-    assert not any(is_hostile(complaint) or "\n" in complaint for complaint in found.complaints)
+    found = parse_settings(data)
+    assert found.theme == DEFAULT_THEME or found.problems == ()
+    assert not any(has_unsafe_chars(complaint) or "\n" in complaint for complaint in found.problems)
 
 
 def test_a_document_that_grows_without_end_does_not() -> None:
@@ -160,16 +167,16 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     assert read_settings(path) == Settings()
     assert read_settings(path / "below") == Settings()
     os.mkfifo(path)
-    assert "cannot be read" in read_settings(path).complaints[0]
+    assert "cannot be read" in read_settings(path).problems[0]
     path.unlink()
     path.write_bytes(b"#" * 70_000)
-    assert "cannot be read" in read_settings(path).complaints[0]
+    assert "cannot be read" in read_settings(path).problems[0]
     path.unlink()
     path.mkdir()
-    assert "cannot be read: Is a directory" in read_settings(path).complaints[0]
+    assert "cannot be read: Is a directory" in read_settings(path).problems[0]
     path.rmdir()
     path.symlink_to(path)
-    assert "cannot be read: Too many levels" in read_settings(path).complaints[0]
+    assert "cannot be read: Too many levels" in read_settings(path).problems[0]
     path.unlink()
     (tmp_path / "mine.yaml").write_text("theme: nord")
     path.symlink_to("mine.yaml")
@@ -177,15 +184,15 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 
 def test_the_one_to_begin_with_changes_nothing_also_with_all_of_its_lines_in_force() -> None:
-    text = default_settings(Path("/x", HOSTILE.replace("\0", "")))
-    assert not is_hostile(text) and parsed(text.encode()) == Settings()
+    text = default_settings_text(Path("/x", HOSTILE.replace("\0", "")))
+    assert not has_unsafe_chars(text) and parse_settings(text.encode()) == Settings()
     said, _, rest = text.partition("# notify:")
     assert all(line.startswith("#") or not line for line in said.splitlines())
     names = ("notify:", "theme:", "keymap:", " ")
     lines = [line[2:] for line in f"# notify:{rest}".splitlines() if line[2:].startswith(names)]
-    found = parsed("\n".join(lines).encode())
-    assert found.complaints == () and (found.theme, found.notify) == (DEFAULT_THEME, Notify())
-    assert found.keys.changed == KEYS
+    found = parse_settings("\n".join(lines).encode())
+    assert found.problems == () and (found.theme, found.notify) == (DEFAULT_THEME, Notify())
+    assert found.keys.overrides == KEYS
 
 
 def test_the_command_prints_it_writes_it_once_and_says_what_is_wrong(
@@ -194,10 +201,10 @@ def test_the_command_prints_it_writes_it_once_and_says_what_is_wrong(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     path = tmp_path / "agentgym-console" / "console.yaml"
     assert main(["config"]) == 0
-    assert capsys.readouterr().out == default_settings(path) and not path.exists()
+    assert capsys.readouterr().out == default_settings_text(path) and not path.exists()
     assert main(["config", "--write"]) == 0
     assert capsys.readouterr().out == f"{path}\n"
-    assert path.read_text() == default_settings(path) and path.stat().st_mode & 0o777 == 0o600
+    assert path.read_text() == default_settings_text(path) and path.stat().st_mode & 0o777 == 0o600
     path.write_text("theme: mine")
     assert main(["config", "--write"]) == 2
     assert capsys.readouterr().err.splitlines() == [

@@ -14,6 +14,8 @@ from tests.support.command import REPOSITORY
 from tests.support.escapes import foreign
 from tests.support.terminal import AT_FIRST, ENTER, ESCAPE, Terminal, environ
 
+pytestmark = pytest.mark.long
+
 CONSOLE = "import sys; from agentgym_tui.cli import main; sys.exit(main())"
 ENDING = """
 import os, sys

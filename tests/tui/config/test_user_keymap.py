@@ -5,9 +5,9 @@ from __future__ import annotations
 from textual.widgets import Input
 
 from agentgym_tui.app.console import Console
-from agentgym_tui.config.settings import Settings, parsed
-from agentgym_tui.safe_text import own
-from agentgym_tui.screens.episodes.screen import Episodes
+from agentgym_tui.config.settings import Settings, parse_settings
+from agentgym_tui.safe_text import trusted
+from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.screens.live.screen import LiveScreen
 from tests.support.console.fake_session import busy_session, empty_session, talking_session
 from tests.support.console.piloted import SIZE, app_of
@@ -18,8 +18,8 @@ OWN_KEYS = b"""keymap: {run.battery: f4, app.episodes: [L, f5], list.down: E, ep
 
 
 async def test_own_keys_work_everywhere_and_are_shown_everywhere() -> None:
-    settings = parsed(OWN_KEYS)
-    assert settings.complaints == ()
+    settings = parse_settings(OWN_KEYS)
+    assert settings.problems == ()
     app = app_of(busy_session(), settings)
     async with app.run_test(size=SIZE) as pilot:
         await shown(pilot, "task 3", "f4 Battery", "L Episodes", "h Help")
@@ -34,7 +34,7 @@ async def test_own_keys_work_everywhere_and_are_shown_everywhere() -> None:
         await pilot.press("escape", "q")
         await shown(pilot, "Leave them running (f2)")
         await pilot.press("escape", "f5")
-        await until(pilot, lambda: isinstance(app.screen, Episodes), "episodes")
+        await until(pilot, lambda: isinstance(app.screen, EpisodesScreen), "episodes")
         await pilot.press("c", *"cLe1")
         assert app.screen.query_one(Input).value == "cLe1"
 
@@ -44,8 +44,8 @@ NAMED_KEYS = b"""keymap: {list.bottom: E, list.choose: f3, dialog.close: f4, for
 
 
 async def test_titles_and_dialogs_name_own_keys() -> None:
-    app = app_of(talking_session("orders.eu"), settings := parsed(NAMED_KEYS))
-    assert settings.complaints == ()
+    app = app_of(talking_session("orders.eu"), settings := parse_settings(NAMED_KEYS))
+    assert settings.problems == ()
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("3")
         await shown(pilot, "● Formatted V", "○ Raw V")
@@ -69,8 +69,8 @@ EVENT_KEYS = b"""keymap: {events.pause: f6, events.go_to: i, events.subject: S, 
 
 
 async def test_own_keys_work_on_the_events_screen_and_where_one_types_there() -> None:
-    settings = parsed(EVENT_KEYS)
-    assert settings.complaints == ()
+    settings = parse_settings(EVENT_KEYS)
+    assert settings.problems == ()
     session = talking_session("orders.eu", "bills", "bills")
     app = app_of(session, settings)
     async with app.run_test(size=SIZE, notifications=True) as pilot:
@@ -105,6 +105,6 @@ def focus(app: Console) -> str | None:
 
 
 async def test_what_cannot_be_used_is_told_at_the_start() -> None:
-    settings = Settings(complaints=tuple(own(f"complaint {n}") for n in range(8)))
+    settings = Settings(problems=tuple(trusted(f"complaint {n}") for n in range(8)))
     async with app_of(empty_session(), settings).run_test(size=SIZE, notifications=True) as pilot:
         await shown(pilot, "console.yaml, otherwise as usual", "complaint 4", "and 3 more")

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentgym_tui.logs.line_index import LineIndex, newlines
-from agentgym_tui.logs.log_file import LogFile
+from agentgym_tui.logs.log_file import LineIndex, LogFile, newline_offsets
 
 BYTES = st.lists(st.sampled_from([b"\n", b"\r\n", b"a", b"bc", b"\0", b"\xff\xfe", b"{}", b"\x1b[2J"])).map(b"".join)
 
@@ -48,8 +47,8 @@ def test_an_index_knows_each_line_however_it_was_read(pieces: list[bytes], block
         index.add(piece + b"more", len(piece))
     assert (index.size, len(index), index.n_newlines) == (len(data), len(lines_of(data)), data.count(b"\n"))
     for number in range(1, index.n_newlines + 1):
-        at, nth = index.place(number)
-        start = at * block + newlines(data[at * block : (at + 1) * block])[nth] + 1
+        at, nth = index.locate(number)
+        start = at * block + newline_offsets(data[at * block : (at + 1) * block])[nth] + 1
         assert data[:start].count(b"\n") == number and data[start - 1 : start] == b"\n"
 
 
@@ -72,7 +71,7 @@ def test_a_growing_file_is_as_one_that_was_whole(tmp_path: Path, pieces: list[by
             file.write(pieces[number])
         read(log)
         assert shown(log) == expected(b"".join(pieces[: number + 1]))
-    assert log.anew == ""
+    assert log.reload_reason == ""
     log.close()
 
 
@@ -81,14 +80,14 @@ def test_a_file_that_becomes_shorter_is_read_anew(tmp_path: Path) -> None:
     os.truncate(log.path, 5)
     assert log.line(2).head == b""  # it is not known yet
     assert shown(read(log)) == [b"one", b"t"]
-    assert (log.anew, log.complete) == ("shorter", True)
+    assert (log.reload_reason, log.is_complete) == ("shorter", True)
 
 
 def test_a_file_that_was_written_over_is_read_anew(tmp_path: Path) -> None:
     log = opened(tmp_path / "log", b"one\ntwo\n")
     log.path.write_bytes(b"eins\nzwei\ndrei\n")
     assert shown(read(log)) == [b"eins", b"zwei", b"drei"]
-    assert log.anew == "changed"
+    assert log.reload_reason == "changed"
 
 
 def test_a_line_that_is_gone_from_its_block_has_the_file_read_anew(tmp_path: Path) -> None:
@@ -126,10 +125,10 @@ def test_another_file_of_the_name_is_told_and_read_when_that_is_wanted(tmp_path:
     log = opened(tmp_path / "log", b"old\n")
     log.path.rename(tmp_path / "log.1")
     read(log)
-    assert (log.gone, log.replaced) == (True, False)
+    assert (log.deleted, log.replaced) == (True, False)
     log.path.write_bytes(b"new\n")
     read(log)
-    assert (log.gone, log.replaced, shown(log)) == (False, True, [b"old"])
+    assert (log.deleted, log.replaced, shown(log)) == (False, True, [b"old"])
     log.reopen()
     assert (shown(read(log)), log.replaced) == ([b"new"], False)
 
@@ -172,5 +171,5 @@ def test_of_a_huge_line_only_its_beginning_is_read(tmp_path: Path) -> None:
 
 def test_an_empty_file_has_no_lines(tmp_path: Path) -> None:
     log = opened(tmp_path / "log")
-    assert len(log.index) == 0 and log.complete
+    assert len(log.index) == 0 and log.is_complete
     assert log.line(0).head == b""

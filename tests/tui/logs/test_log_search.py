@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentgym_tui.logs.log_file import LogFile
-from agentgym_tui.logs.log_record import LineFacts, facts_of
-from agentgym_tui.logs.log_search import LogSearch, last_time, line_at
+from agentgym_tui.logs.log_record import LogRecord, parse_record
+from agentgym_tui.logs.log_search import LogSearch, find_last_time, find_line_at
 from tests.tui.logs.test_line_index import expected, opened, read
 
 START = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
@@ -19,7 +19,7 @@ TEXT = st.lists(st.sampled_from([b"\n", b"a", b"A", b"b", b"ab ", b"\xc3\xa4", b
 def found(search: LogSearch) -> list[int]:
     while search.advance():
         pass
-    return [*search.found, *([] if search.last is None else [search.last])]
+    return [*search.matches, *([] if search.partial_match is None else [search.partial_match])]
 
 
 def holding(data: bytes, *words: bytes) -> list[int]:
@@ -33,7 +33,7 @@ def test_the_lines_are_those_that_hold_all_words(tmp_path: Path, data: bytes, te
         opened(tmp_path / "log", data, block=7), text, piece=max(piece, max(map(len, data.split(b"\n"))))
     )
     assert found(search) == holding(data, *text.lower().encode().split())
-    assert search.complete and not search.full
+    assert search.is_complete and not search.is_full
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -58,38 +58,38 @@ def test_a_search_ends_where_the_file_was_read_anew(tmp_path: Path) -> None:
     search = LogSearch(log, "a")
     log.path.write_bytes(b"a")
     read(log)
-    assert search.stale and not search.advance()
+    assert search.is_stale and not search.advance()
 
 
 @pytest.mark.parametrize(
     ("line", "facts"),
     [
-        (b'{"at": "2026-03-04T05:06:07Z", "kind": "token"}', LineFacts(START, "token")),
-        (b'{"ts": 1772600767, "level": "ERROR"}', LineFacts(START, "ERROR")),
-        (b'{"time": 1772600767000, "subject": "orders.new"}', LineFacts(START, "orders.new")),
-        (b'{"timestamp": 1772600767000000000.0}', LineFacts(START, "")),
-        (b'{"@timestamp": "2026-03-04 06:06:07+01:00", "type": ""}', LineFacts(START, "")),
-        (b'{"at": {"x": 1}, "time": "2026-03-04T05:06:07.000Z", "kind": ["a"], "event": "e"}', LineFacts(START, "e")),
-        (b'{"at": true, "kind": 7}', LineFacts()),
-        (b'{"at": 1e999, "kind": "a"}', LineFacts(None, "a")),
-        (b'{"at": 12, "kind": "\\ud800"}', LineFacts()),
-        (b"2026-03-04T05:06:07Z INFO started", LineFacts(START)),
-        (b"[2026-03-04 05:06:07,000Z] INFO started", LineFacts(START)),
-        (b"2026-02-30 05:06:07Z never", LineFacts()),
-        (b"9999-12-31T23:59:59-23:59", LineFacts()),
-        (b"INFO no time", LineFacts()),
-        (b"[" * 100_000, LineFacts()),
-        (b'{"a":' * 5_000, LineFacts()),
-        (b"", LineFacts()),
+        (b'{"at": "2026-03-04T05:06:07Z", "kind": "token"}', LogRecord(START, "token")),
+        (b'{"ts": 1772600767, "level": "ERROR"}', LogRecord(START, "ERROR")),
+        (b'{"time": 1772600767000, "subject": "orders.new"}', LogRecord(START, "orders.new")),
+        (b'{"timestamp": 1772600767000000000.0}', LogRecord(START, "")),
+        (b'{"@timestamp": "2026-03-04 06:06:07+01:00", "type": ""}', LogRecord(START, "")),
+        (b'{"at": {"x": 1}, "time": "2026-03-04T05:06:07.000Z", "kind": ["a"], "event": "e"}', LogRecord(START, "e")),
+        (b'{"at": true, "kind": 7}', LogRecord()),
+        (b'{"at": 1e999, "kind": "a"}', LogRecord(None, "a")),
+        (b'{"at": 12, "kind": "\\ud800"}', LogRecord()),
+        (b"2026-03-04T05:06:07Z INFO started", LogRecord(START)),
+        (b"[2026-03-04 05:06:07,000Z] INFO started", LogRecord(START)),
+        (b"2026-02-30 05:06:07Z never", LogRecord()),
+        (b"9999-12-31T23:59:59-23:59", LogRecord()),
+        (b"INFO no time", LogRecord()),
+        (b"[" * 100_000, LogRecord()),
+        (b'{"a":' * 5_000, LogRecord()),
+        (b"", LogRecord()),
     ],
 )
-def test_what_a_line_says_of_itself(line: bytes, facts: LineFacts) -> None:
-    assert facts_of(line) == facts
+def test_what_a_line_says_of_itself(line: bytes, facts: LogRecord) -> None:
+    assert parse_record(line) == facts
 
 
 @given(st.binary(max_size=200) | st.builds(lambda data: b'{"at":' + data + b"}", st.binary(max_size=60)))
 def test_no_line_makes_reading_it_fail(line: bytes) -> None:
-    at = facts_of(line).at
+    at = parse_record(line).at
     assert at is None or at.tzinfo is not None
 
 
@@ -108,6 +108,6 @@ def test_a_time_is_found_among_lines_without_one(tmp_path: Path, seconds: list[i
     log = timed(tmp_path / "log", *ordered)
     later = [n for n, second in enumerate(ordered) if second is not None and second >= wanted]
     nothing = None if all(second is None for second in ordered) else len(ordered) - 1
-    assert line_at(log, START + timedelta(seconds=wanted)) == (later[0] if later else nothing)
+    assert find_line_at(log, START + timedelta(seconds=wanted)) == (later[0] if later else nothing)
     newest = [second for second in ordered if second is not None]
-    assert last_time(log) == (START + timedelta(seconds=newest[-1]) if newest else None)
+    assert find_last_time(log) == (START + timedelta(seconds=newest[-1]) if newest else None)

@@ -4,24 +4,21 @@ from typing import Any
 
 import pytest
 
-from agentgym_tui.commands.keymap import Keys
-from agentgym_tui.presenters.cells import Line
-from agentgym_tui.presenters.event_rows import EventRows, about, heading, no_events
-from agentgym_tui.presenters.event_summary import facts_of, trouble_of
-from agentgym_tui.presenters.payload import FOLD, formatted, hostile_text, rows_of, text_of
-from agentgym_tui.presenters.subject_rows import SubjectRows
-from agentgym_tui.presenters.text_width import line_width
+from agentgym_tui.commands.keymap import Keymap
+from agentgym_tui.presenters.cells import Line, line_width
+from agentgym_tui.presenters.event_rows import EventRows, SubjectRows, empty_events_lines, entry_info, events_heading
+from agentgym_tui.presenters.event_summary import decode_error, summarize
+from agentgym_tui.presenters.payload import FOLD_WIDTH, format_json, payload_rows, payload_text, unsafe_text
 from agentgym_tui.sessions.event_reader import EventReader
-from agentgym_tui.state.bus_message import Message, Remark
-from agentgym_tui.state.event_log import EventLog
-from agentgym_tui.state.event_query import EventView
-from agentgym_tui.state.models import Link
+from agentgym_tui.state.event_log import EventLog, EventMessage, LogNotice
+from agentgym_tui.state.event_query import EventQuery
+from agentgym_tui.state.models import BusLink
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.subject_tree import SubjectTree
 from runner.events.codec import encode
 from runner.events.durable import DurableEvent, LiveBatch, LiveItem
 from runner.events.subjects import BATCH_COMPLETED, EPISODE_COMPLETED, FIELD_STATUS
-from runner.subscribe.buffer import Incoming
+from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice
 from tests.support.console.fake_session import FakeEvents
 from tests.support.console.hostile_console import messages as hostile_messages
@@ -44,11 +41,11 @@ from tests.support.escapes import foreign
 LIVE = f"agentgym.live.token.v1.{NODE}"
 
 
-def message(subject: str, payload: bytes, **headers: str) -> Message:
-    return Message(1, START, subject, headers, payload, len(payload), "S", 12)
+def message(subject: str, payload: bytes, **headers: str) -> EventMessage:
+    return EventMessage(1, START, subject, headers, payload, len(payload), "S", 12)
 
 
-def live_message(*items: LiveItem, dropped: int = 0) -> Message:
+def live_message(*items: LiveItem, dropped: int = 0) -> EventMessage:
     return message(LIVE, encode(LiveBatch(node=NODE, boot=BOOT, dropped=dropped, items=list(items))))
 
 
@@ -56,9 +53,9 @@ def text(line: Line) -> str:
     return "".join(cell.text for cell in line)
 
 
-def reader_of(log: EventLog, view: EventView | None = None) -> EventReader:
+def reader_of(log: EventLog, view: EventQuery | None = None) -> EventReader:
     reader = EventReader(FakeEvents(), log, lambda: None)
-    reader.look_at(view or EventView())
+    reader.set_query(view or EventQuery())
     return reader
 
 
@@ -71,16 +68,16 @@ def reader_of(log: EventLog, view: EventView | None = None) -> EventReader:
     ],
 )
 def test_durable_events_in_a_line(subject: str, event: DurableEvent, said: str, named: str) -> None:
-    facts = facts_of(message(subject, encode(event)))
+    facts = summarize(message(subject, encode(event)))
     assert (facts.node, facts.summary.text, facts.episode_id) == (NODE, said, named)
-    assert facts_of(message("renamed", encode(event), **{"Ce-Type": subject})).summary.text == said
+    assert summarize(message("renamed", encode(event), **{"Ce-Type": subject})).summary.text == said
 
 
 def test_live_items_in_a_line() -> None:
-    facts = facts_of(live_message(token(2), token(2), started(2), ended(2), heartbeat(), dropped=4))
+    facts = summarize(live_message(token(2), token(2), started(2), ended(2), heartbeat(), dropped=4))
     assert facts.summary.text.startswith("2 token, episode.started, ") and facts.episode_id == episode_id(2)
     assert "Wordle" in facts.summary.text and facts.summary.text.endswith("4 dropped before")
-    assert facts_of(live_message()).summary.text == "nothing"
+    assert summarize(live_message()).summary.text == "nothing"
 
 
 @pytest.mark.parametrize(
@@ -94,38 +91,38 @@ def test_live_items_in_a_line() -> None:
     ],
 )
 def test_foreign_payloads_by_their_beginning(payload: bytes, said: str) -> None:
-    facts = facts_of(message("orders.new", payload))
-    assert facts.summary.text.startswith(said) and trouble_of(message("orders.new", payload)) == ""
+    facts = summarize(message("orders.new", payload))
+    assert facts.summary.text.startswith(said) and decode_error(message("orders.new", payload)) == ""
 
 
 def test_a_foreign_payload_may_name_an_episode() -> None:
-    assert facts_of(message("x", b'{"episode_id": "e7", "more": 1}')).episode_id == "e7"
-    assert facts_of(message("x", b'{"episode_id": 7}')).episode_id == ""
+    assert summarize(message("x", b'{"episode_id": "e7", "more": 1}')).episode_id == "e7"
+    assert summarize(message("x", b'{"episode_id": 7}')).episode_id == ""
 
 
 @pytest.mark.parametrize("payload", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"node": 1}', b'{"items": [1]}'])
 @pytest.mark.parametrize("subject", [LIVE, EPISODE_COMPLETED, FIELD_STATUS])
 def test_what_should_decode_and_does_not_is_malformed(subject: str, payload: bytes) -> None:
-    facts = facts_of(message(subject, payload))
+    facts = summarize(message(subject, payload))
     assert facts.summary.text.startswith("✗ malformed: ") and facts.summary.tone == "bad"
-    assert "malformed" in text(about(message(subject, payload), "raw"))
+    assert "malformed" in text(entry_info(message(subject, payload), "raw"))
 
 
 def test_an_item_that_does_not_decode_is_told_of_where_all_is_shown() -> None:
     batch = b'{"node": "n", "boot": "b", "dropped": 0, "items": [{"kind": "token"}]}'
-    assert trouble_of(message(LIVE, batch)).startswith("1 of its items: ")
+    assert decode_error(message(LIVE, batch)).startswith("1 of its items: ")
     span = b'{"kind":"span","at":"2026-01-02T03:04:05Z","episode_id":"e","seq":0,"span":null}'
     batch = b'{"node":"n","boot":"b","dropped":0,"items":[%b]}' % span
-    assert trouble_of(message(LIVE, batch)).startswith("1 of its items: ")
+    assert decode_error(message(LIVE, batch)).startswith("1 of its items: ")
 
 
 def test_a_payload_in_each_view() -> None:
     event = message("s", b'{"a":[1]}', **{"ce-id": "7"})
-    assert text_of(event, "formatted") == '{\n  "a": [\n    1\n  ]\n}'
-    assert text_of(event, "raw") == '{"a":[1]}'
-    assert text_of(event, "hex").startswith("0000  7b 22 61 22 3a 5b 31 5d 7d ")
-    assert text(rows_of(event, "hex").line(0, 80)).endswith('{"a":[1]}')
-    assert text_of(event, "headers").split("\n") == [
+    assert payload_text(event, "formatted") == '{\n  "a": [\n    1\n  ]\n}'
+    assert payload_text(event, "raw") == '{"a":[1]}'
+    assert payload_text(event, "hex").startswith("0000  7b 22 61 22 3a 5b 31 5d 7d ")
+    assert text(payload_rows(event, "hex").line(0, 80)).endswith('{"a":[1]}')
+    assert payload_text(event, "headers").split("\n") == [
         "subject:  s",
         "stream:   S #12",
         "time:     2026-03-04T05:06:07+00:00",
@@ -133,24 +130,24 @@ def test_a_payload_in_each_view() -> None:
         "",
         "ce-id: 7",
     ]
-    assert text_of(Remark(1, START, "gap", "3 left"), "hex") == "3 left" and text_of(None, "raw") == ""
+    assert payload_text(LogNotice(1, START, "gap", "3 left"), "hex") == "3 left" and payload_text(None, "raw") == ""
 
 
 def test_what_would_take_too_much_room_is_not_formatted() -> None:
-    assert formatted(b"[" * 65 + b"]" * 65) is None
-    assert formatted(b"[" + b"0," * 300_000 + b"0]") is None
-    assert formatted(b"no") is None and formatted(b"\xff") is None
+    assert format_json(b"[" * 65 + b"]" * 65) is None
+    assert format_json(b"[" + b"0," * 300_000 + b"0]") is None
+    assert format_json(b"no") is None and format_json(b"\xff") is None
 
 
 def test_long_lines_go_on_in_the_next() -> None:
-    rows = rows_of(message("s", b"x" * (2 * FOLD + 5) + b"\n\ny"), "raw")
-    assert [len(text(rows.line(n, 80))) - 2 for n in range(len(rows))] == [FOLD, FOLD, 5, 0, 1]
+    rows = payload_rows(message("s", b"x" * (2 * FOLD_WIDTH + 5) + b"\n\ny"), "raw")
+    assert [len(text(rows.line(n, 80))) - 2 for n in range(len(rows))] == [FOLD_WIDTH, FOLD_WIDTH, 5, 0, 1]
 
 
 def test_a_row_and_a_remark() -> None:
     log = EventLog()
-    log.take([Incoming(EPISODE_COMPLETED, {}, encode(completed(1)), "S", 12, START)], START)
-    log.take([Notice(kind="gap", text="3 messages left stream S", count=3)], START)
+    log.append([RawMessage(EPISODE_COMPLETED, {}, encode(completed(1)), "S", 12, START)], START)
+    log.append([Notice(kind="gap", text="3 messages left stream S", count=3)], START)
     rows = EventRows(log)
     time, sequence, subject, node, said = rows.line(0, 120)
     assert time.text.endswith(":07.000") and sequence.text == "12" and node.text == NODE
@@ -168,21 +165,21 @@ def test_a_row_and_a_remark() -> None:
 )
 def test_a_long_subject_keeps_what_tells_it_from_others(subject: str, shown: str) -> None:
     log = EventLog()
-    log.take([Incoming(subject, {}, b"")], START)
+    log.append([RawMessage(subject, {}, b"")], START)
     assert EventRows(log).line(0, 120)[2].text == shown
 
 
 def test_the_heading_has_all_that_goes_wrong() -> None:
     log, store = EventLog(), RunStore()
     store.n_malformed = 4
-    store.set_link(Link("connected", address="nats://x:1"))
+    store.set_link(BusLink("connected", address="nats://x:1"))
     late: dict[str, str] = {"ce-source": "n7", "ce-time": "2026-03-04T05:06:03+00:00"}
-    log.take([Incoming("a", late, b"", "S", 1, START, 2_000), Notice(kind="gap", text="g", count=3)], START)
-    log.take([Notice(kind="skipped", text="s", count=5)], START)
+    log.append([RawMessage("a", late, b"", "S", 1, START, 2_000), Notice(kind="gap", text="g", count=3)], START)
+    log.append([Notice(kind="skipped", text="s", count=5)], START)
     reader = reader_of(log)
-    log.take([Incoming("a", late, b"", "S", 1, START, 2_000), Notice(kind="gap", text="g", count=3)], START)
-    log.take([Notice(kind="skipped", text="s", count=5)], START)
-    first, second = (text(line) for line in heading(reader, log, store, Keys().key, 200))
+    log.append([RawMessage("a", late, b"", "S", 1, START, 2_000), Notice(kind="gap", text="g", count=3)], START)
+    log.append([Notice(kind="skipped", text="s", count=5)], START)
+    first, second = (text(line) for line in events_heading(reader, log, store, Keymap().key, 200))
     assert first == "Events · ● live · ● connected · nats://x:1"
     assert "1 message · lag 2.0k · 3 in gaps · 5 skipped · 4 malformed · clock n7 -4.0 s or late" in second
 
@@ -192,9 +189,9 @@ def test_the_heading_has_all_that_goes_wrong() -> None:
     [
         ({"paused": True}, "‖ paused"),
         ({"paused": True, "behind": 12}, "‖ paused, 12 wait"),
-        ({"view": EventView(start=7, is_history=True)}, "◂ history · from #7"),
-        ({"view": EventView(start=START, is_history=True)}, "◂ history · from 2026-03-04"),
-        ({"view": EventView(("a.>",), episode="e1")}, "● live · a.> · episode e1"),
+        ({"view": EventQuery(start=7, is_history=True)}, "◂ history · from #7"),
+        ({"view": EventQuery(start=START, is_history=True)}, "◂ history · from 2026-03-04"),
+        ({"view": EventQuery(("a.>",), episode="e1")}, "● live · a.> · episode e1"),
     ],
 )
 def test_what_is_read_is_told(state: dict[str, Any], said: str) -> None:
@@ -202,21 +199,21 @@ def test_what_is_read_is_told(state: dict[str, Any], said: str) -> None:
     reader = reader_of(log)
     for name, value in state.items():
         setattr(reader, name, value)
-    assert said in text(heading(reader, log, RunStore(), Keys().key, 200)[0])
+    assert said in text(events_heading(reader, log, RunStore(), Keymap().key, 200)[0])
 
 
 def test_a_full_log_that_is_not_followed_says_how_to_go_on() -> None:
     log = EventLog(max_entries=1)
     reader = reader_of(log)
-    log.take([Incoming("a", {}, b"")], START)
+    log.append([RawMessage("a", {}, b"")], START)
     reader.following = False
-    assert "‖ full; G goes on" in text(heading(reader, log, RunStore(), Keys().key, 200)[0])
+    assert "‖ full; G goes on" in text(events_heading(reader, log, RunStore(), Keymap().key, 200)[0])
 
 
 def test_under_another_screen_messages_wait_and_nothing_is_called_full() -> None:
     reader = reader_of(log := EventLog())
     reader.suspended = True
-    said = text(heading(reader, log, RunStore(), Keys().key, 200)[0])
+    said = text(events_heading(reader, log, RunStore(), Keymap().key, 200)[0])
     assert "‖ waits for this screen" in said
     assert "full" not in said and "live" not in said
 
@@ -224,21 +221,21 @@ def test_under_another_screen_messages_wait_and_nothing_is_called_full() -> None
 def test_an_empty_list_says_why() -> None:
     log, store = EventLog(), RunStore()
     reader = reader_of(log)
-    assert "No way to the bus" in text(no_events(reader, log, store, Keys().key, 80)[0])
-    store.set_link(Link("connected"))
-    assert "Nothing was said so far on >" in text(no_events(reader, log, store, Keys().key, 80)[0])
+    assert "No way to the bus" in text(empty_events_lines(reader, log, store, Keymap().key, 80)[0])
+    store.set_link(BusLink("connected"))
+    assert "Nothing was said so far on >" in text(empty_events_lines(reader, log, store, Keymap().key, 80)[0])
     log.search("orders")
-    assert "None of 0 messages holds orders" in text(no_events(reader, log, store, Keys().key, 80)[0])
+    assert "None of 0 messages holds orders" in text(empty_events_lines(reader, log, store, Keymap().key, 80)[0])
 
 
 def test_the_tree_as_rows() -> None:
     tree = SubjectTree()
     for subject in ("a.x", "a.y", "b"):
         tree.add(subject)
-    rows = SubjectRows.of(tree)
+    rows = SubjectRows.from_tree(tree)
     assert [text(rows.line(n, 40)) for n in range(len(rows))] == ["▾ a2", "  x1", "  y1", "b1"]
     tree.toggle("a")
-    rows = SubjectRows.of(tree)
+    rows = SubjectRows.from_tree(tree)
     assert text(rows.line(0, 40)).startswith("▹ a (2)") and rows.key(1) == "b" and rows.branch(2) is None
     assert "beyond" in text(SubjectRows((), 3).line(0, 40)) and len(SubjectRows((), 3)) == 1
 
@@ -246,7 +243,7 @@ def test_the_tree_as_rows() -> None:
 def test_a_word_can_be_read_however_deep_it_is() -> None:
     tree = SubjectTree()
     tree.add(".".join(f"level{n}" for n in range(40)))
-    rows = SubjectRows.of(tree)
+    rows = SubjectRows.from_tree(tree)
     for n in range(len(rows)):
         name = rows.line(n, 30)[0].text
         assert f"level{n}" in name and len(name) <= 7 + len("▾ ") + len(rows.branches[n].word)
@@ -254,30 +251,30 @@ def test_a_word_can_be_read_however_deep_it_is() -> None:
 
 def test_what_is_too_large_to_be_formatted_says_so() -> None:
     large = message("x", b"[" + b"1," * 30_000 + b"1]")
-    assert "too large to be formatted" in text(about(large, "formatted"))
-    assert text(about(large, "raw")) == text(about(large, "hex")) == "60,003 B"
-    assert text(about(message("x", b"[1]"), "formatted")) == "3 B"
+    assert "too large to be formatted" in text(entry_info(large, "formatted"))
+    assert text(entry_info(large, "raw")) == text(entry_info(large, "hex")) == "60,003 B"
+    assert text(entry_info(message("x", b"[1]"), "formatted")) == "3 B"
 
 
 @pytest.mark.parametrize("width", [20, 80, 200])
 def test_nothing_hostile_leaves_the_views(width: int) -> None:
     log, store = EventLog(), RunStore()
-    store.set_link(Link("connected", HOSTILE, HOSTILE))
-    log.take(hostile_messages(HOSTILE), START)
-    rows, reader = EventRows(log), reader_of(EventLog(), EventView((HOSTILE,), episode=HOSTILE))
+    store.set_link(BusLink("connected", HOSTILE, HOSTILE))
+    log.append(hostile_messages(HOSTILE), START)
+    rows, reader = EventRows(log), reader_of(EventLog(), EventQuery((HOSTILE,), episode=HOSTILE))
     log.search("")
     lines = [rows.line(n, width) for n in range(len(rows))]
     entries = [rows.entry(n) for n in range(len(rows))]
-    sources = [rows_of(entry, view) for entry in entries for view in ("formatted", "raw", "hex", "headers")]
+    sources = [payload_rows(entry, view) for entry in entries for view in ("formatted", "raw", "hex", "headers")]
     lines += [source.line(n, width) for source in sources for n in range(len(source))]
     lines += [
-        *(about(entry, "formatted") for entry in entries),
-        *heading(reader, log, store, Keys().key, width),
-        *no_events(reader, EventLog(), store, Keys().key, width),
+        *(entry_info(entry, "formatted") for entry in entries),
+        *events_heading(reader, log, store, Keymap().key, width),
+        *empty_events_lines(reader, EventLog(), store, Keymap().key, width),
     ]
-    tree = SubjectRows.of(log.subjects)
+    tree = SubjectRows.from_tree(log.subjects)
     lines += [tree.line(n, width) for n in range(len(tree))]
     for line in lines:
         assert foreign(text(line).encode()) == [], line
-    assert all(line_width(line) <= width for line in heading(reader, log, store, Keys().key, width))
-    assert hostile_text(entries[0]) and all(map(hostile_text, entries[1:2])) and hostile_text(None) is None
+    assert all(line_width(line) <= width for line in events_heading(reader, log, store, Keymap().key, width))
+    assert unsafe_text(entries[0]) and all(map(unsafe_text, entries[1:2])) and unsafe_text(None) is None

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from agentgym_tui.commands.keymap import COMMANDS, Keys
-from agentgym_tui.presenters import braille as plot
+from agentgym_tui.commands.keymap import COMMANDS, Keymap
 from agentgym_tui.presenters import number_format as numbers
 from agentgym_tui.presenters import step_rows as views
 from agentgym_tui.presenters.cells import Line
-from agentgym_tui.presenters.model_answer import fall_text, streaming_parts
+from agentgym_tui.presenters.model_answer import failover_text, streaming_parts
+from agentgym_tui.presenters.number_format import progress_bar
 from agentgym_tui.presenters.pane_titles import transcript_title
-from agentgym_tui.presenters.reward_plot import reward_lines
-from agentgym_tui.presenters.status_line import progress_line, running_line, status_line, status_lines
-from agentgym_tui.presenters.text_width import cut, cut_middle, cut_start, wrapped
-from agentgym_tui.presenters.welcome import KEYS, LOOKING_KEYS, welcome_lines
-from agentgym_tui.safe_text import own
-from agentgym_tui.state.endpoints import Fall
-from agentgym_tui.state.models import Link, StreamedCall, Streaming
+from agentgym_tui.presenters.reward_plot import column_chart, moving_success_rate, reward_lines, value_range
+from agentgym_tui.presenters.status_line import episode_line, progress_line, status_line, status_lines
+from agentgym_tui.presenters.text_width import cut, cut_middle, cut_start, wrap_text
+from agentgym_tui.presenters.welcome import KEYS, READ_ONLY_KEYS, welcome_lines
+from agentgym_tui.safe_text import trusted
+from agentgym_tui.state.endpoints import Failover
+from agentgym_tui.state.models import BusLink, StreamingAnswer, StreamingToolCall
 from agentgym_tui.state.rewards import RewardPoint
 from agentgym_tui.state.run_store import RunStore
 from runner.events.live import LiveAction
@@ -62,8 +62,8 @@ def test_the_views_need_neither_textual_nor_what_is_slow_to_import() -> None:
 
 def test_an_environment_says_how_it_is_and_what_came_of_it() -> None:
     store = busy_store()
-    store.take([live(env_health("Maze", "slow", latency_s=1.25, transport="http"))])
-    store.take_stored([row(n, env="TextCraft", model="qwen", success=n < 3) for n in range(10, 14)])
+    store.apply_events([live(env_health("Maze", "slow", latency_s=1.25, transport="http"))])
+    store.apply_stored([row(n, env="TextCraft", model="qwen", success=n < 3) for n in range(10, 14)])
     rows = views.EnvRows(store)
     assert [rows.key(index) for index in range(4)] == ["BabyAI", "TextCraft", "Maze", "Wordle"]
     dash = numbers.UNKNOWN
@@ -76,7 +76,7 @@ def test_an_environment_says_how_it_is_and_what_came_of_it() -> None:
 
 def test_an_environment_nobody_looked_at_is_not_checked() -> None:
     store = RunStore()
-    store.take_profile([("lightweight", "Maze", None)])
+    store.apply_profile([("lightweight", "Maze", None)])
     assert cells(views.EnvRows(store), 0)[1] == f"{numbers.UNKNOWN} not checked"
 
 
@@ -91,7 +91,7 @@ def test_a_step_says_what_was_done_and_what_it_cost() -> None:
 
 
 def test_missing_steps_and_the_one_being_played_have_rows() -> None:
-    playing = episode(0, steps=[step(2), step(5)], outcome=None, streaming=Streaming(text="I think\nso"))
+    playing = episode(0, steps=[step(2), step(5)], outcome=None, streaming=StreamingAnswer(text="I think\nso"))
     rows = views.StepRows(playing)
     assert [rows.key(index) for index in range(len(rows))] == ["gap0", "2", "gap3", "5", "6"]
     assert [cells(rows, index)[1] for index in (0, 2, 4)] == [
@@ -123,11 +123,11 @@ def test_the_status_line_says_what_is_wrong() -> None:
     store.link.cause = "refused because " * 50
     assert "✗ node lost · refused" in text(status_line(store, "here", 80))
     store.link.cause = ""
-    store.take([live(model_health("ollama", "down", "refused"), dropped=4)])
+    store.apply_events([live(model_health("ollama", "down", "refused"), dropped=4)])
     shown = text(status_line(store, "here", 200))
     assert "model tensorzero up (ollama down)" in shown
     assert "4 dropped" in shown
-    store.take([live(started(7), node="other")])
+    store.apply_events([live(started(7), node="other")])
     assert "2 nodes" in text(status_line(store, "here", 200))
 
 
@@ -148,31 +148,31 @@ def test_the_status_says_which_endpoint_is_in_use(
 ) -> None:
     store = empty_store()
     told = {"cause": None}
-    store.take([live(model_health("gateway", **{**told, **gateway}), model_health("ollama", **{**told, **ollama}))])
+    store.apply_events([live(model_health("gateway", **{**told, **gateway}), model_health("ollama", **{**told, **ollama}))])
     assert f" · {said} · cpu" in f" · {text(status_line(store, 'here', 200))}"
-    shown = texts(welcome_lines(store, 100, Keys().key))
+    shown = texts(welcome_lines(store, 100, Keymap().key))
     assert [name for name in ("gateway", "ollama") if any(f"model {name}" in each for each in shown)] == missing
 
 
 def test_a_fall_to_another_endpoint_is_told_in_a_line() -> None:
-    fall = Fall("Wordle", ("gateway",), "no connection: http://me:secret@host refused", "ollama", START)
-    assert fall_text(fall).startswith("Wordle: gateway did not answer (no connection: ")
-    assert fall_text(fall).endswith("), ollama is asked")
-    assert "secret" not in fall_text(fall)
-    assert fall_text(fall._replace(failed=(), endpoint="gateway")) == "Wordle: gateway answers again"
+    fall = Failover("Wordle", ("gateway",), "no connection: http://me:secret@host refused", "ollama", START)
+    assert failover_text(fall).startswith("Wordle: gateway did not answer (no connection: ")
+    assert failover_text(fall).endswith("), ollama is asked")
+    assert "secret" not in failover_text(fall)
+    assert failover_text(fall._replace(failed=(), endpoint="gateway")) == "Wordle: gateway answers again"
 
 
 def test_the_transcripts_title_says_who_answers_how_fast() -> None:
     store = streaming_store(fallback=True)
-    played = store.running()[0]
+    played = store.running_episodes()[0]
     assert text(transcript_title(played, 0, "", 100)[0]).strip() == (
         "Transcript · step 0 · gateway · 42 tokens/s · first token 400 ms · cost 0.00031"
     )
     assert "step 1 · ↷ ollama · 42 tokens/s" in text(transcript_title(played, 1, "", 100)[0])
     coming = "step 2 · ↷ ollama · ≈ 18 tokens/s · first token 400 ms"
     assert coming in text(transcript_title(played, 2, "", 100)[0])
-    assert "↷ ollama for gateway" in text(running_line(store, played, 100))
-    asked = streaming_parts(Streaming(failures=("a: away",)))
+    assert "↷ ollama for gateway" in text(episode_line(store, played, 100))
+    asked = streaming_parts(StreamingAnswer(failures=("a: away",)))
     assert [text(part) for part in asked if part] == ["↷ nobody answers yet", "no answer yet"]
 
 
@@ -180,27 +180,27 @@ def test_a_batch_says_what_it_has_spent() -> None:
     store = streaming_store()
     batch = store.active_batch()
     assert batch is not None
-    shown = text(progress_line(batch, 120, spent=store.spent(batch)))
+    shown = text(progress_line(batch, 120, spent=store.usage_of(batch)))
     assert "8.6k tokens · cost 0.00482" in shown
 
 
 def test_the_row_of_a_step_that_comes_says_what_comes() -> None:
     def row(**fields: Any) -> str:  # noqa: ANN401
-        playing = episode(0, n_steps=0, outcome=None, streaming=Streaming(**fields))
+        playing = episode(0, n_steps=0, outcome=None, streaming=StreamingAnswer(**fields))
         return cells(views.StepRows(playing), 0)[1]
 
     assert row(endpoint="gateway") == "… asking gateway"
     assert row(endpoint="gateway", reasoning="so it\nis") == "thinks: … so it is"
     assert row(reasoning="so", text="I go") == "… I go"
-    assert row(text="I go", calls=(StreamedCall(0, "move", '{"to"'),)) == '… move {"to"'
+    assert row(text="I go", calls=(StreamingToolCall(0, "move", '{"to"'),)) == '… move {"to"'
     assert row(failures=("a: away",), text="I go") == "↷ … I go"
     assert row(reasoning="x" * 100).startswith("thinks: …xx")
 
 
 def test_secrets_in_a_cause_are_masked() -> None:
     store = RunStore()
-    store.set_link(Link(status="failed", cause="nats://user:hunter22@host: refused", address="nats://u:p4ssw0rd@h"))
-    shown = text(status_line(store, "here", 200)) + "".join(texts(welcome_lines(store, 200, Keys().key)))
+    store.set_link(BusLink(status="failed", cause="nats://user:hunter22@host: refused", address="nats://u:p4ssw0rd@h"))
+    shown = text(status_line(store, "here", 200)) + "".join(texts(welcome_lines(store, 200, Keymap().key)))
     assert "hunter22" not in shown
     assert "p4ssw0rd" not in shown
 
@@ -219,23 +219,23 @@ def test_progress_has_a_bar_and_the_time_left() -> None:
 
 def test_the_line_above_the_steps_says_what_is_watched() -> None:
     store = busy_store()
-    running = store.running()[0]
-    shown = text(running_line(store, running, 120))
+    running = store.running_episodes()[0]
+    shown = text(episode_line(store, running, 120))
     assert shown == "Wordle task 3 · ▶ running · round 2 · reward 0.5 · oracle (no model) · 2.5 s · upstream"
     running.paused, running.n_missing = True, 2
     assert "‖ paused · round 2 · reward 0.5 · oracle (no model) · 2 items missing" in text(
-        running_line(store, running, 120)
+        episode_line(store, running, 120)
     )
     failed = episode(0, outcome="error", error_type="EnvError", model="qwen", mode="compat")
-    shown = text(running_line(store, failed, 120))
+    shown = text(episode_line(store, failed, 120))
     assert "! error: EnvError" in shown
     assert "oracle qwen" in shown
     assert "compat rules" in shown
-    assert text(running_line(store, None, 120)) == "nothing runs"
+    assert text(episode_line(store, None, 120)) == "nothing runs"
 
 
 def test_an_episode_before_its_first_step_has_not_taken_no_time() -> None:
-    said = text(running_line(RunStore(), episode(0, n_steps=0, outcome=None, duration_s=None), 200))
+    said = text(episode_line(RunStore(), episode(0, n_steps=0, outcome=None, duration_s=None), 200))
     assert "running" in said and "ms" not in said
 
 
@@ -256,9 +256,9 @@ def test_rewards_are_columns_with_a_success_rate_below() -> None:
 
 
 def test_an_empty_console_says_what_to_press_and_what_is_missing() -> None:
-    shown = texts(welcome_lines(empty_store(), 100, Keys({"run.form": "f4,R"}).key))
-    commands = {command.id: command for command in COMMANDS if command.place in ("live", "everywhere")}
-    assert all(commands[id].help == what for id, what in (*KEYS, *LOOKING_KEYS))
+    shown = texts(welcome_lines(empty_store(), 100, Keymap({"run.form": "f4,R"}).key))
+    commands = {command.id: command for command in COMMANDS if command.scope in ("live", "everywhere")}
+    assert all(commands[id].help == what for id, what in (*KEYS, *READ_ONLY_KEYS))
     assert [each for each in shown if any(what in each for _, what in KEYS)] == [
         "  r  play the selected environment once",
         "  f4  choose what to play and how",
@@ -272,11 +272,11 @@ def test_an_empty_console_says_what_to_press_and_what_is_missing() -> None:
 
 def test_an_empty_console_does_not_say_that_nothing_was_played_where_something_is_stored() -> None:
     store = empty_store()
-    assert text(welcome_lines(store, 80, Keys().key)[0]).startswith("Nothing runs yet")
-    store.take_stored([])
-    assert text(welcome_lines(store, 80, Keys().key)[0]).startswith("Nothing has been played yet")
-    store.take_stored([row(0)])
-    assert text(welcome_lines(store, 80, Keys().key)[0]) == "Nothing runs now; 2 lists 1 stored episode. Press"
+    assert text(welcome_lines(store, 80, Keymap().key)[0]).startswith("Nothing runs yet")
+    store.apply_stored([])
+    assert text(welcome_lines(store, 80, Keymap().key)[0]).startswith("Nothing has been played yet")
+    store.apply_stored([row(0)])
+    assert text(welcome_lines(store, 80, Keymap().key)[0]) == "Nothing runs now; 2 lists 1 stored episode. Press"
 
 
 CAUSE = (
@@ -287,21 +287,21 @@ CAUSE = (
 @pytest.mark.parametrize("width", [56, 76, 200])
 def test_the_whole_cause_of_a_failure_can_be_read(width: int) -> None:
     store = RunStore()
-    store.set_link(Link(status="failed", cause=CAUSE))
-    shown = texts(welcome_lines(store, width, Keys().key))
+    store.set_link(BusLink(status="failed", cause=CAUSE))
+    shown = texts(welcome_lines(store, width, Keymap().key))
     assert max(map(len, shown)) <= width
     assert CAUSE in " ".join(each.strip() for each in shown)
     assert shown[0] == "Missing"
     assert any("→ N  tries again" in each for each in shown)
     busy = busy_store()
-    busy.set_link(Link(status="failed", cause=CAUSE[-100:]))
+    busy.set_link(BusLink(status="failed", cause=CAUSE[-100:]))
     assert CAUSE[-100:] in " ".join(each.strip() for each in texts(status_lines(busy, "here", width, n_why=3)))
 
 
 def test_a_console_that_only_looks_offers_nothing_that_would_be_refused() -> None:
     store = RunStore()
-    store.set_link(Link(status="failed", cause="there never was a node in /tmp/x; name a bus with --nats"))
-    shown = texts(welcome_lines(store, 80, Keys().key, "watching only"))
+    store.set_link(BusLink(status="failed", cause="there never was a node in /tmp/x; name a bus with --nats"))
+    shown = texts(welcome_lines(store, 80, Keymap().key, "watching only"))
     assert any("→ agentgym-tui watch --nats URL" in each for each in shown)
     assert "watching only" in shown
     assert not any(what in each for each in shown for _, what in KEYS)
@@ -310,27 +310,27 @@ def test_a_console_that_only_looks_offers_nothing_that_would_be_refused() -> Non
 
 def test_a_console_that_only_looks_at_a_bus_names_the_events_and_one_of_files_does_not() -> None:
     store = RunStore()
-    store.set_link(Link(status="connected"))
-    assert "  3  all that is said on the bus" in texts(welcome_lines(store, 80, Keys().key, "watching only"))
-    store.set_link(Link(status="none"))
-    assert not any("bus" in each for each in texts(welcome_lines(store, 80, Keys().key, "files only")))
+    store.set_link(BusLink(status="connected"))
+    assert "  3  all that is said on the bus" in texts(welcome_lines(store, 80, Keymap().key, "watching only"))
+    store.set_link(BusLink(status="none"))
+    assert not any("bus" in each for each in texts(welcome_lines(store, 80, Keymap().key, "files only")))
 
 
 def test_a_node_that_starts_needs_no_command() -> None:
     store = RunStore()
-    store.set_link(Link(status="starting"))
-    assert texts(welcome_lines(store, 80, Keys().key))[-1] == "  ○ node starting"
+    store.set_link(BusLink(status="starting"))
+    assert texts(welcome_lines(store, 80, Keymap().key))[-1] == "  ○ node starting"
 
 
 def test_the_progress_of_a_lost_node_has_no_time_left() -> None:
     store = error_store()
-    shown = text(progress_line(store.active_batch(), 80, lost=store.all_lost))
+    shown = text(progress_line(store.active_batch(), 80, lost=store.all_nodes_lost))
     assert "✗ node lost" in shown
     assert "time left" not in shown
 
 
 def test_the_outcome_stays_however_long_the_names_are() -> None:
-    shown = text(running_line(busy_store(), episode(0, env="E" * 60, outcome="error", error_type="T" * 60), 70))
+    shown = text(episode_line(busy_store(), episode(0, env="E" * 60, outcome="error", error_type="T" * 60), 70))
     assert "E…" in shown
     assert "! error: T" in shown
 
@@ -366,7 +366,7 @@ def test_hostile_text_is_visible_and_harmless() -> None:
     ],
 )
 def test_durations_are_for_people(seconds: float | None, shown: str) -> None:
-    assert numbers.duration(seconds) == shown
+    assert numbers.format_duration(seconds) == shown
 
 
 @pytest.mark.parametrize(
@@ -374,41 +374,41 @@ def test_durations_are_for_people(seconds: float | None, shown: str) -> None:
     [(0.25, "0.25"), (-1, "-1"), (-0.0, "0"), (-0.0001, "0"), (1e9, "1e+09"), (None, numbers.UNKNOWN)],
 )
 def test_rewards_are_short(value: float | None, shown: str) -> None:
-    assert numbers.reward(value) == shown
+    assert numbers.format_reward(value) == shown
 
 
 @pytest.mark.parametrize(
     ("value", "shown"), [(950, "950"), (1_000, "1.0k"), (9_999, "10k"), (12_345, "12k"), (10**400, "> 1T"), (-5, "-5")]
 )
 def test_quantities_are_short(value: int, shown: str) -> None:
-    assert numbers.quantity(value) == shown
+    assert numbers.format_count(value) == shown
 
 
 def test_plots_take_numbers_of_any_size() -> None:
     big = 1.7e308
-    assert plot.columns([-big, 0, big], 9, 1, -big, big) == ["▁▄█"]
-    assert plot.columns([1.0], 0, 1, 0, 1) == []
-    assert plot.columns([1.0], 1, 1, 0, 0) == ["▁"]
-    assert plot.extent([]) == (0.0, 1.0)
-    assert plot.moving_share([True, False, False, True], 2) == [1.0, 0.5, 0.0, 0.5]
-    assert plot.bar(2.0, 4) == "████"
+    assert column_chart([-big, 0, big], 9, 1, -big, big) == ["▁▄█"]
+    assert column_chart([1.0], 0, 1, 0, 1) == []
+    assert column_chart([1.0], 1, 1, 0, 0) == ["▁"]
+    assert value_range([]) == (0.0, 1.0)
+    assert moving_success_rate([True, False, False, True], 2) == [1.0, 0.5, 0.0, 0.5]
+    assert progress_bar(2.0, 4) == "████"
 
 
 def test_wide_characters_are_cut_by_their_width() -> None:
-    assert cut(own("漢字漢字"), 5) == "漢字…"
-    assert cut(own("漢字"), 4) == "漢字"
-    assert cut(own("漢字"), 0) == ""
+    assert cut(trusted("漢字漢字"), 5) == "漢字…"
+    assert cut(trusted("漢字"), 4) == "漢字"
+    assert cut(trusted("漢字"), 0) == ""
 
 
 def test_what_tells_two_long_names_apart_is_kept() -> None:
-    assert cut_start(own("/home/someone/agentgym/data"), 14) == "…agentgym/data"
-    names = [cut_middle(own(f"organisation/model-of-many-words-{end}"), 20) for end in ("7b-awq", "7b-gguf")]
+    assert cut_start(trusted("/home/someone/agentgym/data"), 14) == "…agentgym/data"
+    names = [cut_middle(trusted(f"organisation/model-of-many-words-{end}"), 20) for end in ("7b-awq", "7b-gguf")]
     assert names == ["organisat…rds-7b-awq", "organisat…ds-7b-gguf"]
-    assert cut_middle(own("漢字漢字漢字"), 6) == "漢…字"
-    assert [cut_middle(own("abc"), width) for width in (0, 1, 2, 3)] == ["", "…", "…c", "abc"]
+    assert cut_middle(trusted("漢字漢字漢字"), 6) == "漢…字"
+    assert [cut_middle(trusted("abc"), width) for width in (0, 1, 2, 3)] == ["", "…", "…c", "abc"]
 
 
 def test_what_has_no_room_says_so() -> None:
-    assert wrapped(own("one two three\nfour"), 8, 9) == ["one two", "three", "four"]
-    assert wrapped(own("one two three\nfour"), 8, 2) == ["one two", "three f…"]
-    assert wrapped(own("one"), 8, 0) == []
+    assert wrap_text(trusted("one two three\nfour"), 8, 9) == ["one two", "three", "four"]
+    assert wrap_text(trusted("one two three\nfour"), 8, 2) == ["one two", "three f…"]
+    assert wrap_text(trusted("one"), 8, 0) == []

@@ -5,8 +5,8 @@ import random
 import msgspec
 import pytest
 
-from agentgym_tui.presenters.span_rows import SpanRows, elapsed
-from agentgym_tui.safe_text import is_hostile
+from agentgym_tui.presenters.span_rows import SpanRows, format_elapsed
+from agentgym_tui.safe_text import has_unsafe_chars
 from runner.types import Span
 from tests.support.console.samples import HOSTILE, span
 
@@ -72,7 +72,7 @@ def test_hostile_names_and_times_become_safe_lines(far: int) -> None:
     rows = SpanRows([odd, span(1), odd])
     for index in range(3):
         texts = [*(cell.text for cell in rows.line(index, 80)), rows.bar(index, 20).text, rows.axis(60)]
-        assert not any(is_hostile(text) for text in texts)
+        assert not any(has_unsafe_chars(text) for text in texts)
         assert 1 <= len(rows.bar(index, 20).text) <= 20
 
 
@@ -88,7 +88,7 @@ def test_hostile_names_and_times_become_safe_lines(far: int) -> None:
     ],
 )
 def test_times_are_for_people(ns: int, text: str) -> None:
-    assert elapsed(ns) == text
+    assert format_elapsed(ns) == text
 
 
 def test_there_may_be_nothing() -> None:

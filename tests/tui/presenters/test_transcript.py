@@ -4,12 +4,12 @@ from itertools import pairwise
 
 import pytest
 
-from agentgym_tui.presenters.cells import BADGE
-from agentgym_tui.presenters.text_width import cells, fit, wrap
-from agentgym_tui.presenters.transcript import blocks
-from agentgym_tui.state.models import Streaming
+from agentgym_tui.presenters.cells import UNSAFE_BADGE
+from agentgym_tui.presenters.text_width import display_width, fit, wrap_offsets
+from agentgym_tui.presenters.transcript import step_blocks
+from agentgym_tui.state.models import StreamingAnswer
+from agentgym_tui.widgets.charts import Waterfall
 from agentgym_tui.widgets.transcript import BlockRows, Transcript
-from agentgym_tui.widgets.waterfall import Waterfall
 from runner.events.live import LiveAction
 from tests.support.console.line_views import rows, shown, top
 from tests.support.console.samples import episode, hostile_episode, span, step, user
@@ -23,19 +23,19 @@ TEXTS = [WORDS, "a" * 50, "漢字" * 20, f"go 漢字 {WORDS} 🎲", f"  {WORDS}"
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("width", [2, 3, 7, 20])
 def test_wrapped_rows_fit_and_lose_blanks_alone(text: str, width: int) -> None:
-    places = wrap(text, width)
-    assert all(cells(text[start:stop]) <= width for start, stop in places)
+    places = wrap_offsets(text, width)
+    assert all(display_width(text[start:stop]) <= width for start, stop in places)
     between = [text[stop:start] for (_, stop), (start, _) in pairwise(places)]
     assert set(between) <= {"", " "}
     assert (places[0][0], places[-1][1]) == (0, len(text))
 
 
 def test_lines_break_at_blanks_and_words_only_when_they_must() -> None:
-    narrow = [WORDS[start:stop] for start, stop in wrap(WORDS, 15)]
+    narrow = [WORDS[start:stop] for start, stop in wrap_offsets(WORDS, 15)]
     assert narrow == ["the quick brown", "fox jumps over", "the lazy dog"]
     wide = "漢字漢字 漢字"
-    assert [wide[start:stop] for start, stop in wrap(wide, 8)] == ["漢字漢字", "漢字"]
-    assert [wide[start:stop] for start, stop in wrap(wide, 5)] == ["漢字", "漢字", "漢字"]
+    assert [wide[start:stop] for start, stop in wrap_offsets(wide, 8)] == ["漢字漢字", "漢字"]
+    assert [wide[start:stop] for start, stop in wrap_offsets(wide, 5)] == ["漢字", "漢字", "漢字"]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_lines_break_at_blanks_and_words_only_when_they_must() -> None:
 )
 def test_texts_fit_their_columns(text: str, width: int, right: bool, fitted: str) -> None:
     assert fit(text, width, right=right) == fitted
-    assert cells(fitted) == width
+    assert display_width(fitted) == width
 
 
 def kind(view: Transcript) -> str | None:
@@ -66,7 +66,7 @@ async def test_blocks_have_headings_and_wrapped_text() -> None:
     view = Transcript()
     played = episode(steps=[step(0, chats=[[user(WORDS)]], action=LiveAction("bad\x1b[2J"))])
     async with shown(view, (24, 20)) as (_, pilot):
-        view.show_blocks(blocks(played, 0), subject="0")
+        view.show_blocks(step_blocks(played, 0), subject="0")
         await pilot.pause()
         assert rows(view)[:8] == [
             "■ observation",
@@ -74,7 +74,7 @@ async def test_blocks_have_headings_and_wrapped_text() -> None:
             "  jumps over the lazy",
             "  dog",
             "",
-            f"■ action  {BADGE.text}"[:21].rstrip(),
+            f"■ action  {UNSAFE_BADGE.text}"[:21].rstrip(),
             "  bad␛[2J",
             "",
         ]
@@ -90,7 +90,7 @@ async def test_blocks_have_headings_and_wrapped_text() -> None:
 async def test_the_bytes_to_look_at_begin_near_the_first_hostile_one() -> None:
     view = Transcript()
     async with shown(view) as (_, pilot):
-        view.show_blocks(blocks(episode(steps=[step(0, action=LiveAction("x\n" * 3_000 + "\x1b[2J"))]), 0))
+        view.show_blocks(step_blocks(episode(steps=[step(0, action=LiveAction("x\n" * 3_000 + "\x1b[2J"))]), 0))
         await pilot.press("G")
         found = view.hostile_text()
         assert found is not None
@@ -102,30 +102,30 @@ async def test_another_step_starts_at_its_top_and_more_of_the_same_stays_where_i
     many = [step(index, chats=[[user("\n".join(f"{index}.{n}" for n in range(40)))]]) for index in range(2)]
     played = episode(steps=many, outcome=None)
     async with shown(view) as (_, pilot):
-        view.show_blocks(blocks(played, 1), subject="1")
+        view.show_blocks(step_blocks(played, 1), subject="1")
         await pilot.press("ctrl+d")
         place = top(view)
-        played.streaming = Streaming(text="more")
-        view.show_blocks(blocks(played, 1), subject="1")
+        played.streaming = StreamingAnswer(text="more")
+        view.show_blocks(step_blocks(played, 1), subject="1")
         await pilot.pause()
         assert top(view) == place > 0
-        view.show_blocks(blocks(played, 0), subject="0")
+        view.show_blocks(step_blocks(played, 0), subject="0")
         await pilot.pause()
         assert (top(view), view.cursor) == (0, 0)
 
 
 async def test_streamed_text_is_followed() -> None:
     view = Transcript()
-    played = episode(n_steps=1, outcome=None, streaming=Streaming(text="x\n" * 30))
+    played = episode(n_steps=1, outcome=None, streaming=StreamingAnswer(text="x\n" * 30))
     async with shown(view) as (_, pilot):
-        view.show_blocks(blocks(played, 0), subject="0", follow=True)
-        played.streaming = Streaming(text="x\n" * 30 + "last")
-        view.show_blocks(blocks(played, 0), subject="0")
+        view.show_blocks(step_blocks(played, 0), subject="0", follow=True)
+        played.streaming = StreamingAnswer(text="x\n" * 30 + "last")
+        view.show_blocks(step_blocks(played, 0), subject="0")
         await pilot.pause()
         assert rows(view)[-2:] == ["  last", ""]
         await pilot.press("k")
-        played.streaming = Streaming(text="x\n" * 30 + "last words")
-        view.show_blocks(blocks(played, 0), subject="0")
+        played.streaming = StreamingAnswer(text="x\n" * 30 + "last words")
+        view.show_blocks(step_blocks(played, 0), subject="0")
         await pilot.pause()
         assert not view.follow
         assert rows(view)[-1] == "  last words"
@@ -137,21 +137,21 @@ async def test_a_long_line_is_seen_to_grow_and_read_to_its_end_when_it_is_over()
     played = episode(n_steps=1, outcome=None)
     async with shown(view) as (_, pilot):
         for stop in (3_000, 8_000, len(text)):
-            played.streaming = Streaming(text=text[:stop])
-            view.show_blocks(blocks(played, 1), subject="1", follow=True)
+            played.streaming = StreamingAnswer(text=text[:stop])
+            view.show_blocks(step_blocks(played, 1), subject="1", follow=True)
             await pilot.pause()
             assert rows(view)[-2].split() == text[:stop].split()[-len(rows(view)[-2].split()) :]
         over = episode(steps=[step(0, chats=[], action=LiveAction(text))])
-        view.show_blocks(blocks(over, 0), subject="0", follow=False)
+        view.show_blocks(step_blocks(over, 0), subject="0", follow=False)
         await pilot.press("G")
         assert any(row.endswith("number 999,") for row in rows(view))
 
 
 def test_blocks_that_did_not_change_are_not_wrapped_again() -> None:
-    played = episode(n_steps=1, outcome=None, streaming=Streaming(text="a"))
-    before = BlockRows(blocks(played, 0), 40)
-    played.streaming = Streaming(text="ab")
-    after = BlockRows(blocks(played, 0), 40, before=before)
+    played = episode(n_steps=1, outcome=None, streaming=StreamingAnswer(text="a"))
+    before = BlockRows(step_blocks(played, 0), 40)
+    played.streaming = StreamingAnswer(text="ab")
+    after = BlockRows(step_blocks(played, 0), 40, before=before)
     same = [new is old for (_, new), (_, old) in zip(after.known, before.known, strict=True)]
     assert same == [True, True, True, True, False]
 
@@ -162,7 +162,7 @@ async def test_hostile_episodes_are_drawn_within_the_widget(width: int) -> None:
     played = hostile_episode()
     for view in (transcript, waterfall):
         async with shown(view, (width, 12)) as (_, pilot):
-            transcript.show_blocks(blocks(played, 0, full=True))
+            transcript.show_blocks(step_blocks(played, 0, full=True))
             waterfall.show_spans(played.spans.all)
             for keys in (["j"] * 3, ["G"], ["l", "h"]):
                 await pilot.press(*keys)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
-from agentgym_tui.config.ui_state import Kept
-from agentgym_tui.presenters.sorting import Sorting
-from agentgym_tui.safe_text import is_hostile
-from agentgym_tui.screens.episodes.screen import Episodes
+from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.safe_text import has_unsafe_chars
+from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.screens.live.screen import LiveScreen
+from agentgym_tui.state.sorting import Sorting
 from agentgym_tui.widgets.pane_layouts import LIVE_NARROW, LIVE_WIDE, shares
 from tests.support.console.fake_session import FakeSession, busy_session, files_session, listed_session, talking_session
 from tests.support.console.piloted import SIZE, app_of, keys_in
@@ -32,7 +32,7 @@ async def test_a_picture_of_the_screen_holds_what_is_on_it_and_nothing_hostile(
         assert re.fullmatch(r"agentgym-\d{8}-\d{6}\.svg", picture.name) and picture.stat().st_mode & 0o777 == 0o600
         text = picture.read_text()
         assert "␛" in text and "Environments" in text
-        assert not is_hostile(text.replace("\xa0", " ")) and "<script" not in text
+        assert not has_unsafe_chars(text.replace("\xa0", " ")) and "<script" not in text
         monkeypatch.chdir("/proc")
         await pilot.press("ctrl+s")
         await shown(pilot, "no picture: /proc cannot be written to")
@@ -43,7 +43,7 @@ def pictures(folder: Path) -> list[Path]:
 
 
 async def test_screen_filter_order_and_sizes_are_as_they_were_left() -> None:
-    kept = Kept("episodes", {"episodes": "maze"}, {"episodes": Sorting("reward")}, {"live.wide.left": 30})
+    kept = UiState("episodes", {"episodes": "maze"}, {"episodes": Sorting("reward")}, {"live.wide.left": 30})
     app = app_of(listed_session(), kept=kept)
     async with app.run_test(size=SIZE) as pilot:
         await shown(pilot, "2 match maze", "by reward ▲")
@@ -51,18 +51,18 @@ async def test_screen_filter_order_and_sizes_are_as_they_were_left() -> None:
         assert keys_in(app, "#episodes") == list(map(episode_id, [1, 4]))
         await pilot.press("escape", "1")
         await until(pilot, lambda: isinstance(app.screen, LiveScreen), "live")
-    assert kept == Kept("live", {}, {"episodes": Sorting("reward")}, {"live.wide.left": 30})
+    assert kept == UiState("live", {}, {"episodes": Sorting("reward")}, {"live.wide.left": 30})
 
 
 @pytest.mark.parametrize(
     "kept",
     [
-        Kept("nowhere", {"x": "y"}, {"episodes": Sorting("nothing"), "environments": Sorting("\x1b[2J")}, {"z": 5}),
-        Kept("events", {"events": "\x1b[2J"}, {"subjects": Sorting("\x1b")}, {"events.wide.tree": 99}),
-        Kept(sizes={share.key: 99 for levers in (LIVE_WIDE, LIVE_NARROW) for share in shares(levers)}),
+        UiState("nowhere", {"x": "y"}, {"episodes": Sorting("nothing"), "environments": Sorting("\x1b[2J")}, {"z": 5}),
+        UiState("events", {"events": "\x1b[2J"}, {"subjects": Sorting("\x1b")}, {"events.wide.tree": 99}),
+        UiState(sizes={share.key: 99 for levers in (LIVE_WIDE, LIVE_NARROW) for share in shares(levers)}),
     ],
 )
-async def test_what_makes_no_sense_does_no_harm(kept: Kept) -> None:
+async def test_what_makes_no_sense_does_no_harm(kept: UiState) -> None:
     app = app_of(busy_session(), kept=kept)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("1")
@@ -70,11 +70,11 @@ async def test_what_makes_no_sense_does_no_harm(kept: Kept) -> None:
         assert all(pane.region.height > 1 for pane in app.screen.query("Pane") if pane.display)
         await pilot.press("o", "2", "o")
         await shown(pilot, "episodes")
-        assert not is_hostile(screen_text(app))
+        assert not has_unsafe_chars(screen_text(app))
 
 
 async def test_the_events_come_back_with_their_words_and_subjects() -> None:
-    kept = Kept("events", {"events": "eu 3", "events.subjects": "orders.> bills"})
+    kept = UiState("events", {"events": "eu 3", "events.subjects": "orders.> bills"})
     session = talking_session(*["orders.eu"] * 5, "bills")
     app = app_of(session, kept=kept)
     async with app.run_test(size=SIZE) as pilot:
@@ -95,7 +95,7 @@ async def test_the_events_come_back_with_their_words_and_subjects() -> None:
 async def test_where_there_is_no_bus_the_start_is_another_one() -> None:
     session = busy_session()
     session.events = None
-    async with app_of(session, kept=Kept("events")).run_test(size=SIZE) as pilot:
+    async with app_of(session, kept=UiState("events")).run_test(size=SIZE) as pilot:
         await shown(pilot, "task 3")
         assert isinstance(pilot.app.screen, LiveScreen)
 
@@ -103,14 +103,14 @@ async def test_where_there_is_no_bus_the_start_is_another_one() -> None:
 @pytest.mark.parametrize("text", ["no..pattern", "a " * 40, ". \t"])
 async def test_of_subjects_nobody_can_ask_for_all_are_shown(text: str) -> None:
     session = talking_session("orders.eu")
-    async with app_of(session, kept=Kept("events", {"events.subjects": text})).run_test(size=SIZE) as pilot:
+    async with app_of(session, kept=UiState("events", {"events.subjects": text})).run_test(size=SIZE) as pilot:
         await shown(pilot, "orders.eu", "● live")
         assert session.bus.opened == [((">",), session.bus.opened[0][1])]
-        assert not is_hostile(screen_text(pilot.app))
+        assert not has_unsafe_chars(screen_text(pilot.app))
 
 
 async def test_files_that_are_looked_at_do_not_change_where_the_next_start_begins() -> None:
-    kept = Kept("live")
+    kept = UiState("live")
     async with app_of(files_session(), kept=kept).run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: isinstance(pilot.app.screen, Episodes), "episodes")
+        await until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen), "episodes")
     assert kept.screen == "live"

@@ -10,26 +10,25 @@ import pytest
 from msgspec.structs import replace
 from textual.theme import BUILTIN_THEMES
 
-from agentgym_tui.commands.keymap import Keys
+from agentgym_tui.commands.keymap import Keymap
 from agentgym_tui.config.settings import Settings
-from agentgym_tui.presenters.cells import Cell, Source
-from agentgym_tui.presenters.episode_rows import EpisodeRows, list_line
-from agentgym_tui.presenters.event_rows import EventRows, about, heading, no_events
+from agentgym_tui.presenters.cells import Cell, TextSource
+from agentgym_tui.presenters.environment_rows import EnvironmentRows
+from agentgym_tui.presenters.episode_rows import EpisodeRows, list_summary
+from agentgym_tui.presenters.event_rows import EventRows, SubjectRows, empty_events_lines, entry_info, events_heading
 from agentgym_tui.presenters.span_rows import SpanRows
 from agentgym_tui.presenters.status_line import progress_line, status_lines
-from agentgym_tui.presenters.step_rows import EnvRows, StepRows
-from agentgym_tui.presenters.subject_rows import SubjectRows
+from agentgym_tui.presenters.step_rows import StepRows
 from agentgym_tui.presenters.welcome import welcome_lines
-from agentgym_tui.safe_text import own
+from agentgym_tui.safe_text import trusted
 from agentgym_tui.sessions.event_reader import EventReader
-from agentgym_tui.sessions.protocols import Unusable
-from agentgym_tui.state.episode_list import EpisodeList
+from agentgym_tui.state.episode_list import EpisodeList, UnreadableFile
 from agentgym_tui.state.event_log import EventLog
-from agentgym_tui.state.event_query import EventView
-from agentgym_tui.state.models import Link
+from agentgym_tui.state.event_query import EventQuery
+from agentgym_tui.state.models import BusLink
 from runner.events.codec import encode
 from runner.events.subjects import EPISODE_COMPLETED
-from runner.subscribe.buffer import Incoming
+from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice
 from runner.types import Outcome
 from tests.support.console.fake_session import FakeEvents, FakeSession
@@ -61,18 +60,18 @@ def told_cells() -> Iterator[Cell]:
     """What the screens say of environments, steps, episodes, batches, spans and the way to the node."""
     ends = [row(n, outcome=outcome, success=not n, error_type="Fault") for n, outcome in enumerate(Outcome)]
     listed = EpisodeList()
-    listed.take_stored(ends, [Unusable(Path("/x"), "no JSON")])
+    listed.set_stored(ends, [UnreadableFile(Path("/x"), "no JSON")])
     for store in (busy_store(), error_store(), empty_store()):
         episodes = [StepRows(episode) for episode in store.episodes.values()]
-        listed.take_live(store.episodes.values())
+        listed.update_live(store.episodes.values())
         spans = SpanRows([span(1), replace(span(2), attributes={"error": "x"})])
-        sources: list[Source] = [EnvRows(store), EpisodeRows(listed), spans, *episodes]
+        sources: list[TextSource] = [EnvironmentRows(store), EpisodeRows(listed), spans, *episodes]
         for rows in sources:
             yield from (cell for index in range(len(rows)) for cell in rows.line(index, 200))
         lines = [
             *status_lines(store, "x", 200, n_why=3),
-            *welcome_lines(store, 200, Keys().key),
-            list_line(listed, own(""), 200),
+            *welcome_lines(store, 200, Keymap().key),
+            list_summary(listed, trusted(""), 200),
         ]
         yield from (cell for line in [*lines, progress_line(store.active_batch(), 200, lost=True)] for cell in line)
 
@@ -82,25 +81,29 @@ def event_cells() -> Iterator[Cell]:
     log, store = EventLog(), busy_store()
     store.n_malformed = 1
     said = [
-        Incoming(EPISODE_COMPLETED, {}, encode(completed()), "S", 1, START, 5_000),
-        Incoming(EPISODE_COMPLETED, {"ce-time": "2027-01-01T00:00:00Z", "ce-source": "n"}, b"{", "S", 2, START, 5_000),
-        Incoming("orders.eu", {}, b"\x1b[2J"),
+        RawMessage(EPISODE_COMPLETED, {}, encode(completed()), "S", 1, START, 5_000),
+        RawMessage(
+            EPISODE_COMPLETED, {"ce-time": "2027-01-01T00:00:00Z", "ce-source": "n"}, b"{", "S", 2, START, 5_000
+        ),
+        RawMessage("orders.eu", {}, b"\x1b[2J"),
     ]
     told = [Notice(kind="gap", text="3 left", count=3), Notice(kind="skipped", text="2 too fast", count=2)]
-    for state in (Link("connected"), Link("disconnected", "refused"), Link("stalled", "no answer")):
+    for state in (BusLink("connected"), BusLink("disconnected", "refused"), BusLink("stalled", "no answer")):
         store.set_link(state)
-        for view in (EventView(), EventView(is_history=True)):
+        for view in (EventQuery(), EventQuery(is_history=True)):
             reader = EventReader(FakeEvents(), log, lambda: None)
-            reader.look_at(view)
-            log.take([*said, *told], START)
+            reader.set_query(view)
+            log.append([*said, *told], START)
             for reader.paused in (False, True):
-                yield from (cell for line in heading(reader, log, store, Keys().key, 300) for cell in line)
-            yield from (cell for line in no_events(reader, EventLog(), store, Keys().key, 200) for cell in line)
-    rows, tree = EventRows(log), SubjectRows.of(log.subjects)
-    sources: list[Source] = [rows, tree]
+                yield from (cell for line in events_heading(reader, log, store, Keymap().key, 300) for cell in line)
+            yield from (
+                cell for line in empty_events_lines(reader, EventLog(), store, Keymap().key, 200) for cell in line
+            )
+    rows, tree = EventRows(log), SubjectRows.from_tree(log.subjects)
+    sources: list[TextSource] = [rows, tree]
     for source in sources:
         yield from (cell for index in range(len(source)) for cell in source.line(index, 200))
-    yield from (cell for index in range(len(rows)) for cell in about(rows.entry(index), "formatted"))
+    yield from (cell for index in range(len(rows)) for cell in entry_info(rows.entry(index), "formatted"))
 
 
 def test_no_colour_says_what_no_sign_or_word_says() -> None:

@@ -11,11 +11,11 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import ContentSwitcher
 
-from agentgym_tui.safe_text import is_hostile
+from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.screens.episode.screen import EpisodeScreen
-from agentgym_tui.services.osc52 import MAX_BYTES
+from agentgym_tui.services.clipboard import MAX_CLIPBOARD_BYTES
 from agentgym_tui.state.models import Episode
-from agentgym_tui.widgets.line_list import LineView
+from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.table import Table
 from runner.events.durable import LiveAction
 from tests.support.console.fake_session import FakeSession, bus_session, busy_session, files_session
@@ -150,15 +150,15 @@ async def test_a_running_episode_grows_while_one_looks_at_it_and_its_file_comes_
     async with opened(session, RUNNING) as pilot:
         await until_shown(pilot, HEADING, "▶ running")
         await until_shown(pilot, TRANSCRIPT, "the word may be")
-        session.store.take([live(timestep(3, 2, seq=4, action=LiveAction("the third")))])
+        session.store.apply_events([live(timestep(3, 2, seq=4, action=LiveAction("the third")))])
         await until_shown(pilot, STEPS, "the third")
         await until_shown(pilot, TRANSCRIPT, "the third")
-        session.store.take([live(token(3, 5, "and now the rest", 3))])
+        session.store.apply_events([live(token(3, 5, "and now the rest", 3))])
         await until_shown(pilot, TRANSCRIPT, "and now the rest")
         await pilot.press("J")
         await until_shown(pilot, JSON, "its file is written when it ends")
         session.files.stored.append(row(3))
-        session.store.take([live(ended(3, 6))])
+        session.store.apply_events([live(ended(3, 6))])
         await until_shown(pilot, HEADING, "✓ success")
         await until_shown(pilot, JSON, '"schema": 1')
 
@@ -168,7 +168,7 @@ async def test_a_step_that_one_looks_at_stays_when_others_come() -> None:
     async with opened(session, RUNNING) as pilot:
         await pilot.press("g")
         await until_shown(pilot, TRANSCRIPT, "guess 0")
-        session.store.take([live(timestep(3, 2, seq=4))])
+        session.store.apply_events([live(timestep(3, 2, seq=4))])
         await until_shown(pilot, STEPS, "guess 2")
         assert pilot.app.screen.query_one(STEPS, Table).key == "0"
         assert "guess 0" in shown(pilot, TRANSCRIPT)
@@ -178,7 +178,7 @@ async def test_one_that_ended_without_a_file_says_why_there_is_none() -> None:
     session = busy_session()
     session.files.stored, session.files.damaged = [], {RUNNING: "it is\ndamaged \x1b"}
     async with opened(session, RUNNING) as pilot:
-        session.store.take([live(ended(3, 4))])
+        session.store.apply_events([live(ended(3, 4))])
         await until_shown(pilot, HEADING, "✓ success")
         await pilot.press("J")
         await until_shown(pilot, JSON, "is not here", "damaged ␛")
@@ -216,15 +216,15 @@ async def test_what_its_node_has_is_asked_for_again_when_the_node_is_back() -> N
     session = bus_session()
     gone = session.store.nodes[NODE]
     gone.lost = True
-    session.store.take([durable(completed(20))])
+    session.store.apply_events([durable(completed(20))])
     async with opened(session, episode_id(20)) as pilot:
         await until_shown(pilot, TRANSCRIPT, "this episode cannot be shown", f"no episode {episode_id(20)}")
         assert "step 0" not in shown(pilot, "#tabs")
         n_asked = len(session.orders.fetched)
-        session.store.take([durable(completed(21))])
+        session.store.apply_events([durable(completed(21))])
         await pilot.pause()
         assert len(session.orders.fetched) == n_asked
-        session.store.take([live(heartbeat())])
+        session.store.apply_events([live(heartbeat())])
         await until(pilot, lambda: len(session.orders.fetched) == n_asked + 1)
 
 
@@ -257,7 +257,7 @@ async def test_a_copy_is_safe_unless_it_is_asked_for_as_it_came() -> None:
         for view in ("t", "w", "J"):
             await pilot.press(view, "y")
             await until(pilot, lambda: "sent" in toasts(pilot))
-            assert not is_hostile(pilot.app.clipboard)
+            assert not has_unsafe_chars(pilot.app.clipboard)
             assert "␛" in pilot.app.clipboard
         await pilot.press("Y")
         await until(pilot, lambda: "as it came" in toasts(pilot))
@@ -268,12 +268,12 @@ async def test_a_copy_is_safe_unless_it_is_asked_for_as_it_came() -> None:
 
 
 async def test_a_long_copy_is_cut_and_says_so() -> None:
-    async with opened(holding(episode(1), json.dumps({"a": "x" * 2 * MAX_BYTES}).encode())) as pilot:
+    async with opened(holding(episode(1), json.dumps({"a": "x" * 2 * MAX_CLIPBOARD_BYTES}).encode())) as pilot:
         await pilot.press("J")
         await until_shown(pilot, JSON, "xxx")
         await pilot.press("y")
         await until(pilot, lambda: "the first 100.0 KiB of 200.0 KiB" in toasts(pilot))
-        assert len(pilot.app.clipboard) == MAX_BYTES
+        assert len(pilot.app.clipboard) == MAX_CLIPBOARD_BYTES
 
 
 async def test_there_may_be_nothing_to_copy() -> None:
@@ -322,9 +322,9 @@ async def test_hostile_texts_are_shown_safe_and_their_bytes_can_be_looked_at() -
         for view in ("t", "w", "J"):
             await pilot.press(view)
             await until(pilot, lambda: "␛" in shown(pilot, f"#{focused(pilot)}"))
-            assert not any(is_hostile(shown(pilot, part)) for part in ALL)
+            assert not any(has_unsafe_chars(shown(pilot, part)) for part in ALL)
             assert isinstance(pilot.app.screen, EpisodeScreen)
-            assert is_hostile(pilot.app.screen.hostile_text() or "")
+            assert has_unsafe_chars(pilot.app.screen.hostile_text() or "")
 
 
 @pytest.mark.parametrize("size", [(60, 20), (80, 24), (200, 50)])
@@ -332,4 +332,4 @@ async def test_steps_and_views_are_beside_each_other_where_there_is_room(size: t
     async with opened(busy_session(), size=size) as pilot:
         steps, views = pilot.app.screen.query_one(STEPS).region, pilot.app.screen.query_one("#views").region
         assert (steps.right <= views.x) == (size[0] >= 110)
-        assert all(view.size.height >= 5 for view in pilot.app.screen.query(LineView) if view.display and view.size)
+        assert all(view.size.height >= 5 for view in pilot.app.screen.query(LineList) if view.display and view.size)

@@ -8,12 +8,12 @@ import pytest
 from textual.widgets import Input
 
 from agentgym_tui.app.console import Console
-from agentgym_tui.safe_text import is_hostile
+from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.screens.episode.screen import EpisodeScreen
-from agentgym_tui.screens.episodes.screen import Episodes
-from agentgym_tui.sessions.bus_session import FilesSession
-from agentgym_tui.sessions.protocols import Unusable
-from agentgym_tui.state.models import READING, Link
+from agentgym_tui.screens.episodes.screen import EpisodesScreen
+from agentgym_tui.sessions.file_session import FileSession
+from agentgym_tui.state.episode_list import UnreadableFile
+from agentgym_tui.state.models import READING_FILES, BusLink
 from agentgym_tui.widgets.table import Table
 from runner.types import Outcome
 from tests.support.console.fake_session import FakeSession, bus_session, busy_session, empty_session, files_session
@@ -45,7 +45,7 @@ async def test_stored_and_running_episodes_are_listed_with_the_newest_selected()
 
 async def test_a_screen_that_has_no_widgets_yet_is_not_drawn() -> None:
     session = busy_session()
-    for screen in (Episodes(session), EpisodeScreen(session, episode_id(3))):
+    for screen in (EpisodesScreen(session), EpisodeScreen(session, episode_id(3))):
         screen.draw(session.store)
 
 
@@ -56,9 +56,9 @@ async def test_the_cursor_stays_on_its_episode_when_others_begin_and_end() -> No
         await until_shown(pilot, SUMMARY, "5 episodes")
         await pilot.press("j", "j")
         key = pilot.app.screen.query_one(Table).key
-        session.store.take([live(started(8), timestep(8))])
+        session.store.apply_events([live(started(8), timestep(8))])
         await until_shown(pilot, SUMMARY, "6 episodes · ▶ 1 running")
-        session.store.take([live(ended(8, 2, outcome=Outcome.FAILURE))])
+        session.store.apply_events([live(ended(8, 2, outcome=Outcome.FAILURE))])
         await until_shown(pilot, LIST, "✗ failure")
         assert pilot.app.screen.query_one(Table).key == key == episode_id(2)
 
@@ -69,7 +69,7 @@ async def test_the_library_is_read_again_when_something_ended_or_when_asked_to()
         await pilot.press("2")
         await until_shown(pilot, SUMMARY, "1 episode")
         session.files.stored.append(row(1))
-        session.store.take([live(started(8), ended(8, 1))])
+        session.store.apply_events([live(started(8), ended(8, 1))])
         await until_shown(pilot, SUMMARY, "3 episodes")
         session.files.stored.append(row(2))
         await pilot.press("ctrl+r")
@@ -82,7 +82,7 @@ async def test_a_library_that_fails_says_why_and_running_episodes_stay(monkeypat
     async with console(session) as pilot:
         await pilot.press("2")
         await until_shown(pilot, SUMMARY, "✗ there is no episode", "running")
-        assert not is_hostile(shown(pilot, SUMMARY))
+        assert not has_unsafe_chars(shown(pilot, SUMMARY))
 
 
 async def test_the_list_can_be_used_while_the_library_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,8 +148,8 @@ async def test_what_is_pasted_into_the_filter_is_made_safe() -> None:
         await pilot.pause()
         value = pilot.app.screen.query_one(Input).value
         assert len(value) <= 200
-        assert not is_hostile(value)
-        assert not is_hostile(shown(pilot, SUMMARY) + shown(pilot, "#nothing"))
+        assert not has_unsafe_chars(value)
+        assert not has_unsafe_chars(shown(pilot, SUMMARY) + shown(pilot, "#nothing"))
 
 
 @pytest.mark.parametrize("how", ["enter", "click"])
@@ -168,7 +168,7 @@ async def test_an_episode_is_opened_by_key_or_mouse_and_escape_leads_back_to_it(
         await pilot.press("n", "n")
         await until_shown(pilot, "#heading", "4 of 5")
         await pilot.press("escape")
-        await until(pilot, lambda: isinstance(pilot.app.screen, Episodes))
+        await until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen))
         assert pilot.app.screen.query_one(Table).key == episode_id(1)
 
 
@@ -178,12 +178,12 @@ async def test_enter_in_an_empty_list_opens_nothing() -> None:
         await pilot.press("2")
         await until_shown(pilot, "#nothing", "No episodes yet", "r")
         await pilot.press("enter")
-        assert isinstance(pilot.app.screen, Episodes)
+        assert isinstance(pilot.app.screen, EpisodesScreen)
 
 
 async def test_files_alone_are_the_first_screen_and_unusable_ones_say_why() -> None:
     session = files_session(2)
-    session.files.unusable = [Unusable(Path("/srv/\x1b[2J.json"), "no JSON: \x1b]0;x\x07")]
+    session.files.unreadable = [UnreadableFile(Path("/srv/\x1b[2J.json"), "no JSON: \x1b]0;x\x07")]
     async with console(session) as pilot:
         await until_shown(pilot, SUMMARY, "2 episodes · ✗ 1 file cannot be shown")
         await until_shown(pilot, LIST, "␛[2J.json: no JSON")
@@ -194,24 +194,24 @@ async def test_files_alone_are_the_first_screen_and_unusable_ones_say_why() -> N
 
 async def test_files_that_are_being_read_are_not_said_to_be_none() -> None:
     session = files_session(0)
-    session.store.set_link(READING)
+    session.store.set_link(READING_FILES)
     async with console(session) as pilot:
         await until_shown(pilot, SUMMARY, "0 episodes", "reading …")
         assert not pilot.app.screen.query_one("#nothing").display
         session.files.stored = [row(1)]
-        session.store.take_stored(session.files.stored)
+        session.store.apply_stored(session.files.stored)
         await until_shown(pilot, SUMMARY, "1 episode", "reading …")
-        session.store.set_link(Link("none", "files"))
+        session.store.set_link(BusLink("none", "files"))
         await until(pilot, lambda: "reading" not in shown(pilot, SUMMARY))
 
 
 async def test_a_folder_without_episodes_is_read_to_its_end(tmp_path: Path) -> None:
-    session, links = FilesSession([tmp_path]), list[Link]()
+    session, links = FileSession([tmp_path]), list[BusLink]()
     session.store.on_change = lambda: links.append(session.store.link)
     await session.run()
-    assert links[0] == READING
-    assert links[-1] != READING
-    async with Console(FilesSession([tmp_path])).run_test(size=(120, 40)) as pilot:
+    assert links[0] == READING_FILES
+    assert links[-1] != READING_FILES
+    async with Console(FileSession([tmp_path])).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, "#nothing", "No episodes yet", "these are files")
 
 
@@ -235,5 +235,5 @@ async def test_the_bytes_of_a_hostile_row_can_be_looked_at() -> None:
     async with console(with_rows(1, env="\x1b[2J")) as pilot:
         await pilot.press("2")
         await until_shown(pilot, LIST, "␛[2J")
-        assert isinstance(pilot.app.screen, Episodes)
+        assert isinstance(pilot.app.screen, EpisodesScreen)
         assert pilot.app.screen.hostile_text() == "\x1b[2J"

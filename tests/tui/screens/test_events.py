@@ -8,16 +8,16 @@ import pytest
 from textual.pilot import Pilot
 
 from agentgym_tui.app.console import Console
-from agentgym_tui.commands.availability import hidden, reachable
+from agentgym_tui.commands.availability import available_commands, hidden_commands
 from agentgym_tui.commands.keymap import COMMANDS
-from agentgym_tui.screens.dialogs.hex_dump import Hex
+from agentgym_tui.screens.dialogs.hex_dump import HexDumpDialog
 from agentgym_tui.screens.episode.screen import EpisodeScreen
-from agentgym_tui.screens.events.screen import Events
+from agentgym_tui.screens.events.screen import EventsScreen
+from agentgym_tui.widgets.payload_view import TextView
 from agentgym_tui.widgets.table import Table
-from agentgym_tui.widgets.text_view import TextView
 from runner.events.codec import encode
 from runner.events.subjects import EPISODE_COMPLETED
-from runner.subscribe.buffer import Incoming
+from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice
 from tests.support.console import screens
 from tests.support.console.fake_session import FakeSession, busy_session, empty_session, files_session
@@ -27,11 +27,11 @@ from tests.support.console.samples import HOSTILE, START, completed, episode_id
 ULID = "01KA0000000000000000000000"
 
 
-def order(n: int, subject: str = "orders.eu.new") -> Incoming:
-    return Incoming(subject, {"shop": f"s{n}"}, b'{"order": %d}' % n, "ORDERS", n, START + timedelta(seconds=n), 0)
+def order(n: int, subject: str = "orders.eu.new") -> RawMessage:
+    return RawMessage(subject, {"shop": f"s{n}"}, b'{"order": %d}' % n, "ORDERS", n, START + timedelta(seconds=n), 0)
 
 
-def saying(*came: Incoming | Notice) -> FakeSession:
+def saying(*came: RawMessage | Notice) -> FakeSession:
     session = busy_session()
     session.bus.said = list(came)
     return session
@@ -45,8 +45,8 @@ async def events(session: FakeSession, size: tuple[int, int] = (120, 40)) -> Asy
         yield pilot
 
 
-def screen(pilot: Pilot[None]) -> Events:
-    assert isinstance(pilot.app.screen, Events)
+def screen(pilot: Pilot[None]) -> EventsScreen:
+    assert isinstance(pilot.app.screen, EventsScreen)
     return pilot.app.screen
 
 
@@ -200,7 +200,7 @@ async def test_a_time_is_a_place_too_and_nonsense_is_none() -> None:
 
 
 async def test_all_of_an_episode_from_one_of_its_messages() -> None:
-    about = Incoming(EPISODE_COMPLETED, {}, encode(completed(1, episode_id=ULID)), "S", 1, START)
+    about = RawMessage(EPISODE_COMPLETED, {}, encode(completed(1, episode_id=ULID)), "S", 1, START)
     session = saying(order(1), about)
     async with events(session) as pilot:
         await until_shown(pilot, "#messages", "Wordle success")
@@ -220,7 +220,7 @@ async def test_all_of_an_episode_from_one_of_its_messages() -> None:
 
 
 async def test_all_of_an_episode_from_its_screen() -> None:
-    about = Incoming("x", {}, b'{"episode_id":"%s"}' % episode_id(1).encode(), "S", 1, START)
+    about = RawMessage("x", {}, b'{"episode_id":"%s"}' % episode_id(1).encode(), "S", 1, START)
     session = saying(order(1), about)
     async with console(session) as pilot:
         pilot.app.push_screen(EpisodeScreen(session, episode_id(1)))
@@ -233,7 +233,7 @@ async def test_all_of_an_episode_from_its_screen() -> None:
 
 async def test_all_of_the_watched_episode_from_the_live_screen() -> None:
     session = busy_session()
-    session.bus.said = [order(1), Incoming("x", {}, b'{"episode_id":"%s"}' % episode_id(3).encode(), "S", 1, START)]
+    session.bus.said = [order(1), RawMessage("x", {}, b'{"episode_id":"%s"}' % episode_id(3).encode(), "S", 1, START)]
     async with console(session) as pilot:
         await screens.shown(pilot, "task 3")
         await pilot.press("a")
@@ -250,7 +250,7 @@ async def test_without_an_episode_there_is_none_to_look_for() -> None:
 
 
 async def test_the_views_of_a_message_and_copies() -> None:
-    session = saying(Incoming("s", {"shop": "7"}, b'{"a":"\x1b[2J"}', "S", 4, START))
+    session = saying(RawMessage("s", {"shop": "7"}, b'{"a":"\x1b[2J"}', "S", 4, START))
     async with events(session) as pilot:
         await until_shown(pilot, "#payload", "␛[2J")
         for text in ('{"a":"␛[2J"}', "7b 22 61 22", "shop: 7"):
@@ -265,7 +265,7 @@ async def test_the_views_of_a_message_and_copies() -> None:
         await pilot.press("enter")
         assert screen(pilot).query_one("#payload", TextView).has_focus
         await pilot.press("X")
-        await until(pilot, lambda: isinstance(pilot.app.screen, Hex))
+        await until(pilot, lambda: isinstance(pilot.app.screen, HexDumpDialog))
 
 
 async def test_there_may_be_nothing_to_copy() -> None:
@@ -312,9 +312,9 @@ async def test_files_have_no_bus() -> None:
         await until_shown(pilot, "#summary", "3 episodes")
         await pilot.press("3")
         await until(pilot, lambda: "files have no bus" in toasts(pilot))
-        known = {each.command.id for each in reachable(pilot.app, without=hidden(session))}
+        known = {each.command.id for each in available_commands(pilot.app, without=hidden_commands(session))}
         assert "app.episodes" in known and "app.events" not in known
-        assert "Events" not in shown(pilot, "KeyLine")
+        assert "Events" not in shown(pilot, "KeyBar")
         await pilot.press("enter")
         await until_shown(pilot, "#heading", "Wordle")
         await pilot.press("a")
@@ -323,12 +323,12 @@ async def test_files_have_no_bus() -> None:
 
 async def test_help_knows_every_command_of_the_screen() -> None:
     async with events(saying()) as pilot:
-        known = {each.command.id for each in reachable(pilot.app)}
-        assert known >= {command.id for command in COMMANDS if command.place == "events"}
+        known = {each.command.id for each in available_commands(pilot.app)}
+        assert known >= {command.id for command in COMMANDS if command.scope == "events"}
 
 
 async def test_what_is_typed_or_said_is_never_markup() -> None:
-    session = saying(Incoming(HOSTILE.replace("\ud800", ""), {}, HOSTILE.encode("utf-8", "replace")))
+    session = saying(RawMessage(HOSTILE.replace("\ud800", ""), {}, HOSTILE.encode("utf-8", "replace")))
     async with events(session) as pilot:
         await until_shown(pilot, "#messages", "⚠")
         await pilot.press("J")

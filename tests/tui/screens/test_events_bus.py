@@ -12,13 +12,13 @@ from nats.aio.client import Client
 from textual.pilot import Pilot
 
 from agentgym_tui.app.console import Console
-from agentgym_tui.screens.events.screen import Events
+from agentgym_tui.screens.events.screen import EventsScreen
 from agentgym_tui.sessions import event_source as bus_events
 from agentgym_tui.sessions.bus_session import BusSession
-from agentgym_tui.sessions.event_source import BusEvents, EventFeed
-from agentgym_tui.sessions.node_launcher import Wanted
-from runner.bus.connection import BusAddress, Connection
-from runner.subscribe.buffer import Incoming
+from agentgym_tui.sessions.event_source import BusEventSource, EventFeed
+from agentgym_tui.sessions.node_launcher import LaunchOptions
+from runner.bus.connection import BusAddress, NatsConnection
+from runner.subscribe.buffer import RawMessage
 from tests.support.console.piloted import shown, until, until_shown
 from tests.support.nats_server import NatsServer
 from tests.support.subscriptions import add_stream, surely
@@ -42,10 +42,10 @@ async def publisher(server: NatsServer) -> AsyncIterator[Client]:
 
 @asynccontextmanager
 async def watching(server: NatsServer, data_dir: Path) -> AsyncIterator[Pilot[None]]:
-    app = Console(BusSession(Wanted(data_dir=str(data_dir)), url=server.url))
+    app = Console(BusSession(LaunchOptions(data_dir=str(data_dir)), url=server.url))
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await pilot.press("3")
-        await until(pilot, lambda: isinstance(app.screen, Events))
+        await until(pilot, lambda: isinstance(app.screen, EventsScreen))
         await until_shown(pilot, "#summary", "● connected")
         yield pilot
 
@@ -130,46 +130,52 @@ async def test_all_of_an_episode_from_every_stream(server: NatsServer, tmp_path:
 
 
 async def test_what_waits_of_streams_that_began_later_is_counted_too(server: NatsServer) -> None:
-    async with publisher(server) as client, await Connection.open(BusAddress(server.url), name="test") as connection:
-        js, bus = client.jetstream(timeout=5), BusEvents()
+    async with (
+        publisher(server) as client,
+        await NatsConnection.open(BusAddress(server.url), name="test") as connection,
+    ):
+        js, bus = client.jetstream(timeout=5), BusEventSource()
         for name in ("first", "second", "silent"):
             await add_stream(client, name.upper(), subjects=[name])
         for n in range(9):
             await js.publish("first" if n < 5 else "second", b"%d" % n)
-        bus.offer(connection)
+        bus.set_connection(connection)
         async with bus.open(["first", "second", "silent"], "all") as feed, asyncio.timeout(10):
-            (came,) = await feed.some(1)
-            assert isinstance(came, Incoming) and came.payload == b"0"
-            assert await feed.behind() == 8
+            (came,) = await feed.read(1)
+            assert isinstance(came, RawMessage) and came.payload == b"0"
+            assert await feed.n_pending() == 8
 
 
 async def test_what_is_not_read_is_counted_kept_or_not(server: NatsServer) -> None:
-    async with publisher(server) as client, await Connection.open(BusAddress(server.url), name="test") as connection:
+    async with (
+        publisher(server) as client,
+        await NatsConnection.open(BusAddress(server.url), name="test") as connection,
+    ):
         await add_stream(client, "SHORT", subjects=["short"])
-        js, bus = client.jetstream(timeout=5), BusEvents()
-        bus.offer(connection)
+        js, bus = client.jetstream(timeout=5), BusEventSource()
+        bus.set_connection(connection)
         await js.publish("short", b"0")
         async with bus.open(["short", "unkept"], "all") as feed, asyncio.timeout(10):
-            while not any(isinstance(each, Incoming) and each.pending == 0 for each in await feed.some(500)):
+            while not any(isinstance(each, RawMessage) and each.pending == 0 for each in await feed.read(500)):
                 pass
             await js.publish("short", b"1")
             await client.publish("unkept", b"2")
             await client.flush()
-            while await feed.behind() != 2:  # noqa: ASYNC110 - it is on its way from the server
+            while await feed.n_pending() != 2:  # noqa: ASYNC110 - it is on its way from the server
                 await asyncio.sleep(0.02)
             read = 0
             while read < 2:
-                read += sum(isinstance(each, Incoming) for each in await feed.some(500))
-            assert await feed.behind() == 0
+                read += sum(isinstance(each, RawMessage) for each in await feed.read(500))
+            assert await feed.n_pending() == 0
             await connection.close()
-            assert await feed.behind() is None
+            assert await feed.n_pending() is None
 
 
 @asynccontextmanager
 async def fed(server: NatsServer, *patterns: str) -> AsyncIterator[EventFeed]:
-    bus = BusEvents()
-    async with await Connection.open(BusAddress(server.url), name="test") as connection, asyncio.timeout(20):
-        bus.offer(connection)
+    bus = BusEventSource()
+    async with await NatsConnection.open(BusAddress(server.url), name="test") as connection, asyncio.timeout(20):
+        bus.set_connection(connection)
         async with bus.open(patterns, "all") as feed:
             yield feed
 
@@ -183,13 +189,13 @@ async def say(client: Client, subject: str, *numbers: int) -> None:
 async def read(feed: EventFeed, count: int) -> list[int]:
     came: list[int] = []
     while len(came) < count:
-        more = await feed.some(count - len(came))
-        came += [int(each.payload) for each in more if isinstance(each, Incoming)]
+        more = await feed.read(count - len(came))
+        came += [int(each.payload) for each in more if isinstance(each, RawMessage)]
     return came
 
 
 async def until_behind(feed: EventFeed, count: int) -> None:
-    while await feed.behind() != count:  # noqa: ASYNC110 - nothing tells of it
+    while await feed.n_pending() != count:  # noqa: ASYNC110 - nothing tells of it
         await asyncio.sleep(0.02)
 
 
@@ -209,7 +215,7 @@ async def test_what_waits_is_known_after_a_server_has_lost_it(tmp_path: Path, mo
                 await say(client, "lost", *range(100, 130))
                 await until_behind(feed, 19 + 30)
                 assert await read(feed, 19 + 30) == [*range(1, 20), *range(100, 130)]
-                assert await feed.behind() == 0
+                assert await feed.n_pending() == 0
 
 
 async def test_what_was_purged_waits_no_more(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +229,7 @@ async def test_what_was_purged_waits_no_more(server: NatsServer, monkeypatch: py
             await client.jetstream().purge_stream("PURGED", keep=10)
             await until_behind(feed, 19 + 10)
             assert await read(feed, 19 + 10) == [*range(1, 20), *range(90, 100)]
-            assert await feed.behind() == 0
+            assert await feed.n_pending() == 0
 
 
 async def test_what_waits_of_a_stream_is_known_without_it_and_when_it_is_made_again(server: NatsServer) -> None:
@@ -239,7 +245,7 @@ async def test_what_waits_of_a_stream_is_known_without_it_and_when_it_is_made_ag
             await say(client, "again", *range(50, 80))
             await until_behind(feed, 79)
             assert await read(feed, 79) == list(range(1, 80))
-            assert await feed.behind() == 0
+            assert await feed.n_pending() == 0
 
 
 async def test_streams_of_which_nothing_was_read_count_but_not_for_what_is_not_wanted(

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from agentgym_tui.app.console import Console
-from agentgym_tui.screens.live.episode_picker import Watch
+from agentgym_tui.screens.live.episode_picker import EpisodePicker
 from agentgym_tui.screens.live.screen import LiveScreen
-from agentgym_tui.sessions.protocols import ControlFailed
-from agentgym_tui.sessions.run_commands import tiers
-from agentgym_tui.state.models import Link
+from agentgym_tui.sessions.protocols import ControlRequestError
+from agentgym_tui.sessions.run_commands import list_batteries
+from agentgym_tui.state.models import BusLink
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.widgets.line_list import LineView
+from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.pane import Pane
 from runner.events.live import LiveAction
 from runner.subscribe.messages import Notice
@@ -54,8 +54,8 @@ SIZES = [(80, 24), (120, 40), (200, 50)]
 ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
 
 
-def view(pilot: Pilot[Any], name: str) -> LineView:
-    return pilot.app.screen.query_one(f"#{name}", LineView)
+def view(pilot: Pilot[Any], name: str) -> LineList:
+    return pilot.app.screen.query_one(f"#{name}", LineList)
 
 
 def row(pilot: Pilot[Any], text: str) -> str:
@@ -66,46 +66,46 @@ def row(pilot: Pilot[Any], text: str) -> str:
 
 
 def test_the_newest_running_episode_is_watched_until_it_is_over() -> None:
-    store, watch = empty_store(), Watch()
+    store, watch = empty_store(), EpisodePicker()
     assert watch.pick(store, following=True) is None
-    store.take([live(started(0), timestep(0, 0))])
+    store.apply_events([live(started(0), timestep(0, 0))])
     picked = watch.pick(store, following=True)
     assert picked is not None
-    store.take([live(started(1))])
+    store.apply_events([live(started(1))])
     assert watch.pick(store, following=True) is picked
-    store.take([live(ended(0, 2))])
+    store.apply_events([live(ended(0, 2))])
     assert watch.pick(store, following=False) is picked
     picked = watch.pick(store, following=True)
     assert picked is not None
     assert picked.episode_id == episode_id(1)
-    store.take([live(ended(1, 1))])
+    store.apply_events([live(ended(1, 1))])
     assert watch.pick(store, following=True) is picked
 
 
 def test_what_was_started_from_here_is_watched_as_soon_as_it_begins() -> None:
-    store, watch = empty_store(), Watch()
-    store.take([live(started(0))])
+    store, watch = empty_store(), EpisodePicker()
+    store.apply_events([live(started(0))])
     watch.pick(store, following=True)
     watch.want(batch_id(7))
     assert watch.pick(store, following=False) is store.episodes[episode_id(0)]
-    store.take([live(started(1, batch_id="other", battery_id=batch_id(7)))])
+    store.apply_events([live(started(1, batch_id="other", battery_id=batch_id(7)))])
     assert watch.pick(store, following=False) is store.episodes[episode_id(1)]
 
 
 def test_running_episodes_are_gone_through_in_a_circle() -> None:
-    store, watch = empty_store(), Watch()
+    store, watch = empty_store(), EpisodePicker()
     assert watch.beside(store, 1) is None
-    store.take([live(started(0))])
+    store.apply_events([live(started(0))])
     watch.pick(store, following=True)
     assert watch.beside(store, 1) is None
-    store.take([live(started(1), started(2))])
+    store.apply_events([live(started(1), started(2))])
     seen = [watch.beside(store, by) for by in (1, 1, 1, -1)]
     assert [episode.episode_id for episode in seen if episode] == [episode_id(n) for n in (1, 2, 0, 2)]
 
 
 def test_the_same_batch_comes_first_and_lost_episodes_last() -> None:
-    store, watch = empty_store(), Watch()
-    store.take([live(*whole(0), started(1), started(2, batch_id=batch_id(9)))])
+    store, watch = empty_store(), EpisodePicker()
+    store.apply_events([live(*whole(0), started(1), started(2, batch_id=batch_id(9)))])
     watch.episode_id = episode_id(0)
     picked = watch.pick(store, following=True)
     assert picked is store.episodes[episode_id(1)]
@@ -116,8 +116,8 @@ def test_the_same_batch_comes_first_and_lost_episodes_last() -> None:
 
 
 def test_the_last_episode_of_a_batch_is_shown_when_it_is_over() -> None:
-    store, watch = empty_store(), Watch()
-    store.take([live(*whole(0), *whole(1), *whole(2))])
+    store, watch = empty_store(), EpisodePicker()
+    store.apply_events([live(*whole(0), *whole(1), *whole(2))])
     watch.episode_id = episode_id(0)  # others ended between two looks
     assert watch.pick(store, following=False) is store.episodes[episode_id(0)]
     assert watch.pick(store, following=True) is store.episodes[episode_id(2)]
@@ -131,9 +131,9 @@ async def test_the_running_episode_is_followed(size: tuple[int, int]) -> None:
     session = busy_session()
     async with Console(session).run_test(size=size, notifications=True) as pilot:
         await shown(pilot, "task 3", "following", "the word may be", "3/10", "time left 3:21", "cpu 12%")
-        session.store.take([live(timestep(3, 2, seq=4, chats=[], observation=[]), token(3, 5, "and now ", 3))])
+        session.store.apply_events([live(timestep(3, 2, seq=4, chats=[], observation=[]), token(3, 5, "and now ", 3))])
         await shown(pilot, "round 3", "and now")
-        session.store.take([live(ended(3, 6), started(4), timestep(4, 0))])
+        session.store.apply_events([live(ended(3, 6), started(4), timestep(4, 0))])
         await shown(pilot, "task 4", "round 1")
         assert "not following" not in screen_text(pilot.app)
 
@@ -144,7 +144,7 @@ async def test_scrolling_up_ends_following_and_says_so() -> None:
         await shown(pilot, "task 3", "following")
         await pilot.press("tab", "k")
         await shown(pilot, "not following (G)", "Transcript · step 1")
-        session.store.take([live(ended(3, 4), started(4), timestep(4, 0))])
+        session.store.apply_events([live(ended(3, 4), started(4), timestep(4, 0))])
         await shown(pilot, "✓ success", "task 3")
         assert "task 4" not in screen_text(pilot.app)
         await pilot.press("G")
@@ -155,13 +155,13 @@ async def test_scrolling_up_ends_following_and_says_so() -> None:
 async def test_who_reads_the_transcript_does_not_get_the_next_step() -> None:
     session = busy_session()
     long = "\n".join(f"line {n}" for n in range(100))
-    session.store.take([live(timestep(3, 2, seq=4, observation=[{"role": "user", "content": long}]))])
+    session.store.apply_events([live(timestep(3, 2, seq=4, observation=[{"role": "user", "content": long}]))])
     async with Console(session).run_test(size=(120, 40)) as pilot:
         await shown(pilot, "line 99")
         await pilot.press("tab", "tab", "tab", "k", "k")
         await shown(pilot, "not following (G)")
         await gone(pilot, "line 99")
-        session.store.take([live(timestep(3, 3, seq=5))])
+        session.store.apply_events([live(timestep(3, 3, seq=5))])
         await shown(pilot, "guess 3", "Transcript · step 2")
         await pilot.press("G")
         await shown(pilot, "Transcript · step 3")
@@ -179,7 +179,7 @@ async def test_the_first_episode_takes_the_place_of_the_welcome() -> None:
         await shown(pilot, "Welcome")
         await pilot.press("tab", "z")
         await gone(pilot, "Environments")
-        session.store.take([live(started(0), timestep(0, 0))])
+        session.store.apply_events([live(started(0), timestep(0, 0))])
         await shown(pilot, "Environments", "task 0", "guess 0")
         assert "Welcome" not in screen_text(pilot.app)
 
@@ -190,7 +190,7 @@ async def test_the_focus_moves_on_when_its_pane_goes() -> None:
         await shown(pilot, "▌Environments", "Welcome")
         await pilot.press("tab")
         await shown(pilot, "▌Welcome")
-        session.store.take([live(started(0), timestep(0, 0))])
+        session.store.apply_events([live(started(0), timestep(0, 0))])
         await shown(pilot, "▌Wordle task 0")
 
 
@@ -203,7 +203,7 @@ async def test_notices_are_told_when_no_batch_runs() -> None:
     session = empty_session()
     async with Console(session).run_test(size=(80, 24)) as pilot:
         await shown(pilot, "Welcome")
-        session.store.take([Notice(kind="gap", text="a stream was deleted", count=3)])
+        session.store.apply_events([Notice(kind="gap", text="a stream was deleted", count=3)])
         await shown(pilot, "a stream was deleted (3)")
 
 
@@ -246,7 +246,7 @@ async def test_what_a_file_fills_in_is_shown() -> None:
         await shown(pilot, "task 3")
         episode = session.store.episodes[episode_id(3)]
         episode.steps[1] = replace(episode.steps[1], action=LiveAction("another"))
-        session.store.set_link(Link("connected", address="other"))
+        session.store.set_link(BusLink("connected", address="other"))
         await shown(pilot, "another")
 
 
@@ -310,7 +310,7 @@ async def test_next_and_previous_run() -> None:
         await shown(pilot, "task 3")
         await pilot.press("right_square_bracket")
         await shown(pilot, "no other episode runs")
-        session.store.take([live(started(5, task_index=77), timestep(5, 0))])
+        session.store.apply_events([live(started(5, task_index=77), timestep(5, 0))])
         await pilot.press("right_square_bracket")
         await shown(pilot, "task 77")
         await pilot.press("left_square_bracket")
@@ -378,7 +378,7 @@ async def test_r_plays_the_selected_environment() -> None:
         (args,) = session.orders.started
         assert ULID.fullmatch(args.batch_id)
         assert (args.envs, args.agent, args.repeat) == (["TextCraft"], "react", 1)
-        session.store.take([live(*whole(0)), live(started(1, batch_id=args.batch_id, env="TextCraft"))])
+        session.store.apply_events([live(*whole(0)), live(started(1, batch_id=args.batch_id, env="TextCraft"))])
         await shown(pilot, "TextCraft task 1")
 
 
@@ -404,7 +404,7 @@ async def test_full_stop_repeats_the_last_run_under_a_new_id() -> None:
 
 async def test_b_plays_a_tier() -> None:
     session = empty_session()
-    session.store.take([live(env_health("WebShop"), env_health("SQLGym", "wrong"))])
+    session.store.apply_events([live(env_health("WebShop"), env_health("SQLGym", "wrong"))])
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await shown(pilot, "Welcome")
         await pilot.press("b")
@@ -424,14 +424,14 @@ async def test_b_plays_a_tier() -> None:
 
 
 def test_tiers_are_those_of_the_profile() -> None:
-    assert [(name, len(envs), [env.name for env in left]) for name, envs, left in tiers(empty_store())] == [
+    assert [(name, len(envs), [env.name for env in left]) for name, envs, left in list_batteries(empty_store())] == [
         ("lightweight", 4, []),
         ("moderate", 0, ["ALFWorld", "SQLGym", "WebShop"]),
         ("everything", 4, ["ALFWorld", "SQLGym", "WebShop"]),
     ]
     store = RunStore()
-    store.take([live(env_health("Foreign"))])
-    assert tiers(store) == []
+    store.apply_events([live(env_health("Foreign"))])
+    assert list_batteries(store) == []
 
 
 async def test_space_pauses_and_goes_on() -> None:
@@ -454,7 +454,7 @@ async def test_space_pauses_and_goes_on() -> None:
 
 async def test_space_pauses_between_two_episodes() -> None:
     session = busy_session()
-    session.store.take([live(ended(3, 5))])
+    session.store.apply_events([live(ended(3, 5))])
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await shown(pilot, "task 3")
         await pilot.press("space")
@@ -477,7 +477,7 @@ async def test_x_cancels_the_batch_that_runs() -> None:
 async def test_x_asks_how_much_of_a_battery(key: str, cancelled: str | None) -> None:
     store = busy_store()
     battery = [batch_state(0, battery_id="battery"), batch_state(1, "queued", battery_id="battery", env="Maze")]
-    store.take_list(node_list(*battery))
+    store.apply_list(node_list(*battery))
     session = FakeSession(store)
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await shown(pilot, "task 3")
@@ -523,7 +523,7 @@ async def test_who_only_looks_is_offered_no_orders_and_told_why(session: Callabl
 async def test_a_step_says_who_answered_and_what_went_otherwise_than_configured() -> None:
     session = busy_session()
     told = {"endpoint": "ollama", "model": "qwen35_9b", "ttft_s": 0.25, "cost": 0.0021, "tokens_per_s": 41.6}
-    session.store.take([live(timestep(3, 2, seq=4, warnings=["tensorzero was passed over: HTTP 503"], **told))])
+    session.store.apply_events([live(timestep(3, 2, seq=4, warnings=["tensorzero was passed over: HTTP 503"], **told))])
     async with Console(session).run_test(size=(120, 40)) as pilot:
         await shown(pilot, "ollama · qwen35_9b · first token 250 ms · 42", "tokens/s · cost 0.0021")
         await shown(pilot, "otherwise than configured", "tensorzero was passed over: HTTP 503")
@@ -536,21 +536,21 @@ async def test_another_endpoint_is_told_of_while_it_answers_and_the_first_one_wh
         await shown(pilot, "model gateway up")
         await shown(pilot, "gateway · ≈ 18 tokens/s", "first token 400 ms · qwen35_9b")
         failure, now = "gateway: the connection broke", datetime.now(UTC)
-        session.store.take([live(token(3, 9, "", 2, failure=failure, restart=True, at=now))])
+        session.store.apply_events([live(token(3, 9, "", 2, failure=failure, restart=True, at=now))])
         await shown(pilot, "↷ nobody answers yet", "↷ no answer from", failure)
         await gone(pilot, "I try one")
-        session.store.take([live(token(3, 10, "", 2, endpoint="ollama", model="qwen3:8b", at=now))])
+        session.store.apply_events([live(token(3, 10, "", 2, endpoint="ollama", model="qwen3:8b", at=now))])
         await shown(pilot, "Wordle: gateway did not answer", "asking ollama", "↷ ollama for gateway")
         await shown(pilot, "↷ model ollama up, gateway failed")
         pilot.app.clear_notifications()
         await gone(pilot, "did not answer (")
-        session.store.take([live(timestep(3, 2, seq=11, endpoint="gateway", at=now))])
+        session.store.apply_events([live(timestep(3, 2, seq=11, endpoint="gateway", at=now))])
         await shown(pilot, "Wordle: gateway answers again", "model gateway up")
 
 
 async def test_refusals_are_told_with_what_to_do() -> None:
     session = busy_session()
-    session.orders.refusal = ControlFailed("pause: nobody answers [/] \x1b[2J", "press N [@click=app.quit]")
+    session.orders.refusal = ControlRequestError("pause: nobody answers [/] \x1b[2J", "press N [@click=app.quit]")
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await shown(pilot, "task 3")
         await pilot.press("space")
@@ -561,9 +561,9 @@ async def test_a_click_on_a_key_of_the_last_line_is_that_key() -> None:
     session = with_models()
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await shown(pilot, "Welcome")
-        await pilot.click("KeyLine", offset=(screen_text(pilot.app).splitlines()[-1].index("r Run"), 0))
+        await pilot.click("KeyBar", offset=(screen_text(pilot.app).splitlines()[-1].index("r Run"), 0))
         await shown(pilot, "react plays BabyAI")
-        await pilot.click("KeyLine", offset=(screen_text(pilot.app).splitlines()[-1].index("? Help") + 3, 0))
+        await pilot.click("KeyBar", offset=(screen_text(pilot.app).splitlines()[-1].index("? Help") + 3, 0))
         await shown(pilot, "╭─ Help")
 
 
@@ -572,8 +572,8 @@ async def test_a_click_on_a_key_of_the_last_line_is_that_key() -> None:
 
 async def test_x_shows_the_bytes_of_a_hostile_step_and_environment() -> None:
     store = busy_store()
-    store.take([live(started(9, env="E\u202e"), timestep(9, 0, action=type(timestep().action)("go \x1b[2J", [])))])
-    store.take([live(ended(3, 4), env_health("E\u202e", "down", cause="c"))])
+    store.apply_events([live(started(9, env="E\u202e"), timestep(9, 0, action=type(timestep().action)("go \x1b[2J", [])))])
+    store.apply_events([live(ended(3, 4), env_health("E\u202e", "down", cause="c"))])
     async with Console(FakeSession(store)).run_test(size=(120, 40), notifications=True) as pilot:
         await shown(pilot, "go ␛[2J")
         await pilot.press("X")
@@ -586,7 +586,7 @@ async def test_x_shows_the_bytes_of_a_hostile_step_and_environment() -> None:
 
 async def test_a_hostile_episode_is_shown_in_every_pane() -> None:
     store = empty_store()
-    store.fill(hostile_episode())
+    store.merge_episode(hostile_episode())
     async with Console(FakeSession(store)).run_test(size=(200, 50)) as pilot:
         await shown(pilot, "⚠ hostile bytes", "␛")
         text = screen_text(pilot.app)

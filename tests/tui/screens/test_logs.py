@@ -9,10 +9,10 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 
 from agentgym_tui.app.console import Console
-from agentgym_tui.screens.dialogs.hex_dump import Hex
-from agentgym_tui.screens.episodes.screen import Episodes
+from agentgym_tui.screens.dialogs.hex_dump import HexDumpDialog
+from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.screens.logs.screen import LogScreen
-from agentgym_tui.widgets.text_view import TextView
+from agentgym_tui.widgets.payload_view import TextView
 from tests.support.console.fake_session import busy_session, files_session
 from tests.support.console.log_consoles import console_on, event, events, log_console, screen, until_read
 from tests.support.console.piloted import console, shown, toasts, until, until_shown
@@ -93,7 +93,7 @@ async def test_both_parts_can_be_seen_with_the_sizes_that_were_left(log: Path, s
     app = console_on(log)
     app.kept.sizes["log.lines"] = share
     async with app.run_test(size=(60, 20)) as pilot:
-        await until(pilot, lambda: screen(pilot).is_there)
+        await until(pilot, lambda: screen(pilot).is_ready)
         lines, message = parts(pilot)
         await until(pilot, lambda: message.size.height > 2 and lines.size.height > 2)
         assert (lines.size.height > message.size.height) == (share > 50)
@@ -203,7 +203,7 @@ async def test_a_line_is_shown_formatted_raw_and_as_bytes_and_copied(
         await pilot.press("y", "Y")
         await until(pilot, lambda: copied == ["no json ␛[2J", "no json \x1b[2J"])
         await pilot.press("X")
-        await until(pilot, lambda: isinstance(pilot.app.screen, Hex))
+        await until(pilot, lambda: isinstance(pilot.app.screen, HexDumpDialog))
         await pilot.press("escape")
 
 
@@ -300,7 +300,7 @@ async def test_a_log_is_read_on_only_while_it_is_shown(log: Path) -> None:
     async with log_console(log) as pilot:
         await until_read(pilot, 500)
         await pilot.press("2")
-        await until(pilot, lambda: isinstance(pilot.app.screen, Episodes))
+        await until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen))
         append(log, events(1, 500))
         await pilot.press("4")
         await until(pilot, lambda: isinstance(pilot.app.screen, LogScreen))

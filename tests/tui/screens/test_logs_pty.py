@@ -17,6 +17,8 @@ from tests.support.escapes import CLIPBOARD, foreign
 from tests.support.terminal import ENTER, ESCAPE, TAB, Terminal, environ
 from tests.tui.terminal.test_pty_safety import check, leave, walk
 
+pytestmark = pytest.mark.long
+
 pytestmark = pytest.mark.timeout(180)
 
 

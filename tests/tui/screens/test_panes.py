@@ -6,7 +6,7 @@ import pytest
 from textual.geometry import Region
 from textual.pilot import Pilot
 
-from agentgym_tui.config.ui_state import Kept
+from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.widgets.pane import Pane
 from agentgym_tui.widgets.pane_layouts import (
@@ -18,8 +18,8 @@ from agentgym_tui.widgets.pane_layouts import (
     LIVE_NARROW_TRACE,
     LIVE_WIDE,
     LOG,
-    WAYS,
-    shares,
+    RESIZE_STEPS,
+    sizes_of,
 )
 from tests.support.console.fake_session import busy_session, files_session, talking_session
 from tests.support.console.piloted import SIZE, SMALL, app_of
@@ -30,8 +30,8 @@ from tests.support.console.screens import shown, until
 @pytest.mark.parametrize("bound", ["least", "most"])
 @pytest.mark.parametrize("size", [SIZE, (60, 20)], ids=str)
 async def test_every_pane_can_be_seen_at_the_bounds_of_its_size(size: tuple[int, int], bound: str) -> None:
-    sizes = {share.key: getattr(share, bound) for levers in (LIVE_WIDE, LIVE_NARROW) for share in shares(levers)}
-    async with app_of(busy_session(), kept=Kept(sizes=sizes)).run_test(size=size) as pilot:
+    sizes = {share.key: getattr(share, bound) for layout in (LIVE_WIDE, LIVE_NARROW) for share in sizes_of(layout)}
+    async with app_of(busy_session(), kept=UiState(sizes=sizes)).run_test(size=size) as pilot:
         await until(pilot, lambda: len(visible_panes(pilot)) > 2, "an episode")
         await pilot.pause()
         panes = visible_panes(pilot)
@@ -39,13 +39,13 @@ async def test_every_pane_can_be_seen_at_the_bounds_of_its_size(size: tuple[int,
 
 
 async def test_each_pane_grows_and_shrinks_and_all_are_as_they_were_again() -> None:
-    kept = Kept()
+    kept = UiState()
     async with app_of(busy_session(), kept=kept).run_test(size=SIZE) as pilot:
         await shown(pilot, "task 3")
         await pilot.pause()
         before = [pane.region for pane in visible_panes(pilot)]
         for pane in visible_panes(pilot):
-            pane.query_one("LineView").focus()
+            pane.query_one("LineList").focus()
             await pilot.pause()
             for key, other, way in (("greater_than_sign", "less_than_sign", "width"), ("plus", "minus", "height")):
                 size = getattr(pane.size, way)
@@ -84,7 +84,7 @@ async def test_the_focused_pane_takes_from_its_neighbour_and_zoom_is_above_it_al
 
 @pytest.mark.parametrize(("size", "key", "way"), [(SIZE, "greater_than_sign", "width"), (SMALL, "plus", "height")])
 async def test_the_steps_of_an_episode_take_more_room(size: tuple[int, int], key: str, way: str) -> None:
-    kept = Kept()
+    kept = UiState()
     session = files_session()
     app = app_of(session, kept=kept)
     async with app.run_test(size=size) as pilot:
@@ -100,7 +100,7 @@ async def test_the_steps_of_an_episode_take_more_room(size: tuple[int, int], key
 
 
 async def test_the_border_between_the_sides_is_dragged() -> None:
-    kept = Kept()
+    kept = UiState()
     app = app_of(busy_session(), kept=kept)
     async with app.run_test(size=SIZE) as pilot:
         await shown(pilot, "task 3")
@@ -124,19 +124,19 @@ async def test_the_border_between_the_sides_is_dragged() -> None:
     "levers",
     [LIVE_WIDE, LIVE_NARROW, LIVE_NARROW_TRACE, EPISODE_WIDE, EPISODE_NARROW, EVENTS_WIDE, EVENTS_NARROW, LOG],
 )
-def test_shares_leave_room_for_what_is_beside_them(levers: dict) -> None:  # type: ignore[type-arg]
-    assert all(0 < share.least < share.most < 100 for share in shares(levers))
-    stacked = [share.most for share in shares(levers) if share.part in ("environments-pane", "trace-pane")]
+def test_shares_leave_room_for_what_is_beside_them(layout: dict) -> None:  # type: ignore[type-arg]
+    assert all(0 < share.least < share.most < 100 for share in sizes_of(layout))
+    stacked = [share.most for share in sizes_of(layout) if share.part in ("environments-pane", "trace-pane")]
     assert sum(stacked) <= 90
-    assert {axis for _, axis in levers} <= {axis for axis, _ in WAYS.values()}
+    assert {axis for _, axis in layout} <= {axis for axis, _ in RESIZE_STEPS.values()}
 
 
-PARTS = {"subjects": "#subjects", "messages": "#messages", "payload": "#message"}
+REQUIRED_WIDGETS = {"subjects": "#subjects", "messages": "#messages", "payload": "#message"}
 """The list that has the focus, and what takes its room."""
 
 
 def regions(pilot: Pilot[None]) -> list[Region]:
-    return [pilot.app.screen.query_one(part).region for part in PARTS.values()]
+    return [pilot.app.screen.query_one(part).region for part in REQUIRED_WIDGETS.values()]
 
 
 @pytest.mark.parametrize("bound", ["least", "most"])
@@ -144,8 +144,8 @@ def regions(pilot: Pilot[None]) -> list[Region]:
 async def test_every_part_of_the_events_can_be_seen_at_the_bounds_of_its_size(
     size: tuple[int, int], bound: str
 ) -> None:
-    sizes = {share.key: getattr(share, bound) for levers in (EVENTS_WIDE, EVENTS_NARROW) for share in shares(levers)}
-    app = app_of(talking_session("orders.eu"), kept=Kept("events", sizes=sizes))
+    sizes = {share.key: getattr(share, bound) for layout in (EVENTS_WIDE, EVENTS_NARROW) for share in sizes_of(layout)}
+    app = app_of(talking_session("orders.eu"), kept=UiState("events", sizes=sizes))
     async with app.run_test(size=size) as pilot:
         await shown(pilot, "● Formatted", "orders")
         await pilot.press("t")
@@ -153,9 +153,9 @@ async def test_every_part_of_the_events_can_be_seen_at_the_bounds_of_its_size(
 
 
 @pytest.mark.parametrize("size", [SIZE, SMALL], ids=str)
-@pytest.mark.parametrize("focused", PARTS)
+@pytest.mark.parametrize("focused", REQUIRED_WIDGETS)
 async def test_each_part_of_the_events_grows_and_shrinks(size: tuple[int, int], focused: str) -> None:
-    kept = Kept("events")
+    kept = UiState("events")
     app = app_of(talking_session("orders.eu"), kept=kept)
     async with app.run_test(size=size, notifications=True) as pilot:
         await shown(pilot, "● Formatted", "orders")
@@ -163,7 +163,7 @@ async def test_each_part_of_the_events_grows_and_shrinks(size: tuple[int, int], 
         await until(pilot, lambda: all(regions(pilot)), "the tree")
         app.screen.query_one(f"#{focused}").focus()
         await until(pilot, lambda: app.focused is not None and app.focused.id == focused, "the focus")
-        before, part = regions(pilot), app.screen.query_one(PARTS[focused])
+        before, part = regions(pilot), app.screen.query_one(REQUIRED_WIDGETS[focused])
         for key, other, way in (("greater_than_sign", "less_than_sign", "width"), ("plus", "minus", "height")):
             size_before = getattr(part.size, way)
             if (focused, way) == ("subjects", "height"):
@@ -181,7 +181,7 @@ async def test_each_part_of_the_events_grows_and_shrinks(size: tuple[int, int], 
 
 
 async def test_the_border_of_the_tree_is_dragged_and_one_part_alone_is_above_it_all() -> None:
-    kept = Kept("events")
+    kept = UiState("events")
     app = app_of(talking_session("orders.eu"), kept=kept)
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         await shown(pilot, "● Formatted", "orders")
@@ -202,7 +202,7 @@ async def test_the_border_of_the_tree_is_dragged_and_one_part_alone_is_above_it_
 
 
 async def test_without_the_tree_its_width_cannot_change() -> None:
-    kept = Kept("events")
+    kept = UiState("events")
     async with app_of(talking_session("a"), kept=kept).run_test(size=SMALL, notifications=True) as pilot:
         await shown(pilot, "● Formatted")
         await pilot.press("greater_than_sign")

@@ -10,15 +10,23 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agentgym_tui.sessions.decode_worker import digested
-from agentgym_tui.state.coalesce import WORK, digest_of, portions
-from agentgym_tui.state.item_batches import TOGETHER, Digest, PastRun, SpanRun, StepRun, TextRun
-from agentgym_tui.state.models import Episode, StreamedCall
+from agentgym_tui.sessions.decode_worker import decode_payload
+from agentgym_tui.state.coalesce import PORTION_WORK, coalesce_batch, split_portions
+from agentgym_tui.state.item_batches import (
+    CHUNK_TYPES,
+    AnswerChunk,
+    DecodedBatch,
+    FinishedAnswers,
+    SpanChunk,
+    StepChunk,
+)
+from agentgym_tui.state.models import Episode, StreamingToolCall
 from agentgym_tui.state.run_store import RunStore
-from runner.events.codec import DurableNames, decode
+from runner.events.codec import decode
 from runner.events.decoded import LiveRow, raw_row
-from runner.events.live import EpisodePaused, HeardBatch, HeardItem
-from runner.subscribe.messages import Notice, Received, Seen
+from runner.events.live import EpisodePaused, LazyBatch, LazyItem
+from runner.events.subjects import DurableNames
+from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem
 from tests.support.console.bus_messages import HEARD
 from tests.support.console.live_items import (
     BOOT,
@@ -48,17 +56,17 @@ TOKENS = st.builds(
 ITEMS = st.one_of(HEARD, TOKENS, TOKENS)
 
 
-def plausible(items: list[HeardItem]) -> list[HeardItem]:
+def plausible(items: list[LazyItem]) -> list[LazyItem]:
     """The same with numbers that items may have, each once in an episode."""
     numbered = [replace(item, seq=item.seq % 1_000) if hasattr(item, "seq") else item for item in items]
     return list({(getattr(each, "episode_id", ""), getattr(each, "seq", id(each))): each for each in numbered}.values())
 
 
-def digest(*items: HeardItem) -> Digest:
-    return digest_of(LiveRow(batch=HeardBatch(node=NODE, boot=BOOT, dropped=0, items=list(items))))
+def digest(*items: LazyItem) -> DecodedBatch:
+    return coalesce_batch(LiveRow(batch=LazyBatch(node=NODE, boot=BOOT, dropped=0, items=list(items))))
 
 
-def row_of(seen: Received) -> LiveRow:
+def row_of(seen: BusMessage) -> LiveRow:
     assert isinstance(seen.decoded, LiveRow)
     return seen.decoded
 
@@ -70,85 +78,87 @@ def told(store: RunStore) -> list[dict[str, Any]]:
     return [{**each, "spans": len(each["spans"])} for each in known]
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(ITEMS, max_size=12))
-def test_a_store_knows_the_same_of_episodes_from_one_message_as_from_one_for_each_item(items: list[HeardItem]) -> None:
+def test_a_store_knows_the_same_of_episodes_from_one_message_as_from_one_for_each_item(items: list[LazyItem]) -> None:
     together, apart, items = RunStore(), RunStore(), plausible(items)
-    together.take([digest(*items)])
+    together.apply_events([digest(*items)])
     for item in items:
-        apart.take([digest(item)])
+        apart.apply_events([digest(item)])
     assert told(together) == told(apart)
     assert (together.n_items, together.n_malformed) == (apart.n_items, apart.n_malformed)
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.lists(TOKENS.filter(lambda item: item.episode_id == episode_id(0)), max_size=6), max_size=3))
-def test_who_fell_is_told_the_same_way_however_items_come(messages: list[list[HeardItem]]) -> None:
+def test_who_fell_is_told_the_same_way_however_items_come(messages: list[list[LazyItem]]) -> None:
     numbered = [[replace(item, seq=10 * n + m) for m, item in enumerate(items)] for n, items in enumerate(messages)]
     together, apart = RunStore(), RunStore()
     for items in numbered:
-        together.take([digest(*items)])
+        together.apply_events([digest(*items)])
         for item in items:
-            apart.take([digest(item)])
+            apart.apply_events([digest(item)])
     assert told(together) == told(apart)
-    assert list(together.falls) == list(apart.falls)
+    assert list(together.failovers) == list(apart.failovers)
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(ITEMS, max_size=6))
-def test_what_the_other_process_says_of_a_message_is_what_is_found_out_here(items: list[HeardItem]) -> None:
+def test_what_the_other_process_says_of_a_message_is_what_is_found_out_here(items: list[LazyItem]) -> None:
     try:
-        payload = msgspec.json.encode(HeardBatch(node=NODE, boot=BOOT, dropped=0, items=items))
+        payload = msgspec.json.encode(LazyBatch(node=NODE, boot=BOOT, dropped=0, items=items))
     except UnicodeEncodeError:
         assume(False)
     row = decode("agentgym.live.episode.v1.n", None, payload, DurableNames())
-    if reply := digested(payload):
+    if reply := decode_payload(payload):
         assert isinstance(row, LiveRow)
-        assert msgspec.msgpack.decode(reply, type=Digest) == digest_of(row)
+        assert msgspec.msgpack.decode(reply, type=DecodedBatch) == coalesce_batch(row)
     elif isinstance(row, LiveRow):
         with pytest.raises(OverflowError):
-            msgspec.msgpack.encode(digest_of(row))
+            msgspec.msgpack.encode(coalesce_batch(row))
 
 
 def test_items_of_an_episode_come_together() -> None:
     spans = [span_closed(span(number), seq=20 + number) for number in range(3)]
     rounds = [timestep(index=index) for index in range(2)]
     words = [token(seq=10, text="a "), token(1, seq=4, text="b "), token(seq=11, text="c ")]
-    found = digest_of(row_of(live(*rounds, *words, *spans)))
+    found = coalesce_batch(row_of(live(*rounds, *words, *spans)))
     assert found.n_items == 8
-    assert [(type(run), run.episode_id, run.seqs) for run in found.runs if isinstance(run, TOGETHER)] == [
-        (StepRun, episode_id(0), [1, 2]),
-        (TextRun, episode_id(0), [10, 11]),
-        (TextRun, episode_id(1), [4]),
-        (SpanRun, episode_id(0), [20, 21, 22]),
+    assert [(type(run), run.episode_id, run.seqs) for run in found.updates if isinstance(run, CHUNK_TYPES)] == [
+        (StepChunk, episode_id(0), [1, 2]),
+        (AnswerChunk, episode_id(0), [10, 11]),
+        (AnswerChunk, episode_id(1), [4]),
+        (SpanChunk, episode_id(0), [20, 21, 22]),
     ]
 
 
 def test_an_endpoint_that_has_answered_counts_so_where_the_next_one_is_asked_in_the_same_round() -> None:
     items = [token(seq=1, text="", endpoint="a"), token(seq=2, text="so "), token(seq=3, text="", endpoint="b")]
     store = RunStore()
-    store.take([digest(*items, token(seq=4, text="what"))])
-    assert {name: endpoint.answers for name, endpoint in store.models.items()} == {"a": True, "b": True}
+    store.apply_events([digest(*items, token(seq=4, text="what"))])
+    assert {name: endpoint.is_answering for name, endpoint in store.endpoints.items()} == {"a": True, "b": True}
 
 
 def test_of_answers_that_are_over_only_the_numbers_are_left() -> None:
     items = [token(seq=1, step=0, text="old"), token(seq=2, step=1, text="new"), token(seq=3, step=1, text="er")]
-    past, newest = digest(*items).runs
-    assert isinstance(past, PastRun) and past.seqs == [1]
-    assert isinstance(newest, TextRun) and newest.texts == ["new", "er"]
+    past, newest = digest(*items).updates
+    assert isinstance(past, FinishedAnswers) and past.seqs == [1]
+    assert isinstance(newest, AnswerChunk) and newest.texts == ["new", "er"]
 
 
 @pytest.mark.parametrize(("part", "call", "tool"), [("reasoning", 0, ""), ("call", 1, "guess")])
 def test_thoughts_and_tool_calls_come_together_as_texts_do(part: Any, call: int, tool: str) -> None:  # noqa: ANN401
     first = token(seq=1, text="", part=part, call=call, tool=tool) if tool else token(seq=1, text="a ", part=part)
-    (run,) = digest(first, *(token(seq=n, text="b ", part=part, call=call) for n in range(2, 5))).runs
-    assert isinstance(run, TextRun) and (run.part, run.call, run.tool) == (part, call, tool)
+    (run,) = digest(first, *(token(seq=n, text="b ", part=part, call=call) for n in range(2, 5))).updates
+    assert isinstance(run, AnswerChunk) and (run.part, run.call, run.tool) == (part, call, tool)
     store = RunStore()
-    store.take([digest(first, *(token(seq=n, text="b ", part=part, call=call) for n in range(2, 5)))])
+    store.apply_events([digest(first, *(token(seq=n, text="b ", part=part, call=call) for n in range(2, 5)))])
     (episode,) = store.episodes.values()
     assert episode.streaming is not None
     if tool:
-        assert episode.streaming.calls == (StreamedCall(1, "guess", "b b b "),)
+        assert episode.streaming.calls == (StreamingToolCall(1, "guess", "b b b "),)
     else:
         assert episode.streaming.reasoning == "a b b b "
 
@@ -158,18 +168,18 @@ def test_thoughts_and_tool_calls_come_together_as_texts_do(part: Any, call: int,
     [([3, 4, 5], []), ([3, 5, 8], [4, 6, 7]), ([3, 99], None), ([5, 4], None), ([4, 4], None), ([7], [])],
 )
 def test_numbers_in_between_are_told_unless_they_are_many(seqs: list[int], gaps: list[int] | None) -> None:
-    (run,) = digest(*(token(seq=seq, text="so ") for seq in seqs)).runs
-    assert isinstance(run, TextRun) and (run.seqs, run.gaps) == (seqs, gaps)
+    (run,) = digest(*(token(seq=seq, text="so ") for seq in seqs)).updates
+    assert isinstance(run, AnswerChunk) and (run.seqs, run.gaps) == (seqs, gaps)
 
 
 def test_who_is_asked_for_answers_that_are_over_is_told_with_them() -> None:
     asks = [token(seq=2 * n, step=n, text="", endpoint=f"e{n}", model="m") for n in range(3)]
     items = [each for n, ask in enumerate(asks) for each in (ask, token(seq=2 * n + 1, step=n, text="so "))]
-    past, newest = digest(*items).runs
-    assert isinstance(past, PastRun) and past.asked == [(0, 0, "e0", "m"), (2, 1, "e1", "m"), (4, 2, "e2", "m")]
-    assert isinstance(newest, TextRun) and newest.seqs == [5]
+    past, newest = digest(*items).updates
+    assert isinstance(past, FinishedAnswers) and past.started == [(0, 0, "e0", "m"), (2, 1, "e1", "m"), (4, 2, "e2", "m")]
+    assert isinstance(newest, AnswerChunk) and newest.seqs == [5]
     store = RunStore()
-    store.take([digest(*items)])
+    store.apply_events([digest(*items)])
     (episode,) = store.episodes.values()
     assert episode.streaming is not None and (episode.streaming.endpoint, episode.streaming.text) == ("e2", "so ")
 
@@ -177,34 +187,36 @@ def test_who_is_asked_for_answers_that_are_over_is_told_with_them() -> None:
 def test_the_first_reset_that_says_something_is_kept() -> None:
     store = RunStore()
     rounds = [timestep(index=0, reset_observation=[]), timestep(index=1, reset_observation=[user("the beginning")])]
-    store.take([live(*rounds)])
+    store.apply_events([live(*rounds)])
     (episode,) = store.episodes.values()
     assert episode.reset_observation == [user("the beginning")]
 
 
 def test_what_a_repeated_round_says_of_the_reset_is_not_taken() -> None:
     store = RunStore()
-    store.take([live(timestep(index=0, reset_observation=[]))])
-    store.take([live(timestep(index=0, reset_observation=[user("another")]), timestep(index=1, reset_observation=[]))])
+    store.apply_events([live(timestep(index=0, reset_observation=[]))])
+    store.apply_events([live(timestep(index=0, reset_observation=[user("another")]), timestep(index=1, reset_observation=[]))])
     (episode,) = store.episodes.values()
     assert len(episode.steps) == 2 and episode.reset_observation == []
 
 
 def test_much_comes_in_portions_in_order() -> None:
-    many = digest(*(EpisodePaused(at=START, episode_id=episode_id(n % 3), seq=n) for n in range(2 * WORK + 7)))
+    many = digest(*(EpisodePaused(at=START, episode_id=episode_id(n % 3), seq=n) for n in range(2 * PORTION_WORK + 7)))
     few, notice = digest(token()), Notice(kind="gap", text="gone", count=1)
-    came: list[Seen | Digest] = [few, notice, many, few]
-    cut = list(portions(came))
+    came: list[SubscriptionItem | DecodedBatch] = [few, notice, many, few]
+    cut = list(split_portions(came))
     assert [len(portion) for portion in cut] == [3, 1, 2]
-    told = [run for portion in cut for part in portion if isinstance(part, Digest) for run in part.runs]
-    assert told == [*few.runs, *many.runs, *few.runs]
-    assert sum(part.n_items for portion in cut for part in portion if isinstance(part, Digest)) == len(many.runs) + 2
+    told = [run for portion in cut for part in portion if isinstance(part, DecodedBatch) for run in part.updates]
+    assert told == [*few.updates, *many.updates, *few.updates]
+    assert (
+        sum(part.n_items for portion in cut for part in portion if isinstance(part, DecodedBatch)) == len(many.updates) + 2
+    )
 
 
 def test_a_message_without_items_is_a_portion_too() -> None:
     raw = raw_row("why", b"x")
-    empty = digest_of(LiveRow(batch=HeardBatch(node=NODE, boot=BOOT, dropped=0, items=[]), raw=(raw,)))
-    assert list(portions([empty])) == [[empty]] and empty.n_malformed == 1
+    empty = coalesce_batch(LiveRow(batch=LazyBatch(node=NODE, boot=BOOT, dropped=0, items=[]), raw=(raw,)))
+    assert list(split_portions([empty])) == [[empty]] and empty.n_malformed == 1
 
 
 def test_one_message_of_very_many_episodes_takes_no_more_memory_than_there_is_for_episodes() -> None:
@@ -212,7 +224,7 @@ def test_one_message_of_very_many_episodes_takes_no_more_memory_than_there_is_fo
     store = RunStore(max_episodes=100)
     tracemalloc.start()
     try:
-        store.take([many])
+        store.apply_events([many])
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -222,7 +234,7 @@ def test_one_message_of_very_many_episodes_takes_no_more_memory_than_there_is_fo
 
 def test_of_a_run_that_came_in_part_before_only_the_rest_is_taken() -> None:
     store = RunStore()
-    store.take([digest(token(seq=1, text="a "), token(seq=2, text="b "))])
-    store.take([digest(token(seq=2, text="b "), token(seq=3, text="c "))])
+    store.apply_events([digest(token(seq=1, text="a "), token(seq=2, text="b "))])
+    store.apply_events([digest(token(seq=2, text="b "), token(seq=3, text="c "))])
     (episode,) = store.episodes.values()
     assert episode.streaming is not None and episode.streaming.text == "a b c "

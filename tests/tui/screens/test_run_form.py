@@ -10,23 +10,23 @@ from textual.widgets import Input
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.screens.dialogs.run_form import RunForm
-from agentgym_tui.sessions.protocols import ControlFailed
-from agentgym_tui.sessions.run_commands import default_player, model_trouble, startable_agents
-from agentgym_tui.sessions.start_form import FIELDS, MAX_EPISODES, FieldId, parse, texts_of
+from agentgym_tui.sessions.protocols import ControlRequestError
+from agentgym_tui.sessions.run_commands import default_agent, model_problem, startable_agents
+from agentgym_tui.sessions.start_form import FORM_FIELDS, MAX_EPISODES, FieldId, form_texts, parse_form
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.widgets.dialog import Dialog
-from agentgym_tui.widgets.form_controls import CheckList, OneOf
+from agentgym_tui.widgets.form_controls import CheckList, OptionStepper
+from agentgym_tui.widgets.pane import DialogFrame
 from runner.events.control import NodeList, StartArgs
 from tests.support.console.fake_session import FakeSession, empty_session
 from tests.support.console.samples import HOSTILE, empty_store, live, model_health
 from tests.support.console.screens import screen_text, shown, until
 
 SMALL = (80, 24)
-TEXTS: dict[FieldId, str] = {field.id: field.default for field in FIELDS}
+TEXTS: dict[FieldId, str] = {field.id: field.default for field in FORM_FIELDS}
 
 
 def read(texts: Mapping[FieldId, str], envs: Sequence[str] = ("Wordle",)) -> tuple[StartArgs | None, dict[str, str]]:
-    parsed = parse({**TEXTS, **texts}, envs=envs, agent="oracle", model=None, batch_id="01B")
+    parsed = parse_form({**TEXTS, **texts}, envs=envs, agent="oracle", model=None, batch_id="01B")
     return parsed.args, {name: str(error) for name, error in parsed.errors.items()}
 
 
@@ -93,30 +93,30 @@ def test_not_too_many_episodes_in_all() -> None:
 
 def test_texts_of_a_run_are_read_as_the_same_run() -> None:
     args = StartArgs(batch_id="01B", envs=["Wordle"], agent="oracle", repeat=40, max_duration_sec=1_000_000.0)
-    assert parse(texts_of(args), envs=args.envs, agent="oracle", model=None, batch_id="01B").args == args
-    assert texts_of(None) == TEXTS
+    assert parse_form(form_texts(args), envs=args.envs, agent="oracle", model=None, batch_id="01B").args == args
+    assert form_texts(None) == TEXTS
 
 
 def with_agents(*agents: str) -> RunStore:
     store = empty_store()
-    store.take_list(NodeList(batches=[], envs=["Wordle"], agents=list(agents), models=["qwen35_9b"]))
+    store.apply_list(NodeList(batches=[], envs=["Wordle"], agents=list(agents), models=["qwen35_9b"]))
     return store
 
 
 def test_why_no_model_plays() -> None:
-    assert "not said yet" in model_trouble(RunStore())
-    assert "no agent that asks a model is installed" in model_trouble(with_agents("oracle", "random", "scripted"))
+    assert "not said yet" in model_problem(RunStore())
+    assert "no agent that asks a model is installed" in model_problem(with_agents("oracle", "random", "scripted"))
     store = with_agents("oracle", "react")
-    assert model_trouble(store) == ""
-    store.take([live(model_health("tensorzero", "down", "refused"))])
-    assert model_trouble(store) == "no model is reachable: tensorzero down: refused"
-    store.take([live(model_health("ollama", "up", None))])
-    assert model_trouble(store) == ""
+    assert model_problem(store) == ""
+    store.apply_events([live(model_health("tensorzero", "down", "refused"))])
+    assert model_problem(store) == "no model is reachable: tensorzero down: refused"
+    store.apply_events([live(model_health("ollama", "up", None))])
+    assert model_problem(store) == ""
 
 
 def test_who_plays() -> None:
-    assert default_player(with_agents("oracle", "react")).agent == "react"
-    assert default_player(with_agents("oracle", "random")).agent == "oracle"
+    assert default_agent(with_agents("oracle", "react")).agent == "react"
+    assert default_agent(with_agents("oracle", "random")).agent == "oracle"
     assert startable_agents(with_agents("oracle", "random", "scripted", "human", "react")) == [
         "oracle",
         "random",
@@ -153,7 +153,7 @@ async def test_the_form_has_its_size_from_the_first_time_it_is_drawn(
     size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[Size] = []
-    monkeypatch.setattr(Dialog, "on_resize", lambda _, event: sizes.append(event.size), raising=False)
+    monkeypatch.setattr(DialogFrame, "on_resize", lambda _, event: sizes.append(event.size), raising=False)
     async with Console(empty_session()).run_test(size=size) as pilot:
         await shown(pilot, "Welcome")
         await pilot.press("R")
@@ -189,7 +189,7 @@ async def test_the_form_remembers_what_was_played() -> None:
         await pilot.pause()
         assert pilot.app.screen.query_one("#repeat", Input).value == "5"
         assert session.orders.started[0].agent == "random"
-        assert pilot.app.screen.query_one("#agent", OneOf).index == 1
+        assert pilot.app.screen.query_one("#agent", OptionStepper).index == 1
 
 
 async def test_every_key_of_the_form() -> None:
@@ -199,7 +199,11 @@ async def test_every_key_of_the_form() -> None:
         await pilot.press("R")
         await pilot.pause()
         form = pilot.app.screen
-        envs, agent, model = form.query_one(CheckList), form.query_one("#agent", OneOf), form.query_one("#model", OneOf)
+        envs, agent, model = (
+            form.query_one(CheckList),
+            form.query_one("#agent", OptionStepper),
+            form.query_one("#model", OptionStepper),
+        )
         assert envs.has_focus
         await pilot.press("space")
         assert envs.chosen == set()
@@ -226,7 +230,7 @@ async def test_a_click_chooses() -> None:
         await shown(pilot, "Welcome")
         await pilot.press("R")
         await pilot.pause()
-        envs, agent = pilot.app.screen.query_one(CheckList), pilot.app.screen.query_one("#agent", OneOf)
+        envs, agent = pilot.app.screen.query_one(CheckList), pilot.app.screen.query_one("#agent", OptionStepper)
         await pilot.click(CheckList, offset=(5, 2))
         assert envs.chosen == {0, 2}
         await pilot.click("#agent")
@@ -237,7 +241,7 @@ async def test_a_click_chooses() -> None:
 
 async def test_a_refusal_is_told_and_not_repeated_by_the_full_stop() -> None:
     session = empty_session()
-    session.orders.refusal = ControlFailed("start: nobody answers")
+    session.orders.refusal = ControlRequestError("start: nobody answers")
     async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
         await shown(pilot, "Welcome")
         await pilot.press("R", "ctrl+s")
@@ -253,7 +257,7 @@ CAUSE = "HTTP 503 from the gateway: no healthy upstream; start the model server 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)])
 async def test_the_whole_cause_of_a_missing_model_can_be_read(size: tuple[int, int]) -> None:
     store = with_agents("oracle", "react")
-    store.take([live(model_health("http://gpu-node-17.lab:3000/openai/v1", "down", CAUSE))])
+    store.apply_events([live(model_health("http://gpu-node-17.lab:3000/openai/v1", "down", CAUSE))])
     async with Console(FakeSession(store)).run_test(size=size) as pilot:
         await pilot.press("R")
         await shown(pilot, "agent oracle plays without a model")
@@ -270,7 +274,7 @@ async def test_what_is_wrong_can_be_read_in_the_smallest_terminal() -> None:
 async def test_names_that_begin_alike_can_be_told_apart() -> None:
     names = [f"organisation-with-a-name/model-of-a-family-{size}" for size in ("7b-awq", "70b-gguf")]
     store = empty_store()
-    store.take_list(NodeList(batches=[], envs=["Wordle"], agents=["react"], models=names))
+    store.apply_list(NodeList(batches=[], envs=["Wordle"], agents=["react"], models=names))
     async with Console(FakeSession(store)).run_test(size=SMALL) as pilot:
         await pilot.press("R", "tab", "tab", "right")
         await shown(pilot, "7b-awq ▸")
@@ -280,8 +284,8 @@ async def test_names_that_begin_alike_can_be_told_apart() -> None:
 
 async def test_hostile_names_are_made_visible() -> None:
     store = RunStore()
-    store.take_profile([(HOSTILE, HOSTILE, HOSTILE)])
-    store.take_list(NodeList(batches=[], envs=[HOSTILE], agents=["oracle", HOSTILE], models=[HOSTILE]))
+    store.apply_profile([(HOSTILE, HOSTILE, HOSTILE)])
+    store.apply_list(NodeList(batches=[], envs=[HOSTILE], agents=["oracle", HOSTILE], models=[HOSTILE]))
     async with Console(FakeSession(store)).run_test(size=(120, 40), notifications=True) as pilot:
         await pilot.press("R", "tab", "right")
         await shown(pilot, "␛[2J")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_tui.safe_text import is_hostile
-from agentgym_tui.services.export import MAX_COPIES, ExportFailed, export
-from agentgym_tui.services.osc52 import MAX_BYTES, described, to_copy
+from agentgym_tui.safe_text import has_unsafe_chars
+from agentgym_tui.services.clipboard import MAX_CLIPBOARD_BYTES, clipboard_text, copy_summary
+from agentgym_tui.services.export import MAX_COPIES, ExportError, export_episode
 from tests.support.console.samples import HOSTILE, episode_id
 from tests.support.full_disk import Forbidden
 
@@ -15,7 +15,7 @@ ID = episode_id(7)
 
 
 def test_an_export_is_private_and_holds_the_file_as_it_is(tmp_path: Path) -> None:
-    path = export(ID, b'{"a": 1}\x1b', tmp_path)
+    path = export_episode(ID, b'{"a": 1}\x1b', tmp_path)
     assert path == tmp_path / f"{ID}.json"
     assert path.read_bytes() == b'{"a": 1}\x1b'
     assert path.stat().st_mode & 0o777 == 0o600
@@ -25,72 +25,74 @@ def test_nothing_is_overwritten_not_even_what_a_link_leads_to(tmp_path: Path) ->
     mine, elsewhere = tmp_path / f"{ID}.json", tmp_path / "elsewhere"
     mine.write_text("mine")
     (tmp_path / f"{ID}-2.json").symlink_to(elsewhere)
-    assert export(ID, b"x", tmp_path) == tmp_path / f"{ID}-3.json"
+    assert export_episode(ID, b"x", tmp_path) == tmp_path / f"{ID}-3.json"
     assert mine.read_text() == "mine"
     assert not elsewhere.exists()
 
 
 def test_a_folder_full_of_copies_is_refused(tmp_path: Path) -> None:
     for _ in range(MAX_COPIES):
-        export(ID, b"", tmp_path)
-    with pytest.raises(ExportFailed, match="move them away"):
-        export(ID, b"", tmp_path)
+        export_episode(ID, b"", tmp_path)
+    with pytest.raises(ExportError, match="move them away"):
+        export_episode(ID, b"", tmp_path)
 
 
 @pytest.mark.parametrize("hostile", ["../x", "", HOSTILE, "a/b", ID + "\n", ID.lower()])
 def test_only_an_id_names_a_file(hostile: str, tmp_path: Path) -> None:
-    with pytest.raises(ExportFailed, match="cannot be the name"):
-        export(hostile, b"x", tmp_path)
+    with pytest.raises(ExportError, match="cannot be the name"):
+        export_episode(hostile, b"x", tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_is_gone_is_named_with_its_cause(tmp_path: Path) -> None:
-    with pytest.raises(ExportFailed, match=r"gone cannot be written to: No such file.*start the console in another"):
-        export(ID, b"x", tmp_path / "gone")
+    with pytest.raises(ExportError, match=r"gone cannot be written to: No such file.*start the console in another"):
+        export_episode(ID, b"x", tmp_path / "gone")
 
 
 def test_a_text_is_copied_as_it_is_but_for_its_controls() -> None:
-    assert to_copy("ab\n\tc", raw=False) == ("ab\n\tc", 5, 5)
-    safe = to_copy(HOSTILE, raw=False).text
-    assert not is_hostile(safe.replace("\t", ""))
+    assert clipboard_text("ab\n\tc", raw=False) == ("ab\n\tc", 5, 5)
+    safe = clipboard_text(HOSTILE, raw=False).text
+    assert not has_unsafe_chars(safe.replace("\t", ""))
     assert "␛" in safe
-    raw = to_copy(HOSTILE, raw=True).text
+    raw = clipboard_text(HOSTILE, raw=True).text
     assert "\x1b[2J" in raw
     assert raw == HOSTILE.replace("\ud800", "?")
 
 
 @pytest.mark.parametrize("letter", ["a", "é", "漢", "👩"])
 def test_at_most_so_many_bytes_are_copied_and_no_half_character(letter: str) -> None:
-    for text in (letter * MAX_BYTES * 2, "x" + letter * (MAX_BYTES // 4)):
-        copy = to_copy(text, raw=True)
-        assert MAX_BYTES - 4 < copy.n_bytes <= MAX_BYTES or copy.text == text
-        assert copy.n_bytes == len(copy.text.encode()) <= MAX_BYTES
+    for text in (letter * MAX_CLIPBOARD_BYTES * 2, "x" + letter * (MAX_CLIPBOARD_BYTES // 4)):
+        copy = clipboard_text(text, raw=True)
+        assert MAX_CLIPBOARD_BYTES - 4 < copy.n_bytes <= MAX_CLIPBOARD_BYTES or copy.text == text
+        assert copy.n_bytes == len(copy.text.encode()) <= MAX_CLIPBOARD_BYTES
         assert text.startswith(copy.text)
         assert copy.n_total == len(text.encode())
 
 
 def test_controls_made_visible_do_not_lead_over_the_limit() -> None:
-    copy = to_copy("\U000e0041" * MAX_BYTES, raw=False)
-    assert copy.n_bytes <= MAX_BYTES
+    copy = clipboard_text("\U000e0041" * MAX_CLIPBOARD_BYTES, raw=False)
+    assert copy.n_bytes <= MAX_CLIPBOARD_BYTES
     assert copy.n_total > copy.n_bytes
 
 
 def test_a_person_is_told_how_much_was_sent() -> None:
     where = "to the terminal's clipboard (OSC 52)"  # whether it got there nobody tells
-    assert described(to_copy("abc", raw=True), {}) == f"sent 3 bytes {where}"
-    assert described(to_copy("a" * 2048, raw=True), {}, raw=True) == f"sent 2.0 KiB as it came {where}"
-    large = to_copy("a" * (3 << 20), raw=True)
-    assert described(large, {}) == f"sent the first 100.0 KiB of 3.0 MiB {where}"
-    assert described(large, {}, whole="export has it").endswith(f"{where}; export has it")
-    assert "set -g set-clipboard on" in described(to_copy("abc", raw=True), {"TMUX": "/tmp/tmux-0/default,1,0"})
+    assert copy_summary(clipboard_text("abc", raw=True), {}) == f"sent 3 bytes {where}"
+    assert copy_summary(clipboard_text("a" * 2048, raw=True), {}, raw=True) == f"sent 2.0 KiB as it came {where}"
+    large = clipboard_text("a" * (3 << 20), raw=True)
+    assert copy_summary(large, {}) == f"sent the first 100.0 KiB of 3.0 MiB {where}"
+    assert copy_summary(large, {}, whole="export has it").endswith(f"{where}; export has it")
+    assert "set -g set-clipboard on" in copy_summary(
+        clipboard_text("abc", raw=True), {"TMUX": "/tmp/tmux-0/default,1,0"}
+    )
 
 
 def test_a_file_that_finds_no_room_is_taken_away_again(tmp_path: Path) -> None:
     disk = Forbidden(os.getpid())
     disk.fill()
     try:
-        with pytest.raises(ExportFailed, match="File too large"):
-            export(ID, b"x", tmp_path)
+        with pytest.raises(ExportError, match="File too large"):
+            export_episode(ID, b"x", tmp_path)
     finally:
         disk.make_room()
     assert not list(tmp_path.iterdir())

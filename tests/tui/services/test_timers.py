@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_tui.state.models import Link
-from runner.subscribe.buffer import Incoming
+from agentgym_tui.state.models import BusLink
+from runner.subscribe.buffer import RawMessage
 from tests.support.console import screens
 from tests.support.console.fake_session import empty_session
 from tests.support.console.log_consoles import event, events, log_console
@@ -38,7 +38,7 @@ async def test_what_changes_is_drawn() -> None:
     async with console(session) as pilot:
         await until_shown(pilot, "#status", "Live")
         for number in range(TIMES):
-            session.store.set_link(Link("failed", f"cause {number}."))
+            session.store.set_link(BusLink("failed", f"cause {number}."))
             await screens.shown(pilot, f"cause {number}.")
 
 
@@ -57,7 +57,7 @@ async def test_messages_of_a_bus_are_shown() -> None:
         await pilot.press("3")
         await until(pilot, lambda: bool(session.bus.opened))
         for number in range(TIMES):
-            session.bus.say(Incoming("orders", {}, b'{"order": %d}' % number, "ORDERS", number + 1, START, 0))
+            session.bus.say(RawMessage("orders", {}, b'{"order": %d}' % number, "ORDERS", number + 1, START, 0))
             await screens.shown(pilot, f'{{"order": {number}}}')
 
 

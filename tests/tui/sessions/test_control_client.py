@@ -14,10 +14,10 @@ from nats.aio.msg import Msg
 
 from agentgym_tui.sessions import control_client
 from agentgym_tui.sessions.control_client import NodeControl
-from agentgym_tui.sessions.episode_library import episode_of_bytes
-from agentgym_tui.sessions.protocols import ControlFailed
+from agentgym_tui.sessions.episode_library import episode_from_bytes
+from agentgym_tui.sessions.protocols import ControlRequestError
 from runner.bus.address import BusAddress
-from runner.bus.connection import Connection
+from runner.bus.connection import NatsConnection
 from runner.events.control import StartArgs
 from runner.events.subjects import control_subject
 from tests.support.episodes import new_id
@@ -50,7 +50,7 @@ async def answered_by(server: NatsServer, answer: Callable[[dict[str, Any]], byt
     async def reply(message: Msg) -> None:
         await message.respond(answer(json.loads(message.data)))
 
-    async with await Connection.open(BusAddress(server.url), name="test") as connection:
+    async with await NatsConnection.open(BusAddress(server.url), name="test") as connection:
         await connection.client.subscribe(control_subject("n1"), cb=reply)
         await connection.client.flush()
         yield NodeControl(lambda: connection, lambda _: "n1")
@@ -62,7 +62,7 @@ def ok(request: dict[str, Any], result: object) -> bytes:
 
 async def played(control: NodeControl, batch_id: str) -> None:
     async with asyncio.timeout(60):
-        while next(b for b in (await control.listed()).batches if b.batch_id == batch_id).status != "completed":  # noqa: ASYNC110 - it is in another process
+        while next(b for b in (await control.fetch_list()).batches if b.batch_id == batch_id).status != "completed":  # noqa: ASYNC110 - it is in another process
             await asyncio.sleep(0.02)
 
 
@@ -74,50 +74,50 @@ async def test_a_batch_is_started_and_its_episode_fetched(node: NodeProcess) -> 
         assert (batch.batch_id, batch.env, len(orders)) == (batch_id, "Wordle", 1)
         await played(control, batch_id)
         [file] = (node.data_dir / "runs" / batch_id).glob("*.json")
-        data = await control.episode(file.stem)
+        data = await control.fetch_episode(file.stem)
         assert data == file.read_bytes()
-        assert episode_of_bytes(data, file).env == "Wordle"
-        assert (await control.health()).node == node.name
-        with pytest.raises(ControlFailed, match="cancel: that is not played any more") as late:
-            await control.order("cancel", batch_id=batch_id)
+        assert episode_from_bytes(data, file).env == "Wordle"
+        assert (await control.fetch_health()).node == node.name
+        with pytest.raises(ControlRequestError, match="cancel: that is not played any more") as late:
+            await control.command("cancel", batch_id=batch_id)
         assert (batch_id in str(late.value), late.value.hint) == (False, "")
 
 
 async def test_a_refusal_says_why_and_what_to_do(node: NodeProcess) -> None:
     async with asking(node) as control:
-        with pytest.raises(ControlFailed, match="pause: ") as refused:
-            await control.order("pause", batch_id=new_id())
-        with pytest.raises(ControlFailed, match=r"start: .*ULID"):
+        with pytest.raises(ControlRequestError, match="pause: ") as refused:
+            await control.command("pause", batch_id=new_id())
+        with pytest.raises(ControlRequestError, match=r"start: .*ULID"):
             await control.start(StartArgs(batch_id="x", envs=["Wordle"]))
-        with pytest.raises(ControlFailed, match=r"episode: .*no episode"):
-            await control.episode(new_id())
+        with pytest.raises(ControlRequestError, match=r"episode: .*no episode"):
+            await control.fetch_episode(new_id())
     assert isinstance(refused.value.hint, str)
 
 
 async def test_a_watcher_asks_for_episodes_only(node: NodeProcess) -> None:
     async with asking(node, refusal="watching only") as control:
-        with pytest.raises(ControlFailed, match="watching only"):
+        with pytest.raises(ControlRequestError, match="watching only"):
             await control.start(StartArgs(batch_id=new_id(), envs=["Wordle"]))
-        with pytest.raises(ControlFailed, match="watching only"):
+        with pytest.raises(ControlRequestError, match="watching only"):
             await control.shutdown(drain=False)
-        with pytest.raises(ControlFailed, match="watching only"):
-            await control.order("cancel", batch_id=new_id())
-        assert (await control.listed()).envs
+        with pytest.raises(ControlRequestError, match="watching only"):
+            await control.command("cancel", batch_id=new_id())
+        assert (await control.fetch_list()).envs
 
 
 async def test_without_a_connection_or_a_node_it_says_so(server: NatsServer) -> None:
-    with pytest.raises(ControlFailed, match="no connection"):
-        await NodeControl(lambda: None, lambda _: "n1").listed()
-    async with await Connection.open(BusAddress(server.url), name="test") as connection:
-        with pytest.raises(ControlFailed, match="nobody answers as nobody"):
-            await NodeControl(lambda: connection, lambda _: "nobody").listed()
+    with pytest.raises(ControlRequestError, match="no connection"):
+        await NodeControl(lambda: None, lambda _: "n1").fetch_list()
+    async with await NatsConnection.open(BusAddress(server.url), name="test") as connection:
+        with pytest.raises(ControlRequestError, match="nobody answers as nobody"):
+            await NodeControl(lambda: connection, lambda _: "nobody").fetch_list()
 
 
 @pytest.mark.parametrize("name", ["", "a.b", "*", ">", "a b", "x" * 65, "\r\nPUB x 0\r\n"])
 async def test_a_name_that_is_none_is_not_asked(server: NatsServer, name: str) -> None:
-    async with await Connection.open(BusAddress(server.url), name="test") as connection:
-        with pytest.raises(ControlFailed, match="no name of a node"):
-            await NodeControl(lambda: connection, lambda _: name).listed()
+    async with await NatsConnection.open(BusAddress(server.url), name="test") as connection:
+        with pytest.raises(ControlRequestError, match="no name of a node"):
+            await NodeControl(lambda: connection, lambda _: name).fetch_list()
 
 
 @pytest.mark.parametrize(
@@ -134,14 +134,14 @@ async def test_a_name_that_is_none_is_not_asked(server: NatsServer, name: str) -
 )
 async def test_nonsense_is_no_answer(server: NatsServer, reply: bytes) -> None:
     async with answered_by(server, lambda _: reply) as control:
-        with pytest.raises(ControlFailed, match=r"list: the answer"):
-            await control.listed()
+        with pytest.raises(ControlRequestError, match=r"list: the answer"):
+            await control.fetch_list()
 
 
 async def test_a_result_of_another_shape_is_no_answer(server: NatsServer) -> None:
     async with answered_by(server, lambda request: ok(request, {"batches": 1})) as control:
-        with pytest.raises(ControlFailed, match="cannot be read"):
-            await control.listed()
+        with pytest.raises(ControlRequestError, match="cannot be read"):
+            await control.fetch_list()
 
 
 def chunks(whole: bytes, size: int, **said: object) -> Callable[[dict[str, Any]], bytes]:
@@ -157,7 +157,7 @@ def chunks(whole: bytes, size: int, **said: object) -> Callable[[dict[str, Any]]
 async def test_a_large_episode_comes_in_parts(server: NatsServer) -> None:
     data = bytes(range(256)) * 4_000
     async with answered_by(server, chunks(data, 100_000)) as control:
-        assert await control.episode(new_id()) == data
+        assert await control.fetch_episode(new_id()) == data
 
 
 @pytest.mark.parametrize(
@@ -174,28 +174,28 @@ async def test_a_file_that_does_not_fit_its_digest_is_refused(
     server: NatsServer, said: dict[str, object], reason: str
 ) -> None:
     async with answered_by(server, chunks(b"0123456789", 4, **said)) as control:
-        with pytest.raises(ControlFailed, match=reason):
-            await control.episode(new_id())
+        with pytest.raises(ControlRequestError, match=reason):
+            await control.fetch_episode(new_id())
 
 
 async def test_a_file_that_changed_meanwhile_is_read_again(server: NatsServer) -> None:
     versions = [chunks(b"first version", 4), *[chunks(b"second version!", 4)] * 10]
     async with answered_by(server, lambda request: versions.pop(0)(request)) as control:
-        assert await control.episode(new_id()) == b"second version!"
+        assert await control.fetch_episode(new_id()) == b"second version!"
 
 
 async def test_a_node_that_does_not_answer_in_time_is_said_to_be_stalled(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control_client, "TIMEOUT_S", 0.2)
-    async with await Connection.open(BusAddress(server.url), name="test") as connection:
+    async with await NatsConnection.open(BusAddress(server.url), name="test") as connection:
         await connection.client.subscribe(control_subject("n1"))
         await connection.client.flush()
-        with pytest.raises(ControlFailed, match="did not answer"):
-            await NodeControl(lambda: connection, lambda _: "n1").listed()
+        with pytest.raises(ControlRequestError, match="did not answer"):
+            await NodeControl(lambda: connection, lambda _: "n1").fetch_list()
 
 
 async def test_the_folder_of_a_node_is_never_part_of_a_request(node: NodeProcess, tmp_path: Path) -> None:
     async with asking(node) as control:
-        with pytest.raises(ControlFailed):
-            await control.episode(f"../../{tmp_path.name}")
+        with pytest.raises(ControlRequestError):
+            await control.fetch_episode(f"../../{tmp_path.name}")

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from agentgym_tui.sessions.episode_library import StateLibrary, episode_of_bytes, episode_of_record
-from agentgym_tui.sessions.file_library import FilesLibrary
+from agentgym_tui.sessions.episode_library import StateDirLibrary, episode_from_bytes, episode_from_record
+from agentgym_tui.sessions.file_session import FileLibrary
 from runner.errors import ConfigError, StoreError
 from runner.store import EpisodeRecord, EpisodeStore, open_index
-from runner.store.journal import SUFFIX
+from runner.store.journal import JOURNAL_SUFFIX
 from runner.types import Action, Outcome
 from tests.support.episodes import Recording, new_id, step
 
@@ -24,8 +24,8 @@ def played(data_dir: Path, count: int = 1, **fields: Any) -> list[EpisodeRecord]
         index.close()
 
 
-def scanned(*paths: Path) -> FilesLibrary:
-    library = FilesLibrary(paths)
+def scanned(*paths: Path) -> FileLibrary:
+    library = FileLibrary(paths)
     for _ in library.scan():
         pass
     return library
@@ -41,7 +41,7 @@ def contents(folder: Path) -> set[tuple[Path, int]]:
 
 def test_an_episode_is_shown_as_it_was_recorded(tmp_path: Path) -> None:
     [record] = played(tmp_path, env="Wordle", seed=4, task_index=9)
-    episode = episode_of_record(record)
+    episode = episode_from_record(record)
     assert (episode.env, episode.seed, episode.task_index, episode.agent) == ("Wordle", 4, 9, "oracle")
     assert (episode.outcome, episode.success, episode.reward, episode.rounds) == ("success", True, 0.5, 2)
     assert not episode.running and episode.error_type is None
@@ -61,24 +61,24 @@ def test_what_is_no_message_becomes_one(tmp_path: Path) -> None:
     recording.end()
     index.close()
     assert recording.recorder.record is not None
-    episode = episode_of_record(recording.recorder.record)
+    episode = episode_from_record(recording.recorder.record)
     assert episode.steps[0].chats == [[{"content": "no message"}, {"content": 7}]]
 
 
 def test_the_library_of_a_state_directory_lists_the_newest_first_and_loads_each(tmp_path: Path) -> None:
     records = played(tmp_path, 3)
-    library = StateLibrary(lambda: tmp_path)
+    library = StateDirLibrary(lambda: tmp_path)
     assert [row.episode_id for row in library.rows()] == sorted((r.episode_id for r in records), reverse=True)
     for record in records:
         episode, data = library.load(record.episode_id)
-        assert episode == episode_of_record(record)
+        assert episode == episode_from_record(record)
         assert data == file_of(tmp_path, record).read_bytes()
     library.close()
 
 
 def test_episodes_that_end_later_are_listed(tmp_path: Path) -> None:
     played(tmp_path)
-    library = StateLibrary(lambda: tmp_path)
+    library = StateDirLibrary(lambda: tmp_path)
     assert len(library.rows()) == 1
     played(tmp_path)
     assert len(library.rows()) == 2
@@ -88,10 +88,10 @@ def test_episodes_that_end_later_are_listed(tmp_path: Path) -> None:
 def test_damaged_files_of_a_state_directory_are_named_with_the_reason(tmp_path: Path) -> None:
     [record] = played(tmp_path)
     file_of(tmp_path, record).write_bytes(b"{")
-    library = StateLibrary(lambda: tmp_path)
+    library = StateDirLibrary(lambda: tmp_path)
     assert library.rows() == []
-    assert [bad.path for bad in library.unusable] == [file_of(tmp_path, record)]
-    assert "damaged" in library.unusable[0].reason
+    assert [bad.path for bad in library.unreadable] == [file_of(tmp_path, record)]
+    assert "damaged" in library.unreadable[0].reason
     with pytest.raises(StoreError, match="damaged"):
         library.load(record.episode_id)
     library.close()
@@ -99,7 +99,7 @@ def test_damaged_files_of_a_state_directory_are_named_with_the_reason(tmp_path: 
 
 @pytest.mark.parametrize("asked", ["../../etc/passwd", "", "\x1b[2J", "0" * 26])
 def test_an_id_that_is_none_is_refused(tmp_path: Path, asked: str) -> None:
-    library = StateLibrary(lambda: tmp_path)
+    library = StateDirLibrary(lambda: tmp_path)
     with pytest.raises(StoreError):
         library.load(asked)
     library.close()
@@ -110,7 +110,7 @@ def test_a_place_that_cannot_be_found_is_an_error_of_the_store(tmp_path: Path) -
         raise ConfigError("no such profile")
 
     with pytest.raises(StoreError, match="no such profile"):
-        StateLibrary(find).rows()
+        StateDirLibrary(find).rows()
 
 
 def test_a_journal_gives_the_running_episode_with_all_its_steps(tmp_path: Path) -> None:
@@ -121,14 +121,14 @@ def test_a_journal_gives_the_running_episode_with_all_its_steps(tmp_path: Path) 
     recording.reset()
     for number in range(3):
         recording.play(step(number))
-    library = StateLibrary(lambda: tmp_path)
-    [episode] = library.running([recording.header.batch_id, "../..", new_id()])
+    library = StateDirLibrary(lambda: tmp_path)
+    [episode] = library.read_journals([recording.header.batch_id, "../..", new_id()])
     assert episode.running and episode.duration_s is None
     assert episode.episode_id == recording.header.episode_id
     assert [step.index for step in episode.steps] == [0, 1, 2]
     assert episode.reset_observation == [{"role": "user", "content": "observation 0"}]
     recording.end()
-    assert library.running([recording.header.batch_id]) == []
+    assert library.read_journals([recording.header.batch_id]) == []
     library.close()
     index.close()
 
@@ -153,7 +153,7 @@ def test_an_episode_is_read_under_any_name(tmp_path: Path) -> None:
     library = scanned(moved)
     assert [row.env for row in library.rows()] == ["Maze"]
     episode, data = library.load(record.episode_id)
-    assert episode == episode_of_record(record) == episode_of_bytes(data, moved)
+    assert episode == episode_from_record(record) == episode_from_bytes(data, moved)
 
 
 def test_what_is_no_episode_is_listed_with_the_reason(tmp_path: Path) -> None:
@@ -171,12 +171,12 @@ def test_what_is_no_episode_is_listed_with_the_reason(tmp_path: Path) -> None:
     for name, text in texts.items():
         (folder / name).write_text(text)
     (folder / "loop.json").symlink_to("loop.json")
-    (folder / f"{new_id()}{SUFFIX}").touch()
+    (folder / f"{new_id()}{JOURNAL_SUFFIX}").touch()
     library = scanned(folder, tmp_path / "nothing here")
     assert [row.episode_id for row in library.rows()] == [record.episode_id]
-    named = {bad.path.name for bad in library.unusable}
+    named = {bad.path.name for bad in library.unreadable}
     assert named >= {*texts, "loop.json", "nothing here"} and len(named) == len(texts) + 3
-    assert all(bad.reason for bad in library.unusable)
+    assert all(bad.reason for bad in library.unreadable)
 
 
 def test_opening_a_folder_writes_nothing_there(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_file_that_vanishes_or_is_unknown_is_an_error_of_the_store(tmp_path: P
 
 def test_rows_appear_while_files_are_read(tmp_path: Path) -> None:
     records = played(tmp_path, 60)
-    library = FilesLibrary([tmp_path])
+    library = FileLibrary([tmp_path])
     parts = library.scan()
     newest = sorted((record.episode_id for record in records), reverse=True)
     assert [row.episode_id for row in next(parts)] == newest[:50]
@@ -212,6 +212,6 @@ def test_a_failed_episode_says_what_failed(tmp_path: Path) -> None:
     [record] = played(tmp_path)
     raw = json.loads(file_of(tmp_path, record).read_bytes())
     error = {"type": "ValueError", "message": "\x1b]0;x\x07", "traceback": "line"}
-    episode = episode_of_bytes(json.dumps({**raw, "error": error, "outcome": "error"}).encode(), Path("x"))
+    episode = episode_from_bytes(json.dumps({**raw, "error": error, "outcome": "error"}).encode(), Path("x"))
     assert episode.outcome == str(Outcome.ERROR)
     assert (episode.error_type, episode.error_message, episode.error_traceback) == tuple(error.values())

@@ -5,10 +5,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agentgym_tui.presenters.plain_text import failure_blocks, no_file, spans_text, transcript_text
-from agentgym_tui.sessions.episode_loader import NotLoaded, load
-from agentgym_tui.sessions.protocols import ControlFailed, Unusable
-from runner.store.episode_file import played_record
+from agentgym_tui.presenters.span_rows import spans_text
+from agentgym_tui.presenters.transcript import failure_blocks, missing_file_text, transcript_text
+from agentgym_tui.sessions.episode_loader import EpisodeLoadError, load_episode
+from agentgym_tui.sessions.protocols import ControlRequestError
+from agentgym_tui.state.episode_list import UnreadableFile
+from runner.store.episode_file import finished_record
 from runner.types import Outcome
 from tests.support.console.fake_session import bus_session, busy_session, files_session
 from tests.support.console.samples import HOSTILE, START, ended, episode_id, hostile_episode, live, row, span
@@ -19,16 +21,16 @@ RUNNING = episode_id(3)
 
 async def test_an_episode_that_runs_is_the_stores_own_and_has_no_file() -> None:
     session = busy_session()
-    loaded = await load(session, None, RUNNING)
+    loaded = await load_episode(session, None, RUNNING)
     assert loaded.episode is session.store.episodes[RUNNING]
     assert loaded.data is None
-    assert not loaded.lacking
+    assert not loaded.missing_reason
     assert not session.files.loaded
 
 
 async def test_a_stored_one_comes_from_the_library_with_its_file() -> None:
     session = busy_session()
-    loaded = await load(session, row(1), episode_id(1))
+    loaded = await load_episode(session, row(1), episode_id(1))
     assert loaded.episode.episode_id == episode_id(1)
     assert loaded.data is not None
     assert session.files.loaded == [episode_id(1)]
@@ -36,46 +38,46 @@ async def test_a_stored_one_comes_from_the_library_with_its_file() -> None:
 
 async def test_one_without_a_readable_file_is_shown_as_it_was_sent() -> None:
     session = busy_session()
-    session.store.take([live(ended(3, 4))])
+    session.store.apply_events([live(ended(3, 4))])
     session.files.damaged[RUNNING] = "it is damaged"
-    loaded = await load(session, None, RUNNING)
+    loaded = await load_episode(session, None, RUNNING)
     assert loaded.episode is session.store.episodes[RUNNING]
-    assert (loaded.data, loaded.lacking) == (None, "it is damaged")
+    assert (loaded.data, loaded.missing_reason) == (None, "it is damaged")
 
 
 async def test_nothing_known_is_an_error_with_its_cause() -> None:
     session = files_session(1)
     session.files.damaged[episode_id(0)] = "it is damaged"
-    with pytest.raises(NotLoaded, match="it is damaged"):
-        await load(session, row(0), episode_id(0))
-    with pytest.raises(NotLoaded, match=r"/x\nno JSON"):
-        await load(session, Unusable(Path("/x"), "no JSON"), "/x")
+    with pytest.raises(EpisodeLoadError, match="it is damaged"):
+        await load_episode(session, row(0), episode_id(0))
+    with pytest.raises(EpisodeLoadError, match=r"/x\nno JSON"):
+        await load_episode(session, UnreadableFile(Path("/x"), "no JSON"), "/x")
 
 
 async def test_a_foreign_one_is_fetched_from_its_node() -> None:
     session = bus_session()
     known = header(episode_id=episode_id(50), env="Maze")
     played = trajectory(known, [step(0)], outcome=Outcome.FAILURE, success=False)
-    record = played_record(known, played, ended_at=START, spans=[], flows=[])
+    record = finished_record(known, played, ended_at=START, spans=[], flows=[])
     session.orders.files[episode_id(50)] = data = msgspec.json.encode(record)
-    loaded = await load(session, None, episode_id(50))
+    loaded = await load_episode(session, None, episode_id(50))
     assert (loaded.episode.env, loaded.episode.outcome, len(loaded.episode.steps)) == ("Maze", "failure", 1)
     assert loaded.data == data
 
 
 async def test_a_node_that_refuses_or_sends_something_else_is_quoted() -> None:
     session = bus_session()
-    with pytest.raises(NotLoaded, match="episode"):
-        await load(session, None, episode_id(70))
+    with pytest.raises(EpisodeLoadError, match="episode"):
+        await load_episode(session, None, episode_id(70))
     session.orders.files[episode_id(71)] = b"[]"
-    with pytest.raises(NotLoaded, match="Expected `object`"):
-        await load(session, None, episode_id(71))
-    session.orders.refusal = ControlFailed("nobody answers", "press N")
-    with pytest.raises(NotLoaded, match="nobody answers\npress N"):
-        await load(session, None, episode_id(72))
+    with pytest.raises(EpisodeLoadError, match="Expected `object`"):
+        await load_episode(session, None, episode_id(71))
+    session.orders.refusal = ControlRequestError("nobody answers", "press N")
+    with pytest.raises(EpisodeLoadError, match="nobody answers\npress N"):
+        await load_episode(session, None, episode_id(72))
     session.control = None
-    with pytest.raises(NotLoaded, match="nobody to ask"):
-        await load(session, None, episode_id(73))
+    with pytest.raises(EpisodeLoadError, match="nobody to ask"):
+        await load_episode(session, None, episode_id(73))
 
 
 def test_a_transcript_is_copied_with_headings_and_as_it_came() -> None:
@@ -97,5 +99,5 @@ def test_a_trace_is_copied_as_a_tree_or_with_all_it_holds() -> None:
 
 def test_a_missing_file_is_explained_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NATS_PASSWORD", "hunter22")
-    assert "when it ends" in no_file("")
-    assert "hunter22" not in no_file("nats: hunter22") + failure_blocks("nats: hunter22")[0].raw
+    assert "when it ends" in missing_file_text("")
+    assert "hunter22" not in missing_file_text("nats: hunter22") + failure_blocks("nats: hunter22")[0].raw

@@ -9,11 +9,10 @@ from datetime import timedelta
 import pytest
 
 from agentgym_tui.sessions import event_reader
-from agentgym_tui.sessions.event_reader import AHEAD, AT_ONCE, EventReader
-from agentgym_tui.state.bus_message import Message
-from agentgym_tui.state.event_log import EventLog
-from agentgym_tui.state.event_query import EventView
-from runner.subscribe.buffer import Incoming
+from agentgym_tui.sessions.event_reader import MAX_MESSAGES, READ_AHEAD, EventReader
+from agentgym_tui.state.event_log import EventLog, EventMessage
+from agentgym_tui.state.event_query import EventQuery
+from runner.subscribe.buffer import RawMessage
 from tests.support.console.fake_session import FakeEvents
 from tests.support.console.samples import START
 
@@ -28,11 +27,11 @@ class Reading:
         self.reader = EventReader(self.bus, self.log, self._news.set, now=lambda: START)
 
     def say(self, *numbers: int) -> None:
-        self.bus.say(*(Incoming("a", {}, b"x", "S", n, START) for n in numbers))
+        self.bus.say(*(RawMessage("a", {}, b"x", "S", n, START) for n in numbers))
 
     @property
     def numbers(self) -> list[int | None]:
-        return [entry.sequence for entry in self.log.shown if isinstance(entry, Message)]
+        return [entry.sequence for entry in self.log.shown if isinstance(entry, EventMessage)]
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(10):
@@ -43,13 +42,13 @@ class Reading:
     async def nothing_more(self) -> None:
         """All that may happen has happened: the reader has had several turns."""
         for _ in range(5):
-            await asyncio.sleep(event_reader.PACE_S)
+            await asyncio.sleep(event_reader.GATHER_S)
 
 
 @asynccontextmanager
-async def reading(view: EventView, log: EventLog | None = None) -> AsyncIterator[Reading]:
+async def reading(view: EventQuery, log: EventLog | None = None) -> AsyncIterator[Reading]:
     made = Reading(log)
-    made.reader.look_at(view)
+    made.reader.set_query(view)
     task = asyncio.create_task(made.reader.run())
     try:
         while not made.bus.opened:  # noqa: ASYNC110 - nothing tells of it
@@ -68,12 +67,12 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_what_is_asked_for_is_opened() -> None:
-    async with reading(EventView(("a.>",), START - timedelta(minutes=3))) as read:
+    async with reading(EventQuery(("a.>",), START - timedelta(minutes=3))) as read:
         assert read.bus.opened == [(("a.>",), timedelta(minutes=3))]
 
 
 async def test_a_pause_loses_nothing_and_says_what_waits() -> None:
-    async with reading(EventView()) as read:
+    async with reading(EventQuery()) as read:
         read.say(1, 2)
         await read.until(lambda: read.numbers == [1, 2])
         read.reader.paused = True
@@ -81,50 +80,50 @@ async def test_a_pause_loses_nothing_and_says_what_waits() -> None:
         read.say(3)
         await read.nothing_more()
         read.say(4, 5)
-        await read.until(lambda: read.reader.behind == 3)
+        await read.until(lambda: read.reader.n_waiting == 3)
         assert read.numbers == [1, 2]
         read.reader.paused = False
         read.reader.update()
         await read.until(lambda: read.numbers == [1, 2, 3, 4, 5])
-        assert read.reader.behind is None
+        assert read.reader.n_waiting is None
 
 
 async def test_nobody_looking_is_a_pause() -> None:
-    async with reading(EventView()) as read:
+    async with reading(EventQuery()) as read:
         read.reader.suspended = True
         read.reader.update()
         read.say(1)
         await read.nothing_more()
-        assert read.numbers == [] and read.reader.behind is None
+        assert read.numbers == [] and read.reader.n_waiting is None
         read.reader.suspended = False
         read.reader.update()
         await read.until(lambda: read.numbers == [1])
 
 
 async def test_what_somebody_looks_at_does_not_go() -> None:
-    async with reading(EventView(), EventLog(max_entries=3)) as read:
+    async with reading(EventQuery(), EventLog(max_entries=3)) as read:
         read.reader.following = False
         read.say(1, 2, 3)
         await read.until(lambda: read.numbers == [1, 2, 3])
         read.say(4, 5)
         await read.nothing_more()
-        assert read.numbers == [1, 2, 3] and not read.reader.reads
+        assert read.numbers == [1, 2, 3] and not read.reader.is_reading
         read.reader.following = True
         read.reader.update()
         await read.until(lambda: read.numbers == [3, 4, 5])
 
 
 async def test_a_history_is_read_as_far_as_one_looks() -> None:
-    async with reading(EventView(start=1, is_history=True)) as read:
+    async with reading(EventQuery(start=1, is_history=True)) as read:
         assert read.bus.opened[-1] == ((">",), 1)
-        read.say(*range(1, 3 * AT_ONCE + 1))
-        await read.until(lambda: len(read.numbers) == AT_ONCE)
+        read.say(*range(1, 3 * MAX_MESSAGES + 1))
+        await read.until(lambda: len(read.numbers) == MAX_MESSAGES)
         await read.nothing_more()
-        assert len(read.numbers) == AT_ONCE >= AHEAD
-        read.reader.want(AHEAD)
+        assert len(read.numbers) == MAX_MESSAGES >= READ_AHEAD
+        read.reader.read_to(READ_AHEAD)
         await read.nothing_more()
-        assert len(read.numbers) == AT_ONCE
-        read.reader.want(0)
-        await read.until(lambda: len(read.numbers) == 2 * AT_ONCE)
+        assert len(read.numbers) == MAX_MESSAGES
+        read.reader.read_to(0)
+        await read.until(lambda: len(read.numbers) == 2 * MAX_MESSAGES)
         await read.nothing_more()
-        assert read.numbers == list(range(1, 2 * AT_ONCE + 1))
+        assert read.numbers == list(range(1, 2 * MAX_MESSAGES + 1))

@@ -3,12 +3,12 @@ from __future__ import annotations
 import asyncio
 
 from agentgym_tui.app.console import Console
-from agentgym_tui.sessions.input_priority import Turns
+from agentgym_tui.sessions.input_priority import InputPriority
 from tests.support.console.fake_session import busy_session
 from tests.support.console.screens import shown, until
 
 
-class Counted(Turns):
+class Counted(InputPriority):
     """Says what it is told."""
 
     def __init__(self) -> None:
@@ -25,44 +25,44 @@ class Counted(Turns):
 
 
 async def test_more_is_taken_in_once_a_person_has_an_answer() -> None:
-    turns = Turns()
+    turns = InputPriority()
     async with asyncio.timeout(5):
-        await turns.mine()
-    turns.asked()
-    waiting = asyncio.create_task(turns.mine())
+        await turns.wait_until_idle()
+    turns.input_received()
+    waiting = asyncio.create_task(turns.wait_until_idle())
     await asyncio.sleep(0)
     assert not waiting.done()
-    turns.answered()
+    turns.painted()
     async with asyncio.timeout(5):
         await waiting
 
 
 async def test_it_is_taken_in_also_when_there_is_no_answer() -> None:
-    turns = Turns()
-    turns.asked()
-    turns.asked()
+    turns = InputPriority()
+    turns.input_received()
+    turns.input_received()
     async with asyncio.timeout(5):
-        await turns.mine()
+        await turns.wait_until_idle()
 
 
 async def test_a_wheel_that_turns_on_keeps_nothing_out() -> None:
-    turns = Turns()
+    turns = InputPriority()
 
     async def turn() -> None:
         while True:
-            turns.asked()
+            turns.input_received()
             await asyncio.sleep(0)
 
     turning = asyncio.create_task(turn())
     await asyncio.sleep(0)
     async with asyncio.timeout(5):
-        await turns.mine()
+        await turns.wait_until_idle()
     turning.cancel()
 
 
 async def test_a_key_is_a_question_and_the_next_drawing_its_answer() -> None:
     session = busy_session()
-    session.turns = turns = Counted()
+    session.input_priority = turns = Counted()
     async with Console(session).run_test(size=(120, 40)) as pilot:
         await shown(pilot, "Transcript")
         await pilot.pause()

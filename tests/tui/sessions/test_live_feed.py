@@ -13,16 +13,16 @@ import psutil
 import pytest
 from ulid import ULID
 
-from agentgym_tui.sessions.input_priority import Turns
-from agentgym_tui.sessions.live_feed import Feed, batch_age, link_of
-from agentgym_tui.state.models import Link
+from agentgym_tui.sessions.input_priority import InputPriority
+from agentgym_tui.sessions.live_feed import LiveFeed, batch_age, link_from_state
+from agentgym_tui.state.models import BusLink
 from agentgym_tui.state.run_store import RunStore
-from runner.bus.connection import BusAddress, Connection
+from runner.bus.connection import BusAddress, NatsConnection
 from runner.bus.errors import BusState
 from runner.bus.streams import ensure_streams
-from runner.events.codec import DurableNames, encode
+from runner.events.codec import encode
 from runner.events.durable import EpisodeStarted, Heartbeat, LiveBatch, LiveItem
-from runner.events.subjects import LIVE_SUBJECTS, live_subject
+from runner.events.subjects import LIVE_SUBJECTS, DurableNames, live_subject
 from tests.support.console.live_items import token
 from tests.support.episodes import new_id
 from tests.support.nats_server import NatsServer
@@ -38,14 +38,16 @@ def server(tmp_path: Path) -> Iterator[NatsServer]:
 
 @asynccontextmanager
 async def fed(
-    connection: Connection, store: RunStore, worked: Callable[[], float] = time.thread_time
+    connection: NatsConnection, store: RunStore, worked: Callable[[], float] = time.thread_time
 ) -> AsyncIterator[asyncio.Event]:
     """The event is set at each change of the store."""
     changed = asyncio.Event()
     store.on_change = changed.set
     names = DurableNames()
     patterns = [*names.all(), LIVE_SUBJECTS]
-    task = asyncio.create_task(Feed(store, Turns(), worked).follow(connection, patterns, timedelta(hours=1), names))
+    task = asyncio.create_task(
+        LiveFeed(store, InputPriority(), worked).follow(connection, patterns, timedelta(hours=1), names)
+    )
     try:
         yield changed
     finally:
@@ -77,7 +79,7 @@ def started(episode_id: str) -> LiveBatch:
 
 async def test_what_is_said_reaches_the_store_once(server: NatsServer) -> None:
     store, early, late = RunStore(), new_id(), new_id()
-    async with await Connection.open(BusAddress(server.url), name="test") as connection:
+    async with await NatsConnection.open(BusAddress(server.url), name="test") as connection:
         js = connection.client.jetstream()
         await ensure_streams(js, DurableNames().all())
         subject = live_subject("episode", "n1")
@@ -88,7 +90,7 @@ async def test_what_is_said_reaches_the_store_once(server: NatsServer) -> None:
                 changed.clear()
                 await changed.wait()
             server.restart()
-            async with await Connection.open(BusAddress(server.url), name="again") as other:
+            async with await NatsConnection.open(BusAddress(server.url), name="again") as other:
                 js = other.client.jetstream()
                 await ensure_streams(js, DurableNames().all())
                 await js.publish(subject, encode(started(early)))
@@ -103,7 +105,7 @@ async def test_what_is_said_reaches_the_store_once(server: NatsServer) -> None:
 
 async def test_large_messages_reach_the_store_whole_whoever_reads_them(server: NatsServer) -> None:
     store, before, n_messages = RunStore(), set(psutil.Process().children()), 6
-    async with await Connection.open(BusAddress(server.url), name="test") as connection:
+    async with await NatsConnection.open(BusAddress(server.url), name="test") as connection:
         js = connection.client.jetstream()
         await ensure_streams(js, DurableNames().all())
         for number in range(n_messages):
@@ -123,7 +125,7 @@ async def test_large_messages_reach_the_store_whole_whoever_reads_them(server: N
 
 async def test_a_clock_that_jumps_while_something_is_taken_in_keeps_nothing_waiting(server: NatsServer) -> None:
     store, ids, hours = RunStore(), [new_id() for _ in range(3)], itertools.count(step=3600.0)
-    async with await Connection.open(BusAddress(server.url), name="test") as connection:
+    async with await NatsConnection.open(BusAddress(server.url), name="test") as connection:
         js = connection.client.jetstream()
         await ensure_streams(js, DurableNames().all())
         async with fed(connection, store, lambda: next(hours)) as changed, asyncio.timeout(20):
@@ -138,12 +140,12 @@ async def test_a_clock_that_jumps_while_something_is_taken_in_keeps_nothing_wait
 @pytest.mark.parametrize("status", ["connecting", "connected", "stalled", "disconnected"])
 def test_each_state_of_a_connection_is_one_of_the_link(status: str) -> None:
     state = BusState(status, reason="why")  # type: ignore[arg-type]
-    link = link_of(state, "nats://x:1")
-    assert link == Link(status, "why", "nats://x:1")  # type: ignore[arg-type]
+    link = link_from_state(state, "nats://x:1")
+    assert link == BusLink(status, "why", "nats://x:1")  # type: ignore[arg-type]
 
 
 def test_a_connection_that_is_left_says_nothing_about_the_way() -> None:
-    assert link_of(BusState("closed", reason="why"), "nats://x:1") is None
+    assert link_from_state(BusState("closed", reason="why"), "nats://x:1") is None
 
 
 def test_the_age_of_a_batch_comes_from_its_id() -> None:

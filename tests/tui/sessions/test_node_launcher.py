@@ -13,16 +13,16 @@ import pytest
 
 from agentgym_tui import cli
 from agentgym_tui.sessions.node_launcher import (
-    NodeFailed,
-    Place,
-    PlaceFinder,
-    Wanted,
+    LaunchOptions,
+    NodeStartError,
+    StateLocation,
+    StateLocator,
     ensure_node,
-    last_lines,
+    read_last_lines,
     read_node_file,
 )
 from runner.errors import ConfigError, StoreError
-from runner.node.state_lock import StateLock, node_lives
+from runner.node.state_lock import StateLock, is_node_alive
 from tests.support.node_process import environ
 
 TUI = str(Path(sys.executable).with_name("agentgym-tui"))
@@ -32,15 +32,15 @@ TUI = str(Path(sys.executable).with_name("agentgym-tui"))
 def data_dir(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "state"
     yield place
-    if node_lives(place) and (known := read_node_file(place)) is not None:
+    if is_node_alive(place) and (known := read_node_file(place)) is not None:
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(known.pid)
             process.kill()
             process.wait(20)
 
 
-def place_of(data_dir: Path, **wanted: str) -> Place:
-    return PlaceFinder(Wanted(data_dir=str(data_dir), **{"node": "n1", **wanted}), environ={}).find()
+def sink_key(data_dir: Path, **wanted: str) -> StateLocation:
+    return StateLocator(LaunchOptions(data_dir=str(data_dir), **{"node": "n1", **wanted}), environ={}).find()
 
 
 def command(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -56,10 +56,10 @@ def command(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 async def test_two_consoles_at_once_share_one_node(data_dir: Path) -> None:
-    place = place_of(data_dir)
+    place = sink_key(data_dir)
     await asyncio.gather(ensure_node(place, None), ensure_node(place, None))
     known = read_node_file(data_dir)
-    assert known is not None and known.node == "n1" and node_lives(data_dir)
+    assert known is not None and known.node == "n1" and is_node_alive(data_dir)
     await ensure_node(place, None)
     again = read_node_file(data_dir)
     assert again is not None and again.boot == known.boot
@@ -71,22 +71,22 @@ async def test_a_package_named_runner_in_the_working_directory_is_not_started(
 ) -> None:
     (tmp_path / "runner").mkdir()
     (tmp_path / "runner" / "__init__.py").write_text("raise SystemExit('the wrong one')")
-    place = place_of(data_dir)
+    place = sink_key(data_dir)
     monkeypatch.chdir(tmp_path)
     await ensure_node(place, None)
-    assert node_lives(data_dir)
+    assert is_node_alive(data_dir)
 
 
 async def test_a_node_that_ends_at_once_says_its_last(data_dir: Path, tmp_path: Path) -> None:
-    place = place_of(data_dir)
-    with pytest.raises(NodeFailed, match="missing"):
+    place = sink_key(data_dir)
+    with pytest.raises(NodeStartError, match="missing"):
         await ensure_node(place, str(tmp_path / "missing.yaml"))
 
 
 async def test_a_locked_directory_is_attached_to(data_dir: Path) -> None:
     lock = StateLock(data_dir)
     try:
-        await ensure_node(place_of(data_dir), None)
+        await ensure_node(sink_key(data_dir), None)
         assert not (data_dir / "logs").exists()
     finally:
         lock.release()
@@ -95,15 +95,15 @@ async def test_a_locked_directory_is_attached_to(data_dir: Path) -> None:
 async def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="another folder with --data-dir"):
-        await ensure_node(place_of(tmp_path / "file" / "state"), None)
+        await ensure_node(sink_key(tmp_path / "file" / "state"), None)
 
 
 def test_the_place_is_found_as_the_runner_finds_it(tmp_path: Path) -> None:
-    finder = PlaceFinder(Wanted(), environ={"AGENTGYM_DATA_DIR": "here", "AGENTGYM_NODE": "n7"}, cwd=tmp_path)
+    finder = StateLocator(LaunchOptions(), environ={"AGENTGYM_DATA_DIR": "here", "AGENTGYM_NODE": "n7"}, cwd=tmp_path)
     assert (finder.find().data_dir, finder.find().node) == (tmp_path / "here", "n7")
     assert finder.find() is finder.find()
     with pytest.raises(ConfigError, match="--node"):
-        PlaceFinder(Wanted(node="a b"), environ={}, cwd=tmp_path).find()
+        StateLocator(LaunchOptions(node="a b"), environ={}, cwd=tmp_path).find()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"node": 1}', b"\xff", b"[" * 50_000])
@@ -115,9 +115,9 @@ def test_a_damaged_node_file_is_none(tmp_path: Path, content: bytes) -> None:
 
 def test_the_end_of_a_log_is_short(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    assert last_lines(log) == ""
+    assert read_last_lines(log) == ""
     log.write_bytes(b"x" * 100_000 + b"\n" + b"\n".join(b"line %d\xff" % n for n in range(20)))
-    assert last_lines(log).split("\n") == [f"line {n}\ufffd" for n in range(14, 20)]
+    assert read_last_lines(log).split("\n") == [f"line {n}\ufffd" for n in range(14, 20)]
 
 
 def test_help_and_version_need_no_terminal() -> None:
@@ -158,6 +158,6 @@ def test_nothing_slow_is_imported_before_the_first_paint() -> None:
 
 @pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("10m", 600), ("1h", 3600), ("2d", 172_800)])
 def test_history_is_asked_for_in_units(text: str, seconds: int) -> None:
-    ago = cli.since(text)
+    ago = cli.parse_since(text)
     assert ago != "all" and ago.total_seconds() == seconds
-    assert cli.since("all") == "all"
+    assert cli.parse_since("all") == "all"

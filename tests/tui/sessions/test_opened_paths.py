@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from agentgym_tui.logs.file_types import is_log
-from agentgym_tui.sessions.episode_summary import BriefReader
-from agentgym_tui.sessions.file_library import FilesLibrary
-from agentgym_tui.sessions.file_session import FilesSession
-from agentgym_tui.state.models import Progress
+from agentgym_tui.sessions.episode_summary import SummaryReader
+from agentgym_tui.sessions.file_session import FileLibrary, FileSession
+from agentgym_tui.state.models import ReadProgress
 from runner.errors import StoreError
 from runner.store import EpisodeRecord, EpisodeStore, open_index
 from runner.store.index_schema import episode_row
@@ -59,18 +58,18 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_logs_and_episodes_of_one_command_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "a.log").touch()
-    session = FilesSession([tmp_path / "a.log", tmp_path, tmp_path / "a.log", tmp_path / "none.jsonl"])
+    session = FileSession([tmp_path / "a.log", tmp_path, tmp_path / "a.log", tmp_path / "none.jsonl"])
     assert [log.path.name for log in session.logs] == ["a.log", "none.jsonl"]
 
 
 def test_a_list_knows_of_an_episode_what_its_index_knows(tmp_path: Path) -> None:
     record, data = stored(tmp_path, env="Wordle", seed=4, model="m", node="n")
-    assert BriefReader().row(data, tmp_path) == episode_row(record)
+    assert SummaryReader().row(data, tmp_path) == episode_row(record)
     answered = json.loads(data)
     for number, step in enumerate(answered["timesteps"]):
         step |= {"endpoint": "a" if number else None, "model_s": 0.25, "warnings": ["b: away"]}
     answered |= {"error": {"type": "ValueError", "message": "m", "traceback": "t"}}
-    row = BriefReader().row(json.dumps(answered).encode(), tmp_path)
+    row = SummaryReader().row(json.dumps(answered).encode(), tmp_path)
     assert (row.model_s, row.error_type, row.fallback) == (0.5, "ValueError", "a")
 
 
@@ -88,22 +87,22 @@ def test_a_list_knows_of_an_episode_what_its_index_knows(tmp_path: Path) -> None
 def test_what_is_no_episode_is_none_in_a_list_either(tmp_path: Path, changes: dict[str, Any]) -> None:
     _, data = stored(tmp_path)
     with pytest.raises(StoreError):
-        BriefReader().row(json.dumps({**json.loads(data), **changes}).encode(), tmp_path)
+        SummaryReader().row(json.dumps({**json.loads(data), **changes}).encode(), tmp_path)
 
 
 async def test_how_far_files_were_read_is_known_while_they_are(tmp_path: Path) -> None:
     _, data = stored(tmp_path)
     for number in range(60):
         (tmp_path / "runs" / f"{number}.json").write_bytes(data)
-    session, seen = FilesSession([tmp_path]), list[Progress | None]()
-    session.store.on_change = lambda: seen.append(session.store.reading)
+    session, seen = FileSession([tmp_path]), list[ReadProgress | None]()
+    session.store.on_change = lambda: seen.append(session.store.read_progress)
     await session.run()
     assert [progress for progress in seen if progress] == [(50, 61), (61, 61)]
-    assert session.store.reading is None
+    assert session.store.read_progress is None
 
 
 def test_a_library_says_how_far_it_is(tmp_path: Path) -> None:
-    library = FilesLibrary([tmp_path])
+    library = FileLibrary([tmp_path])
     assert library.progress == (0, 0)
     stored(tmp_path)
     assert [library.progress for _ in library.scan()] == [(1, 1)]

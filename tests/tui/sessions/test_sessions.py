@@ -12,15 +12,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agentgym_tui.sessions.bus_session import BusSession, FilesSession, NodeSession
-from agentgym_tui.sessions.episode_library import StateLibrary
-from agentgym_tui.sessions.node_launcher import Wanted, read_node_file
-from agentgym_tui.sessions.protocols import Control, ControlFailed, Session
+from agentgym_tui.sessions.bus_session import BusSession
+from agentgym_tui.sessions.episode_library import StateDirLibrary
+from agentgym_tui.sessions.file_session import FileSession
+from agentgym_tui.sessions.node_launcher import LaunchOptions, read_node_file
+from agentgym_tui.sessions.node_session import NodeSession
+from agentgym_tui.sessions.protocols import Control, ControlRequestError, Session
 from agentgym_tui.state import run_store
 from agentgym_tui.state.models import Episode
 from runner.events.control import StartArgs
 from runner.events.subjects import LIVE_STREAM
-from runner.node.state_lock import node_lives
+from runner.node.state_lock import is_node_alive
 from tests.support.episodes import new_id
 from tests.support.nats_server import NatsServer
 from tests.support.node_process import NodeProcess, environ
@@ -75,20 +77,20 @@ class Running:
                     continue
                 if before.episode_id == after.episode_id and len(after.steps) >= n_steps:
                     return after
-                await self.control.order("step", batch_id=batch_id)
+                await self.control.command("step", batch_id=batch_id)
 
     async def _paused(self, batch_id: str) -> bool:
         """Whether it could be; it may still be about to start."""
-        with contextlib.suppress(ControlFailed):
-            await self.control.order("pause", batch_id=batch_id)
+        with contextlib.suppress(ControlRequestError):
+            await self.control.command("pause", batch_id=batch_id)
             return True
         return False
 
     def _recorded(self, batch_id: str) -> Episode | None:
         assert self.session.data_dir is not None
         data_dir = self.session.data_dir
-        library = StateLibrary(lambda: data_dir)
-        found = library.running([batch_id])
+        library = StateDirLibrary(lambda: data_dir)
+        found = library.read_journals([batch_id])
         library.close()
         return found[0] if found else None
 
@@ -126,7 +128,7 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.delenv(name, raising=False)
     place = tmp_path / "state"
     yield place
-    while node_lives(place) and (known := read_node_file(place)) is not None:
+    while is_node_alive(place) and (known := read_node_file(place)) is not None:
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(known.pid)
             process.kill()
@@ -134,7 +136,7 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def node_session(data_dir: Path, **more: str) -> NodeSession:
-    return NodeSession(Wanted(**{"data_dir": str(data_dir), "node": "n1", **more}))
+    return NodeSession(LaunchOptions(**{"data_dir": str(data_dir), "node": "n1", **more}))
 
 
 def pid_of(data_dir: Path) -> int:
@@ -159,7 +161,7 @@ async def test_a_node_is_started_and_plays_and_goes_on_without_the_console(data_
         assert console.session.library is not None
         loaded, _ = console.session.library.load(episode.episode_id)
         assert [step.index for step in loaded.steps] == [step.index for step in episode.steps]
-    assert node_lives(data_dir)
+    assert is_node_alive(data_dir)
     assert (data_dir / "logs" / "node-start.log").stat().st_mode & 0o777 == 0o600
     assert os.getsid(pid_of(data_dir)) != os.getsid(0)
 
@@ -172,6 +174,7 @@ async def test_a_node_that_lives_is_attached_to_and_its_own_name_counts(data_dir
         assert pid_of(data_dir) == node.pid
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("live_items", ["kept", "lost"])
 async def test_launching_again_shows_the_running_batch_with_all_its_steps(data_dir: Path, live_items: str) -> None:
     with NodeProcess(data_dir) as node:
@@ -190,12 +193,13 @@ async def test_launching_again_shows_the_running_batch_with_all_its_steps(data_d
             assert [step.action.text for step in known.steps] == [step.action.text for step in playing.steps]
             batch = second.store.active_batch()
             assert batch is not None and batch.batch_id == batch_id
-            await second.control.order("resume", batch_id=batch_id)
+            await second.control.command("resume", batch_id=batch_id)
             await second.until(lambda: not known.running)
             assert [step.index for step in known.steps] == sorted({step.index for step in known.steps})
-            await second.control.order("cancel", batch_id=batch_id)
+            await second.control.command("cancel", batch_id=batch_id)
 
 
+@pytest.mark.long
 async def test_a_killed_node_is_missed_and_started_again_with_a_key(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,8 +212,8 @@ async def test_a_killed_node_is_missed_and_started_again_with_a_key(
         os.kill(pid_of(data_dir), signal.SIGKILL)
         await console.until(lambda: playing.node_lost and "press N" in console.store.link.cause, 15)
         assert console.store.link.status == "disconnected" and console.store.nodes["n1"].lost
-        with pytest.raises(ControlFailed, match="no connection"):
-            await console.control.listed()
+        with pytest.raises(ControlRequestError, match="no connection"):
+            await console.control.fetch_list()
         await console.session.start_node()
         await console.until(lambda: not console.store.nodes["n1"].lost and console.store.link.status == "connected")
         await console.until(lambda: playing.outcome == "interrupted")
@@ -228,7 +232,7 @@ async def test_after_the_broker_was_killed_the_tail_goes_on_with_nothing_twice(d
         await console.until(lambda: console.store.link.status == "connected")
         before = set(console.store.episodes)
         await console.until(lambda: len(set(console.store.episodes) - before) > 5)
-        await console.control.order("cancel", batch_id=batch_id)
+        await console.control.command("cancel", batch_id=batch_id)
         for episode in console.over(batch_id):
             indices = [step.index for step in episode.steps]
             assert indices == sorted(set(indices)) and len(indices) <= episode.rounds
@@ -268,16 +272,16 @@ async def test_a_bus_is_watched_without_touching_it(
     ):
         async with (
             running(node_session(data_dir)) as own,
-            running(BusSession(Wanted(data_dir=str(tmp_path / "none")), url=bus.url)) as console,
+            running(BusSession(LaunchOptions(data_dir=str(tmp_path / "none")), url=bus.url)) as console,
         ):
             await own.until_answered()
             await console.until(lambda: "n1" in console.store.nodes)
             assert console.session.read_only and console.session.library is None
             batch_id = await own.start("Wordle")
             await console.until(lambda: bool(console.over(batch_id)))
-            with pytest.raises(ControlFailed, match="watching"):
+            with pytest.raises(ControlRequestError, match="watching"):
                 await console.start("Wordle")
-            with pytest.raises(ControlFailed, match="watching"):
+            with pytest.raises(ControlRequestError, match="watching"):
                 await console.session.start_node()
         assert not (tmp_path / "none").exists()
         assert node.process is not None and node.process.poll() is None
@@ -289,13 +293,13 @@ async def test_watching_the_own_node_brings_history_and_episodes_over_the_bus(da
             await own.until_answered()
             batch_id = await own.start("Wordle")
             await own.until(lambda: bool(own.over(batch_id)))
-        async with running(BusSession(Wanted(data_dir=str(data_dir)), since=timedelta(hours=1))) as console:
+        async with running(BusSession(LaunchOptions(data_dir=str(data_dir)), since=timedelta(hours=1))) as console:
             await console.until(lambda: bool(console.over(batch_id)))
             [episode] = console.over(batch_id)
-            data = await console.control.episode(episode.episode_id)
+            data = await console.control.fetch_episode(episode.episode_id)
             assert data == (data_dir / "runs" / batch_id / f"{episode.episode_id}.json").read_bytes()
-            with pytest.raises(ControlFailed, match="not known which node"):
-                await console.control.episode(new_id())
+            with pytest.raises(ControlRequestError, match="not known which node"):
+                await console.control.fetch_episode(new_id())
 
 
 async def test_a_bus_that_is_not_there_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,7 +307,7 @@ async def test_a_bus_that_is_not_there_is_waited_for(tmp_path: Path, monkeypatch
     monkeypatch.setenv("NATS_USER", "me")
     with NatsServer(tmp_path) as server:
         server.stop()
-        async with running(BusSession(Wanted(), url=server.url)) as console:
+        async with running(BusSession(LaunchOptions(), url=server.url)) as console:
             await console.until(lambda: console.store.link.status == "disconnected")
             assert "reached" in console.store.link.cause and "very-secret" not in repr(console.store.link)
             server.start()
@@ -312,13 +316,13 @@ async def test_a_bus_that_is_not_there_is_waited_for(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("url", ["http://x", "nats://user:hunter22@", "\x1b[2J"])
 async def test_an_url_that_cannot_be_used_is_said_so(tmp_path: Path, url: str) -> None:
-    async with running(BusSession(Wanted(), url=url)) as console:
+    async with running(BusSession(LaunchOptions(), url=url)) as console:
         await console.until(lambda: console.store.link.status == "failed")
         assert "bus URL" in console.store.link.cause and "hunter22" not in console.store.link.cause
 
 
 async def test_without_a_node_there_is_nothing_to_watch(tmp_path: Path) -> None:
-    async with running(BusSession(Wanted(data_dir=str(tmp_path / "none")))) as console:
+    async with running(BusSession(LaunchOptions(data_dir=str(tmp_path / "none")))) as console:
         await console.until(lambda: console.store.link.status == "failed")
         assert "--nats" in console.store.link.cause
     assert not (tmp_path / "none").exists()
@@ -326,10 +330,10 @@ async def test_without_a_node_there_is_nothing_to_watch(tmp_path: Path) -> None:
 
 async def test_files_are_shown_without_a_bus(tmp_path: Path) -> None:
     records = played(tmp_path, 3)
-    async with running(FilesSession([tmp_path])) as console:
+    async with running(FileSession([tmp_path])) as console:
         await console.until(lambda: console.store.link.cause == "files")
         assert console.session.read_only and console.session.control is None
         assert console.session.library is not None and len(console.session.library.rows()) == 3
         assert len(console.store.rewards["Maze"]) == len(records)
-        with pytest.raises(ControlFailed):
+        with pytest.raises(ControlRequestError):
             await console.session.start_node()

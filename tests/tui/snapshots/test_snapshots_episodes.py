@@ -10,7 +10,7 @@ from textual.widgets import Input
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.screens.episode.screen import EpisodeScreen
-from agentgym_tui.sessions.protocols import Unusable
+from agentgym_tui.state.episode_list import UnreadableFile
 from agentgym_tui.state.models import Episode
 from runner.errors import StoreError
 from runner.types import Outcome
@@ -77,7 +77,7 @@ def with_history(session: FakeSession) -> FakeSession:
         reward = 1.0 if outcome == Outcome.SUCCESS else -0.25
         known = {"env": ENVS[n % 4], "agent": agent, "model": model, "reward": reward}
         session.files.stored.append(row(n, outcome=outcome, error_type=error, success=reward > 0, **known))
-    session.files.unusable = [Unusable(Path("/srv/runs/\x1b[2J.json"), "it is not JSON: \x1b]0;x\x07")]
+    session.files.unreadable = [UnreadableFile(Path("/srv/runs/\x1b[2J.json"), "it is not JSON: \x1b]0;x\x07")]
     session.files.damaged = {episode_id(43): "/srv/runs/x.json is damaged: JSON ends too early"}
     session.files.load = lambda known: _load(session, known)  # type: ignore[method-assign, assignment]
     return session

@@ -11,7 +11,7 @@ from agentgym_tui.app.console import Console
 from runner.events.codec import encode
 from runner.events.durable import LiveBatch, LiveItem
 from runner.events.subjects import BATCH_COMPLETED, EPISODE_COMPLETED, LIVE_STREAM
-from runner.subscribe.buffer import Incoming
+from runner.subscribe.buffer import RawMessage
 from tests.support.console.fake_session import FakeSession, busy_session
 from tests.support.console.hostile_console import messages
 from tests.support.console.piloted import until_shown
@@ -35,12 +35,12 @@ Before = Callable[[Pilot[None]], Awaitable[None]]
 SIZES = pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=lambda size: f"{size[0]}x{size[1]}")
 
 
-def said(second: float, subject: str, payload: bytes, **headers: str) -> Incoming:
+def said(second: float, subject: str, payload: bytes, **headers: str) -> RawMessage:
     at = START + timedelta(seconds=second)
-    return Incoming(subject, headers, payload, LIVE_STREAM, round(second * 10), at)
+    return RawMessage(subject, headers, payload, LIVE_STREAM, round(second * 10), at)
 
 
-def live(second: float, channel: str, *items: LiveItem) -> Incoming:
+def live(second: float, channel: str, *items: LiveItem) -> RawMessage:
     batch = LiveBatch(node=NODE, boot=BOOT, dropped=0, items=list(items))
     return said(second, f"agentgym.live.{channel}.v1.{NODE}", encode(batch))
 
@@ -67,7 +67,7 @@ def busy() -> FakeSession:
 
 def hostile() -> FakeSession:
     session = busy_session()
-    found = [each for each in messages(HOSTILE) if isinstance(each, Incoming)]
+    found = [each for each in messages(HOSTILE) if isinstance(each, RawMessage)]
     for each in found:
         each.time = START  # else it is the time of the test
     session.bus.said = list(found)

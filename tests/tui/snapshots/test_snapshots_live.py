@@ -7,7 +7,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from agentgym_tui.app.console import Console
-from agentgym_tui.screens.dialogs.hex_dump import Hex
+from agentgym_tui.screens.dialogs.hex_dump import HexDumpDialog
 from agentgym_tui.state.run_store import RunStore
 from runner.types import Outcome
 from tests.support.console.fake_session import FakeSession, busy_session, empty_session, error_session
@@ -47,15 +47,15 @@ def full_store() -> RunStore:
     for n in range(10, 70):
         success = n % 3 > 0
         outcome = Outcome.SUCCESS if success else Outcome.FAILURE
-        store.take([durable(completed(n, outcome=outcome, success=success, reward=n % 5 / 4, model="qwen35_9b"))])
+        store.apply_events([durable(completed(n, outcome=outcome, success=success, reward=n % 5 / 4, model="qwen35_9b"))])
     for index in range(2, 7):
         reply = [{"role": "user", "content": REPLY}]
-        store.take([live(timestep(3, index, seq=10 * index, observation=reply, reward=(0.0, 0.5, -1.0)[index % 3]))])
+        store.apply_events([live(timestep(3, index, seq=10 * index, observation=reply, reward=(0.0, 0.5, -1.0)[index % 3]))])
     start = 0
     for n in range(21):
         end = start + 300_000_000 + n % 4 * 150_000_000
         name = ("agent.act", "env.step", "timestep")[n % 3]
-        store.take([live(span_closed(span(n, start=start, end=end, name=name), 3, seq=100 + n))])
+        store.apply_events([live(span_closed(span(n, start=start, end=end, name=name), 3, seq=100 + n))])
         start = end
     return store
 
@@ -176,7 +176,7 @@ def test_the_form(snap_compare: Compare, size: tuple[int, int]) -> None:
 def test_dialogs(snap_compare: Compare, size: tuple[int, int], key: str, see: str) -> None:
     session = busy_session()
     battery = [batch_state(0, battery_id="battery"), batch_state(1, "queued", battery_id="battery", n_planned=0)]
-    session.store.take_list(node_list(*battery))
+    session.store.apply_list(node_list(*battery))
     assert snap_compare(app_of(session), terminal_size=size, run_before=after(key, see=(see,)))
 
 
@@ -186,7 +186,7 @@ def test_bytes(snap_compare: Compare, size: tuple[int, int]) -> None:
 
     async def go(pilot: Pilot[None]) -> None:
         await shown(pilot, "task 3")
-        app.push_screen(Hex(HOSTILE))
+        app.push_screen(HexDumpDialog(HOSTILE))
         await shown(pilot, "0000", "esc closes")
         await pilot.pause()
 

@@ -6,36 +6,36 @@ from typing import Any
 
 import pytest
 
-from agentgym_tui.commands.keymap import Keys
+from agentgym_tui.commands.keymap import Keymap
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.episode_rows import (
     EPISODE_COLUMNS,
     EpisodeRows,
-    error_of,
-    heading_lines,
-    list_line,
-    no_rows,
-    when,
+    empty_episodes_lines,
+    episode_heading,
+    error_text,
+    format_timestamp,
+    hostile_fields,
+    list_summary,
 )
 from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.presenters.status_line import outcome_cell
-from agentgym_tui.safe_text import is_hostile, own
-from agentgym_tui.sessions.protocols import Unusable
-from agentgym_tui.state.episode_list import EpisodeList, hostile_fields, key_of
+from agentgym_tui.safe_text import has_unsafe_chars, trusted
+from agentgym_tui.state.episode_list import EpisodeList, UnreadableFile, entry_key
 from runner.types import Outcome
 from tests.support.console.samples import HOSTILE, HUGE, START, episode, episode_id, hostile_episode, row, step
 
-BAD = Unusable(Path("/srv/\x1b[2J.json"), "it is\nnot JSON \u202e")
+BAD = UnreadableFile(Path("/srv/\x1b[2J.json"), "it is\nnot JSON \u202e")
 
 
 def listed(n: int = 3) -> EpisodeList:
     episodes = EpisodeList()
-    episodes.take_stored([row(number) for number in range(n)], [BAD])
+    episodes.set_stored([row(number) for number in range(n)], [BAD])
     return episodes
 
 
 def ids(episodes: EpisodeList) -> list[str]:
-    return [key_of(entry) for entry in episodes.shown]
+    return [entry_key(entry) for entry in episodes.shown]
 
 
 def text(line: Line) -> str:
@@ -44,32 +44,32 @@ def text(line: Line) -> str:
 
 def test_stored_and_running_are_one_list_with_the_newest_first_and_unusable_files_last() -> None:
     episodes = listed(2)
-    assert episodes.take_live([episode(1, outcome=None), episode(3, outcome=None), episode(2)])
+    assert episodes.update_live([episode(1, outcome=None), episode(3, outcome=None), episode(2)])
     assert ids(episodes) == [*(episode_id(n) for n in (3, 2, 1, 0)), str(BAD.path)]
-    assert (episodes.n_all, episodes.n_running, episodes.n_unusable) == (4, 1, 1)
+    assert (episodes.n_episodes, episodes.n_running, episodes.n_unreadable) == (4, 1, 1)
 
 
 def test_what_is_stored_counts_more_than_what_was_sent_live() -> None:
     episodes = listed(1)
-    episodes.take_live([episode(0, outcome=None)])
+    episodes.update_live([episode(0, outcome=None)])
     assert episodes.get(episode_id(0)) == row(0)
     assert episodes.n_running == 0
-    assert episodes.take_live([episode(6, outcome=None), episode(7, outcome=None, node_lost=True)])
+    assert episodes.update_live([episode(6, outcome=None), episode(7, outcome=None, node_lost=True)])
     assert episodes.n_running == 1
 
 
 def test_live_episodes_change_the_list_only_when_one_begins_or_ends() -> None:
     episodes, running = listed(), episode(5, outcome=None)
-    assert episodes.take_live([running])
+    assert episodes.update_live([running])
     running.reward = 3.0
-    assert not episodes.take_live([running])
+    assert not episodes.update_live([running])
     running.outcome = "failure"
-    assert episodes.take_live([running])
+    assert episodes.update_live([running])
 
 
 def test_times_without_a_zone_sort_among_the_others() -> None:
     episodes = EpisodeList()
-    episodes.take_stored([row(0), row(1, started_at=datetime(2030, 1, 1)), row(2)])  # noqa: DTZ001
+    episodes.set_stored([row(0), row(1, started_at=datetime(2030, 1, 1)), row(2)])  # noqa: DTZ001
     assert ids(episodes) == [episode_id(n) for n in (1, 2, 0)]
 
 
@@ -90,55 +90,55 @@ def test_times_without_a_zone_sort_among_the_others() -> None:
 def test_a_filter_keeps_what_holds_all_words(words: str, numbers: tuple[int, ...]) -> None:
     episodes = EpisodeList()
     failed = row(2, outcome=Outcome.ERROR, error_type="StepFailed")
-    episodes.take_stored([row(0), row(1, env="BabyAI", model="qwen35"), failed])
-    episodes.take_live([episode(3, outcome=None)])
+    episodes.set_stored([row(0), row(1, env="BabyAI", model="qwen35"), failed])
+    episodes.update_live([episode(3, outcome=None)])
     episodes.search(words)
     assert ids(episodes) == [episode_id(n) for n in numbers]
-    assert episodes.n_all == 4
+    assert episodes.n_episodes == 4
 
 
 def test_a_filter_stays_when_the_list_is_read_again_and_finds_unusable_files() -> None:
     episodes = listed()
     episodes.search("unusable json")
-    episodes.take_stored([row(n) for n in range(5)], [BAD])
+    episodes.set_stored([row(n) for n in range(5)], [BAD])
     assert ids(episodes) == [str(BAD.path)]
 
 
 def test_neighbours_end_with_the_list_and_a_vanished_episode_leads_to_its_top() -> None:
     episodes = listed()
-    assert episodes.beside(episode_id(2), 1) == episode_id(1)
-    assert episodes.beside(episode_id(2), -1) is None
-    assert episodes.beside(str(BAD.path), 1) is None
+    assert episodes.neighbor(episode_id(2), 1) == episode_id(1)
+    assert episodes.neighbor(episode_id(2), -1) is None
+    assert episodes.neighbor(str(BAD.path), 1) is None
     episodes.search("#1")
-    assert episodes.beside(episode_id(2), 1) == episode_id(1)
+    assert episodes.neighbor(episode_id(2), 1) == episode_id(1)
     assert episodes.get(episode_id(2)) == row(2)
 
 
 def test_a_row_has_a_cell_per_column_that_nothing_hostile_gets_into() -> None:
     episodes = EpisodeList()
-    episodes.take_stored([row(0, env=HOSTILE, agent=HOSTILE, model=HUGE, node=HOSTILE, error_type=HOSTILE)], [BAD])
-    episodes.take_live([hostile_episode(outcome=None), hostile_episode(91, HUGE, outcome=HOSTILE)])
+    episodes.set_stored([row(0, env=HOSTILE, agent=HOSTILE, model=HUGE, node=HOSTILE, error_type=HOSTILE)], [BAD])
+    episodes.update_live([hostile_episode(outcome=None), hostile_episode(91, HUGE, outcome=HOSTILE)])
     rows = EpisodeRows(episodes)
     assert len(rows) == 4
     for index in range(len(rows)):
         line = rows.line(index, 80)
         assert len(line) == (2 if index == 3 else len(EPISODE_COLUMNS))
         assert any("⚠ " in cell.text for cell in line)
-        assert not any(is_hostile(cell.text) or "\n" in cell.text or len(cell.text) > 400 for cell in line)
+        assert not any(has_unsafe_chars(cell.text) or "\n" in cell.text or len(cell.text) > 400 for cell in line)
     assert rows.key(3) == str(BAD.path)
 
 
 def test_the_reason_of_a_file_that_is_no_episode_comes_before_its_folder() -> None:
     episodes = EpisodeList()
     path = Path("/srv/a/folder/with/a/long/name/x.json")
-    episodes.take_stored([], [Unusable(path, f"{path} is damaged: JSON ends too early")])
+    episodes.set_stored([], [UnreadableFile(path, f"{path} is damaged: JSON ends too early")])
     assert text(EpisodeRows(episodes).line(0, 80)) == "✗ no episodex.json is damaged: JSON ends too early"
 
 
 def test_the_heading_holds_nothing_hostile_and_fits() -> None:
     for entry in (hostile_episode(), row(0, env=HOSTILE, batch_id=HOSTILE), BAD, None):
-        for line in heading_lines(entry, own("loading …"), own("1 of 2"), 80):
-            assert not is_hostile(text(line))
+        for line in episode_heading(entry, trusted("loading …"), trusted("1 of 2"), 80):
+            assert not has_unsafe_chars(text(line))
             assert "\n" not in text(line)
 
 
@@ -166,46 +166,48 @@ def test_how_an_episode_stands_is_said_in_words(fields: dict[str, Any], said: st
 
 def test_the_heading_says_what_it_is_and_the_first_line_of_its_error() -> None:
     failed = episode(7, outcome="error", error_type="AgentFault", error_message="no answer\nTraceback …", seed=123456)
-    lines = [text(line) for line in heading_lines(failed, own(""), own("2 of 9"), 120)]
+    lines = [text(line) for line in episode_heading(failed, trusted(""), trusted("2 of 9"), 120)]
     assert lines[0] == "Wordle task 7 · ! error: AgentFault · 2 of 9 · reward 0.75 · 3 rounds · 3.8 s"
     assert lines[1].startswith(f"agent oracle · model {UNKNOWN} · tokens 450 · data upstream")
     assert lines[2].startswith(episode_id(7))
     assert "seed 123456" in lines[2]
-    assert lines[3] == error_of(failed) == "✗ AgentFault: no answer"
-    assert error_of(episode()) == ""
+    assert lines[3] == error_text(failed) == "✗ AgentFault: no answer"
+    assert error_text(episode()) == ""
 
 
 def test_numbers_of_thousands_of_digits_are_shown_in_short() -> None:
-    lines = heading_lines(episode(0, seed=10**5000, task_index=-(10**5000), attempt=10**5000), own(""), own(""), 120)
+    lines = episode_heading(
+        episode(0, seed=10**5000, task_index=-(10**5000), attempt=10**5000), trusted(""), trusted(""), 120
+    )
     assert "seed > 1T" in text(lines[2])
     episodes = EpisodeList()
-    episodes.take_stored([row(0, task_index=10**5000)])
+    episodes.set_stored([row(0, task_index=10**5000)])
     episodes.search("#>")
     assert len(episodes.shown) == 1
 
 
 def test_times_that_no_clock_shows_are_unknown() -> None:
-    assert len(when(START)) == 11
-    assert when(datetime.max.replace(tzinfo=UTC)) in (UNKNOWN, "12-31 23:59")
-    assert when(datetime.min.replace(tzinfo=UTC)) in (UNKNOWN, "01-01 00:00")
+    assert len(format_timestamp(START)) == 11
+    assert format_timestamp(datetime.max.replace(tzinfo=UTC)) in (UNKNOWN, "12-31 23:59")
+    assert format_timestamp(datetime.min.replace(tzinfo=UTC)) in (UNKNOWN, "01-01 00:00")
 
 
 def test_the_summary_counts_and_says_what_is_wrong() -> None:
     episodes = listed()
-    episodes.take_live([episode(9, outcome=None)])
-    assert text(list_line(episodes, own(""), 120)) == "4 episodes · ▶ 1 running · ✗ 1 file cannot be shown"
+    episodes.update_live([episode(9, outcome=None)])
+    assert text(list_summary(episodes, trusted(""), 120)) == "4 episodes · ▶ 1 running · ✗ 1 file cannot be shown"
     episodes.search("#1")
-    assert "1 match #1" in text(list_line(episodes, own("reading …"), 120))
-    assert "reading …" in text(list_line(episodes, own("reading …"), 120))
+    assert "1 match #1" in text(list_summary(episodes, trusted("reading …"), 120))
+    assert "reading …" in text(list_summary(episodes, trusted("reading …"), 120))
 
 
 def test_an_episode_that_another_endpoint_has_answered_says_so() -> None:
     episodes = EpisodeList()
-    episodes.take_stored([row(1, agent="react", model="m", fallback="ollama", cost=0.0125), row(0)])
+    episodes.set_stored([row(1, agent="react", model="m", fallback="ollama", cost=0.0125), row(0)])
     rows = EpisodeRows(episodes)
     agents = [rows.line(index, 120)[7].text for index in range(2)]
     assert agents == ["↷ ollama, react m", "oracle"]
-    heading = text(heading_lines(episodes.get(episode_id(1)), own(""), own(""), 120)[1])
+    heading = text(episode_heading(episodes.get(episode_id(1)), trusted(""), trusted(""), 120)[1])
     assert heading.startswith("agent react · model m · ↷ answered by ollama · tokens 450 · cost 0.0125")
     steps = [step(0, endpoint="ollama", warnings=["gateway: away"]), step(1, endpoint="gateway")]
     assert episode(steps=steps).fallback == "ollama"
@@ -214,9 +216,9 @@ def test_an_episode_that_another_endpoint_has_answered_says_so() -> None:
 
 def test_an_empty_list_says_what_to_do() -> None:
     episodes = EpisodeList()
-    assert "press" in "".join(map(text, no_rows(episodes, Keys().key, "", 80)))
-    assert "watching only" in "".join(map(text, no_rows(episodes, Keys().key, "watching only", 80)))
+    assert "press" in "".join(map(text, empty_episodes_lines(episodes, Keymap().key, "", 80)))
+    assert "watching only" in "".join(map(text, empty_episodes_lines(episodes, Keymap().key, "watching only", 80)))
     episodes.search("x\x1b")
-    said = "".join(map(text, no_rows(episodes, Keys().key, "", 80)))
+    said = "".join(map(text, empty_episodes_lines(episodes, Keymap().key, "", 80)))
     assert "esc" in said
-    assert not is_hostile(said)
+    assert not has_unsafe_chars(said)

@@ -2,29 +2,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from agentgym_tui.commands.keymap import Keys
+from agentgym_tui.commands.keymap import Keymap
 from agentgym_tui.presenters import pane_titles as live
 from agentgym_tui.presenters import status_line as status
 from agentgym_tui.presenters import step_rows as tables
 from agentgym_tui.presenters.cells import Cell, Line
-from agentgym_tui.presenters.model_answer import fall_text
+from agentgym_tui.presenters.model_answer import failover_text
 from agentgym_tui.presenters.reward_plot import reward_lines
-from agentgym_tui.presenters.transcript import blocks
+from agentgym_tui.presenters.transcript import step_blocks
 from agentgym_tui.presenters.welcome import welcome_lines
-from agentgym_tui.safe_text import is_hostile
+from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.state.endpoints import MAX_ENDPOINTS
 from agentgym_tui.state.environments import MAX_ENVS
 from agentgym_tui.state.models import Episode
-from agentgym_tui.state.notices import MAX_NOTES
+from agentgym_tui.state.notices import MAX_NOTICES
 from agentgym_tui.state.rewards import N_POINTS
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.steps import episode_size
 from runner.events.control import NodeHealth, NodeList
-from runner.subscribe.messages import Seen
+from runner.subscribe.messages import SubscriptionItem
 from tests.support.console.bus_messages import HEALTHS, LISTS, SEEN, TEXTS
 from tests.support.console.samples import FakeClock, episode, hostile_episode, row
 
@@ -32,8 +33,8 @@ MAX_EPISODES = 3
 MAX_BYTES = 200_000
 WIDTHS = (0, 1, 20, 80, 200)
 
-News = Sequence[Seen] | NodeList | NodeHealth | Episode | float | str
-NEWS: st.SearchStrategy[News] = st.one_of(
+StatusText = Sequence[SubscriptionItem] | NodeList | NodeHealth | Episode | float | str
+NEWS: st.SearchStrategy[StatusText] = st.one_of(
     st.lists(SEEN, max_size=4),
     LISTS,
     HEALTHS,
@@ -44,9 +45,10 @@ NEWS: st.SearchStrategy[News] = st.one_of(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(NEWS, max_size=8))
-def test_nothing_that_is_said_on_a_bus_breaks_the_store_its_bounds_or_a_view(news: list[News]) -> None:
+def test_nothing_that_is_said_on_a_bus_breaks_the_store_its_bounds_or_a_view(news: list[StatusText]) -> None:
     clock = FakeClock()
     store = RunStore(now=clock, max_episodes=MAX_EPISODES, max_bytes=MAX_BYTES)
     for each in news:
@@ -54,39 +56,39 @@ def test_nothing_that_is_said_on_a_bus_breaks_the_store_its_bounds_or_a_view(new
         check_bounds(store)
     for shown in everything_shown(store):
         for cell in shown:
-            assert not is_hostile(cell.text)
+            assert not has_unsafe_chars(cell.text)
             assert not {"\n", "\t", "\r"} & set(cell.text)
 
 
-def take(store: RunStore, clock: FakeClock, news: News) -> None:
+def take(store: RunStore, clock: FakeClock, news: StatusText) -> None:
     match news:
         case NodeList():
-            store.take_list(news)
+            store.apply_list(news)
         case NodeHealth():
-            store.take_health(news)
+            store.apply_health(news)
         case Episode():
-            store.fill(news)
+            store.merge_episode(news)
         case float():
             clock.at += news
             store.tick()
         case str():
-            store.take_profile([(news, news, news)])
-            store.take_stored([row(1, env=news, agent=news, model=news, error_type=news)])
+            store.apply_profile([(news, news, news)])
+            store.apply_stored([row(1, env=news, agent=news, model=news, error_type=news)])
         case _:
-            store.take(news)
+            store.apply_events(news)
 
 
 def check_bounds(store: RunStore) -> None:
     assert len(store.episodes) <= MAX_EPISODES
     assert sum(map(episode_size, store.episodes.values())) <= MAX_BYTES
     assert len(store.envs) <= MAX_ENVS + 1
-    assert len(store.models) <= MAX_ENDPOINTS
-    assert len(store.notices) <= MAX_NOTES
+    assert len(store.endpoints) <= MAX_ENDPOINTS
+    assert len(store.notices) <= MAX_NOTICES
     assert all(len(points) <= N_POINTS for points in store.rewards.values())
     assert all(known == each.episode_id for known, each in store.episodes.items())
     started = [each.started_at for each in store.episodes.values()]
     assert started == sorted(started)
-    assert [each for each in store.episodes.values() if each.running] == store.running()
+    assert [each for each in store.episodes.values() if each.running] == store.running_episodes()
     for each in store.episodes.values():
         assert [step.index for step in each.steps] == sorted({step.index for step in each.steps})
 
@@ -96,10 +98,10 @@ def everything_shown(store: RunStore) -> Iterable[Line]:
         bounded = [
             status.status_line(store, "title \x1b[2J\n", width),
             status.progress_line(store.active_batch(), width),
-            *(status.progress_line(batch, width, spent=store.spent(batch)) for batch in store.batches.values()),
-            *(status.running_line(store, each, width) for each in [None, *store.episodes.values()]),
+            *(status.progress_line(batch, width, spent=store.usage_of(batch)) for batch in store.batches.values()),
+            *(status.episode_line(store, each, width) for each in [None, *store.episodes.values()]),
             *status.status_lines(store, "title \x1b[2J\n", width, n_why=3),
-            *(welcome_lines(store, width, Keys().key) if width >= 80 else ()),
+            *(welcome_lines(store, width, Keymap().key) if width >= 80 else ()),
             *(shown for each in store.episodes.values() for shown in live.transcript_title(each, 0, "", width)),
             *(shown for points in store.rewards.values() for shown in reward_lines(list(points), width, 6)),
         ]
@@ -113,5 +115,5 @@ def everything_shown(store: RunStore) -> Iterable[Line]:
         assert len({steps.key(index) for index in range(len(steps))}) == len(steps)
         yield from (steps.line(index, 80) for index in range(len(steps)))
         coming = each.streaming.step if each.streaming is not None else 0
-        yield from ([Cell(text) for text in (block.title, *block.lines)] for block in blocks(each, coming))
-    yield [Cell(fall_text(fall)) for fall in store.falls]
+        yield from ([Cell(text) for text in (block.title, *block.lines)] for block in step_blocks(each, coming))
+    yield [Cell(failover_text(fall)) for fall in store.failovers]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from agentgym_tui.config.ui_state import Kept
-from agentgym_tui.presenters.sorting import Sorting
-from agentgym_tui.widgets.sortable_table import Sortable
+from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.state.sorting import Sorting
+from agentgym_tui.widgets.table import SortableTable
 from tests.support.console.fake_session import busy_session, listed_session, talking_session
 from tests.support.console.piloted import SIZE, app_of, keys_in
 from tests.support.console.samples import episode_id
@@ -12,7 +12,7 @@ from tests.support.console.screens import gone, screen_text, shown, until
 
 
 async def test_a_click_on_a_title_sorts_reverses_and_gives_the_usual_order_back() -> None:
-    kept = Kept()
+    kept = UiState()
     app = app_of(listed_session(), kept=kept)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("2")
@@ -35,7 +35,7 @@ async def test_keys_sort_too_and_the_cursor_stays_on_its_row() -> None:
         await pilot.press("2")
         await shown(pilot, "4 episodes")
         await pilot.press("j", "j")
-        table = app.screen.query_one(Sortable)
+        table = app.screen.query_one(SortableTable)
         await until(pilot, lambda: table.key == episode_id(2), "the third row")
         await pilot.press("O")
         await shown(pilot, "started ▲")
@@ -50,11 +50,11 @@ async def test_keys_sort_too_and_the_cursor_stays_on_its_row() -> None:
 
 
 async def test_environments_are_sorted() -> None:
-    kept = Kept()
+    kept = UiState()
     app = app_of(busy_session(), kept=kept)
     async with app.run_test(size=SIZE) as pilot:
         await shown(pilot, "task 3")
-        table = app.screen.query_one("#environments", Sortable)
+        table = app.screen.query_one("#environments", SortableTable)
         usual = [table.source.key(n) for n in range(len(table.source))]
         await pilot.click("#environments", offset=(3, 0))
         await shown(pilot, "environment▲")
@@ -76,13 +76,13 @@ UP_BY_COUNT = ["zoo", "orders", "orders.eu", "orders.us", "bills"]
 
 
 async def test_the_subjects_of_a_bus_are_sorted_within_their_branches() -> None:
-    kept = Kept()
+    kept = UiState()
     app = app_of(talking_session(*SUBJECTS), kept=kept)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("3")
         await shown(pilot, "subject ▲", "zoo")
         assert keys_in(app, "#subjects") == BY_SUBJECT
-        tree = app.screen.query_one("#subjects", Sortable)
+        tree = app.screen.query_one("#subjects", SortableTable)
         at = screen_text(app).splitlines()[2].index("count")
         for title, keys in (("coun▼", BY_COUNT), ("coun▲", UP_BY_COUNT), ("subject ▲", BY_SUBJECT)):
             await pilot.click("#subjects", offset=(at, 0))
@@ -101,7 +101,7 @@ async def test_the_subjects_of_a_bus_are_sorted_within_their_branches() -> None:
 
 async def test_the_tree_comes_in_the_order_it_was_left_in_and_in_its_usual_one_of_nonsense() -> None:
     for sorting, keys in ((Sorting("count"), UP_BY_COUNT), (Sorting("\x1b[2J", True), BY_SUBJECT)):
-        app = app_of(talking_session(*SUBJECTS), kept=Kept("events", sorting={"subjects": sorting}))
+        app = app_of(talking_session(*SUBJECTS), kept=UiState("events", sorting={"subjects": sorting}))
         async with app.run_test(size=SIZE) as pilot:
             await shown(pilot, "zoo")
             await until(pilot, lambda: keys_in(app, "#subjects") == keys, "the order")  # noqa: B023

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from nats.aio.client import Client
 
-from agentgym_tui.safe_text import is_hostile
+from agentgym_tui.safe_text import has_unsafe_chars
 from runner.bus.streams import ensure_streams
 from runner.events import subjects
 from runner.events.live import LiveItem
@@ -41,6 +41,8 @@ from tests.support.episodes import Recording, as_json
 from tests.support.escapes import CLIPBOARD, foreign
 from tests.support.nats_server import NatsServer
 from tests.support.terminal import BACKSPACE, CTRL_P, ENTER, ESCAPE, TAB, Terminal, environ
+
+pytestmark = pytest.mark.long
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -239,7 +241,7 @@ def test_hostile_settings_and_what_was_kept_and_a_picture_of_it_all(tmp_path: Pa
         leave(terminal, bells=True)
     [picture] = tmp_path.glob("*.svg")
     assert picture.name.isascii() and "␛" in picture.read_text()
-    assert not is_hostile(picture.read_text().replace("\xa0", " "))
+    assert not has_unsafe_chars(picture.read_text().replace("\xa0", " "))
 
 
 async def test_hostile_messages_of_a_bus(tmp_path: Path) -> None:

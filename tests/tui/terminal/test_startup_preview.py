@@ -12,15 +12,17 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from agentgym_tui.logs.log_file import LogFile
-from agentgym_tui.safe_text import is_hostile
-from agentgym_tui.terminal.run import SIGNALS
-from agentgym_tui.terminal.startup_preview import glimpse
+from agentgym_tui.safe_text import has_unsafe_chars
+from agentgym_tui.terminal.alternate_screen import SIGNALS
+from agentgym_tui.terminal.startup_preview import preview_lines
 from tests.support.command import REPOSITORY
 from tests.support.console.launch import CONSOLE
 from tests.support.console.log_consoles import console_on, events
 from tests.support.console.samples import HOSTILE
 from tests.support.console.screens import screen_text, shown
 from tests.support.terminal import AT_FIRST, Terminal, environ
+
+pytestmark = pytest.mark.long
 
 SIZES = [(60, 20), (80, 24), (120, 40), (200, 50)]
 ENTERED, LEFT = b"\x1b[?1049h", b"\x1b[?1049l"
@@ -29,7 +31,7 @@ ENTERED, LEFT = b"\x1b[?1049h", b"\x1b[?1049l"
 def glimpsed(path: Path, columns: int, lines: int) -> list[str]:
     log = LogFile(path)
     log.advance(0.0)
-    found = glimpse(log, columns, lines)
+    found = preview_lines(log, columns, lines)
     log.close()
     return found
 
@@ -58,7 +60,7 @@ def test_no_byte_of_a_log_is_shown_as_it_is(data: bytes, size: tuple[int, int]) 
         path.write_bytes(data)
         found = glimpsed(path, *size)
     assert len(found) <= size[1] and bool(found) == bool(data)
-    assert not any(is_hostile(text) or {"\n", "\t", "\r"} & set(text) for text in found)
+    assert not any(has_unsafe_chars(text) or {"\n", "\t", "\r"} & set(text) for text in found)
     assert all(cell_len(text) < size[0] for text in found)
 
 

@@ -21,6 +21,8 @@ from tests.support.nats_server import NatsServer
 from tests.support.publishing import client_of
 from tests.support.terminal import Terminal
 
+pytestmark = pytest.mark.long
+
 KEPT = StreamConfig(
     name=LIVE_STREAM,
     subjects=[LIVE_SUBJECTS],

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_tui.terminal.run import refusal
+from agentgym_tui.terminal.run import unsupported_reason
 from tests.support.terminal import AT_FIRST, Terminal, environ
+
+pytestmark = pytest.mark.long
 
 SECRET = "text-of-a-model"
 APP = f"""
@@ -22,7 +24,7 @@ import sys
 from pathlib import Path
 from textual.app import App
 from textual.widgets import Label
-from agentgym_tui.sessions.bus_session import FilesSession
+from agentgym_tui.sessions.file_session import FilesSession
 from agentgym_tui.terminal.run import run
 
 class Small(App):
@@ -207,7 +209,7 @@ def test_a_dumb_terminal_is_refused(term: str) -> None:
 
 def test_what_is_no_terminal_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "isatty", lambda number: number != 2)
-    assert "terminal" in (refusal({"TERM": "xterm"}) or "")
+    assert "terminal" in (unsupported_reason({"TERM": "xterm"}) or "")
 
 
 @pytest.mark.parametrize(("set_by_person", "per_second"), [({}, "240"), ({"TEXTUAL_FPS": "30"}, "30")])

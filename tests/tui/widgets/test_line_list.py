@@ -8,7 +8,7 @@ from textual import events
 from textual.geometry import Region
 from textual.scrollbar import ScrollBar
 
-from agentgym_tui.widgets.line_list import CursorType, LineView
+from agentgym_tui.widgets.line_list import CursorType, LineList
 from tests.support.console.line_views import SIZE, Names, numbered, rows, shown, top
 from tests.support.console.screens import until
 
@@ -29,7 +29,7 @@ from tests.support.console.screens import until
     ],
 )
 async def test_keys_move_the_cursor_and_keep_it_in_view(keys: list[str], cursor: int) -> None:
-    view = LineView(numbered(100))
+    view = LineList(numbered(100))
     async with shown(view) as (app, pilot):
         await pilot.press(*keys)
         assert view.cursor == cursor
@@ -39,7 +39,7 @@ async def test_keys_move_the_cursor_and_keep_it_in_view(keys: list[str], cursor:
 
 
 async def test_what_a_lack_of_room_pushed_out_comes_back_with_the_room() -> None:
-    view = LineView(numbered(100))
+    view = LineList(numbered(100))
     async with shown(view) as (_, pilot):
         before = rows(view)
         await pilot.resize_terminal(SIZE[0], 1)
@@ -52,7 +52,7 @@ async def test_what_a_lack_of_room_pushed_out_comes_back_with_the_room() -> None
 
 
 async def test_where_nothing_ever_scrolled_a_click_at_the_right_edge_is_one_on_a_line() -> None:
-    view = LineView(numbered(5))
+    view = LineList(numbered(5))
     async with shown(view) as (app, pilot):
         await pilot.click(view, offset=(SIZE[0] - 1, 3))
         await until(pilot, lambda: view.cursor == 3, "the cursor on the line")
@@ -63,7 +63,7 @@ async def test_where_nothing_ever_scrolled_a_click_at_the_right_edge_is_one_on_a
 
 @pytest.mark.parametrize("n_lines", [11, 23, 100, 3_000])
 async def test_a_scroll_bar_looks_as_the_framework_draws_it(n_lines: int) -> None:
-    view = LineView(numbered(n_lines))
+    view = LineList(numbered(n_lines))
     async with shown(view) as (app, pilot):
         for key in ("j", "ctrl+d", "ctrl+d", "end", "k", "home"):
             await pilot.press(key)
@@ -78,7 +78,7 @@ async def test_a_scroll_bar_looks_as_the_framework_draws_it(n_lines: int) -> Non
 
 
 async def test_a_scroll_bar_goes_with_the_lack_of_room() -> None:
-    view = LineView(numbered(8))
+    view = LineList(numbered(8))
     async with shown(view) as (_, pilot):
         await pilot.resize_terminal(SIZE[0], 4)
         await until(pilot, lambda: view.show_vertical_scrollbar, "a scroll bar")
@@ -90,7 +90,7 @@ async def test_a_scroll_bar_goes_with_the_lack_of_room() -> None:
 
 
 async def test_a_scroll_bar_that_came_with_the_room_knows_how_much_there_is() -> None:
-    view = LineView(numbered(100))
+    view = LineList(numbered(100))
     async with shown(view) as (_, pilot):
         await until(pilot, lambda: view.show_vertical_scrollbar, "the scroll bar")
         for number in (50, 5, 30):
@@ -101,7 +101,7 @@ async def test_a_scroll_bar_that_came_with_the_room_knows_how_much_there_is() ->
 
 
 async def test_enter_and_a_double_click_choose() -> None:
-    view = LineView(numbered(5))
+    view = LineList(numbered(5))
     async with shown(view) as (app, pilot):
         await pilot.press("j", "enter")
         assert app.chosen == [(1, "line 1")]
@@ -114,7 +114,7 @@ async def test_enter_and_a_double_click_choose() -> None:
 
 
 async def test_the_cursor_stays_on_its_key_and_the_line_where_it_is() -> None:
-    view = LineView(numbered(100))
+    view = LineList(numbered(100))
     async with shown(view) as (app, pilot):
         await pilot.press("pagedown", "pagedown")
         seen, moved = rows(view), list(app.moved)
@@ -127,7 +127,7 @@ async def test_the_cursor_stays_on_its_key_and_the_line_where_it_is() -> None:
 
 async def test_a_cursor_whose_line_goes_says_where_it_is_then() -> None:
     source = numbered(5)
-    view = LineView(source)
+    view = LineList(source)
     async with shown(view) as (app, pilot):
         await pilot.press("end")
         del source.names[2:]
@@ -143,7 +143,7 @@ async def test_a_cursor_whose_line_goes_says_where_it_is_then() -> None:
 
 async def test_a_source_that_shrinks_before_it_is_drawn_breaks_nothing() -> None:
     source = numbered(100)
-    view = LineView(source)
+    view = LineList(source)
     async with shown(view) as (_, pilot):
         del source.names[3:]
         view.refresh()
@@ -154,7 +154,7 @@ async def test_a_source_that_shrinks_before_it_is_drawn_breaks_nothing() -> None
 async def test_a_line_that_says_something_else_all_the_time_is_drawn_alone() -> None:
     source, drawn = numbered(5), set[Region]()
 
-    class Noting(LineView):
+    class Noting(LineList):
         def refresh(self, *regions: Region, **options: bool) -> Self:
             drawn.update(regions)
             return super().refresh(*regions, **options)
@@ -179,7 +179,7 @@ async def test_keys_go_on_from_the_line_one_sees_when_others_went_since_it_was_d
     keys: list[str], cursor: str, n_new: int
 ) -> None:
     names = numbered(61)
-    view = LineView(names)
+    view = LineList(names)
     async with shown(view) as (_, pilot):
         assert view.select("line 50")
         await pilot.pause()
@@ -193,7 +193,7 @@ async def test_keys_go_on_from_the_line_one_sees_when_others_went_since_it_was_d
 @pytest.mark.parametrize("seed", range(5))
 async def test_lines_may_come_and_go_between_any_keys(seed: int, cursor_type: CursorType) -> None:
     dice, names = random.Random(seed), numbered(50)
-    view = LineView(names, cursor_type=cursor_type)
+    view = LineList(names, cursor_type=cursor_type)
     async with shown(view) as (_, pilot):
         view.follow = seed == 0
         for n in range(80):
@@ -212,7 +212,7 @@ async def test_lines_may_come_and_go_between_any_keys(seed: int, cursor_type: Cu
 
 async def test_a_line_is_looked_for_among_those_that_are_there_now() -> None:
     names = numbered(100)
-    view = LineView(names)
+    view = LineList(names)
     async with shown(view) as (_, pilot):
         await pilot.press("G")
         del names.names[3:]
@@ -223,7 +223,7 @@ async def test_a_line_is_looked_for_among_those_that_are_there_now() -> None:
 
 async def test_following_stays_at_the_end_until_one_goes_up() -> None:
     source = numbered(30)
-    view = LineView()
+    view = LineList()
     async with shown(view) as (app, pilot):
         view.show(source, follow=True)
         await pilot.pause()
@@ -241,12 +241,12 @@ async def test_following_stays_at_the_end_until_one_goes_up() -> None:
         assert (view.cursor, view.follow, app.followed) == (31, True, [True, False, True])
 
 
-def wheel(view: LineView, kind: type[events.MouseEvent], *, shift: bool = False) -> None:
+def wheel(view: LineList, kind: type[events.MouseEvent], *, shift: bool = False) -> None:
     view.post_message(kind(view, 3, 3, 0, 0, 0, shift, False, False))
 
 
 async def test_the_wheel_leaves_the_end_without_moving_the_cursor() -> None:
-    view = LineView()
+    view = LineList()
     async with shown(view) as (app, pilot):
         view.show(numbered(30), follow=True)
         await pilot.pause()
@@ -258,7 +258,7 @@ async def test_the_wheel_leaves_the_end_without_moving_the_cursor() -> None:
 
 
 async def test_the_wheel_goes_sideways_with_shift() -> None:
-    view = LineView(Names(["a" * 30 + "b" * 30] * 30))
+    view = LineList(Names(["a" * 30 + "b" * 30] * 30))
     async with shown(view) as (_, pilot):
         wheel(view, events.MouseScrollDown, shift=True)
         await pilot.pause()
@@ -269,7 +269,7 @@ async def test_the_wheel_goes_sideways_with_shift() -> None:
 
 
 async def test_a_shorter_list_and_another_size_are_followed_too() -> None:
-    view = LineView()
+    view = LineList()
     async with shown(view) as (app, pilot):
         view.show(numbered(30), follow=True)
         await pilot.pause()
@@ -283,14 +283,14 @@ async def test_a_shorter_list_and_another_size_are_followed_too() -> None:
 
 
 async def test_the_end_of_a_list_that_has_nothing_to_follow_is_only_its_end() -> None:
-    view = LineView(numbered(30))
+    view = LineList(numbered(30))
     async with shown(view) as (app, pilot):
         await pilot.press("G")
         assert (view.cursor, view.follow, app.followed) == (29, False, [])
 
 
 async def test_select_finds_a_key() -> None:
-    view = LineView(numbered(30))
+    view = LineList(numbered(30))
     async with shown(view):
         assert view.select("line 20")
         assert view.cursor == 20
@@ -299,7 +299,7 @@ async def test_select_finds_a_key() -> None:
 
 
 async def test_wide_lines_move_sideways_as_far_as_they_go() -> None:
-    view = LineView(Names(["a" * 30 + "b" * 30, "short"]))
+    view = LineList(Names(["a" * 30 + "b" * 30, "short"]))
     async with shown(view) as (_, pilot):
         await pilot.press("l")
         assert rows(view)[0] == "a" * 22 + "b" * 15
@@ -310,7 +310,7 @@ async def test_wide_lines_move_sideways_as_far_as_they_go() -> None:
 
 
 async def test_prose_scrolls_first_and_then_moves_the_cursor() -> None:
-    view = LineView(numbered(15), cursor_type="none")
+    view = LineList(numbered(15), cursor_type="none")
     async with shown(view) as (_, pilot):
         await pilot.press("j", "j")
         assert (top(view), view.cursor) == (2, 2)

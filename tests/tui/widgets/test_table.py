@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from agentgym_tui.presenters.cells import Cell, Column, Line
-from agentgym_tui.presenters.column_layout import arrange
-from agentgym_tui.presenters.text_width import EDGES
-from agentgym_tui.safe_text import own
-from agentgym_tui.widgets.line_list import LineView
+from agentgym_tui.presenters.cells import Cell, Column, Line, arrange_columns
+from agentgym_tui.presenters.text_width import LIST_MARGIN
+from agentgym_tui.safe_text import trusted
+from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.payload_view import TextView
 from agentgym_tui.widgets.table import Table
-from agentgym_tui.widgets.text_view import TextView
 from tests.support.console.line_views import Names, numbered, rows, shown, top
 
 HOSTILE = ["漢字" * 40, "🎲" * 40, "", "\x1b[2J\x9b\u202e\x00", "e\u0301" * 40, "\u0301", "❤\ufe0f" * 30, "x" * 10**6]
@@ -17,7 +16,7 @@ HOSTILE = ["漢字" * 40, "🎲" * 40, "", "\x1b[2J\x9b\u202e\x00", "e\u0301" * 
 @pytest.mark.parametrize("width", [1, 2, 3, 7, 20, 41])
 async def test_rows_are_as_wide_as_the_widget_whatever_they_hold(width: int) -> None:
     columns = [Column("a", 9), Column("title that is long", 5, True, 1), Column("rest", None, rank=2)]
-    for view in (LineView(Names(HOSTILE)), Table(columns, Names(HOSTILE)), TextView()):
+    for view in (LineList(Names(HOSTILE)), Table(columns, Names(HOSTILE)), TextView()):
         async with shown(view, (width, 12)) as (_, pilot):
             if isinstance(view, TextView):
                 view.show_text("\n".join(HOSTILE))
@@ -57,7 +56,7 @@ async def test_text_is_numbered_and_says_which_lines_are_hostile() -> None:
 )
 def test_columns_are_left_out_by_rank(width: int, kept: list[int]) -> None:
     columns = [Column("name", None), Column("state", 8), Column("time", 6, True, 1), Column("rate", 5, True, 2)]
-    found = arrange(columns, width)
+    found = arrange_columns(columns, width)
     assert [number for number, _, _ in found] == kept
     if width > 20:
         assert sum(size for _, size, _ in found) + 2 * (len(found) - 1) == width
@@ -75,17 +74,17 @@ async def test_a_table_aligns_its_cells_under_its_titles() -> None:
 
 
 def test_a_column_has_its_least_before_another_is_kept() -> None:
-    columns = [Column("name", None, least=24), Column("state", 8), Column("time", 6, True, 1)]
-    assert arrange(columns, 42) == [(0, 24, False), (1, 8, False), (2, 6, True)]
-    assert arrange(columns, 41) == [(0, 31, False), (1, 8, False)]
+    columns = [Column("name", None, min_width=24), Column("state", 8), Column("time", 6, True, 1)]
+    assert arrange_columns(columns, 42) == [(0, 24, False), (1, 8, False), (2, 6, True)]
+    assert arrange_columns(columns, 41) == [(0, 31, False), (1, 8, False)]
 
 
 @pytest.mark.parametrize("width", [12, 30, 50])
 async def test_the_last_cell_of_a_short_row_takes_the_rest_of_the_line(width: int) -> None:
-    columns = [Column("a", 4), Column("b", None, least=6), Column("c", 8, True, 1), Column("d", 8, True, 2)]
+    columns = [Column("a", 4), Column("b", None, min_width=6), Column("c", 8, True, 1), Column("d", 8, True, 2)]
     view = Table(columns, Short())
     async with shown(view, (width, 5)):
-        room = view.scrollable_content_region.width - EDGES - len("abcd  ")
+        room = view.scrollable_content_region.width - LIST_MARGIN - len("abcd  ")
         assert rows(view)[1].rstrip() == "abcd  " + TEXT[: room - 1] + "…"
 
 
@@ -97,7 +96,7 @@ class Short:
         return 1
 
     def line(self, index: int, width: int) -> Line:
-        return [Cell(own("abcd")), Cell(own(TEXT))]
+        return [Cell(trusted("abcd")), Cell(trusted(TEXT))]
 
     def key(self, index: int) -> str:
         return ""

@@ -8,18 +8,18 @@ from typing import Any, Literal
 import pytest
 
 from runner.agents.model import ReactAgent, ToolsAgent
-from runner.config.profile import Endpoint
+from runner.config.profile import EndpointConfig
 from runner.episode.runner import EpisodeContext, Runner
 from runner.errors import AgentFault
 from runner.inference import InferenceManager
-from runner.serve.mock_llm import ModelServer, Reply, ScriptedCall, ScriptPlayer
+from runner.serve.mock_llm import ModelServer, ScriptedCall, ScriptedReply, ScriptResponder
 from runner.tracing import SpanList, Tracer
 from runner.types import Action, Chat, EpisodeEvent, Limits, Outcome, StepResult, TokensStreamed, Trajectory
 from tests.support.fakes import Counter, user
 from tests.support.inference import header, settings_of
 
 UP = "Thought: on.\nAction: up"
-CALL = Reply(tool_calls=(ScriptedCall("up", {}),))
+CALL = ScriptedReply(tool_calls=(ScriptedCall("up", {}),))
 
 
 class Answering(Counter):
@@ -55,7 +55,7 @@ class Played:
 
 
 async def play(
-    *replies: Reply | str,
+    *replies: ScriptedReply | str,
     env: str = "tests.support.fakes.Counter",
     format: Literal["auto", "react", "tools"] = "react",
     limits: Limits | None = None,
@@ -63,8 +63,8 @@ async def play(
     goal: int = 3,
 ) -> Played:
     played = Played()
-    with ModelServer(ScriptPlayer(replies), models=["scripted"]) as server:
-        endpoint = Endpoint(url=server.url, name="test", kind="openai")
+    with ModelServer(ScriptResponder(replies), models=["scripted"]) as server:
+        endpoint = EndpointConfig(url=server.url, name="test", kind="openai")
         settings = settings_of(endpoint, model="scripted", format=format, stream=stream)
         runner = Runner(
             env_cfg={"_target_": env, "goal": goal},
@@ -80,7 +80,7 @@ async def play(
 
 
 async def test_a_step_holds_what_was_sent_and_the_reply() -> None:
-    played = await play(Reply(content=UP, reasoning_content="hm"), f"<think>ha</think>{UP}")
+    played = await play(ScriptedReply(content=UP, reasoning_content="hm"), f"<think>ha</think>{UP}")
     assert played.episode.outcome is Outcome.SUCCESS
     first, second, _ = played.chats
     assert [message["role"] for message in first] == ["system", "user"]
@@ -131,7 +131,7 @@ async def test_an_action_that_does_not_exist_goes_to_the_environment() -> None:
 
 
 async def test_a_reply_that_was_cut_off_is_told_so() -> None:
-    played = await play(Reply(content="<think>hm", finish_reason="length"), UP, UP, UP)
+    played = await play(ScriptedReply(content="<think>hm", finish_reason="length"), UP, UP, UP)
     assert played.seen[0] == (
         'Invalid action. Expected a line "Action: <action>"; the answer was cut at its length limit.'
     )
@@ -140,7 +140,7 @@ async def test_a_reply_that_was_cut_off_is_told_so() -> None:
 
 @pytest.mark.parametrize("env", ["tests.support.fakes.Counter", f"{__name__}.Answering"])
 async def test_each_call_is_paired_with_its_answer(env: str) -> None:
-    two = Reply(content="both", tool_calls=(ScriptedCall("up", {}, id="a"), ScriptedCall("up", {}, id="b")))
+    two = ScriptedReply(content="both", tool_calls=(ScriptedCall("up", {}, id="a"), ScriptedCall("up", {}, id="b")))
     played = await play(two, CALL, CALL, env=env, format="tools")
     assert played.episode.outcome is Outcome.SUCCESS
     assert all(request["tools"] for request in played.asked)
@@ -153,7 +153,7 @@ async def test_each_call_is_paired_with_its_answer(env: str) -> None:
 
 
 async def test_a_call_that_cannot_be_read_is_not_sent_again_as_one() -> None:
-    broken = Reply(tool_calls=(ScriptedCall("up", "{to: 1"),))
+    broken = ScriptedReply(tool_calls=(ScriptedCall("up", "{to: 1"),))
     played = await play(broken, CALL, CALL, CALL, format="tools")
     assert played.seen[0] == "Invalid action. Expected the arguments of up as a JSON object."
     assert played.chats[1][2:] == [
@@ -174,7 +174,7 @@ async def test_a_call_within_a_text_is_answered_by_a_text() -> None:
 
 
 async def test_an_endpoint_that_takes_no_tools_is_asked_for_texts() -> None:
-    refusal = Reply(status=400, content="scripted does not support tools")
+    refusal = ScriptedReply(status=400, content="scripted does not support tools")
     played = await play(CALL, refusal, UP, UP, format="auto")
     assert played.episode.outcome is Outcome.SUCCESS
     assert [bool(request.get("tools")) for request in played.asked] == [True, True, False, False]
@@ -185,7 +185,7 @@ async def test_an_endpoint_that_takes_no_tools_is_asked_for_texts() -> None:
 
 
 async def test_when_no_model_answers_the_steps_so_far_are_kept() -> None:
-    played = await play(UP, Reply(status=400, content="too long"))
+    played = await play(UP, ScriptedReply(status=400, content="too long"))
     assert played.episode.outcome is Outcome.ERROR
     assert played.episode.error_info is not None
     assert played.episode.error_info.type == "inference_fault"

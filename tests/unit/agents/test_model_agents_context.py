@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner import plugins as registry
-from runner.agents.model.calls import answer_of
-from runner.agents.model.context import TOKEN, fitted, room_for
-from runner.agents.model.parsing import style_of
-from runner.agents.model.prompts import instructions
+from runner import plugins
+from runner.agents.model.calls import parse_reply
+from runner.agents.model.context import CHARS_PER_TOKEN, fit_chat, chat_budget
+from runner.agents.model.parsing import action_style
+from runner.agents.model.prompts import system_prompt
 from runner.config.profile import AgentSettings
 from runner.envs.http.dialects import dialect_for
-from runner.envs.http.task_rules import FreeText
+from runner.envs.http.task_rules import FreeTextRules
 from runner.types import Action, Chat, ToolSchema
 from tests.support.fakes import user
 
@@ -52,22 +52,22 @@ def length_of(chat: Chat) -> int:
 
 def test_what_fits_is_sent_whole() -> None:
     turns = [turn(1), turn(2)]
-    chat = fitted("play", OPENING, turns, 10_000)
+    chat = fit_chat("play", OPENING, turns, 10_000)
     assert chat == [{"role": "system", "content": "play"}, *OPENING, *turns[0], *turns[1]]
 
 
 def test_the_oldest_turns_are_left_out_whole() -> None:
     turns = [turn(number) for number in range(6)]
-    system, opening, *rest = fitted("play", OPENING, turns, 3600)
+    system, opening, *rest = fit_chat("play", OPENING, turns, 3600)
     assert (system["content"], opening["content"]) == ("play", "the task\n\n[3 earlier turns left out]")
     assert rest == [message for kept in turns[3:] for message in kept]
     assert [user("the task")] == OPENING
-    assert fitted("play", OPENING, turns[:4], 3600)[1]["content"] == "the task\n\n[1 earlier turn left out]"
+    assert fit_chat("play", OPENING, turns[:4], 3600)[1]["content"] == "the task\n\n[1 earlier turn left out]"
 
 
 def test_a_huge_observation_is_cut_in_its_middle() -> None:
     huge = "begin" + "x" * 1_000_000 + "end"
-    chat = fitted("play", OPENING, [turn(1), [{"role": "assistant", "content": "look"}, user(huge)]], 4000)
+    chat = fit_chat("play", OPENING, [turn(1), [{"role": "assistant", "content": "look"}, user(huge)]], 4000)
     told = chat[-1]["content"] or ""
     assert [message["role"] for message in chat] == ["system", "user", "assistant", "user"]
     assert told.startswith("begin")
@@ -78,7 +78,7 @@ def test_a_huge_observation_is_cut_in_its_middle() -> None:
 
 def test_the_instructions_are_never_cut() -> None:
     rules = "r" * 5000
-    chat = fitted(rules, [user("o" * 5000)], [], 1000)
+    chat = fit_chat(rules, [user("o" * 5000)], [], 1000)
     assert chat[0]["content"] == rules
     assert len(chat[1]["content"] or "") <= 400
 
@@ -91,7 +91,7 @@ def test_the_instructions_are_never_cut() -> None:
 )
 def test_calls_stay_paired_and_the_rest_fits(lengths: list[int], opening: int, room: int) -> None:
     turns = [turn(number, length) for number, length in enumerate(lengths)]
-    chat = fitted("play", [user("o" * opening)], turns, room)
+    chat = fit_chat("play", [user("o" * opening)], turns, room)
     calls = [call["id"] for message in chat for call in message.get("tool_calls", [])]
     answers = [message["tool_call_id"] for message in chat if message["role"] == "tool"]
     assert calls == answers == [f"c{number}" for number in range(len(turns) - len(calls), len(turns))]
@@ -100,22 +100,22 @@ def test_calls_stay_paired_and_the_rest_fits(lengths: list[int], opening: int, r
 
 
 def test_the_answer_and_the_tools_take_their_part_of_the_room() -> None:
-    assert room_for(AgentSettings(context_tokens=4000), []) == TOKEN * 3000
-    assert room_for(AgentSettings(context_tokens=16_384), []) == TOKEN * (16_384 - 2048)
-    assert room_for(AgentSettings(context_tokens=4000, max_tokens=500), []) == TOKEN * 3500
-    assert room_for(AgentSettings(context_tokens=4000), SCHEMAS) == TOKEN * 3000 - len(json.dumps(SCHEMAS))
-    assert room_for(AgentSettings(context_tokens=4000, max_tokens=4000), SCHEMAS * 100) == TOKEN * 1000
+    assert chat_budget(AgentSettings(context_tokens=4000), []) == CHARS_PER_TOKEN * 3000
+    assert chat_budget(AgentSettings(context_tokens=16_384), []) == CHARS_PER_TOKEN * (16_384 - 2048)
+    assert chat_budget(AgentSettings(context_tokens=4000, max_tokens=500), []) == CHARS_PER_TOKEN * 3500
+    assert chat_budget(AgentSettings(context_tokens=4000), SCHEMAS) == CHARS_PER_TOKEN * 3000 - len(json.dumps(SCHEMAS))
+    assert chat_budget(AgentSettings(context_tokens=4000, max_tokens=4000), SCHEMAS * 100) == CHARS_PER_TOKEN * 1000
 
 
 @pytest.mark.parametrize("env", ["ALFWorld", "BabyAI", "Maze", "SQLGym", "TextCraft", "WebShop", "Wordle"])
 def test_each_environment_has_instructions_of_its_own(env: str) -> None:
-    schemas = registry.load(registry.ENVS, env)().get_tool_schemas()
-    text = instructions(env, schemas, as_calls=False)
-    assert text == instructions(env.lower(), schemas, as_calls=False)
+    schemas = plugins.load(plugins.ENVS, env)().get_tool_schemas()
+    text = system_prompt(env, schemas, as_calls=False)
+    assert text == system_prompt(env.lower(), schemas, as_calls=False)
     assert "You act in the environment" not in text
     assert "Thought: " in text
     assert "tool call" not in text
-    assert "exactly one tool call" in instructions(env, schemas, as_calls=True)
+    assert "exactly one tool call" in system_prompt(env, schemas, as_calls=True)
     assert length_of([{"role": "system", "content": text}]) < 2000
 
 
@@ -132,29 +132,29 @@ def test_each_environment_has_instructions_of_its_own(env: str) -> None:
     ],
 )
 def test_what_the_instructions_ask_for_is_understood(env: str, example: str) -> None:
-    environment = registry.load(registry.ENVS, env)()
-    form = instructions(env, [], as_calls=False).partition("Thought:")[2].partition("\n\n")[0]
+    environment = plugins.load(plugins.ENVS, env)()
+    form = system_prompt(env, [], as_calls=False).partition("Thought:")[2].partition("\n\n")[0]
     text = f"Thought:{form}".replace("<action>", example).replace("<query>", example)
-    answer = answer_of(
-        {"role": "assistant", "content": text}, style_of(env), environment.get_tool_schemas(), as_calls=False
+    answer = parse_reply(
+        {"role": "assistant", "content": text}, action_style(env), environment.get_tool_schemas(), as_calls=False
     )
     assert answer == Action(text=example)
     if env != "SQLGym":
-        assert example in instructions(env, [], as_calls=False)
+        assert example in system_prompt(env, [], as_calls=False)
     assert isinstance(environment.parse(example), Action)
 
 
 def test_wordle_tells_which_words_there_are() -> None:
-    schemas = registry.load(registry.ENVS, "Wordle")(mode="compat").get_tool_schemas()
-    assert "panic" in instructions("Wordle", schemas, as_calls=False)
+    schemas = plugins.load(plugins.ENVS, "Wordle")(mode="compat").get_tool_schemas()
+    assert "panic" in system_prompt("Wordle", schemas, as_calls=False)
 
 
 def test_an_unknown_environment_is_explained_by_its_tools() -> None:
-    text = instructions("My\nEnv", SCHEMAS, as_calls=False)
+    text = system_prompt("My\nEnv", SCHEMAS, as_calls=False)
     assert "the environment My␊Env." in text
     assert "- move(to: left or right, count: integer (How far)): Move one cell." in text
     assert '{"name": "…", "arguments": {…}}' in text
-    assert "The action is a text." in instructions("MyEnv", [], as_calls=False)
+    assert "The action is a text." in system_prompt("MyEnv", [], as_calls=False)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_an_unknown_environment_is_explained_by_its_tools() -> None:
 def test_an_environment_of_free_text_is_asked_for_one(env: str, form: str) -> None:
     dialect = dialect_for(env)
     assert dialect is not None
-    text = instructions(env, FreeText(dialect).grammar.schemas, as_calls=False)
+    text = system_prompt(env, FreeTextRules(dialect).grammar.schemas, as_calls=False)
     assert form in text
     assert dialect.expected in text
     assert "JSON object" not in text
@@ -174,4 +174,4 @@ def test_an_environment_of_free_text_is_asked_for_one(env: str, form: str) -> No
     "schemas", [[{}], [{"function": None}], [{"function": {"name": "x", "parameters": {"properties": {"a": 1}}}}]]
 )
 def test_odd_tools_are_told_as_far_as_they_are_known(schemas: list[ToolSchema]) -> None:
-    assert instructions("x", schemas, as_calls=True)
+    assert system_prompt("x", schemas, as_calls=True)

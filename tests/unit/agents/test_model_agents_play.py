@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias
 
 import pytest
 
-from runner import plugins as registry
-from runner.config.profile import Endpoint
+from runner import plugins
+from runner.config.profile import EndpointConfig
 from runner.episode.runner import Runner
 from runner.inference import InferenceManager
 from runner.serve.mock_llm import ModelServer
@@ -29,11 +29,11 @@ def server() -> Iterator[ModelServer]:
 
 
 def runner_of(env: str, agent: str, format: Format, server: ModelServer, context_tokens: int = 16_384) -> Runner:
-    endpoint = Endpoint(url=server.url, name="test")
+    endpoint = EndpointConfig(url=server.url, name="test")
     settings = settings_of(endpoint, model="test-oracle", format=format, context_tokens=context_tokens)
     runner = Runner(
-        env_cfg=registry.target(registry.ENVS, env),
-        agent_cfg=registry.target(registry.AGENTS, agent, settings=settings),
+        env_cfg=plugins.build_target(plugins.ENVS, env),
+        agent_cfg=plugins.build_target(plugins.AGENTS, agent, settings=settings),
         inference_mngr=InferenceManager.from_profile(settings, {}),
         limits=Limits(max_rounds=60, max_duration_s=60),
     )

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.agents.model.calls import answer_of
-from runner.agents.model.conversation import without_thinking
-from runner.agents.model.parsing import Style, action_in, style_of
+from runner.agents.model.calls import parse_reply
+from runner.agents.model.conversation import strip_thinking
+from runner.agents.model.parsing import ActionStyle, parse_action, action_style
 from runner.types import Action, InvalidAction, Message, ToolCall, ToolSchema
 
-STYLES: tuple[Style, ...] = get_args(Style)
+STYLES: tuple[ActionStyle, ...] = get_args(ActionStyle)
 TOOLS: list[ToolSchema] = [
     {"type": "function", "function": {"name": name, "description": "", "parameters": {"type": "object"}}}
     for name in ("move", "look")
@@ -33,8 +33,8 @@ def said(text: str | None, *calls: tuple[str, str]) -> Message:
     return message
 
 
-def read(text: str | None, *calls: tuple[str, str], style: Style = "last") -> Action | InvalidAction:
-    return answer_of(said(text, *calls), style, TOOLS, as_calls=False)
+def read(text: str | None, *calls: tuple[str, str], style: ActionStyle = "last") -> Action | InvalidAction:
+    return parse_reply(said(text, *calls), style, TOOLS, as_calls=False)
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def read(text: str | None, *calls: tuple[str, str], style: Style = "last") -> Ac
         ("gymnasium:Taxi-v3", "last"),
     ],
 )
-def test_each_environment_has_its_rule(env: str, style: Style) -> None:
-    assert style_of(env) == style
+def test_each_environment_has_its_rule(env: str, style: ActionStyle) -> None:
+    assert action_style(env) == style
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_each_environment_has_its_rule(env: str, style: Style) -> None:
         ("raw", "\n", None),
     ],
 )
-def test_an_action_is_found_by_its_environments_rule(style: Style, text: str, action: str | None) -> None:
-    assert action_in(text, style) == action
+def test_an_action_is_found_by_its_environments_rule(style: ActionStyle, text: str, action: str | None) -> None:
+    assert parse_action(text, style) == action
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_an_action_is_found_by_its_environments_rule(style: Style, text: str, ac
     ],
 )
 @pytest.mark.parametrize("style", ["once", "first", "last", "sql", "fence"])
-def test_a_call_may_be_written_down(text: str, style: Style) -> None:
+def test_a_call_may_be_written_down(text: str, style: ActionStyle) -> None:
     assert read(text, style=style) == Action(tool_calls=[ToolCall("call_0", "move", LEFT)])
 
 
@@ -127,7 +127,7 @@ def test_a_text_where_all_of_it_is_the_action_is_not_searched_for_calls() -> Non
 
 def test_without_tools_there_are_no_calls() -> None:
     text = 'Action: {"name": "move", "arguments": {}}'
-    assert answer_of(said(text), "last", [], as_calls=False) == Action(text='{"name": "move", "arguments": {}}')
+    assert parse_reply(said(text), "last", [], as_calls=False) == Action(text='{"name": "move", "arguments": {}}')
 
 
 def test_native_calls_go_before_the_text() -> None:
@@ -155,7 +155,7 @@ def test_later_calls_count_only_with_readable_arguments() -> None:
 
 def test_what_was_expected_is_told() -> None:
     assert read("hm") == InvalidAction("hm", 'a line "Action: <action>"')
-    asked_for_calls = answer_of(said(None), "once", TOOLS, as_calls=True)
+    asked_for_calls = parse_reply(said(None), "once", TOOLS, as_calls=True)
     assert asked_for_calls == InvalidAction("", 'one tool call, or exactly one line "Action: <action>"')
 
 
@@ -173,7 +173,7 @@ def test_what_was_expected_is_told() -> None:
     ],
 )
 def test_thinking_is_kept_apart(message: Any, content: str | None, reasoning: str | None) -> None:  # noqa: ANN401
-    reply = without_thinking(message | {"role": "assistant"})
+    reply = strip_thinking(message | {"role": "assistant"})
     assert (reply["content"], reply.get("reasoning_content")) == (content, reasoning)
     assert reply.get("tool_calls") == message.get("tool_calls")
 
@@ -189,6 +189,7 @@ MARKS = ["Action:", "```sql", "```", "<think>", "</think>", "{", "}", "move(", "
 PIECES = st.lists(st.sampled_from(MARKS) | st.text(max_size=3) | CALLS.map(json.dumps), max_size=8).map("".join)
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(
     PIECES,
@@ -196,9 +197,9 @@ PIECES = st.lists(st.sampled_from(MARKS) | st.text(max_size=3) | CALLS.map(json.
     st.lists(st.tuples(st.sampled_from(["", "move", "fly"]), PIECES), max_size=2),
     st.booleans(),
 )
-def test_no_text_breaks_a_parser(text: str, style: Style, calls: list[tuple[str, str]], as_calls: bool) -> None:
-    reply = without_thinking(said(text, *calls))
-    answer = answer_of(reply, style, TOOLS, as_calls=as_calls)
+def test_no_text_breaks_a_parser(text: str, style: ActionStyle, calls: list[tuple[str, str]], as_calls: bool) -> None:
+    reply = strip_thinking(said(text, *calls))
+    answer = parse_reply(reply, style, TOOLS, as_calls=as_calls)
     if isinstance(answer, InvalidAction):
         assert answer.expected
         return
@@ -232,5 +233,5 @@ LONG = {
 @pytest.mark.parametrize("text", LONG.values(), ids=LONG)
 def test_long_texts_take_no_quadratic_time(text: str) -> None:
     for style in STYLES:
-        answer_of(without_thinking(said(text)), style, TOOLS, as_calls=True)
-    answer_of(said(None, ("move", text)), "last", TOOLS, as_calls=True)
+        parse_reply(strip_thinking(said(text)), style, TOOLS, as_calls=True)
+    parse_reply(said(None, ("move", text)), "last", TOOLS, as_calls=True)

@@ -65,7 +65,7 @@ def stored(workspace: Workspace, result: BatchResult) -> list[EpisodeRecord]:
 
 
 def spec(env: str = "Counter", **rest: Any) -> BatchSpec:  # noqa: ANN401
-    return BatchSpec(env=env, agent="up", **rest).checked()
+    return BatchSpec(env=env, agent="up", **rest).validated()
 
 
 def test_repeat_and_attempts_play_each_task_that_often(workspace: Workspace) -> None:
@@ -156,7 +156,7 @@ def test_cancel_keeps_what_ran_and_leaves_it_out_of_the_rates(workspace: Workspa
 
 
 def test_cancel_reaches_an_await_that_never_returns(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.batch.running_episode.INTERRUPT_AFTER_S", 0.05)
+    monkeypatch.setattr("runner.batch.running_episode.STEP_GRACE_S", 0.05)
     running = Running(Batch(spec("AsyncHanging"), workspace))
     assert AsyncHanging.entered.acquire(timeout=10)
     Counter.closed.clear()
@@ -178,7 +178,7 @@ def test_abort_gives_up_on_a_step_that_blocks(workspace: Workspace) -> None:
 def test_a_step_that_blocks_is_given_up_some_time_after_a_cancel(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.batch.running_episode.INTERRUPT_AFTER_S", 0.05)
+    monkeypatch.setattr("runner.batch.running_episode.STEP_GRACE_S", 0.05)
     running = Running(Batch(spec("Gated"), workspace, grace_s=0.05))
     assert Gated.entered.acquire(timeout=10)
     running.batch.command("cancel")
@@ -267,12 +267,12 @@ def test_what_cannot_be_played_is_refused_before_it_starts(
 ) -> None:
     values: dict[str, Any] = {"env": "Counter", "agent": "up", **changed}
     with pytest.raises(ConfigError, match=message):
-        BatchSpec(**values).checked()
+        BatchSpec(**values).validated()
 
 
 def test_scripts_are_outside_text_and_never_interpreted(workspace: Workspace) -> None:
     script = ("${oc.env:HOME}", "{_target_: os.system}", "up", "up", "up")
-    result = Batch(BatchSpec(env="Counter", agent="scripted", script=script).checked(), workspace).run()
+    result = Batch(BatchSpec(env="Counter", agent="scripted", script=script).validated(), workspace).run()
     (record,) = stored(workspace, result)
     assert [step.action.text for step in record.timesteps] == list(script)
     assert [step.action.valid for step in record.timesteps] == [False, False, True, True, True]

@@ -2,7 +2,7 @@ import asyncio
 import queue
 import threading
 
-from runner.batch.worker import Slot
+from runner.batch.worker import EpisodeWorker
 
 
 def test_work_runs_on_the_slots_own_thread_and_loop_again_and_again() -> None:
@@ -14,11 +14,11 @@ def test_work_runs_on_the_slots_own_thread_and_loop_again_and_again() -> None:
         threads.append(threading.current_thread().name)
         loops.append(asyncio.get_running_loop())
 
-    slot = Slot("slot 7")
+    worker = EpisodeWorker("slot 7")
     for _ in range(2):
-        slot.submit(work, reports.put)
+        worker.submit(work, reports.put)
         assert reports.get(timeout=10) is None
-    slot.close()
+    worker.close()
     assert threads == ["slot 7", "slot 7"]
     assert loops[0] is loops[1]
 
@@ -32,12 +32,12 @@ def test_what_work_raises_is_reported_and_the_slot_lives_on() -> None:
     async def succeed() -> None:
         pass
 
-    slot = Slot("slot")
-    slot.submit(fail, reports.put)
+    worker = EpisodeWorker("slot")
+    worker.submit(fail, reports.put)
     assert isinstance(reports.get(timeout=10), SystemExit)
-    slot.submit(succeed, reports.put)
+    worker.submit(succeed, reports.put)
     assert reports.get(timeout=10) is None
-    slot.close()
+    worker.close()
 
 
 def test_interrupt_cancels_what_awaits() -> None:
@@ -48,12 +48,12 @@ def test_interrupt_cancels_what_awaits() -> None:
         entered.set()
         await asyncio.Event().wait()
 
-    slot = Slot("slot")
-    slot.submit(hang, reports.put)
+    worker = EpisodeWorker("slot")
+    worker.submit(hang, reports.put)
     assert entered.wait(10)
-    slot.interrupt()
+    worker.interrupt()
     assert isinstance(reports.get(timeout=10), asyncio.CancelledError)
-    slot.close()
+    worker.close()
 
 
 def test_whatever_ends_the_work_is_reported_and_the_slot_lives_on() -> None:
@@ -62,15 +62,15 @@ def test_whatever_ends_the_work_is_reported_and_the_slot_lives_on() -> None:
     class Panic(BaseException):
         pass
 
-    slot = Slot("slot")
+    worker = EpisodeWorker("slot")
     for kind in (Panic, KeyboardInterrupt, GeneratorExit):
 
         async def fail(kind: type[BaseException] = kind) -> None:
             raise kind
 
-        slot.submit(fail, reports.put)
+        worker.submit(fail, reports.put)
         assert isinstance(reports.get(timeout=10), kind)
-    slot.close()
+    worker.close()
 
 
 def test_what_a_stray_task_raises_does_not_end_the_work() -> None:
@@ -86,8 +86,8 @@ def test_what_a_stray_task_raises_does_not_end_the_work() -> None:
         assert isinstance(stray.exception(), SystemExit)
         ended.append("work")
 
-    slot = Slot("slot")
-    slot.submit(work, reports.put)
+    worker = EpisodeWorker("slot")
+    worker.submit(work, reports.put)
     assert isinstance(reports.get(timeout=10), SystemExit)
     assert ended == ["work"]
-    slot.close()
+    worker.close()

@@ -9,7 +9,7 @@ import nats.errors
 import pytest
 from nats.aio.msg import Msg
 
-from runner.bus.connection import BusAddress, BusError, BusState, Connection
+from runner.bus.connection import BusAddress, BusError, BusState, NatsConnection
 from tests.support.bus import States
 from tests.support.nats_server import NatsServer
 
@@ -24,7 +24,7 @@ def server(tmp_path: Path) -> Iterator[NatsServer]:
 
 async def test_a_message_goes_there_and_back(server: NatsServer) -> None:
     states = States()
-    async with await Connection.open(BusAddress(server.url), name="test", on_state=states) as connection:
+    async with await NatsConnection.open(BusAddress(server.url), name="test", on_state=states) as connection:
         assert connection.connected
         subscription = await connection.client.subscribe("a")
         await connection.client.publish("a", b"x")
@@ -37,7 +37,7 @@ async def test_the_first_error_is_shown_at_once(server: NatsServer) -> None:
     server.stop()
     began = time.monotonic()
     with pytest.raises(BusError, match="cannot be reached") as caught:
-        await Connection.open(BusAddress(server.url), name="test")
+        await NatsConnection.open(BusAddress(server.url), name="test")
     assert caught.value.kind == "refused"
     assert time.monotonic() - began < 2
 
@@ -46,7 +46,7 @@ async def test_a_server_that_says_nothing_is_a_timeout(server: NatsServer) -> No
     server.pause()
     began = time.monotonic()
     with pytest.raises(BusError, match="does not answer") as caught:
-        await Connection.open(BusAddress(server.url), name="test", timeout_s=0.5)
+        await NatsConnection.open(BusAddress(server.url), name="test", timeout_s=0.5)
     assert caught.value.kind == "timeout"
     assert time.monotonic() - began < 2
 
@@ -64,19 +64,19 @@ async def test_something_else_than_nats_is_an_error(greeting: bytes) -> None:
     port = strange.sockets[0].getsockname()[1]
     async with strange:
         with pytest.raises(BusError):
-            await Connection.open(BusAddress(f"nats://127.0.0.1:{port}"), name="test", timeout_s=0.5)
+            await NatsConnection.open(BusAddress(f"nats://127.0.0.1:{port}"), name="test", timeout_s=0.5)
 
 
 async def test_of_several_servers_one_is_enough(server: NatsServer) -> None:
     address = BusAddress(f"nats://127.0.0.1:1,{server.url}")
-    async with await Connection.open(address, name="test") as connection:
+    async with await NatsConnection.open(address, name="test") as connection:
         assert connection.connected
 
 
 async def test_a_connection_that_is_not_required_waits_for_its_server(server: NatsServer) -> None:
     server.stop()
     states = States()
-    opened = Connection.open(BusAddress(server.url), name="test", on_state=states, required=False)
+    opened = NatsConnection.open(BusAddress(server.url), name="test", on_state=states, required=False)
     async with await opened as connection:
         assert connection.state.kind == "refused"
         with pytest.raises(BusError, match="cannot be reached"):
@@ -88,7 +88,7 @@ async def test_a_connection_that_is_not_required_waits_for_its_server(server: Na
 
 async def test_a_restart_keeps_subscriptions(server: NatsServer) -> None:
     states = States()
-    async with await Connection.open(BusAddress(server.url), name="test", on_state=states) as connection:
+    async with await NatsConnection.open(BusAddress(server.url), name="test", on_state=states) as connection:
         subscription = await connection.client.subscribe("a")
         for _ in range(3):
             server.kill()
@@ -104,7 +104,7 @@ async def test_a_restart_keeps_subscriptions(server: NatsServer) -> None:
 
 async def test_a_server_that_hangs_is_stalled_within_5_s(server: NatsServer) -> None:
     states = States()
-    async with await Connection.open(BusAddress(server.url), name="test", on_state=states) as connection:
+    async with await NatsConnection.open(BusAddress(server.url), name="test", on_state=states) as connection:
         subscription = await connection.client.subscribe("a")
         server.pause()
         began = time.monotonic()
@@ -123,7 +123,7 @@ async def test_a_server_that_hangs_is_stalled_within_5_s(server: NatsServer) -> 
 async def test_a_bus_that_moved_is_found(server: NatsServer, tmp_path: Path) -> None:
     states = States()
     places = [BusAddress(server.url)]
-    opened = Connection.open(places[0], name="test", on_state=states, read_address=lambda: places[-1])
+    opened = NatsConnection.open(places[0], name="test", on_state=states, read_address=lambda: places[-1])
     async with await opened as connection:
         with NatsServer(tmp_path / "other", jetstream=False, config=LOGIN) as other:
             places.append(BusAddress(other.url, user="u", password="p"))
@@ -140,7 +140,7 @@ async def test_a_refused_subject_is_named(tmp_path: Path) -> None:
     config = {"authorization": {"users": [{"user": "u", "password": "p", "permissions": rights}]}}
     with NatsServer(tmp_path, jetstream=False, config=config) as server:
         address = BusAddress(server.url, user="u", password="p")
-        async with await Connection.open(address, name="test") as connection:
+        async with await NatsConnection.open(address, name="test") as connection:
             told: asyncio.Queue[BusError] = asyncio.Queue()
             connection.on_permission = told.put_nowait
             await connection.client.publish("Secret.A", b"x")
@@ -155,7 +155,7 @@ async def test_a_refused_subject_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_slow_subscription_is_reported(server: NatsServer) -> None:
-    async with await Connection.open(BusAddress(server.url), name="test") as connection:
+    async with await NatsConnection.open(BusAddress(server.url), name="test") as connection:
         reported: asyncio.Queue[Exception] = asyncio.Queue()
         connection.on_error = reported.put_nowait
 
@@ -176,7 +176,7 @@ async def test_a_raising_listener_does_not_end_the_connection(server: NatsServer
         states(state)
         raise RuntimeError("boom")
 
-    async with await Connection.open(BusAddress(server.url), name="test", on_state=listen) as connection:
+    async with await NatsConnection.open(BusAddress(server.url), name="test", on_state=listen) as connection:
         server.restart()
         await states.until("disconnected")
         await states.until("connected")

@@ -22,11 +22,11 @@ def egress(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _filled(folder: Path) -> None:
     with outbox_in(folder) as outbox:
-        outbox.register(EGRESS, FORMER)
+        outbox.register_sinks(EGRESS, FORMER)
         outbox.add(*map(event, range(4)))
         outbox.ack(LOCAL, [Ack("event:0", "S", 1)])
-        outbox.bury(EGRESS, "event:1", "too \x1b[31mlarge")
-        outbox.bury(EGRESS, "event:2", "not allowed")
+        outbox.mark_dead(EGRESS, "event:1", "too \x1b[31mlarge")
+        outbox.mark_dead(EGRESS, "event:2", "not allowed")
 
 
 def test_counts_and_dead_letters_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ from runner.config import (
     resolve_node,
 )
 from runner.errors import ConfigError
-from runner.util.package_data import shipped
+from runner.util.package_data import package_resource
 
 FIELD_RUNNER = """
 id: field-9
@@ -85,7 +85,7 @@ def test_the_default_profile_has_the_values_of_field_runners(tmp_path: Path) -> 
 
 
 def test_the_shipped_profiles_all_load(tmp_path: Path) -> None:
-    names = [Path(file.name).stem for file in shipped("configs").iterdir() if file.name.endswith(".yaml")]
+    names = [Path(file.name).stem for file in package_resource("configs").iterdir() if file.name.endswith(".yaml")]
     assert "field-runner-4090" in names
     assert [load_profile(name, environ={}, cwd=tmp_path).id for name in names] == names
 
@@ -388,6 +388,7 @@ def test_no_text_crashes_the_loader(folder: Path, text: str | bytes) -> None:
     loads_or_is_refused(folder, text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
 
 
+@pytest.mark.long
 @given(tree=st.dictionaries(KEYS, TREES))
 @example(tree={"x` - at `$.environments.skip[99]": 1})
 @example(tree={"x` - at `$.agent.price[...].a": 1})

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.config.document import parse, resolve
+from runner.config.document import parse_yaml, resolve_scalar
 from runner.config.expand import expand, expand_all
 from runner.errors import ConfigError
 
@@ -78,10 +78,10 @@ def test_no_text_breaks_the_expansion(text: str, environ: dict[str, str]) -> Non
     ],
 )
 def test_scalars_are_read_by_one_rule(text: str, value: object) -> None:
-    assert resolve(text) == value
-    assert type(resolve(text)) is type(value)
-    assert parse(f"key: {text}") == {"key": value}
-    assert parse(f"key: '{text}'") == {"key": text}
+    assert resolve_scalar(text) == value
+    assert type(resolve_scalar(text)) is type(value)
+    assert parse_yaml(f"key: {text}") == {"key": value}
+    assert parse_yaml(f"key: '{text}'") == {"key": text}
     expanded = expand_all({"key": "${VAR}"}, {"VAR": text})
     assert expanded.data == {"key": value}
     assert expanded.texts == {("key",): text}
@@ -105,7 +105,7 @@ def test_every_problem_is_collected_with_its_place() -> None:
 
 
 def test_nothing_is_shared_after_expansion() -> None:
-    data = expand_all(parse("a: &x {k: [1]}\nb: *x"), {}).data
+    data = expand_all(parse_yaml("a: &x {k: [1]}\nb: *x"), {}).data
     assert isinstance(data, dict)
     assert data["a"] == data["b"]
     assert data["a"] is not data["b"]

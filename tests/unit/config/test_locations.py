@@ -6,17 +6,17 @@ import pytest
 
 from runner.bus.address import BusAddress
 from runner.errors import ConfigError
-from runner.publish.places import lock_of, place_of
 from runner.publish.publisher import Sink
+from runner.publish.sink import sink_key, sink_lock_path
 
 
 def place(url: str, name: str = "egress", token: str | None = None) -> str | None:
-    return place_of(Sink(name, lambda: BusAddress(url, token=token)))
+    return sink_key(Sink(name, lambda: BusAddress(url, token=token)))
 
 
 def test_the_own_broker_is_one_place_wherever_it_moves() -> None:
     assert place("nats://127.0.0.1:4001", "local") == place("nats://127.0.0.1:4002", "local") == "local"
-    assert place_of(Sink("local", lambda: None)) == "local"
+    assert sink_key(Sink("local", lambda: None)) == "local"
 
 
 def test_another_broker_is_known_by_its_servers_alone() -> None:
@@ -27,19 +27,19 @@ def test_another_broker_is_known_by_its_servers_alone() -> None:
 
 @pytest.mark.parametrize("url", [None, "ftp://somewhere"])
 def test_without_a_usable_address_there_is_none(url: str | None) -> None:
-    assert place_of(Sink("egress", lambda: BusAddress(url) if url else None)) is None
+    assert sink_key(Sink("egress", lambda: BusAddress(url) if url else None)) is None
 
 
 def test_an_address_that_cannot_be_read_is_none() -> None:
     def damaged() -> BusAddress:
         raise ConfigError("damaged")
 
-    assert place_of(Sink("egress", damaged)) is None
+    assert sink_key(Sink("egress", damaged)) is None
 
 
 def test_each_place_has_its_own_lock() -> None:
     outbox = Path("/data/outbox.sqlite")
-    assert lock_of(outbox, "local") == Path("/data/outbox.local.lock")
-    first, second = (lock_of(outbox, f"egress nats://{host}/../:4222") for host in "ab")
+    assert sink_lock_path(outbox, "local") == Path("/data/outbox.local.lock")
+    first, second = (sink_lock_path(outbox, f"egress nats://{host}/../:4222") for host in "ab")
     assert first != second
     assert first.parent == second.parent == outbox.parent

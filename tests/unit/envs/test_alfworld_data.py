@@ -17,20 +17,20 @@ from runner.envs.alfworld.real import DATA_VARIABLE
 from runner.envs.alfworld.scene import APPLIANCES, TREATMENTS, GoalKind, kind_of
 from runner.envs.alfworld.tasks import catalogue, local_tasks, playable_games
 from runner.errors import ConfigError
-from runner.util.package_data import shipped
+from runner.util.package_data import package_resource
 from scripts.build_alfworld_data import derive, main, render
 
 TASKS = local_tasks()
 
 
 def test_the_shipped_tasks_are_what_the_script_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = shipped("data", "alfworld", "tasks.json").read_text("utf-8")
+    made = package_resource("data", "alfworld", "tasks.json").read_text("utf-8")
     assert render(derive()) == made, "run the script"
     assert len(made) < 100_000
     monkeypatch.setattr(sys, "argv", ["build", "--output", str(tmp_path / "tasks.json")])
     main()
     assert (tmp_path / "tasks.json").read_text("utf-8") == made
-    licence = shipped("data", "alfworld", "LICENSE").read_text("utf-8")
+    licence = package_resource("data", "alfworld", "LICENSE").read_text("utf-8")
     assert "MIT License" in licence
     assert "no results on ALFWorld" in licence
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from runner.envs.alfworld.engine import NOTHING_HAPPENS, LocalGame
-from runner.envs.alfworld.oracle import LocalOracle, planner
-from runner.envs.alfworld.pddl import entity, problem
+from runner.envs.alfworld.oracle import LocalOracle, make_planner
+from runner.envs.alfworld.pddl import pddl_id, pddl_problem
 from runner.envs.alfworld.scene import PHRASES, Goal, GoalKind, ReceptacleKind, Scene
 from runner.envs.alfworld.tasks import local_tasks
 
@@ -127,7 +127,7 @@ def test_answers_to_treatments() -> None:
 def test_each_task_is_won_by_what_it_asks_for_and_nothing_less(kind: GoalKind) -> None:
     target = {"look_at_obj_in_light": "desklamp", "pick_and_place_simple": "fridge"}.get(kind, "desk")
     play = LocalGame(SCENE, Goal(kind, "apple", target, 1))
-    oracle = planner(play)
+    oracle = make_planner(play)
     assert isinstance(oracle, LocalOracle)
     assert not play.won
     wins = [wins_by(play, oracle.next_action())]
@@ -178,11 +178,11 @@ def test_the_oracle_finds_its_way_from_anywhere() -> None:
 
 
 def test_a_problem_names_everything_that_is_there() -> None:
-    assert entity("drawer 2") == "drawer_bar__plus_998"
-    assert entity("sinkbasin 1") == "sink_bar__plus_999_bar_sinkbasin"
+    assert pddl_id("drawer 2") == "drawer_bar__plus_998"
+    assert pddl_id("sinkbasin 1") == "sink_bar__plus_999_bar_sinkbasin"
     for task_index in range(6):
         scene, goal = local_tasks().task(task_index)
-        text = problem(scene, goal)
+        text = pddl_problem(scene, goal)
         assert text.count("(") == text.count(")")
         names = {*scene.placed, *(name for names in scene.placed.values() for name in names)}
-        assert all(f" {entity(name)} " in text for name in names)
+        assert all(f" {pddl_id(name)} " in text for name in names)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.envs.babyai import BabyAI
-from runner.envs.babyai.actions import Menu
+from runner.envs.babyai.actions import ActionMenu
 from runner.envs.babyai.levels import LEVELS, N_TASKS, make_world
 from runner.envs.babyai.observe import BALL, BOX, COLORS, DOOR, EMPTY, KEY, UNSEEN, WALL, Cell, View
 from runner.errors import EnvironmentFault
@@ -83,10 +83,10 @@ def test_what_the_agent_holds_is_not_seen_before_it() -> None:
 def test_doors_can_be_passed_when_open_closed_or_unlockable() -> None:
     doors = {(1, 0): (DOOR, "red", 2), (2, 1): (DOOR, "red", 0), (2, -1): (DOOR, "blue", 1), (3, 1): (DOOR, "grey", 2)}
     passages = ["go through red open door 1", "toggle and go through blue closed door 1"]
-    texts = Menu(view_of(doors)).texts
+    texts = ActionMenu(view_of(doors)).texts
     assert [text for text in texts if "through" in text] == passages[::-1]
     assert "toggle" not in texts
-    texts = Menu(view_of(doors, carrying=("red", "key"))).texts
+    texts = ActionMenu(view_of(doors, carrying=("red", "key"))).texts
     assert [text for text in texts if "through" in text] == ["toggle and go through red locked door 1", *passages[::-1]]
     assert texts[:5] == ["turn left", "turn right", "move forward", "drop", "toggle"]
     assert not any(text.startswith("pickup") for text in texts)
@@ -95,17 +95,17 @@ def test_doors_can_be_passed_when_open_closed_or_unlockable() -> None:
 def test_a_thing_behind_others_has_no_path() -> None:
     balls = {(5, 3), (6, 2)}
     view = view_of({(6, 3): (KEY, "red", 0), **dict.fromkeys(balls, (BALL, "blue", 0))})
-    assert Menu(view).moves("pickup red key 1") == ("You cannot pickup red key 1, as there is no path leading to it.")
+    assert ActionMenu(view).moves("pickup red key 1") == ("You cannot pickup red key 1, as there is no path leading to it.")
 
 
 def test_a_macro_avoids_things_and_the_unseen() -> None:
     fence = dict.fromkeys([(1, -1), (1, 0), (2, 1)], (BALL, "blue", 0))
-    menu = Menu(view_of({(2, 0): (KEY, "red", 0), **fence}))
+    menu = ActionMenu(view_of({(2, 0): (KEY, "red", 0), **fence}))
     forward, left, right = 2, 0, 1
     expected = [left, forward, forward, right, forward, forward, right, forward]
     assert menu.moves("go to red key 1") == expected
     unseen = dict.fromkeys([(0, -1), (0, -2), (0, 1)], (UNSEEN, "red", 0))
-    assert isinstance(Menu(view_of({(2, 0): (KEY, "red", 0), **fence, **unseen})).moves("go to red key 1"), str)
+    assert isinstance(ActionMenu(view_of({(2, 0): (KEY, "red", 0), **fence, **unseen})).moves("go to red key 1"), str)
 
 
 def test_a_barrier_is_not_walked_into() -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from runner import plugins as registry
+from runner import plugins
 from runner.batch.batch import Batch
 from runner.batch.spec import BatchSpec, resolve_environment
 from runner.batch.state_dir import Workspace
 from runner.config import EnvironmentEntry, Environments, Profile
 from runner.envs.gymnasium import GymnasiumEnvironment
-from runner.envs.gymnasium.codec import KNOWN
+from runner.envs.gymnasium.codec import ENVIRONMENT_INFO
 from runner.errors import ConfigError
 from runner.testing import check_env
 from runner.types import Action, Limits, Outcome, TimeStep, Trajectory
@@ -104,7 +104,7 @@ def test_an_id_that_is_not_known_by_name_is_played_by_its_numbers() -> None:
 def test_every_known_id_fits_its_spaces() -> None:
     import gymnasium
 
-    for name, known in KNOWN.items():
+    for name, known in ENVIRONMENT_INFO.items():
         newest = max(env_id for env_id in gymnasium.registry if env_id.rpartition("-v")[0] == name)
         env = GymnasiumEnvironment(id=newest)
         told = (env.reset(task_index=1)[0]["content"] or "").splitlines()[2]
@@ -128,7 +128,7 @@ def test_every_known_id_fits_its_spaces() -> None:
 )
 def test_what_cannot_be_played_is_refused_with_a_hint(name: str, said: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        BatchSpec(env=resolve_environment(Profile(id="p"), name), agent="random").checked()
+        BatchSpec(env=resolve_environment(Profile(id="p"), name), agent="random").validated()
     assert said in str(refused.value)
 
 
@@ -139,14 +139,14 @@ def test_an_old_version_is_played_without_a_word(recwarn: pytest.WarningsRecorde
 
 def test_an_oracle_is_refused() -> None:
     with pytest.raises(ConfigError, match="has no oracle; choose another agent"):
-        BatchSpec(env=LAKE, agent="oracle").checked()
+        BatchSpec(env=LAKE, agent="oracle").validated()
 
 
 def test_the_registry_knows_the_family_and_lists_it_not() -> None:
-    assert registry.knows(registry.ENVS, "Gymnasium:Anything-v0")
-    assert not registry.knows(registry.AGENTS, LAKE)
-    assert registry.canonical(registry.ENVS, "GYMNASIUM:FrozenLake-v1") == LAKE
-    assert not any("gymnasium" in name.lower() for name in registry.names(registry.ENVS))
+    assert plugins.is_registered(plugins.ENVS, "Gymnasium:Anything-v0")
+    assert not plugins.is_registered(plugins.AGENTS, LAKE)
+    assert plugins.canonical_name(plugins.ENVS, "GYMNASIUM:FrozenLake-v1") == LAKE
+    assert not any("gymnasium" in name.lower() for name in plugins.registered_names(plugins.ENVS))
     profile = Profile(id="p", environments=Environments(lightweight=(EnvironmentEntry(name=LAKE),)))
     assert resolve_environment(profile, LAKE.lower()) == LAKE
 
@@ -155,7 +155,7 @@ def test_a_batch_is_played_stored_and_labelled(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, node="n", profile="p")
     script = BatchSpec(env=CLIFF, agent="scripted", script=AROUND_THE_CLIFF, limits=Limits(max_rounds=20))
     random = BatchSpec(env=LAKE, agent="random", repeat=3, tracing="off")
-    results = [Batch(spec.checked(), workspace).run() for spec in (script, random)]
+    results = [Batch(spec.validated(), workspace).run() for spec in (script, random)]
     workspace.close()
     assert [result.problems for result in results] == [[], []]
     assert results[0].outcomes == {Outcome.SUCCESS: 1}

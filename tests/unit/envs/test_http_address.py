@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.envs.http import Greeting, ServerAddress, greeting
+from runner.envs.http import ServerIdentity, ServerAddress, identify_server
 from runner.errors import ConfigError
 
 
@@ -53,36 +53,36 @@ def test_what_is_no_address_says_so(url: str) -> None:
         (
             "maze",
             "AgentGym Console 0.1.0: Maze (strict, as published)",
-            Greeting("console", "Maze", "strict", "as published"),
+            ServerIdentity("console", "Maze", "strict", "as published"),
         ),
         (
             "SQLGym",
             "AgentGym Console 1.0: SQLGym (compat, local databases)",
-            Greeting("console", "SQLGym", "compat", "local databases"),
+            ServerIdentity("console", "SQLGym", "compat", "local databases"),
         ),
-        ("Wordle", "AgentGym Console 0.1.0: Maze (strict, x)", Greeting("wrong", "Maze", "strict", "x")),
-        ("BabyAI", "This is environment BabyAI.", Greeting("agentgym", "BabyAI", "compat")),
-        ("Maze", "This is environment LMRL-Gym.", Greeting("agentgym", "LMRL-Gym", "compat")),
-        ("Wordle", "This is environment LMRL-Gym.", Greeting("agentgym", "LMRL-Gym", "compat")),
-        ("ALFWorld", "This is environment AlfWorld.", Greeting("agentgym", "AlfWorld", "compat")),
-        ("SciWorld", "This is environment ScienceWorld.", Greeting("agentgym", "ScienceWorld", "compat")),
-        ("Sokoban", "This is environment Sokoban.", Greeting("agentgym", "Sokoban", "compat")),
-        ("SQLGym", "ok", Greeting("agentgym", mode="compat")),
-        ("Weather", "ok", Greeting("agentgym", mode="compat")),
-        ("BabyAI", "This is environment TextCraft.", Greeting("wrong", "TextCraft", "compat")),
-        ("SQLGym", "This is environment TextCraft.", Greeting("wrong", "TextCraft", "compat")),
-        ("BabyAI", "ok", Greeting("wrong")),
-        ("BabyAI", "Welcome!", Greeting("unknown")),
-        ("Sokoban", "ok", Greeting("unknown")),
-        ("BabyAI", {"status": "ok"}, Greeting("wrong")),
-        ("BabyAI", None, Greeting("wrong")),
-        ("BabyAI", "x" * 1000, Greeting("wrong")),
+        ("Wordle", "AgentGym Console 0.1.0: Maze (strict, x)", ServerIdentity("wrong", "Maze", "strict", "x")),
+        ("BabyAI", "This is environment BabyAI.", ServerIdentity("agentgym", "BabyAI", "compat")),
+        ("Maze", "This is environment LMRL-Gym.", ServerIdentity("agentgym", "LMRL-Gym", "compat")),
+        ("Wordle", "This is environment LMRL-Gym.", ServerIdentity("agentgym", "LMRL-Gym", "compat")),
+        ("ALFWorld", "This is environment AlfWorld.", ServerIdentity("agentgym", "AlfWorld", "compat")),
+        ("SciWorld", "This is environment ScienceWorld.", ServerIdentity("agentgym", "ScienceWorld", "compat")),
+        ("Sokoban", "This is environment Sokoban.", ServerIdentity("agentgym", "Sokoban", "compat")),
+        ("SQLGym", "ok", ServerIdentity("agentgym", mode="compat")),
+        ("Weather", "ok", ServerIdentity("agentgym", mode="compat")),
+        ("BabyAI", "This is environment TextCraft.", ServerIdentity("wrong", "TextCraft", "compat")),
+        ("SQLGym", "This is environment TextCraft.", ServerIdentity("wrong", "TextCraft", "compat")),
+        ("BabyAI", "ok", ServerIdentity("wrong")),
+        ("BabyAI", "Welcome!", ServerIdentity("unknown")),
+        ("Sokoban", "ok", ServerIdentity("unknown")),
+        ("BabyAI", {"status": "ok"}, ServerIdentity("wrong")),
+        ("BabyAI", None, ServerIdentity("wrong")),
+        ("BabyAI", "x" * 1000, ServerIdentity("wrong")),
     ],
 )
-def test_servers_are_told_apart_by_their_greeting(env: str, payload: object, expected: Greeting) -> None:
-    assert greeting(env, payload) == expected
+def test_servers_are_told_apart_by_their_greeting(env: str, payload: object, expected: ServerIdentity) -> None:
+    assert identify_server(env, payload) == expected
 
 
 def test_a_greeting_is_safe_to_show() -> None:
-    said = greeting("maze", "AgentGym Console 0.1.0: Maze (strict, \x1b[2J\u202e)")
+    said = identify_server("maze", "AgentGym Console 0.1.0: Maze (strict, \x1b[2J\u202e)")
     assert said.label == "␛[2J\\u{202e}"

@@ -9,13 +9,13 @@ import pytest
 
 from runner.agents.random import RandomAgent
 from runner.envs.http import HttpEnvironment, ServerAddress, dialect_for
-from runner.envs.http.environment import MAX_REQUEST
-from runner.envs.http.session import Instance
+from runner.envs.http.environment import MAX_REQUEST_BYTES
+from runner.envs.http.session import RemoteInstance
 from runner.envs.maze import Maze
-from runner.episode.validation import settle
 from runner.errors import EnvironmentFault
 from runner.testing import check_env
 from runner.types import Action, StepResult, ToolCall
+from runner.types.maybe_async import maybe_await
 from tests.support.rude_env import Asked, RudeServer, Served, raw, rude_server, told
 
 UP = Action(text="move up")
@@ -79,7 +79,7 @@ async def test_what_fits_no_tool_is_answered_here(server: RudeServer) -> None:
     assert [message["role"] for message in chat] == ["tool", "tool"]
     assert str(chat[0]["content"]).startswith("Invalid action. Expected move with exactly direction")
     assert (reward, done) == (0.0, False)
-    chat, _, _ = await env.step(Action(text="x" * MAX_REQUEST))
+    chat, _, _ = await env.step(Action(text="x" * MAX_REQUEST_BYTES))
     assert chat[0]["content"] == "Invalid action. Expected a shorter text."
     assert len(server.asked) == n_asked
     chat, _, _ = await env.step(Action(tool_calls=calls[1:]))
@@ -181,7 +181,7 @@ async def test_an_instance_that_nobody_has_any_more_is_not_in_use(server: RudeSe
     server.start_over(answer)
     row = dialect_for("maze")
     assert row is not None
-    given_up, later = (Instance(row, ServerAddress(server.url, 10)) for _ in range(2))
+    given_up, later = (RemoteInstance(row, ServerAddress(server.url, 10)) for _ in range(2))
     await given_up.open(0)
     with pytest.raises(EnvironmentFault, match="in use"):
         await later.open(0)
@@ -205,7 +205,7 @@ async def test_what_a_server_says_of_its_page_is_not_believed(server: RudeServer
     with pytest.raises(
         EnvironmentFault, match=r"WebShop: GET http://.*/available_actions\?env_idx=3 was answered with"
     ):
-        await settle(env.admissible_actions())
+        await maybe_await(env.admissible_actions())
     await env.cleanup()
 
 
@@ -219,7 +219,7 @@ async def test_a_random_agent_plays_what_a_page_lists(server: RudeServer) -> Non
     server.start_over(answer)
     env, agent = HttpEnvironment(env="webshop", address=ServerAddress(server.url, 10)), RandomAgent()
     agent.bind(env, {})
-    _, action = await settle(agent.act(await env.reset(), []))
+    _, action = await maybe_await(agent.act(await env.reset(), []))
     assert action == Action(text="search[a hat]")
     assert (await env.step(action))[1:] == (1.0, True)
     await env.cleanup()

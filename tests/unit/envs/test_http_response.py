@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.envs.http import dialect_for
-from runner.envs.http.dialects import _ROWS, Dialect
-from runner.envs.http.request import Reply, Request
-from runner.envs.http.response import Payload, read
-from runner.envs.http.scoring import Scoring
+from runner.envs.http.dialects import _ROWS, ClientDialect
+from runner.envs.http.response import Payload, ServerResponse, ServerRequest, decode_response
+from runner.envs.http.task_rules import RewardReader
 from runner.errors import EnvironmentFault
 
-REQUEST = Request("Maze", "http://127.0.0.1:1/step", b'{"id": 0}')
+REQUEST = ServerRequest("Maze", "http://127.0.0.1:1/step", b'{"id": 0}')
 NAMES = st.sampled_from(["observation", "reward", "done", "truncated", "terminated", "state", "score", "error", "info"])
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -24,22 +23,22 @@ VALUES = st.recursive(
 )
 
 
-def understood(dialect: Dialect, reply: Reply) -> tuple[str, float, bool]:
-    payload = Payload(REQUEST, read(REQUEST, reply))
+def understood(dialect: ClientDialect, reply: ServerResponse) -> tuple[str, float, bool]:
+    payload = Payload(REQUEST, decode_response(REQUEST, reply))
     text = payload.text(dialect.observation_at)
-    return text, *Scoring(dialect).read(payload, text)
+    return text, *RewardReader(dialect).read(payload, text)
 
 
 @given(st.sampled_from(_ROWS), st.integers(0, 1000), st.text(max_size=20), st.binary(max_size=60))
-def test_no_bytes_do_more_than_a_fault(dialect: Dialect, status: int, kind: str, body: bytes) -> None:
+def test_no_bytes_do_more_than_a_fault(dialect: ClientDialect, status: int, kind: str, body: bytes) -> None:
     with pytest.raises(EnvironmentFault):
-        understood(dialect, Reply(status, kind, body))
+        understood(dialect, ServerResponse(status, kind, body))
 
 
 @given(st.sampled_from(_ROWS), st.sampled_from([200, 422, 500]), VALUES)
-def test_no_json_does_more_than_a_fault(dialect: Dialect, status: int, value: Any) -> None:  # noqa: ANN401
+def test_no_json_does_more_than_a_fault(dialect: ClientDialect, status: int, value: Any) -> None:  # noqa: ANN401
     try:
-        text, reward, done = understood(dialect, Reply(status, "application/json", json.dumps(value).encode()))
+        text, reward, done = understood(dialect, ServerResponse(status, "application/json", json.dumps(value).encode()))
     except EnvironmentFault as exc:
         assert "\n" not in str(exc)
         return
@@ -66,7 +65,7 @@ def test_values_of_another_type_are_named_and_not_quoted(payload: object, says: 
     maze = dialect_for("maze")
     assert maze is not None
     with pytest.raises(EnvironmentFault) as caught:
-        understood(maze, Reply(200, "application/json", json.dumps(payload).encode()))
+        understood(maze, ServerResponse(200, "application/json", json.dumps(payload).encode()))
     assert says in str(caught.value)
     assert "gold" not in str(caught.value)
 
@@ -79,11 +78,11 @@ def test_an_id_is_a_number_or_a_short_text(value: object) -> None:
 
 def test_deep_json_is_a_fault() -> None:
     with pytest.raises(EnvironmentFault, match="not JSON"):
-        read(REQUEST, Reply(200, "application/json", b"[" * 100_000))
+        decode_response(REQUEST, ServerResponse(200, "application/json", b"[" * 100_000))
 
 
 def test_a_fault_names_all_there_is_to_know_on_one_line() -> None:
-    request = Request("Maze\n", "http://h/step", json.dumps({"action": "\x1b[2J" + "x" * 5000}).encode())
+    request = ServerRequest("Maze\n", "http://h/step", json.dumps({"action": "\x1b[2J" + "x" * 5000}).encode())
     message = str(request.fault("was lost", "Look for it"))
     assert message.startswith('Maze␊: POST http://h/step {"action": "')
     assert message.endswith(" was lost. Look for it")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from runner.envs.http import ServerAddress, dialect_for
-from runner.envs.http.dialects import Dialect
+from runner.envs.http.dialects import ClientDialect
 from runner.envs.http.environment import HttpEnvironment
 from runner.envs.http.task_rules import rules_for
 from runner.errors import ConfigError
@@ -13,7 +13,7 @@ EMBEDDED = ("ALFWorld", "BabyAI", "Maze", "SQLGym", "TextCraft", "WebShop", "Wor
 SERVED = ("SciWorld", "WebArena", "SearchQA", "Academia", "Movie", "Sheet", "Todo", "Weather")
 
 
-def row(env: str) -> Dialect:
+def row(env: str) -> ClientDialect:
     found = dialect_for(env)
     assert found is not None
     return found

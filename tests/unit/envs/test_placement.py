@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from runner import plugins as registry
+from runner import plugins
 from runner.batch.batch import Batch
 from runner.batch.spec import BatchSpec, resolve_environment
 from runner.batch.state_dir import Workspace
 from runner.config import EnvironmentEntry, Environments, Profile
-from runner.envs.availability import asked_at, foresee
-from runner.envs.data_labels import label_of, what_data_lacks
+from runner.envs.availability import probe_address, availability_of
+from runner.envs.data_labels import data_label_of, missing_data
 from runner.envs.http.address import ServerAddress
-from runner.envs.http.probe import ServerState, probe
-from runner.envs.placement import Choice, decide
+from runner.envs.http.probe import ServerState, probe_servers
+from runner.envs.placement import Placement, choose_placement
 from runner.errors import ConfigError
 from tests.conftest import Install
 from tests.support.rude_env import Asked, RudeServer, raw, rude_server, told
@@ -61,54 +61,54 @@ def nobody() -> int:
 
 
 def test_without_a_server_it_is_this_process(nobody: int) -> None:
-    plain = Choice(data_label="local catalogue")
-    assert decide(None, "WebShop", "strict") == plain
-    assert decide(EnvironmentEntry(name="WebShop"), "WebShop", "strict") == plain
-    assert decide(EnvironmentEntry(name="WebShop", port=nobody), "WebShop", "strict") == plain
-    assert decide(None, "Maze", "compat") == Choice(mode="compat")
+    plain = Placement(data_label="local catalogue")
+    assert choose_placement(None, "WebShop", "strict") == plain
+    assert choose_placement(EnvironmentEntry(name="WebShop"), "WebShop", "strict") == plain
+    assert choose_placement(EnvironmentEntry(name="WebShop", port=nobody), "WebShop", "strict") == plain
+    assert choose_placement(None, "Maze", "compat") == Placement(mode="compat")
 
 
 def test_auto_takes_the_server_that_is_there(ours: str) -> None:
-    choice = decide(entry(ours, timeout_sec=3.0), "Maze", "strict")
-    assert choice.address == ServerAddress(ours, 3.0, n_tasks=25, lists_actions=True)
-    assert (choice.transport, choice.mode, choice.data_label) == ("http", "strict", "")
-    assert choice.note == f"over HTTP at {ours} (AgentGym Console, strict rules, as published)"
-    assert decide(entry(ours, "embedded"), "Maze", "strict") == Choice()
+    placement = choose_placement(entry(ours, timeout_sec=3.0), "Maze", "strict")
+    assert placement.address == ServerAddress(ours, 3.0, n_tasks=25, lists_actions=True)
+    assert (placement.transport, placement.mode, placement.data_label) == ("http", "strict", "")
+    assert placement.note == f"over HTTP at {ours} (AgentGym Console, strict rules, as published)"
+    assert choose_placement(entry(ours, "embedded"), "Maze", "strict") == Placement()
 
 
 def test_a_server_of_agentgyms_has_its_rules_and_its_label(rude: RudeServer) -> None:
     url = answering(rude, AGENTGYM)
     for mode in ("strict", "compat"):
-        choice = decide(entry(url), "Maze", mode)
-        assert (choice.transport, choice.mode, choice.data_label) == ("http", "compat", "AgentGym server")
+        placement = choose_placement(entry(url), "Maze", mode)
+        assert (placement.transport, placement.mode, placement.data_label) == ("http", "compat", "AgentGym server")
 
 
 def test_rules_that_were_asked_for_are_kept_to(ours: str) -> None:
-    choice = decide(entry(ours), "Maze", "compat")
-    assert (choice.transport, choice.mode) == ("embedded", "compat")
-    assert "strict rules" in choice.note
+    placement = choose_placement(entry(ours), "Maze", "compat")
+    assert (placement.transport, placement.mode) == ("embedded", "compat")
+    assert "strict rules" in placement.note
     with pytest.raises(ConfigError, match="strict rules, not those of --compat"):
-        decide(entry(ours, "http"), "Maze", "compat")
+        choose_placement(entry(ours, "http"), "Maze", "compat")
 
 
 @pytest.mark.parametrize("reply", [told("This is environment BabyAI."), told("hello"), raw("no", 404)])
 def test_auto_says_why_a_server_will_not_do(rude: RudeServer, reply: bytes) -> None:
-    choice = decide(entry(answering(rude, {"/": reply})), "Maze", "strict")
-    assert choice.transport == "embedded"
-    assert choice.note.startswith(f"embedded: at {rude.url}: ")
+    placement = choose_placement(entry(answering(rude, {"/": reply})), "Maze", "strict")
+    assert placement.transport == "embedded"
+    assert placement.note.startswith(f"embedded: at {rude.url}: ")
 
 
 def test_http_needs_its_server_and_says_what_to_do(rude: RudeServer, nobody: int) -> None:
     with pytest.raises(ConfigError) as refused:
-        decide(EnvironmentEntry(name="Maze", port=nobody, transport="http"), "Maze", "strict")
+        choose_placement(EnvironmentEntry(name="Maze", port=nobody, transport="http"), "Maze", "strict")
     assert str(refused.value) == (
         f"Maze is to be played at http://127.0.0.1:{nobody}, but nothing listens there. Start its server, e.g. with: "
         f"agentgym-runner serve Maze --port {nobody}; or set its transport to auto or embedded"
     )
     with pytest.raises(ConfigError, match=r"answered with HTTP 200: .This is environment BabyAI"):
-        decide(entry(answering(rude, {"/": told("This is environment BabyAI.")}), "http"), "Maze", "strict")
+        choose_placement(entry(answering(rude, {"/": told("This is environment BabyAI.")}), "http"), "Maze", "strict")
     with pytest.raises(ConfigError, match="give its port or its base_url"):
-        decide(EnvironmentEntry(name="Maze", transport="http"), "Maze", "strict")
+        choose_placement(EnvironmentEntry(name="Maze", transport="http"), "Maze", "strict")
 
 
 @pytest.mark.parametrize(
@@ -122,14 +122,14 @@ def test_http_needs_its_server_and_says_what_to_do(rude: RudeServer, nobody: int
 )
 def test_a_server_is_to_be_started_where_it_is_looked_for(nobody: int, url: str, said: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        decide(entry(url.format(port=nobody), "http"), "Maze", "strict")
+        choose_placement(entry(url.format(port=nobody), "http"), "Maze", "strict")
     assert said.format(port=nobody) in str(refused.value)
     assert "hunter22" not in str(refused.value)
 
 
 def test_a_wrong_token_is_answered_with_where_to_put_the_right_one(nobody: int) -> None:
     with serving(["Maze"], token="a-token-of-the-tests") as urls, pytest.raises(ConfigError) as refused:
-        decide(entry(urls["Maze"].replace("//", "//:wrong-hunter22@"), "http"), "Maze", "strict")
+        choose_placement(entry(urls["Maze"].replace("//", "//:wrong-hunter22@"), "http"), "Maze", "strict")
     assert "HTTP 401" in str(refused.value)
     assert "http://:TOKEN@HOST" in str(refused.value)
     assert "agentgym-runner serve" not in str(refused.value)
@@ -143,34 +143,34 @@ def test_a_wrong_token_is_answered_with_where_to_put_the_right_one(nobody: int) 
 def test_data_that_is_named_and_not_there_is_said_before_anything_is_played(
     env: str, variable: str, marker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert what_data_lacks(env, {}) is None
-    assert marker in (what_data_lacks(env, {variable: str(tmp_path)}) or "")
+    assert missing_data(env, {}) is None
+    assert marker in (missing_data(env, {variable: str(tmp_path)}) or "")
     monkeypatch.setenv(variable, str(tmp_path))
     with pytest.raises(ConfigError, match=variable):
-        decide(None, env, "strict")
+        choose_placement(None, env, "strict")
     (tmp_path / marker).mkdir(parents=True)
-    assert what_data_lacks(env.lower(), {variable: str(tmp_path)}) is None
+    assert missing_data(env.lower(), {variable: str(tmp_path)}) is None
     with pytest.raises(ConfigError):  # it is empty
-        decide(None, env, "strict")
+        choose_placement(None, env, "strict")
     monkeypatch.delenv(variable)
-    assert decide(None, env, "strict").transport == "embedded"
+    assert choose_placement(None, env, "strict").transport == "embedded"
 
 
 def test_http_takes_a_server_that_says_nothing_of_itself(rude: RudeServer) -> None:
-    choice = decide(entry(answering(rude, {"/": told("hello")}), "http"), "Maze", "strict")
-    assert (choice.transport, choice.mode, choice.data_label) == ("http", "compat", "unknown server")
+    placement = choose_placement(entry(answering(rude, {"/": told("hello")}), "http"), "Maze", "strict")
+    assert (placement.transport, placement.mode, placement.data_label) == ("http", "compat", "unknown server")
 
 
 def test_an_environment_that_only_servers_have(rude: RudeServer) -> None:
     url = answering(rude, {"/": told("This is environment ScienceWorld.")})
     profile = Profile(id="p", environments=Environments(moderate=(entry(url, name="SciWorld"),)))
     assert resolve_environment(profile, "sciworld") == "SciWorld"
-    spec = BatchSpec(env="SciWorld", agent="scripted", script=("look",)).checked()
-    choice = decide(profile.environments.moderate[0], "SciWorld", "strict")
-    assert (choice.transport, choice.data_label) == ("http", "AgentGym server")
-    assert spec.runner(choice).env_cfg["env"] == "SciWorld"
+    spec = BatchSpec(env="SciWorld", agent="scripted", script=("look",)).validated()
+    placement = choose_placement(profile.environments.moderate[0], "SciWorld", "strict")
+    assert (placement.transport, placement.data_label) == ("http", "AgentGym server")
+    assert spec.build_runner(placement).env_cfg["env"] == "SciWorld"
     with pytest.raises(ConfigError, match="has no oracle"):
-        BatchSpec(env="SciWorld", agent="oracle").checked()
+        BatchSpec(env="SciWorld", agent="oracle").validated()
     homeless = Profile(id="p", environments=Environments(moderate=(EnvironmentEntry(name="SciWorld"),)))
     with pytest.raises(ConfigError, match="no environment of that name is installed"):
         resolve_environment(homeless, "SciWorld")
@@ -178,17 +178,17 @@ def test_an_environment_that_only_servers_have(rude: RudeServer) -> None:
 
 def test_what_logs_in_is_shown_nowhere(ours: str) -> None:
     address = ours.replace("//", "//user:hunter22@")
-    said = [decide(entry(address), "Maze", mode) for mode in ("strict", "compat")]
+    said = [choose_placement(entry(address), "Maze", mode) for mode in ("strict", "compat")]
     assert said[0].transport == "http"
     assert "hunter22" not in repr(said)
 
 
 def test_episodes_tell_how_they_were_played(ours: str, tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, node="n", profile="p")
-    spec = BatchSpec(env="Maze", agent="oracle", repeat=2, task_index=24).checked()
-    choice = decide(entry(ours), "Maze", "strict")
-    result = Batch(spec, workspace, choice=choice).run()
-    compat = Batch(spec, workspace, choice=Choice(mode="compat")).run()
+    spec = BatchSpec(env="Maze", agent="oracle", repeat=2, task_index=24).validated()
+    placement = choose_placement(entry(ours), "Maze", "strict")
+    result = Batch(spec, workspace, placement=placement).run()
+    compat = Batch(spec, workspace, placement=Placement(mode="compat")).run()
     workspace.close()
     assert (result.success_rate, result.mode, result.data_label, result.problems) == (1.0, "strict", "", [])
     assert (compat.success_rate, compat.mode) == (1.0, "compat")
@@ -199,8 +199,10 @@ def test_episodes_tell_how_they_were_played(ours: str, tmp_path: Path) -> None:
 
 def test_the_oracle_looks_inside_a_twin_with_the_servers_rules(ours: str) -> None:
     address = ServerAddress(ours)
-    runner = BatchSpec(env="Maze", agent="oracle").runner(Choice(transport="http", address=address, mode="compat"))
-    assert runner.env_cfg == {"_target_": registry.ON_SERVER, "env": "Maze", "address": address, "mode": "compat"}
+    runner = BatchSpec(env="Maze", agent="oracle").build_runner(
+        Placement(transport="http", address=address, mode="compat")
+    )
+    assert runner.env_cfg == {"_target_": plugins.HTTP_ENVIRONMENT, "env": "Maze", "address": address, "mode": "compat"}
     assert runner.agent_cfg["twin"] == {"_target_": "runner.envs.maze.Maze", "mode": "compat"}
 
 
@@ -208,15 +210,15 @@ def test_the_oracle_looks_inside_a_twin_with_the_servers_rules(ours: str) -> Non
 def test_labels_are_those_of_the_classes(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    names = [name for name in registry.names(registry.ENVS) if registry.is_built_in(registry.ENVS, name)]
+    names = [name for name in plugins.registered_names(plugins.ENVS) if plugins.is_built_in(plugins.ENVS, name)]
     assert len(names) >= 7
     for name in [*names, "gymnasium:FrozenLake-v1"]:
-        assert label_of(name, environ) == registry.load(registry.ENVS, name).data_label
+        assert data_label_of(name, environ) == plugins.load(plugins.ENVS, name).data_label
 
 
 def state_of(listed: EnvironmentEntry) -> ServerState | None:
-    address = asked_at(listed)
-    return None if address is None else probe({listed.name: address})[listed.name]
+    address = probe_address(listed)
+    return None if address is None else probe_servers({listed.name: address})[listed.name]
 
 
 def test_the_outlook_is_what_would_be_decided(ours: str, rude: RudeServer, nobody: int, install: Install) -> None:
@@ -238,9 +240,9 @@ def test_the_outlook_is_what_would_be_decided(ours: str, rude: RudeServer, nobod
         (EnvironmentEntry(name="gymnasium:FrozenLake-v1"), ("embedded", "embedded", "Gymnasium", True)),
     ]
     for listed, expected in cases:
-        outlook = foresee(listed, state_of(listed))
+        outlook = availability_of(listed, state_of(listed))
         assert (outlook.status, outlook.transport, outlook.data_label, outlook.playable) == expected, listed
         assert outlook.playable or outlook.cause
         if outlook.playable:
-            assert decide(listed, listed.name, "strict").transport == outlook.transport
-    assert foresee(EnvironmentEntry(name="Maze", port=nobody, transport="http"), None).status == "unknown"
+            assert choose_placement(listed, listed.name, "strict").transport == outlook.transport
+    assert availability_of(EnvironmentEntry(name="Maze", port=nobody, transport="http"), None).status == "unknown"

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.envs.http.address import ServerAddress
-from runner.envs.http.probe import MAX_BYTES, NOBODY, ServerState, probe
+from runner.envs.http.probe import MAX_RESPONSE_BYTES, NOT_LISTENING, ServerState, probe_servers
 from runner.util.text import one_line
 from tests.support.rude_env import Answer, Asked, RudeServer, raw, rude_server, told
 from tests.support.serving import serving
@@ -35,12 +35,12 @@ def asked_of(server: RudeServer, answers: dict[str, bytes], env: str = "Maze", u
         writer.write_eof()
 
     server.start_over(answer)
-    return probe({env: ServerAddress(url or server.url)})[env]
+    return probe_servers({env: ServerAddress(url or server.url)})[env]
 
 
 def test_a_server_of_ours_tells_what_it_plays_and_how_much_is_open() -> None:
     with serving(["Maze"]) as urls:
-        state = probe({"Maze": ServerAddress(urls["Maze"], 7.0)})["Maze"]
+        state = probe_servers({"Maze": ServerAddress(urls["Maze"], 7.0)})["Maze"]
     assert (state.status, state.open, state.cause) == ("up", 0, None)
     assert state.address == ServerAddress(urls["Maze"], 7.0, n_tasks=25, lists_actions=True)
     assert state.greeting is not None
@@ -52,8 +52,8 @@ def test_a_server_of_ours_tells_what_it_plays_and_how_much_is_open() -> None:
 def test_a_server_with_a_token_is_asked_with_it_and_says_nothing_without() -> None:
     token = "a-token-of-sixteen-or-more"
     with serving(["Maze"], token=token) as urls:
-        known = probe({"Maze": ServerAddress(urls["Maze"].replace("//", f"//:{token}@"))})["Maze"]
-        stranger = probe({"Maze": ServerAddress(urls["Maze"])})["Maze"]
+        known = probe_servers({"Maze": ServerAddress(urls["Maze"].replace("//", f"//:{token}@"))})["Maze"]
+        stranger = probe_servers({"Maze": ServerAddress(urls["Maze"])})["Maze"]
     assert known.status == "up"
     assert stranger.status == "wrong"
     assert "HTTP 401" in (stranger.cause or "")
@@ -120,7 +120,7 @@ def test_a_path_in_the_address_comes_first(server: RudeServer) -> None:
 
 def _rude(server: RudeServer, answer: Answer, within_s: float = 5.0) -> ServerState:
     server.start_over(answer)
-    return probe({"Maze": ServerAddress(server.url)}, within_s)["Maze"]
+    return probe_servers({"Maze": ServerAddress(server.url)}, within_s)["Maze"]
 
 
 async def _drip(asked: Asked, writer: asyncio.StreamWriter) -> None:
@@ -146,7 +146,7 @@ def test_who_does_not_finish_an_answer_in_time_is_down(server: RudeServer) -> No
 
 def test_who_does_not_begin_an_answer_in_time_is_down() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        state = probe({"Maze": ServerAddress(f"http://127.0.0.1:{silent.getsockname()[1]}")}, 0.3)["Maze"]
+        state = probe_servers({"Maze": ServerAddress(f"http://127.0.0.1:{silent.getsockname()[1]}")}, 0.3)["Maze"]
     assert (state.status, state.latency_s) == ("down", None)
     assert state.cause in ("it did not answer in time", "there was no answer within 0.3 s")
 
@@ -154,13 +154,13 @@ def test_who_does_not_begin_an_answer_in_time_is_down() -> None:
 def test_an_endless_reply_is_read_to_its_bound_only(server: RudeServer) -> None:
     state = _rude(server, _endless)
     assert state.status == "wrong"
-    assert MAX_BYTES < 1 << 20
+    assert MAX_RESPONSE_BYTES < 1 << 20
 
 
 def test_nobody_and_no_address_at_all() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    states = probe(
+    states = probe_servers(
         {
             "Maze": ServerAddress(f"http://127.0.0.1:{port}"),
             "Wordle": ServerAddress("http://user:hunter22@127.0.0.1:1/?q"),
@@ -168,10 +168,10 @@ def test_nobody_and_no_address_at_all() -> None:
         }
     )
     assert {state.status for state in states.values()} == {"down"}
-    assert states["Maze"].cause == NOBODY
+    assert states["Maze"].cause == NOT_LISTENING
     assert "ConfigError" in (states["Wordle"].cause or "")
     assert "hunter22" not in repr(states)
-    assert probe({}) == {}
+    assert probe_servers({}) == {}
 
 
 def test_all_are_asked_at_the_same_time(server: RudeServer) -> None:
@@ -183,7 +183,7 @@ def test_all_are_asked_at_the_same_time(server: RudeServer) -> None:
         writer.write_eof()
 
     server.start_over(together)
-    states = probe({env: ServerAddress(server.url) for env in ("Maze", "maze", "MAZE", "Wordle")}, 20)
+    states = probe_servers({env: ServerAddress(server.url) for env in ("Maze", "maze", "MAZE", "Wordle")}, 20)
     assert [state.status for state in states.values()] == ["up"] * 4
 
 

@@ -166,7 +166,7 @@ def test_success_is_the_reward() -> None:
 
 def test_the_gold_query_is_in_no_episode_and_the_data_is_labelled(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, node="test", profile="test")
-    result = Batch(BatchSpec(env="SQLGym", agent="random", repeat=4).checked(), workspace).run()
+    result = Batch(BatchSpec(env="SQLGym", agent="random", repeat=4).validated(), workspace).run()
     assert len(result.episodes) == 4
     for episode in result.episodes:
         record = workspace.store.load(episode.episode_id)

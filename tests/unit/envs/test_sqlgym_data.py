@@ -9,14 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runner import plugins as registry
+from runner import plugins
 from runner.envs.sqlgym import SQLGym
-from runner.envs.sqlgym.schema import Schema
-from runner.envs.sqlgym.tasks import BIRD_VARIABLE, Task, catalogue
-from runner.envs.sqlgym.worker import Reader, opened
+from runner.envs.sqlgym.tasks import BIRD_VARIABLE, DatabaseSchema, Task, catalogue
+from runner.envs.sqlgym.worker import QueryRunner, open_database
 from runner.errors import ConfigError
 from runner.types import Action
-from runner.util.package_data import shipped
+from runner.util.package_data import package_resource
 from scripts.build_sqlgym_data import main
 from tests.support.bird_sample import GOLD, TABLES, TASK, write_bird
 
@@ -27,20 +26,20 @@ def test_the_shipped_files_are_what_the_script_makes(tmp_path: Path, monkeypatch
     made = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     assert len(made) == 8 + 2
     for name, content in made.items():
-        assert shipped("data", "sqlgym", name).read_bytes() == content, f"{name}: run the script"
-    licence = shipped("data", "sqlgym", "LICENSE").read_text("utf-8")
+        assert package_resource("data", "sqlgym", name).read_bytes() == content, f"{name}: run the script"
+    licence = package_resource("data", "sqlgym", "LICENSE").read_text("utf-8")
     assert "MIT License" in licence
     assert "no results on BIRD" in licence
 
 
 def test_every_question_has_a_short_exact_answer_that_no_other_order_changes() -> None:
     tasks = catalogue(None)
-    readers: dict[str, Reader] = {}
+    readers: dict[str, QueryRunner] = {}
     questions, sizes = set(), Counter[str]()
     for index in range(tasks.n_tasks):
         split, task = tasks[index]
         if task.db_id not in readers:
-            readers[task.db_id] = Reader(opened(split.database(task).script, None))
+            readers[task.db_id] = QueryRunner(open_database(split.database(task).script, None))
         rows = readers[task.db_id].gold(task.gold)
         assert 1 <= len(rows) <= 30
         assert {type(value) for row in rows for value in row} <= {int, str}
@@ -54,7 +53,7 @@ def test_the_schemas_are_those_of_the_databases() -> None:
     tasks = catalogue(None)
     for index in range(8):
         split, task = tasks[index]
-        schema, connection = split.schema(task), opened(split.database(task).script, None)
+        schema, connection = split.schema(task), open_database(split.database(task).script, None)
         for number, table in enumerate(schema.table_names_original):
             columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
             assert [name for at, name in schema.column_names_original if at == number] == [row[1] for row in columns]
@@ -66,7 +65,7 @@ def test_the_schemas_are_those_of_the_databases() -> None:
 def test_bird_is_played_where_the_variable_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     local = SQLGym()
     monkeypatch.setenv(BIRD_VARIABLE, str(write_bird(tmp_path)))
-    assert registry.load(registry.ENVS, "SQLGym").data_label == "BIRD"
+    assert plugins.load(plugins.ENVS, "SQLGym").data_label == "BIRD"
     env = SQLGym()
     assert (env.n_tasks, env.data_label) == (2, "BIRD")
     schema, question = (env.reset(task_index=1)[0]["content"] or "").split("\n\n")
@@ -121,7 +120,7 @@ def test_what_bird_lacks_is_said(tmp_path: Path) -> None:
 
 
 def described(**changes: object) -> tuple[str, str]:
-    schema = msgspec.json.decode(json.dumps({**TABLES, **changes}), type=Schema)
+    schema = msgspec.json.decode(json.dumps({**TABLES, **changes}), type=DatabaseSchema)
     return schema.described("strict"), schema.described("compat")
 
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.envs.sqlgym import sandbox, worker
-from runner.envs.sqlgym.sandbox import ENGINE_FAILED, judge
+from runner.envs.sqlgym.sandbox import ENGINE_FAILED, evaluate
 from runner.envs.sqlgym.tasks import Database
-from runner.envs.sqlgym.worker import MAX_ROWS, STOPPED, TOO_MANY_ROWS, Reader, opened, same
+from runner.envs.sqlgym.worker import MAX_ROWS, STOPPED, TOO_MANY_ROWS, QueryRunner, open_database, same_rows
 from runner.errors import EnvironmentFault
 
 SCRIPT = (
@@ -34,7 +34,7 @@ QUERIES = TEXTS | st.lists(st.sampled_from(TOKENS) | TEXTS, max_size=12).map(" "
 
 
 def told(sql: str) -> str:
-    return judge(DATABASE, sql, GOLD).observation
+    return evaluate(DATABASE, sql, GOLD).observation
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def told(sql: str) -> str:
     ids=["recursion", "cross join", "one endless instruction", "endless before the first row"],
 )
 def test_a_query_that_does_not_end_is_stopped(sql: str) -> None:
-    assert judge(DATABASE, sql, GOLD) == (STOPPED, False)
+    assert evaluate(DATABASE, sql, GOLD) == (STOPPED, False)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_rows_of_equal_hash_are_judged_in_time_and_are_not_the_datas_fault() -> 
     """Put into a set, these rows are compared each with each, which takes a minute."""
     values = " UNION ALL ".join(f"SELECT {factor * (2**61 - 1)} AS v" for factor in range(-4, 5))
     rows = f"WITH e AS ({values}) SELECT a.v, b.v, c.v, d.v, e.v, f.v FROM e a, e b, e c, e d, e, e f LIMIT 40000"
-    verdict = judge(DATABASE, rows, GOLD)
+    verdict = evaluate(DATABASE, rows, GOLD)
     assert verdict.observation.startswith(f"[({-4 * (2**61 - 1)}, ")
     assert not verdict.solved
 
@@ -84,23 +84,23 @@ def test_the_memory_of_a_querys_rows_is_not_the_datas_fault(monkeypatch: pytest.
     small = f"import sys; sys.path.append({folder!r}); import worker; worker.MEMORY = {limit}; worker.main()"
     monkeypatch.setattr(sandbox, "_COMMAND", (sys.executable, "-I", "-S", "-c", small))
     many = f"{ENDLESS} SELECT CASE WHEN n > 101 THEN zeroblob(900000) ELSE n END FROM c LIMIT {{}}"
-    assert judge(DATABASE, many.format(101 + 170), f"{many.format(101 + 171)} OFFSET 1").solved is False
-    assert judge(DATABASE, many.format(101 + 1000), GOLD) == ("out of memory", False)
+    assert evaluate(DATABASE, many.format(101 + 170), f"{many.format(101 + 171)} OFFSET 1").solved is False
+    assert evaluate(DATABASE, many.format(101 + 1000), GOLD) == ("out of memory", False)
 
 
 def test_rows_that_cannot_be_judged_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     said = b'"ready"\n"[(1,)]"\n"known"\n'
     ended = subprocess.CompletedProcess[bytes](args=(), returncode=-9, stdout=said, stderr=b"")
     monkeypatch.setattr(sandbox, "_run", lambda request: ended)
-    assert judge(DATABASE, "SELECT 1", GOLD) == ("[(1,)]", False)
+    assert evaluate(DATABASE, "SELECT 1", GOLD) == ("[(1,)]", False)
 
 
 def test_rows_count_once_and_in_any_order() -> None:
     gold: set[tuple[object, ...]] = {(1, "a"), (2, None)}
-    assert same([(2, None), (1, "a"), (2, None)], gold)
-    assert same([], set())
+    assert same_rows([(2, None), (1, "a"), (2, None)], gold)
+    assert same_rows([], set())
     for rows in ([(1, "a")], [(1, "a"), (2, None), (3,)], []):
-        assert not same(list(rows), gold)
+        assert not same_rows(list(rows), gold)
 
 
 def test_rows_that_do_not_fit_into_memory_are_refused() -> None:
@@ -145,12 +145,12 @@ def test_nothing_else_is_opened_or_changed(sql: str, tmp_path: Path) -> None:
 
 def test_a_file_is_only_read(tmp_path: Path) -> None:
     path = tmp_path / "odd name?mode=rwc#.sqlite"
-    connection = opened(SCRIPT, path.as_uri())
+    connection = open_database(SCRIPT, path.as_uri())
     connection.close()
     before = path.read_bytes()
     database = Database(uri=f"{path.as_uri()}?mode=ro")
-    assert judge(database, "SELECT 200", GOLD) == ("[(200,)]", True)
-    assert judge(database, "DELETE FROM t", GOLD) == ("attempt to write a readonly database", False)
+    assert evaluate(database, "SELECT 200", GOLD) == ("[(200,)]", True)
+    assert evaluate(database, "DELETE FROM t", GOLD) == ("attempt to write a readonly database", False)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
@@ -161,20 +161,20 @@ def test_a_database_that_cannot_be_opened_is_the_datas_fault(tmp_path: Path, con
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(EnvironmentFault, match=r"could not open the database of this task: sqlite3\."):
-        judge(Database(uri=f"{path.as_uri()}?mode=ro"), "SELECT 1", GOLD)
+        evaluate(Database(uri=f"{path.as_uri()}?mode=ro"), "SELECT 1", GOLD)
 
 
 def test_a_gold_query_that_fails_is_not_the_agents_fault_and_stays_hidden() -> None:
     with pytest.raises(EnvironmentFault, match="gold query of this task failed") as caught:
-        judge(DATABASE, "SELECT 1", "SELECT secret FROM nowhere")
+        evaluate(DATABASE, "SELECT 1", "SELECT secret FROM nowhere")
     assert "secret" not in str(caught.value)
-    assert judge(DATABASE, "SELEC", "SELECT secret FROM nowhere").solved is False
+    assert evaluate(DATABASE, "SELEC", "SELECT secret FROM nowhere").solved is False
 
 
 def test_a_query_without_columns_is_no_answer_to_a_question_without_rows() -> None:
     nothing = f"{GOLD} LIMIT 0"
-    assert judge(DATABASE, "-- nothing", nothing) == ("[]", False)
-    assert judge(DATABASE, "SELECT n FROM t WHERE n < 0", nothing) == ("[]", True)
+    assert evaluate(DATABASE, "-- nothing", nothing) == ("[]", False)
+    assert evaluate(DATABASE, "SELECT n FROM t WHERE n < 0", nothing) == ("[]", True)
 
 
 def test_a_worker_that_cannot_start_is_a_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -198,8 +198,8 @@ def test_no_text_breaks_the_sandbox(sql: str) -> None:
 @settings(max_examples=300, deadline=None)
 @given(sql=QUERIES)
 def test_no_text_breaks_the_reader_or_changes_the_database(sql: str) -> None:
-    connection = opened(SCRIPT, None)
-    reader = Reader(connection)
+    connection = open_database(SCRIPT, None)
+    reader = QueryRunner(connection)
     rows, observation = reader.answer(sql)
     assert isinstance(observation, str)
     assert rows is None or isinstance(rows, list)

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.envs.textcraft import TextCraft
-from runner.envs.textcraft.recipes import Source, shipped_table
+from runner.envs.textcraft.recipes import RecipeFile, shipped_table
 from runner.errors import EnvironmentFault
 from runner.testing import HOSTILE_TEXTS, check_env
 from runner.types import Action, InvalidAction, Mode, ToolCall
-from runner.util.package_data import shipped
+from runner.util.package_data import package_resource
 
 MODES: tuple[Mode, ...] = ("strict", "compat")
 
@@ -184,7 +184,7 @@ def test_no_text_breaks_a_step_and_a_parsed_one_does_what_the_text_does(text: st
 def test_items_come_from_gets_and_recipes_only(task_index: int, data: st.DataObject) -> None:
     env = TextCraft()
     env.reset(task_index=task_index)
-    table = msgspec.json.decode(shipped("data", "textcraft", "recipes.json").read_bytes(), type=Source)
+    table = msgspec.json.decode(package_resource("data", "textcraft", "recipes.json").read_bytes(), type=RecipeFile)
     rows = {(output, count, sum(used.values())) for output, count, used in table.recipes}
     done = False
     for _ in range(15):

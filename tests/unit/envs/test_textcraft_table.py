@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from runner.envs.textcraft import TextCraft
-from runner.envs.textcraft.recipes import Recipe, Source, Table, shipped_table
-from runner.util.package_data import shipped
+from runner.envs.textcraft.recipes import Recipe, RecipeFile, RecipeTable, shipped_table
+from runner.util.package_data import package_resource
 from scripts.build_textcraft_data import derive, main, render
 
 NAMES = ("oak_planks", "spruce_planks", "chest", "poppy", "tulip", "dye", "door")
@@ -42,8 +42,8 @@ DERIVED = """{
 """
 
 
-def source() -> Source:
-    return msgspec.json.decode(shipped("data", "textcraft", "recipes.json").read_bytes(), type=Source)
+def source() -> RecipeFile:
+    return msgspec.json.decode(package_resource("data", "textcraft", "recipes.json").read_bytes(), type=RecipeFile)
 
 
 def test_the_table_is_derived_by_shape_and_always_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,15 +78,15 @@ def test_a_generic_name_has_one_meaning_and_is_no_item() -> None:
 def test_the_shipped_table_has_the_documented_size_and_its_notice() -> None:
     assert len(source().recipes) == 626
     assert len({output for output, _, _ in source().recipes}) == 562
-    assert len(shipped("data", "textcraft", "recipes.json").read_bytes()) < 50_000
-    assert "Permission is hereby granted" in shipped("data", "textcraft", "LICENSE").read_text("utf-8")
+    assert len(package_resource("data", "textcraft", "recipes.json").read_bytes()) < 50_000
+    assert "Permission is hereby granted" in package_resource("data", "textcraft", "LICENSE").read_text("utf-8")
     table = shipped_table()
     assert len(table.goals) == 547
     assert sum(map(len, table.recipes.values())) == 620
     assert table.goals[:2] == ("acacia_planks", "acacia_wood")
 
 
-def levels(table: Table, name: str, above: frozenset[str] = frozenset()) -> int:
+def levels(table: RecipeTable, name: str, above: frozenset[str] = frozenset()) -> int:
     """How many levels of crafting an ingredient takes; fails where it leads back to itself."""
     assert name not in above
     ways = table.ways(name)
@@ -101,7 +101,7 @@ def test_every_goal_is_well_founded_and_the_easy_ones_come_first() -> None:
 
 def test_blocks_are_not_unpacked_and_circles_are_cut_at_the_later_recipe() -> None:
     rows = [("a", 1, {"b": 1}), ("b", 1, {"a": 1}), ("gem", 9, {"gem_block": 1}), ("gem_block", 1, {"gem": 9})]
-    table = Table(Source("", {}, rows))
+    table = RecipeTable(RecipeFile("", {}, rows))
     assert table.recipes == {"a": [Recipe("a", 1, (("b", 1),))], "gem_block": [Recipe("gem_block", 1, (("gem", 9),))]}
     assert table.base == {"b", "gem"}
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.envs.webshop.catalogue import Product, shipped_catalogue
-from runner.envs.webshop.reward import ALIKE, token_set_ratio
-from runner.envs.webshop.search import MAX_HITS, Index, shipped_index
-from runner.util.package_data import shipped
+from runner.envs.webshop.catalogue import MAX_HITS, SearchIndex, Product, shipped_catalogue, shipped_index
+from runner.envs.webshop.reward import MATCH_THRESHOLD, token_set_ratio
+from runner.util.package_data import package_resource
 from scripts.build_webshop_data import derive, main, render
 
 BUTTONS = {"back to search", "next >", "< prev", "description", "features", "reviews", "buy now", "search"}
@@ -23,7 +22,7 @@ def values(product: Product) -> list[str]:
 
 
 def test_the_shipped_catalogue_is_what_the_script_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = shipped("data", "webshop", "catalogue.json").read_text("utf-8")
+    made = package_resource("data", "webshop", "catalogue.json").read_text("utf-8")
     assert render(derive()) == made
     monkeypatch.setattr(sys, "argv", ["build", "--output", str(tmp_path / "catalogue.json")])
     main()
@@ -33,8 +32,8 @@ def test_the_shipped_catalogue_is_what_the_script_makes(tmp_path: Path, monkeypa
 def test_it_has_its_size_and_its_notice() -> None:
     catalogue = shipped_catalogue()
     assert (len(catalogue.products), len(catalogue.by_asin), len(catalogue.goals)) == (1000, 1000, 1000)
-    assert len(shipped("data", "webshop", "catalogue.json").read_bytes()) < 600_000
-    assert "are invented" in shipped("data", "webshop", "LICENSE").read_text("utf-8")
+    assert len(package_resource("data", "webshop", "catalogue.json").read_bytes()) < 600_000
+    assert "are invented" in package_resource("data", "webshop", "LICENSE").read_text("utf-8")
 
 
 def test_every_goal_is_had_at_its_price_and_said_in_its_instruction() -> None:
@@ -75,7 +74,7 @@ def test_no_value_of_an_option_passes_for_another_one() -> None:
         for value in values
     }
     named = sorted(value for name, value in distinct if name != "size")
-    assert not [pair for pair in itertools.combinations(named, 2) if token_set_ratio(*pair) > ALIKE]
+    assert not [pair for pair in itertools.combinations(named, 2) if token_set_ratio(*pair) > MATCH_THRESHOLD]
 
 
 def test_prices_and_texts_of_a_product() -> None:
@@ -90,7 +89,7 @@ def test_the_best_match_comes_first_and_equal_ones_as_in_the_catalogue() -> None
     products = [
         Product(str(n), title, "", frozenset(), (), (), {"size": ("wide",)}, 100) for n, title in enumerate(words)
     ]
-    index = Index(products)
+    index = SearchIndex(products)
     assert [product.asin for product in index.find("red")] == ["0", "4"]
     assert index.find("blue cups")[0].asin == "1"
     assert len(index.find("wide")) == 5

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.envs.webshop.catalogue import Catalogue, Goal, Product, Source
-from runner.envs.webshop.reward import reward, token_set_ratio, type_factor
+from runner.envs.webshop.catalogue import Catalogue, Goal, Product, CatalogueFile
+from runner.envs.webshop.reward import purchase_reward, token_set_ratio, type_factor
 
 WANTED = Product(
     "W",
@@ -32,7 +32,7 @@ def product(kind: str = "hat", nouns: str = "hat", **changes: object) -> Product
 
 
 def shop(*others: Product) -> Catalogue:
-    return Catalogue(Source("", {kind: KINDS[kind] for kind in KINDS}, (WANTED, *others), (GOAL,)))
+    return Catalogue(CatalogueFile("", {kind: KINDS[kind] for kind in KINDS}, (WANTED, *others), (GOAL,)))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def shop(*others: Product) -> Catalogue:
     ],
 )
 def test_options_count_each_and_a_size_exactly(chosen: dict[str, str], expected: float) -> None:
-    assert reward(shop(), GOAL, WANTED, chosen) == expected
+    assert purchase_reward(shop(), GOAL, WANTED, chosen) == expected
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_attributes_count_where_they_are_said_and_the_price_up_to_its_limit(
     changes: dict[str, object], hits: int
 ) -> None:
     bought = product("lamp", "lamp ash desk", **changes)
-    assert reward(shop(bought), GOAL, bought, {}) == hits / 5
+    assert purchase_reward(shop(bought), GOAL, bought, {}) == hits / 5
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_attributes_count_where_they_are_said_and_the_price_up_to_its_limit(
 def test_the_kind_of_thing_scales_the_reward(kind: str, nouns: str, factor: float) -> None:
     bought = product(kind, nouns, attributes=GOAL.attributes)
     assert type_factor(shop(bought), bought, WANTED) == factor
-    assert reward(shop(bought), GOAL, bought, {"size": "large", "color": "navy"}) == factor
+    assert purchase_reward(shop(bought), GOAL, bought, {"size": "large", "color": "navy"}) == factor
 
 
 @pytest.mark.parametrize(

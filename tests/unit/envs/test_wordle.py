@@ -7,11 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.envs.wordle import Wordle
-from runner.envs.wordle.rules import loose_marks, official_marks
-from runner.envs.wordle.words import AGENTGYM_WORDS, secrets, shipped_words
+from runner.envs.wordle.rules import AGENTGYM_WORDS, loose_marks, official_marks, hidden_words, shipped_words
 from runner.errors import EnvironmentFault
 from runner.types import Action, InvalidAction, Mode
-from runner.util.package_data import shipped
+from runner.util.package_data import package_resource
 
 MODES: tuple[Mode, ...] = ("strict", "compat")
 SECRETS = ("yoked", "hunks", "heard", "creak", "stoop")
@@ -84,13 +83,13 @@ def test_the_shipped_words_are_sorted_five_letter_words_with_their_notice() -> N
     assert len(words) == 3568
     assert list(words) == sorted(set(words))
     assert all(len(word) == 5 and word.isascii() and word.islower() for word in words)
-    assert "Copyright 2000-2011 by Kevin Atkinson" in shipped("data", "wordle", "LICENSE").read_text("utf-8")
+    assert "Copyright 2000-2011 by Kevin Atkinson" in package_resource("data", "wordle", "LICENSE").read_text("utf-8")
 
 
 def test_tasks_are_all_words_in_a_fixed_shuffled_order() -> None:
-    assert sorted(secrets()) == list(shipped_words())
-    assert secrets()[:5] == SECRETS
-    assert Counter(word[0] for word in secrets()[:100]).most_common(1)[0][1] < 30
+    assert sorted(hidden_words()) == list(shipped_words())
+    assert hidden_words()[:5] == SECRETS
+    assert Counter(word[0] for word in hidden_words()[:100]).most_common(1)[0][1] < 30
     assert Wordle().n_tasks == 3568
 
 
@@ -104,7 +103,7 @@ def test_the_first_observation_states_the_rules_and_in_compat_agentgyms_greeting
 
 def test_the_secret_is_the_tasks_own_and_stays() -> None:
     env = started(3)
-    secret = secrets()[3]
+    secret = hidden_words()[3]
     for _ in range(2):
         observation, reward, done = told(env, "crane")
         assert observation == " ".join(official_marks("crane", secret)) + "\n"
@@ -114,8 +113,8 @@ def test_the_secret_is_the_tasks_own_and_stays() -> None:
 
 
 def test_task_indices_wrap_around() -> None:
-    assert told(started(3568 + 3), secrets()[3])[2]
-    assert told(started(-1), secrets()[-1])[2]
+    assert told(started(3568 + 3), hidden_words()[3])[2]
+    assert told(started(-1), hidden_words()[-1])[2]
 
 
 @pytest.mark.parametrize("text", ["panic", "p a n i c", " p a n i c\n", "pa  nic"])
@@ -148,7 +147,7 @@ def test_a_real_word_outside_agentgyms_vocabulary_is_invalid_in_compat_only() ->
 
 def test_a_loss_after_six_guesses_is_a_failure_and_no_truncation() -> None:
     env = started(0)
-    wrong = next(word for word in shipped_words() if word != secrets()[0])
+    wrong = next(word for word in shipped_words() if word != hidden_words()[0])
     results = [told(env, wrong) for _ in range(6)]
     assert [done for _, _, done in results] == [False] * 5 + [True]
     assert sum(reward for _, reward, _ in results) == 0

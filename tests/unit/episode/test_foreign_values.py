@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.batch.running_episode import EpisodeSpans
-from runner.episode.loop import EpisodeContext, Play
+from runner.episode.loop import EpisodeContext, EpisodeLoop
 from runner.store import EpisodeRecord, EpisodeRecorder, EpisodeStore, open_index
 from runner.tracing import SpanList, Tracer
 from runner.types import Action, Agent, Chat, Environment, Limits, SpanLevel, ToolCall
@@ -78,7 +78,7 @@ class GivenAgent(UpAgent):
         return self._values.get("chats", [observation]), self._values.get("action", Action(text="up"))
 
 
-class Builds:
+class EpisodeFactory:
     limits = Limits(max_rounds=2)
     tracing_level: SpanLevel = "full"
 
@@ -100,7 +100,7 @@ def stored(folder: Path, values: dict[str, Any]) -> EpisodeRecord:
     context = EpisodeContext(about, tracer=tracer, emit=recorder.on_event, on_reset=recorder.on_reset)
 
     async def play() -> None:
-        await Play(Builds(values), {}, context).run()
+        await EpisodeLoop(EpisodeFactory(values), {}, context).run()
 
     asyncio.run(play())
     index.close()

@@ -120,7 +120,7 @@ async def test_whatever_goes_wrong_is_data(env: str, agent: str, kind: str | Non
 async def test_cleanup_cannot_change_the_result(
     env: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.episode.teardown.CLEANUP_S", 0.05)
+    monkeypatch.setattr("runner.episode.teardown.CLEANUP_TIMEOUT_S", 0.05)
     with caplog.at_level(logging.WARNING):
         played = await runner_of(env).play_episode()
     assert played.outcome is Outcome.SUCCESS
@@ -374,11 +374,11 @@ async def test_a_pause_that_comes_while_a_step_ends_is_a_pause() -> None:
         command = threading.Thread(target=control.pause)
         command.start()
     command.join(10)
-    passing = asyncio.ensure_future(control.boundary(lambda: heard.append("wait"), lambda: heard.append("resume")))
+    passing = asyncio.ensure_future(control.wait_at_step(lambda: heard.append("wait"), lambda: heard.append("resume")))
     await asyncio.sleep(0)
     assert heard == ["wait"]
     control.resume()
     assert await asyncio.wait_for(passing, 10)
     assert heard == ["wait", "resume"]
-    assert await control.boundary(lambda: heard.append("wait"), lambda: heard.append("resume"))
+    assert await control.wait_at_step(lambda: heard.append("wait"), lambda: heard.append("resume"))
     assert heard == ["wait", "resume"]

@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 
 from runner.envs.maze import Maze
-from runner.episode.loop import EpisodeContext, Play
-from runner.episode.step import Rounds
-from runner.episode.token_stream import COALESCE_S, TokenStream
-from runner.episode.validation import resolve
+from runner.episode.loop import EpisodeContext, EpisodeLoop
+from runner.episode.step import StepRunner
+from runner.episode.token_stream import EMIT_INTERVAL_S, TokenStream
+from runner.episode.validation import resolve_action
 from runner.errors import AgentFault
 from runner.tracing import Tracer
 from runner.types import (
@@ -19,11 +19,11 @@ from runner.types import (
     Chat,
     Environment,
     EpisodeEvent,
-    EpisodeScope,
+    EpisodeInfo,
     InvalidAction,
     Limits,
     Outcome,
-    Piece,
+    StreamDelta,
     SpanLevel,
     TimestepPlayed,
     Tokens,
@@ -69,22 +69,22 @@ class Scripted(UpAgent):
         self._answers = answers
         self._asked = 0
         self._hands = hands or Hands()
-        self._scope: EpisodeScope | None = None
+        self._scope: EpisodeInfo | None = None
 
-    def enter(self, scope: EpisodeScope) -> None:
+    def enter(self, scope: EpisodeInfo) -> None:
         self._scope = scope
 
     def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> Any:  # noqa: ANN401 - the protocol's own type
         for piece in ("I ", "go ", "on") if self._scope else ():
             self._scope.stream(piece)  # type: ignore[union-attr]
-            self._hands.at += 0.5 * COALESCE_S
+            self._hands.at += 0.5 * EMIT_INTERVAL_S
         self._hands.at += 1
         answer = self._answers[self._asked % len(self._answers)]
         self._asked += 1
         return [[*observation]], answer
 
 
-class Builds:
+class EpisodeFactory:
     """One agent and one environment, kept to be looked at."""
 
     tracing_level: SpanLevel = "off"
@@ -100,24 +100,24 @@ class Builds:
         return self.agent
 
 
-def rounds_of(agent: Agent, hands: Hands | None = None) -> Rounds:
+def rounds_of(agent: Agent, hands: Hands | None = None) -> StepRunner:
     now = hands or Hands()
     environment = Counter()
     environment.reset()
-    return Rounds(environment, agent, Tracer("off"), now, TokenStream(now, lambda step, text: None))
+    return StepRunner(environment, agent, Tracer("off"), now, TokenStream(now, lambda step, text: None))
 
 
-async def play(builds: Builds, hands: Hands | None = None) -> tuple[Trajectory, list[EpisodeEvent]]:
+async def play(builds: EpisodeFactory, hands: Hands | None = None) -> tuple[Trajectory, list[EpisodeEvent]]:
     events: list[EpisodeEvent] = []
     clock = Clock(monotonic=hands or Hands(), now=lambda: EPOCH)
-    played = await Play(builds, {}, EpisodeContext(header(), emit=events.append, clock=clock)).run()
+    played = await EpisodeLoop(builds, {}, EpisodeContext(header(), emit=events.append, clock=clock)).run()
     return played, events
 
 
 async def test_a_reply_that_is_no_action_never_reaches_the_environment() -> None:
     hands = Hands()
     rounds = rounds_of(Scripted(NONE, hands=hands), hands)
-    step = await rounds.play(0, [])
+    step = await rounds.run_step(0, [])
     assert step.observation == [{"role": "user", "content": "Invalid action. Expected up."}]
     assert (step.action, step.valid, step.reward, step.done) == (Action(text="hm"), False, 0.0, False)
     assert (step.model_s, step.env_s) == (1.0, 0.0)
@@ -129,7 +129,7 @@ async def test_only_replies_in_a_row_are_counted() -> None:
     rounds = rounds_of(Scripted(NONE, NONE, UP, Action(text="jump"), NONE))
     counted = []
     for index in range(5):
-        await rounds.play(index, [])
+        await rounds.run_step(index, [])
         counted.append(rounds.unparsed)
     assert counted == [1, 2, 0, 0, 1]
 
@@ -143,7 +143,7 @@ async def test_only_replies_in_a_row_are_counted() -> None:
     ],
 )
 async def test_a_streak_of_them_ends_the_episode(limits: Limits, outcome: Outcome, n_rounds: int) -> None:
-    played, _ = await play(Builds(Scripted(NONE), limits))
+    played, _ = await play(EpisodeFactory(Scripted(NONE), limits))
     assert (played.outcome, played.success, len(played.timesteps)) == (outcome, False, n_rounds)
     assert played.error_info is None
 
@@ -156,14 +156,14 @@ async def test_the_tool_call_that_is_played_has_to_fit(called: tuple[str, ...], 
     calls = [ToolCall(name, name, '{"direction": "up"}') for name in called]
     environment = Maze()
     environment.reset()
-    assert await resolve(environment, Action(tool_calls=calls), environment.get_tool_schemas()) == (
+    assert await resolve_action(environment, Action(tool_calls=calls), environment.get_tool_schemas()) == (
         Action(tool_calls=calls),
         valid,
     )
 
 
 async def test_an_action_in_between_lets_the_episode_go_on() -> None:
-    played, _ = await play(Builds(Scripted(NONE, UP), Limits(max_unparsed=2)))
+    played, _ = await play(EpisodeFactory(Scripted(NONE, UP), Limits(max_unparsed=2)))
     assert played.outcome is Outcome.SUCCESS
     assert [step.valid for step in played.timesteps] == [False, True] * 3
 
@@ -171,12 +171,12 @@ async def test_an_action_in_between_lets_the_episode_go_on() -> None:
 @pytest.mark.parametrize("answer", [InvalidAction(cast(str, 1), "up"), InvalidAction("hm", cast(str, None))])
 async def test_what_was_said_has_to_be_a_text(answer: InvalidAction) -> None:
     with pytest.raises(AgentFault, match="act should return"):
-        await rounds_of(Scripted(answer)).play(0, [])
+        await rounds_of(Scripted(answer)).run_step(0, [])
 
 
 @pytest.mark.parametrize("answer", [UP, NONE])
 async def test_what_an_answer_took_is_on_its_step(answer: Action | InvalidAction) -> None:
-    step = await rounds_of(Scripted(answer, usage=USAGE)).play(0, [])
+    step = await rounds_of(Scripted(answer, usage=USAGE)).run_step(0, [])
     told = Usage(
         endpoint=step.endpoint or "",
         model=step.model or "",
@@ -197,7 +197,7 @@ async def test_without_a_model_nothing_is_told(agent: Agent) -> None:
 
 async def test_what_an_answer_took_has_to_be_a_usage() -> None:
     with pytest.raises(AgentFault, match="last_usage should be"):
-        await rounds_of(Scripted(UP, usage={"endpoint": "a"})).play(0, [])
+        await rounds_of(Scripted(UP, usage={"endpoint": "a"})).run_step(0, [])
 
 
 def test_pieces_are_told_together() -> None:
@@ -208,7 +208,7 @@ def test_pieces_are_told_together() -> None:
     stream.add("a")
     assert told == [(4, "a")]
     for piece in "bcd":
-        hands.at += 0.4 * COALESCE_S
+        hands.at += 0.4 * EMIT_INTERVAL_S
         stream.add(piece)
     assert told[1:] == [(4, "bcd")]
     stream.add("e")
@@ -240,43 +240,43 @@ def test_a_restart_takes_back_what_was_told_and_drops_what_was_not() -> None:
     assert told == []
     for piece in ("a", "lost", "", ""):
         stream.add(piece)
-    hands.at += 2 * COALESCE_S
+    hands.at += 2 * EMIT_INTERVAL_S
     stream.add("b")
     assert told == [(2, "a"), (2, ""), (2, "b")]
 
 
 def test_each_part_of_an_answer_is_told_by_itself() -> None:
-    told: list[Piece] = []
+    told: list[StreamDelta] = []
     hands = Hands()
     stream = TokenStream(hands, lambda step, piece: told.append(piece))
-    stream.add(Piece(endpoint="a", model="m"))
-    stream.add(Piece(text="hm", part="reasoning", n=1, ttft_s=0.5))
-    stream.add(Piece(part="call", tool="move", n=1, ttft_s=0.5))
+    stream.add(StreamDelta(endpoint="a", model="m"))
+    stream.add(StreamDelta(text="hm", part="reasoning", n=1, ttft_s=0.5))
+    stream.add(StreamDelta(part="call", tool="move", n=1, ttft_s=0.5))
     for text in ("one", "two"):
-        stream.add(Piece(text=text, n=1, ttft_s=0.5))
-        stream.add(Piece(text=text, part="call", n=1, ttft_s=0.5))
-    stream.add(Piece(failure="b: away"))
+        stream.add(StreamDelta(text=text, n=1, ttft_s=0.5))
+        stream.add(StreamDelta(text=text, part="call", n=1, ttft_s=0.5))
+    stream.add(StreamDelta(failure="b: away"))
     assert told == [
-        Piece(endpoint="a", model="m"),
-        Piece(text="hm", part="reasoning", n=1, ttft_s=0.5),
-        Piece(text="onetwo", part="call", tool="move", n=3, ttft_s=0.5),
-        Piece(text="onetwo", n=2, ttft_s=0.5),
-        Piece(failure="b: away"),
+        StreamDelta(endpoint="a", model="m"),
+        StreamDelta(text="hm", part="reasoning", n=1, ttft_s=0.5),
+        StreamDelta(text="onetwo", part="call", tool="move", n=3, ttft_s=0.5),
+        StreamDelta(text="onetwo", n=2, ttft_s=0.5),
+        StreamDelta(failure="b: away"),
     ]
 
 
 def test_a_failure_takes_back_only_what_was_told() -> None:
-    told: list[Piece] = []
+    told: list[StreamDelta] = []
     stream = TokenStream(Hands(), lambda step, piece: told.append(piece))
-    failure = Piece(failure="a: away", restart=True)
-    for piece in (failure, Piece(text="x", n=1), failure, failure):
+    failure = StreamDelta(failure="a: away", restart=True)
+    for piece in (failure, StreamDelta(text="x", n=1), failure, failure):
         stream.add(piece)
     assert [(piece.text, piece.restart) for piece in told] == [("", False), ("x", False), ("", True), ("", False)]
 
 
 async def test_tokens_are_items_of_the_round_that_is_played() -> None:
     hands = Hands()
-    _, events = await play(Builds(Scripted(UP, hands=hands), goal=2), hands)
+    _, events = await play(EpisodeFactory(Scripted(UP, hands=hands), goal=2), hands)
     shown = [
         (event.step, event.piece.text) if isinstance(event, TokensStreamed) else event.step.index
         for event in events

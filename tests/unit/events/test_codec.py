@@ -14,9 +14,8 @@ from runner.events import subjects
 from runner.events.codec import (
     MAX_BYTES,
     MAX_DEPTH,
-    MAX_RAW,
+    MAX_RAW_ITEMS,
     Decoded,
-    DurableNames,
     DurableRow,
     ForeignRow,
     LiveRow,
@@ -26,9 +25,10 @@ from runner.events.codec import (
     headers_for,
     message_id,
 )
-from runner.events.decoded import RAW_KEPT
+from runner.events.decoded import MAX_RAW_BYTES
 from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus
 from runner.events.live import Heartbeat, Host, LiveBatch
+from runner.events.subjects import DurableNames
 from runner.types import Outcome, Tokens
 from tests.support.schemas import validate
 
@@ -70,15 +70,17 @@ FOREIGN = {"env": "Maze", "success": True, "score": 1.0, "rounds": 3, "duration_
 FIELDS: dict[str, Any] = msgspec.to_builtins(EPISODE)
 
 
-def read(payload: bytes, subject: str = subjects.EPISODE_COMPLETED, headers: dict[str, str] | None = None) -> Decoded:
+def decoded(
+    payload: bytes, subject: str = subjects.EPISODE_COMPLETED, headers: dict[str, str] | None = None
+) -> Decoded:
     return decode(subject, headers, payload, NAMES)
 
 
 def reason(payload: bytes, subject: str = subjects.EPISODE_COMPLETED, headers: dict[str, str] | None = None) -> str:
-    row = read(payload, subject, headers)
+    row = decoded(payload, subject, headers)
     assert isinstance(row, RawRow), row
     assert row.size == len(payload)
-    assert row.payload == payload[:RAW_KEPT]
+    assert row.payload == payload[:MAX_RAW_BYTES]
     return row.reason
 
 
@@ -93,10 +95,10 @@ def reason(payload: bytes, subject: str = subjects.EPISODE_COMPLETED, headers: d
 def test_durable_events_come_back_as_they_were(event: DurableEvent, subject: str, event_id: str) -> None:
     payload = encode(event)
     validate(subject, payload)
-    assert read(payload, subject) == DurableRow(event=event, id=event_id, type=subject)
+    assert decoded(payload, subject) == DurableRow(event=event, id=event_id, type=subject)
     headers = headers_for(subject, "given", "n", AT)
-    assert read(payload, subject, headers) == DurableRow(event=event, id="given", type=subject)
-    assert read(payload, "any.other.subject", headers) == DurableRow(event=event, id="given", type=subject)
+    assert decoded(payload, subject, headers) == DurableRow(event=event, id="given", type=subject)
+    assert decoded(payload, "any.other.subject", headers) == DurableRow(event=event, id="given", type=subject)
 
 
 def test_headers_are_a_cloud_event() -> None:
@@ -129,21 +131,21 @@ def test_the_id_comes_from_either_header_in_any_case() -> None:
 
 
 def test_additional_fields_are_ignored() -> None:
-    row = read(json.dumps({**FIELDS, "more": [1, {"a": None}]}).encode())
+    row = decoded(json.dumps({**FIELDS, "more": [1, {"a": None}]}).encode())
     assert isinstance(row, DurableRow)
     assert row.event == EPISODE
 
 
 def test_episodes_of_others_have_no_ids() -> None:
-    row = read(json.dumps({**FOREIGN, "gpu": "4090"}).encode())
+    row = decoded(json.dumps({**FOREIGN, "gpu": "4090"}).encode())
     assert isinstance(row, ForeignRow)
     assert (row.event.env, row.event.score, row.event.model) == ("Maze", 1.0, "m")
-    assert isinstance(read(json.dumps({**FOREIGN, "model": None}).encode()), ForeignRow)
+    assert isinstance(decoded(json.dumps({**FOREIGN, "model": None}).encode()), ForeignRow)
     assert "score" in reason(json.dumps({**FOREIGN, "score": "high"}).encode())
 
 
 def test_numbers_of_others_may_be_written_otherwise() -> None:
-    row = read(json.dumps({**FOREIGN, "rounds": 3.0, "success": 1}).encode())
+    row = decoded(json.dumps({**FOREIGN, "rounds": 3.0, "success": 1}).encode())
     assert isinstance(row, ForeignRow)
     assert (row.event.rounds, row.event.success) == (3, True)
 
@@ -198,20 +200,20 @@ def test_what_is_nested_too_deep_in_a_step_is_refused() -> None:
     for n_levels, n_read in ((10, 1), (MAX_DEPTH, 0)):
         chats = json.loads('[[{"content": ' + "[" * n_levels + "]" * n_levels + "}]]")
         batch = {"node": "n", "boot": "b", "dropped": 0, "items": [{**step, "chats": chats}]}
-        row = read(json.dumps(batch).encode(), subjects.live_subject("timestep", "n"))
+        row = decoded(json.dumps(batch).encode(), subjects.live_subject("timestep", "n"))
         assert (len(row.batch.items) if isinstance(row, LiveRow) else 0) == n_read
 
 
 def test_as_deep_as_allowed_is_decoded() -> None:
     inner = "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1)
-    assert isinstance(read(json.dumps(FIELDS).encode()[:-1] + f', "more": {inner}}}'.encode()), DurableRow)
+    assert isinstance(decoded(json.dumps(FIELDS).encode()[:-1] + f', "more": {inner}}}'.encode()), DurableRow)
     wide = json.dumps({**FIELDS, "more": [[] for _ in range(1000)], "text": "[" * 500 + '\\"['}).encode()
-    assert isinstance(read(wide), DurableRow)
+    assert isinstance(decoded(wide), DurableRow)
 
 
 def test_size_is_bounded_and_what_is_kept_too() -> None:
     padding = MAX_BYTES - len(json.dumps({**FIELDS, "more": ""}))
-    assert isinstance(read(json.dumps({**FIELDS, "more": "x" * padding}).encode()), DurableRow)
+    assert isinstance(decoded(json.dumps({**FIELDS, "more": "x" * padding}).encode()), DurableRow)
     assert reason(json.dumps({**FIELDS, "more": "x" * (padding + 1)}).encode()) == f"larger than {MAX_BYTES} bytes"
 
 
@@ -233,7 +235,7 @@ def test_live_batches_come_back_as_they_were() -> None:
     batch = LiveBatch(node="n", boot="b", dropped=2, items=[Heartbeat(at=AT), Host(at=AT, cpu=1.0, ram=2.0, gpu=None)])
     payload = encode(batch)
     validate(HEALTH, payload)
-    row = read(payload, HEALTH)
+    row = decoded(payload, HEALTH)
     assert isinstance(row, LiveRow)
     assert (row.batch.node, row.batch.boot, row.batch.dropped, row.batch.items) == ("n", "b", 2, batch.items)
 
@@ -245,7 +247,7 @@ def test_items_that_do_not_decode_leave_the_others() -> None:
         b'{"kind":"smell","at":"2026-01-02T03:04:05Z"},'
         b'{"kind":"heartbeat","at":"2026-01-02T03:04:05"}]}'
     )
-    row = read(payload, HEALTH)
+    row = decoded(payload, HEALTH)
     assert isinstance(row, LiveRow)
     assert row.batch.items == [Heartbeat(at=AT)]
     assert ["smell" in row.raw[0].reason, "timezone" in row.raw[1].reason] == [True, True]
@@ -253,10 +255,10 @@ def test_items_that_do_not_decode_leave_the_others() -> None:
 
 
 def test_of_a_message_that_hardly_decodes_the_rest_is_not_looked_at() -> None:
-    items = b"0," * (2 * MAX_RAW) + b'{"kind":"heartbeat","at":"2026-01-02T03:04:05Z"}'
-    row = read(b'{"node":"n","boot":"b","dropped":0,"items":[%s]}' % items, HEALTH)
+    items = b"0," * (2 * MAX_RAW_ITEMS) + b'{"kind":"heartbeat","at":"2026-01-02T03:04:05Z"}'
+    row = decoded(b'{"node":"n","boot":"b","dropped":0,"items":[%s]}' % items, HEALTH)
     assert isinstance(row, LiveRow)
-    assert (len(row.raw), row.batch.items) == (MAX_RAW, [])
+    assert (len(row.raw), row.batch.items) == (MAX_RAW_ITEMS, [])
 
 
 def test_reasons_are_one_safe_line() -> None:
@@ -277,7 +279,7 @@ HEADERS = st.none() | st.dictionaries(st.sampled_from(["ce-type", "ce-id", "Nats
 @settings(max_examples=300, deadline=None)
 @given(subject=SUBJECT, headers=HEADERS, payload=st.binary())
 def test_no_bytes_crash_it(subject: str, headers: dict[str, str] | None, payload: bytes) -> None:
-    assert read(payload, subject, headers) is not None
+    assert decoded(payload, subject, headers) is not None
 
 
 @settings(max_examples=40, deadline=None)
@@ -287,11 +289,11 @@ def test_no_bytes_crash_it(subject: str, headers: dict[str, str] | None, payload
 def test_no_json_crashes_it(subject: str, headers: dict[str, str] | None, changes: dict[str, Any], cut: int) -> None:
     payload = json.dumps({**FIELDS, **changes}).encode()
     for part in (payload, payload[: cut % len(payload)]):
-        read(part, subject, headers)
+        decoded(part, subject, headers)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(alphabet='[]{}"\\a,:1'))
 def test_brackets_in_texts_do_not_count(text: str) -> None:
     payload = json.dumps({**FIELDS, "more": text * 30}).encode()
-    assert isinstance(read(payload), DurableRow)
+    assert isinstance(decoded(payload), DurableRow)

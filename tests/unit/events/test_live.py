@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.events import subjects
-from runner.events.codec import DurableNames, LiveRow, decode, encode
+from runner.events.codec import LiveRow, decode, encode
 from runner.events.durable import EpisodeStarted, SpanClosed, TokenText
 from runner.events.live import MAX_ITEM, MAX_TEXT, BatchProgress, EpisodeEnded, LiveBatch, LiveItem, Timestep
+from runner.events.subjects import DurableNames
 from runner.publish.live_encoder import live_items
 from runner.types import (
     Action,
@@ -20,7 +21,7 @@ from runner.types import (
     ErrorInfo,
     Item,
     Outcome,
-    Piece,
+    StreamDelta,
     Span,
     TimeStep,
     TimestepPlayed,
@@ -125,22 +126,22 @@ def test_a_timestep_keeps_what_is_short() -> None:
 @pytest.mark.parametrize(
     "piece",
     [
-        Piece(text="up", n=3, ttft_s=0.5),
-        Piece(text='{"to"', part="call", call=1, tool="move", n=1),
-        Piece(endpoint="ollama", model="m"),
-        Piece(failure="gateway: no connection", restart=True),
+        StreamDelta(text="up", n=3, ttft_s=0.5),
+        StreamDelta(text='{"to"', part="call", call=1, tool="move", n=1),
+        StreamDelta(endpoint="ollama", model="m"),
+        StreamDelta(failure="gateway: no connection", restart=True),
     ],
 )
-def test_what_is_told_of_an_answer_is_told_as_it_is(piece: Piece) -> None:
+def test_what_is_told_of_an_answer_is_told_as_it_is(piece: StreamDelta) -> None:
     item = sent(TokensStreamed(at=AT, episode_id="e", seq=1, step=2, piece=piece), "token")
     assert isinstance(item, TokenText)
     assert item.step == 2
-    assert {name: getattr(item, name) for name in Piece.__struct_fields__} == msgspec.structs.asdict(piece)
+    assert {name: getattr(item, name) for name in StreamDelta.__struct_fields__} == msgspec.structs.asdict(piece)
 
 
 def test_what_is_told_of_an_answer_is_cut() -> None:
     long = "x" * 2 * MAX_TEXT
-    piece = Piece(text=long, tool=long, endpoint=long, model=long, failure=long)
+    piece = StreamDelta(text=long, tool=long, endpoint=long, model=long, failure=long)
     item = sent(TokensStreamed(at=AT, episode_id="e", seq=1, step=2, piece=piece), "token")
     assert isinstance(item, TokenText)
     texts = [item.text, item.tool, item.endpoint, item.model, item.failure]

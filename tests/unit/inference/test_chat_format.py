@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.inference.chat_format import Question, parse_reply, request_body
-from runner.inference.errors import EndpointFailure, Reason, refusal
+from runner.inference.chat_format import InferenceQuestion, parse_reply, request_body
+from runner.inference.errors import EndpointFailure, Reason, response_failure
 from runner.inference.providers import Target
-from runner.inference.sse import Assembly
+from runner.inference.sse import StreamAccumulator
 from runner.types import Chat, Tokens, ToolSchema
 from tests.support.rude_model import USAGE, completion
 from tests.unit.inference.test_sse import JSON
@@ -25,13 +25,13 @@ CHAT: Chat = [
 ]
 
 
-def body(question: Question, *, use_tools: bool = False, episode_id: str | None = None) -> dict[str, Any]:
+def body(question: InferenceQuestion, *, use_tools: bool = False, episode_id: str | None = None) -> dict[str, Any]:
     sent: dict[str, Any] = json.loads(request_body(question, TARGET, use_tools=use_tools, episode_id=episode_id))
     return sent
 
 
 def test_what_is_sent() -> None:
-    question = Question(messages=CHAT, tools=TOOLS, temperature=0.5, max_tokens=9, stream=True)
+    question = InferenceQuestion(messages=CHAT, tools=TOOLS, temperature=0.5, max_tokens=9, stream=True)
     assert body(question, use_tools=True, episode_id="e") == {
         "model": "m",
         "messages": [CHAT[0], {"role": "assistant", "content": None, "tool_calls": [CALL]}, CHAT[2]],
@@ -45,11 +45,11 @@ def test_what_is_sent() -> None:
 
 
 def test_what_is_not_set_is_not_sent() -> None:
-    assert set(body(Question(messages=CHAT[:1]))) == {"model", "messages"}
+    assert set(body(InferenceQuestion(messages=CHAT[:1]))) == {"model", "messages"}
 
 
 def test_without_tools_the_chat_is_plain_text() -> None:
-    sent = body(Question(messages=CHAT, tools=TOOLS))
+    sent = body(InferenceQuestion(messages=CHAT, tools=TOOLS))
     assert "tools" not in sent
     assert sent["messages"][1:] == [
         {"role": "assistant", "content": "up({})"},
@@ -58,7 +58,9 @@ def test_without_tools_the_chat_is_plain_text() -> None:
 
 
 def test_lone_surrogates_can_be_sent() -> None:
-    assert body(Question(messages=[{"role": "user", "content": "a\ud800b"}]))["messages"][0]["content"] == "a?b"
+    assert (
+        body(InferenceQuestion(messages=[{"role": "user", "content": "a\ud800b"}]))["messages"][0]["content"] == "a?b"
+    )
 
 
 def parsed(message: dict[str, Any], **fields: Any) -> Any:  # noqa: ANN401
@@ -155,7 +157,7 @@ def test_no_body_is_worse_than_a_failure(data: bytes) -> None:
     ],
 )
 def test_what_a_status_means(status: int, said: bytes, reason: Reason) -> None:
-    assert refusal(status, said, str).reason == reason
+    assert response_failure(status, said, str).reason == reason
 
 
 @pytest.mark.parametrize(
@@ -166,12 +168,12 @@ def test_what_a_status_means(status: int, said: bytes, reason: Reason) -> None:
     ],
 )
 def test_refused_tools_are_told_apart(said: str) -> None:
-    assert refusal(400, said.encode(), str).no_tools
-    assert not refusal(400, b"too long", str).no_tools
+    assert response_failure(400, said.encode(), str).no_tools
+    assert not response_failure(400, b"too long", str).no_tools
 
 
 def test_what_an_error_quotes_is_masked_and_on_one_line() -> None:
-    failure = refusal(500, b'{"detail": "bad\\nkey sk-1\\u001b[2J"}', lambda text: text.replace("sk-1", "***"))
+    failure = response_failure(500, b'{"detail": "bad\\nkey sk-1\\u001b[2J"}', lambda text: text.replace("sk-1", "***"))
     assert str(failure) == "HTTP 500: bad␊key ***␛[2J"
 
 
@@ -186,7 +188,7 @@ def test_what_an_error_quotes_is_masked_and_on_one_line() -> None:
 def test_calls_get_ids_of_their_own(given: list[str], ids: list[str]) -> None:
     calls = [{"index": n, "id": id, "function": {"name": "up"}} for n, id in enumerate(given)]
     message = {"role": "assistant", "content": None, "tool_calls": calls}
-    assembly = Assembly(lambda: 0.0)
+    assembly = StreamAccumulator(lambda: 0.0)
     assembly.add(json.dumps({"choices": [{"delta": message, "finish_reason": "tool_calls"}]}).encode())
     for reply in (parse_reply(json.dumps(completion(message)).encode()), assembly.result()):
         assert [call["id"] for call in reply.tool_calls] == ids

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runner.inference import InferenceManager
-from runner.types import Message, Piece, Tokens
+from runner.types import Message, StreamDelta, Tokens
 from tests.support.inference import CHAT, TOOLS, header, infer, settings_of
 from tests.support.rude_model import RudeModel, answer, chunks, completion, reply, stream
 from tests.support.tensorzero_gateway import Gateway
@@ -55,8 +55,8 @@ async def test_streams_tools_and_thoughts_come_through(gateway: Gateway, provide
         stream(chunks(["go ", "up"])),
         reply(200, json.dumps(completion(thinking, "tool_calls")).encode()),
     ]
-    told: list[Piece] = []
-    streamed = await infer(manager_of(gateway, stream=True), on_piece=told.append)
+    told: list[StreamDelta] = []
+    streamed = await infer(manager_of(gateway, stream=True), on_delta=told.append)
     assert (streamed.message["content"], streamed.usage.tokens, "".join(piece.text for piece in told)) == (
         "go up",
         Tokens(1000, 200),

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from runner.config.profile import AgentSettings, Endpoint
+from runner.config.profile import AgentSettings, EndpointConfig
 from runner.inference import EndpointHealth, InferenceManager
 from tests.support.inference import infer, manager_of, settings_of
 from tests.support.rude_model import Exchange, RudeModel, answer, hang, reply
@@ -104,7 +104,7 @@ async def test_a_model_without_a_tag_is_the_latest() -> None:
 )
 async def test_an_openai_compatible_server(listed: bytes, status: str) -> None:
     with RudeModel(answer("up"), routes={"/v1/models": listed}) as server:
-        settings = settings_of(Endpoint(url=server.url, kind="openai", api_key_env="MINE"))
+        settings = settings_of(EndpointConfig(url=server.url, kind="openai", api_key_env="MINE"))
         assert (await health(settings, {"MINE": KEY})).status == status
         assert server.requests[-1].headers["authorization"] == f"Bearer {KEY}"
         missing = await health(settings)
@@ -112,10 +112,10 @@ async def test_an_openai_compatible_server(listed: bytes, status: str) -> None:
 
 
 async def test_endpoints_that_hang_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.inference.health.CHECK_S", 0.2)
+    monkeypatch.setattr("runner.inference.health.CHECK_TIMEOUT_S", 0.2)
     silent = dict.fromkeys(("/health", "/openai/v1/chat/completions", "/api/tags", "/v1/models"), hang)
     with RudeModel(hang, routes=silent) as server:
-        endpoints = (Endpoint(url=server.url), Endpoint(url=server.url, kind="openai", name="b"))
+        endpoints = (EndpointConfig(url=server.url), EndpointConfig(url=server.url, kind="openai", name="b"))
         found = await InferenceManager(settings_of(*endpoints), {}).check()
     assert [(health.status, health.cause) for health in found] == [("down", "no answer within 0.2 s")] * 2
 
@@ -127,7 +127,7 @@ async def test_a_wrong_path_is_a_mistake_whose_path_is_named(
 ) -> None:
     routes = {"/v2/chat/completions": missing, "/api/tags": tags("qwen35_9b")}
     with RudeModel(answer("wrong path"), routes=routes) as server:
-        found = await health(settings_of(Endpoint(url=f"{server.origin}/v2", kind=kind)))
+        found = await health(settings_of(EndpointConfig(url=f"{server.origin}/v2", kind=kind)))
     assert found.kind == ("ollama" if kind == "auto" else kind)
     assert (found.status, found.hint) == (
         "misconfigured",
@@ -148,7 +148,7 @@ async def test_a_wrong_path_is_a_mistake_whose_path_is_named(
 )
 async def test_no_model_runs_for_a_look_at_its_path(said: bytes, status: str, hint: str | None) -> None:
     with RudeModel(said) as server:
-        found = await health(settings_of(Endpoint(url=server.url, kind="openai")))
+        found = await health(settings_of(EndpointConfig(url=server.url, kind="openai")))
         assert server.asked[0].json() == {"model": "qwen35_9b", "messages": []}
     assert found.status == status
     assert (found.hint is None) if hint is None else (found.hint or "").startswith(hint)
@@ -167,7 +167,7 @@ async def test_an_endpoint_that_failed_when_an_agent_asked_says_how_long_it_rest
 
 
 async def test_the_kind_is_asked_for_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.inference.health.CHECK_S", 20.0)
+    monkeypatch.setattr("runner.inference.health.CHECK_TIMEOUT_S", 20.0)
     together = threading.Barrier(3, timeout=10)
 
     def meet(exchange: Exchange) -> None:
@@ -176,16 +176,16 @@ async def test_the_kind_is_asked_for_at_the_same_time(monkeypatch: pytest.Monkey
 
     routes = dict.fromkeys(("/health", "/openai/v1/chat/completions", "/api/tags"), meet)
     with RudeModel(refused("no messages"), routes=routes) as server:
-        found = await health(settings_of(Endpoint(url=server.url)))
+        found = await health(settings_of(EndpointConfig(url=server.url)))
     assert (found.kind, found.status) == ("openai", "up")
 
 
 async def test_a_server_that_answers_only_something_in_time_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.inference.health.CHECK_S", 1.0)
+    monkeypatch.setattr("runner.inference.health.CHECK_TIMEOUT_S", 1.0)
     with RudeModel(hang, routes={"/v1/models": hang}) as server:
-        manager = InferenceManager(settings_of(Endpoint(url=server.url)), {})
+        manager = InferenceManager(settings_of(EndpointConfig(url=server.url)), {})
         (found,) = await manager.check()
         assert (found.status, found.cause) == ("slow", "it answers, but not to everything within 1 s")
-        monkeypatch.setattr("runner.inference.health.CHECK_S", 0.2)
+        monkeypatch.setattr("runner.inference.health.CHECK_TIMEOUT_S", 0.2)
         (later,) = await manager.check()  # what it is was known, and it said nothing more
     assert (later.kind, later.status) == ("openai", "down")

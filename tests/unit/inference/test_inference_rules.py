@@ -7,18 +7,17 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
-from runner.config.profile import AgentSettings, Endpoint, Price
+from runner.config.profile import AgentSettings, EndpointConfig, Price
 from runner.inference import split_thinking
-from runner.inference.api_keys import KeyFilter, PieceFilter, key_of, without_key
-from runner.inference.chat_format import Reply, tool_call
-from runner.inference.circuit_breaker import Breaker
-from runner.inference.endpoints import EndpointSpec, Kind, chain_of, ollama_url, shown_url
+from runner.inference.api_keys import DeltaFilter, KeyFilter, read_api_key, redact_key
+from runner.inference.chat_format import ModelReply, tool_call
+from runner.inference.circuit_breaker import CircuitBreaker, pause_s, retry_after_s
+from runner.inference.endpoints import EndpointSpec, Kind, ollama_url, resolve_endpoints, safe_url
 from runner.inference.errors import EndpointFailure, Reason
-from runner.inference.http import in_our_words
-from runner.inference.pricing import cost_of
-from runner.inference.providers import GATEWAY_PATH, target_of
-from runner.inference.retry import pause_s, retry_after_s
-from runner.types import Piece, Tokens
+from runner.inference.http import translate_errors
+from runner.inference.providers import GATEWAY_PATH, resolve_target
+from runner.inference.session import token_cost
+from runner.types import StreamDelta, Tokens
 
 MODEL, FUNCTION = "tensorzero::model_name::", "tensorzero::function_name::f"
 NOW = datetime(2025, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -35,9 +34,9 @@ class Ticker:
 
 
 def test_the_chain_of_a_profile() -> None:
-    further = (Endpoint(url="https://h.example/v1", model="m"), Endpoint(url="https://h.example/v2", name="gateway"))
+    further = (EndpointConfig(url="https://h.example/v1", model="m"), EndpointConfig(url="https://h.example/v2", name="gateway"))
     settings = AgentSettings(endpoints=further)
-    assert [(spec.name, spec.kind, spec.model) for spec in chain_of(settings, {})] == [
+    assert [(spec.name, spec.kind, spec.model) for spec in resolve_endpoints(settings, {})] == [
         ("gateway", "auto", None),
         ("h.example", "auto", "m"),
         ("gateway-2", "auto", None),
@@ -46,8 +45,8 @@ def test_the_chain_of_a_profile() -> None:
 
 
 def test_local_leaves_the_gateway_out_and_no_fallback_leaves_ollama_out() -> None:
-    settings = AgentSettings(mode="local", endpoints=(Endpoint(url="http://h/v1"),), local_fallback=None)
-    assert [spec.name for spec in chain_of(settings, {})] == ["h"]
+    settings = AgentSettings(mode="local", endpoints=(EndpointConfig(url="http://h/v1"),), local_fallback=None)
+    assert [spec.name for spec in resolve_endpoints(settings, {})] == ["h"]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +69,7 @@ def test_ollama_host(told: str, url: str) -> None:
 
 
 def test_a_shown_url_holds_no_secret() -> None:
-    assert shown_url("https://user:pass@h.example:8443/v1?api_key=1") == "https://***@h.example:8443/v1"
+    assert safe_url("https://user:pass@h.example:8443/v1?api_key=1") == "https://***@h.example:8443/v1"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +84,7 @@ def test_a_shown_url_holds_no_secret() -> None:
     ],
 )
 def test_what_is_asked_of_each_kind(kind: Kind, url: str, model: str, asked: str, sent: str) -> None:
-    target = target_of(EndpointSpec(name="x", url=url), kind, model)
+    target = resolve_target(EndpointSpec(name="x", url=url), kind, model)
     assert (target.url, target.model) == (asked, sent)
 
 
@@ -95,33 +94,33 @@ def failure(reason: Reason, retry_after_s: float | None = None) -> EndpointFailu
 
 def test_a_dead_endpoint_rests_longer_each_time_and_is_then_tried_by_one_alone() -> None:
     clock = Ticker()
-    breaker = Breaker(clock)
+    breaker = CircuitBreaker(clock)
     for rest_s in (1, 2, 4):
-        assert breaker.admit()
+        assert breaker.try_enter()
         breaker.failed(failure("connection"), "refused")
-        assert (breaker.wait_s(), breaker.admit(), breaker.cause) == (rest_s, False, "refused")
+        assert (breaker.wait_s(), breaker.try_enter(), breaker.cause) == (rest_s, False, "refused")
         clock.now += rest_s
-    assert breaker.admit()
-    assert not breaker.admit()
-    breaker.succeeded()
-    assert breaker.admit()
-    assert breaker.admit()
+    assert breaker.try_enter()
+    assert not breaker.try_enter()
+    breaker.record_success()
+    assert breaker.try_enter()
+    assert breaker.try_enter()
 
 
 def test_the_one_who_tries_may_give_up_or_vanish() -> None:
     clock = Ticker()
-    breaker = Breaker(clock)
+    breaker = CircuitBreaker(clock)
     breaker.failed(failure("connection"), "")
     clock.now += 1
-    assert breaker.admit()
-    breaker.released()
-    assert breaker.admit()
+    assert breaker.try_enter()
+    breaker.leave()
+    assert breaker.try_enter()
     clock.now += 5
-    assert breaker.admit()
+    assert breaker.try_enter()
 
 
 def test_what_hung_rests_long_and_an_error_not_before_the_third() -> None:
-    hung, erring = Breaker(Ticker()), Breaker(Ticker())
+    hung, erring = CircuitBreaker(Ticker()), CircuitBreaker(Ticker())
     hung.failed(failure("timeout"), "")
     assert hung.wait_s() == 30
     for rest_s in (0, 0, 1):
@@ -130,14 +129,14 @@ def test_what_hung_rests_long_and_an_error_not_before_the_third() -> None:
 
 
 def test_many_failures_at_the_same_time_are_one() -> None:
-    breaker = Breaker(Ticker())
+    breaker = CircuitBreaker(Ticker())
     for _ in range(8):
         breaker.failed(failure("connection"), "")
     assert breaker.wait_s() == 1
 
 
 def test_what_the_endpoint_asks_for_counts() -> None:
-    breaker = Breaker(Ticker())
+    breaker = CircuitBreaker(Ticker())
     breaker.failed(failure("busy", retry_after_s=7), "busy")
     assert breaker.wait_s() == 7
     breaker.failed(failure("busy", retry_after_s=3), "busy")
@@ -184,11 +183,11 @@ def test_pauses_grow_and_are_half_chance() -> None:
     ],
 )
 def test_cost(price: Price | None, cost: float | None) -> None:
-    assert cost_of(Tokens(1000, 200, 50, 400), price) == (None if cost is None else cost / 1e6)
+    assert token_cost(Tokens(1000, 200, 50, 400), price) == (None if cost is None else cost / 1e6)
 
 
 def test_more_cached_tokens_than_there_were_cost_no_less_than_nothing() -> None:
-    assert cost_of(Tokens(10, 0, 5, 99), Price(prompt_per_mtok=1, cached_per_mtok=0)) == 0
+    assert token_cost(Tokens(10, 0, 5, 99), Price(prompt_per_mtok=1, cached_per_mtok=0)) == 0
 
 
 @pytest.mark.parametrize(
@@ -208,24 +207,24 @@ def test_thinking_is_split_off(text: str, thought: str, answer: str) -> None:
 
 def test_keys() -> None:
     spec = EndpointSpec(name="x", url="http://x", api_key_env="MINE")
-    assert key_of(spec, "openai", {"MINE": " abc "}) == "abc"
+    assert read_api_key(spec, "openai", {"MINE": " abc "}) == "abc"
     for environ in ({}, {"MINE": ""}, {"MINE": "a\nb"}, {"MINE": "ä"}):
         with pytest.raises(EndpointFailure, match="MINE"):
-            key_of(spec, "openai", environ)
+            read_api_key(spec, "openai", environ)
 
 
 @pytest.mark.parametrize("written", [str, lambda text: text.replace("/", "\\/")])
 def test_a_key_in_arguments_is_masked_however_it_is_escaped(written: Callable[[str], str]) -> None:
     key = 'sk-"0123/456\\789"abc'
     call = tool_call(0, "c", "up", written(json.dumps({"key": key, "to": "1"})))
-    kept = without_key(Reply(content=f"it is {key}", tool_calls=[call]), key)
+    kept = redact_key(ModelReply(content=f"it is {key}", tool_calls=[call]), key)
     assert json.loads(kept.tool_calls[0]["function"]["arguments"]) == {"key": "***", "to": "1"}
     assert kept.content == "it is ***"
 
 
 def test_a_connection_that_is_not_made_in_time_rests_as_what_hangs() -> None:
-    breaker = Breaker(Ticker())
-    with pytest.raises(EndpointFailure, match="no connection within 5 s") as raised, in_our_words(str):
+    breaker = CircuitBreaker(Ticker())
+    with pytest.raises(EndpointFailure, match="no connection within 5 s") as raised, translate_errors(str):
         raise httpx.ConnectTimeout("")
     breaker.failed(raised.value, "")
     assert breaker.wait_s() == 30
@@ -234,9 +233,9 @@ def test_a_connection_that_is_not_made_in_time_rests_as_what_hangs() -> None:
 def test_the_gateways_key_goes_to_gateways_alone() -> None:
     spec = EndpointSpec(name="gateway", url="http://x", optional_key_env="TENSORZERO_API_KEY")
     environ = {"TENSORZERO_API_KEY": "sk-t0"}
-    assert key_of(spec, "tensorzero", environ) == "sk-t0"
-    assert key_of(spec, "openai", environ) is None
-    assert key_of(spec, "tensorzero", {}) is None
+    assert read_api_key(spec, "tensorzero", environ) == "sk-t0"
+    assert read_api_key(spec, "openai", environ) is None
+    assert read_api_key(spec, "tensorzero", {}) is None
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 100])
@@ -249,13 +248,13 @@ def test_a_key_in_pieces_is_not_told(size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 5, 100])
 def test_a_key_in_the_pieces_of_a_tool_call_is_not_told(size: int) -> None:
-    key, told = 'sk-a/b"c\\d', list[Piece]()
-    keyless = PieceFilter(key, told.append)
+    key, told = 'sk-a/b"c\\d', list[StreamDelta]()
+    keyless = DeltaFilter(key, told.append)
     quoted = json.dumps({"key": key})
     for number, text in enumerate([quoted, quoted.replace("/", "\\/")]):
         for start in range(0, len(text), size):
-            between = Piece(text=key[start : start + 1], part="reasoning", n=1)
-            for piece in (Piece(text=text[start : start + size], part="call", call=number, tool=key, n=1), between):
+            between = StreamDelta(text=key[start : start + 1], part="reasoning", n=1)
+            for piece in (StreamDelta(text=text[start : start + size], part="call", call=number, tool=key, n=1), between):
                 keyless.add(piece)
     keyless.flush()
     calls = ["".join(piece.text for piece in told if (piece.part, piece.call) == ("call", n)) for n in (0, 1)]

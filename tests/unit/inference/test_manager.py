@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from runner.config.profile import Endpoint, Feedback, Price
+from runner.config.profile import EndpointConfig, FeedbackMetrics, Price
 from runner.errors import InferenceFault
 from runner.inference import InferenceManager
 from runner.tracing import SpanList, Tracer
-from runner.types import Piece, Span, Tokens
+from runner.types import StreamDelta, Span, Tokens
 from tests.support.inference import TOOLS, Waits, brief, header, infer, manager_of, settings_of
 from tests.support.rude_model import Behaviour, Exchange, RudeModel, answer, chunks, delta, event, reply, stream
 
@@ -49,9 +49,9 @@ async def test_an_answer_and_what_it_took(model: RudeModel) -> None:
 
 
 async def test_a_stream_is_told_as_it_comes() -> None:
-    told: list[Piece] = []
+    told: list[StreamDelta] = []
     with RudeModel(stream(chunks(["go ", "up"]))) as model:
-        inference = await infer(manager_of(model.url, stream=True), on_piece=told.append)
+        inference = await infer(manager_of(model.url, stream=True), on_delta=told.append)
         assert model.asked[0].json()["stream_options"] == {"include_usage": True}
     assert (inference.message["content"], list(map(brief, told))) == ("go up", ["? a", "go ", "up"])
     assert inference.usage.ttft_s is not None
@@ -66,7 +66,7 @@ async def test_plain_json_in_answer_to_a_request_for_a_stream_is_accepted(model:
 
 
 async def test_the_model_of_a_session_takes_the_place_of_the_profiles_alone(model: RudeModel) -> None:
-    endpoints = (Endpoint(url=model.url, kind="openai"), Endpoint(url=model.url, kind="openai", model="own"))
+    endpoints = (EndpointConfig(url=model.url, kind="openai"), EndpointConfig(url=model.url, kind="openai", model="own"))
     for endpoint, sent in zip(endpoints, ("other", "own"), strict=True):
         manager = InferenceManager(settings_of(endpoint), {})
         inference = await infer(manager.session(header(), model="other"))
@@ -100,7 +100,7 @@ async def test_cookies_are_not_kept() -> None:
 
 
 async def test_a_pickled_manager_holds_no_key(model: RudeModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    endpoint = Endpoint(url=model.url, kind="openai", api_key_env="MINE")
+    endpoint = EndpointConfig(url=model.url, kind="openai", api_key_env="MINE")
     travelling = pickle.dumps(InferenceManager(settings_of(endpoint), {"MINE": KEY}))
     assert KEY.encode() not in travelling
     monkeypatch.setenv("MINE", KEY)
@@ -113,17 +113,17 @@ async def test_a_key_is_in_nothing_that_comes_back() -> None:
     said = {"role": "assistant", "content": f"I know {KEY}", "reasoning": KEY}
     said["tool_calls"] = [{"id": KEY, "function": {"name": "up", "arguments": json.dumps({"k": KEY})}}]  # type: ignore[assignment]
     body = json.dumps({"choices": [{"message": said, "finish_reason": KEY}], "model": KEY}).encode()
-    spans, told = SpanList(), list[Piece]()
+    spans, told = SpanList(), list[StreamDelta]()
     endpoint = {"kind": "openai", "api_key_env": "MINE"}
     with (
         RudeModel(reply(500, f'{{"error": "bad key {KEY}"}}'.encode())) as failing,
         RudeModel(stream(chunks(["I know ", KEY[:5], KEY[5:], "!"])), reply(200, body)) as quoting,
     ):
-        endpoints = [Endpoint(url=url, name=url[-30:-20], **endpoint) for url in (failing.url, quoting.url)]  # type: ignore[arg-type]
+        endpoints = [EndpointConfig(url=url, name=url[-30:-20], **endpoint) for url in (failing.url, quoting.url)]  # type: ignore[arg-type]
         manager = InferenceManager(settings_of(*endpoints, stream=True), {"MINE": KEY})
         session = manager.session(header())
         tracer = Tracer(collectors=(spans,))
-        inferences = [await infer(session, on_piece=told.append, tracer=tracer) for _ in range(2)]
+        inferences = [await infer(session, on_delta=told.append, tracer=tracer) for _ in range(2)]
         assert quoting.asked[0].headers["authorization"] == f"Bearer {KEY}"
     assert KEY not in repr((inferences, spans.spans, told))
     assert "".join(piece.text for piece in told) == "I know ***!"
@@ -133,8 +133,8 @@ async def test_a_key_is_in_nothing_that_comes_back() -> None:
 
 async def test_a_key_that_is_not_set_is_never_guessed(model: RudeModel) -> None:
     endpoints = (
-        Endpoint(url=model.url, name="a", kind="openai", api_key_env="MINE"),
-        Endpoint(url=model.url, name="b"),
+        EndpointConfig(url=model.url, name="a", kind="openai", api_key_env="MINE"),
+        EndpointConfig(url=model.url, name="b"),
     )
     inference = await infer(InferenceManager(settings_of(*endpoints), {}))
     assert inference.usage.endpoint == "b"
@@ -219,7 +219,7 @@ async def test_other_kinds_are_recognised_too(model: RudeModel) -> None:
     ollama = RudeModel(answer("up"), routes={"/api/tags": reply(200, b'{"models": []}')})
     with refusing, ollama:
         for server, kind in ((refusing, "tensorzero"), (ollama, "ollama"), (model, "openai")):
-            manager = InferenceManager(settings_of(Endpoint(url=server.url)), {})
+            manager = InferenceManager(settings_of(EndpointConfig(url=server.url)), {})
             if kind == "tensorzero":
                 await manager.check()
             else:
@@ -234,7 +234,7 @@ async def test_a_server_that_is_not_ready_to_say_what_it_is_is_asked_again(statu
     starting = reply(status, b"starting", Retry_After="7")
     routes: dict[str, bytes] = {"/health": starting, "/openai/v1/chat/completions": starting, "/api/tags": starting}
     with RudeModel(answer("wrong"), routes=routes) as late:
-        endpoints = (Endpoint(url=late.url, name="late"), Endpoint(url=model.url, name="other", kind="openai"))
+        endpoints = (EndpointConfig(url=late.url, name="late"), EndpointConfig(url=model.url, name="other", kind="openai"))
         manager = InferenceManager(settings_of(*endpoints), {}, waits.timing())
         first = await infer(manager)
         assert (first.usage.endpoint, manager.endpoints[0].kind) == ("other", "auto")
@@ -250,7 +250,7 @@ async def test_another_server_in_the_place_of_one_that_was_known(gone: int | Non
     waits = Waits()
     routes: dict[str, Behaviour] = {"/health": TENSORZERO, "/openai/v1/chat/completions": answer("gateway")}
     with RudeModel(answer("plain"), routes=routes) as server:
-        endpoints = (Endpoint(url=server.url, name="a"), Endpoint(url=model.url, name="b", kind="openai"))
+        endpoints = (EndpointConfig(url=server.url, name="a"), EndpointConfig(url=model.url, name="b", kind="openai"))
         manager = InferenceManager(settings_of(*endpoints), {}, waits.timing())
         assert (await infer(manager)).message["content"] == "gateway"
         routes |= {"/health": reply(404, b""), "/openai/v1/chat/completions": reply(gone, b"") if gone else b""}
@@ -262,25 +262,25 @@ async def test_another_server_in_the_place_of_one_that_was_known(gone: int | Non
 
 
 async def test_the_half_of_a_stream_that_failed_is_taken_back(model: RudeModel) -> None:
-    told: list[Piece] = []
+    told: list[StreamDelta] = []
     with (
         RudeModel(stream(event(delta(content="half an")))) as broken,
         RudeModel(stream(chunks(["go ", "up"]))) as whole,
     ):
-        inference = await infer(manager_of(broken.url, whole.url, stream=True), on_piece=told.append)
+        inference = await infer(manager_of(broken.url, whole.url, stream=True), on_delta=told.append)
     failed = "< a: the stream ended in the middle of the reply"
     assert inference.message["content"] == "go up"
     assert list(map(brief, told)) == ["? a", "half an", failed, "? b", "go ", "up"]
 
 
 async def test_that_an_endpoint_is_passed_over_is_told_before_another_one_answers() -> None:
-    told: list[Piece] = []
+    told: list[StreamDelta] = []
     with RudeModel(answer("up")) as gone:
         pass
     with RudeModel(answer("up")) as whole:
         manager = manager_of(gone.url, whole.url)
         for _ in range(2):
-            await infer(manager, on_piece=told.append)
+            await infer(manager, on_delta=told.append)
     first, second = list(map(brief, told))[:3], list(map(brief, told))[3:]
     assert first[0] == "? a"
     assert first[1].startswith("< a: no connection")
@@ -299,7 +299,7 @@ async def test_a_login_is_in_no_failure_in_the_form_it_is_sent() -> None:
 
 
 async def test_a_login_and_a_key_are_not_both_taken(model: RudeModel) -> None:
-    endpoint = Endpoint(url=model.url.replace("://", "://me:password@"), kind="openai", api_key_env="MINE")
+    endpoint = EndpointConfig(url=model.url.replace("://", "://me:password@"), kind="openai", api_key_env="MINE")
     asked = len(model.requests)
     with pytest.raises(InferenceFault, match="its URL has a login and MINE a key, of which only one can be sent"):
         await infer(InferenceManager(settings_of(endpoint), {"MINE": KEY}))
@@ -317,7 +317,7 @@ async def test_an_episode_id_that_is_none_is_not_sent_back(id: object) -> None:
 
 async def test_feedback_is_sent_once_the_episode_is_over() -> None:
     with gateway(answer("up", episode_id=GATEWAY_ID), feedback=reply(200, b"{}")) as running:
-        settings = settings_of(mode="api", api_endpoint=running.url, feedback=Feedback(reward="r", success="s"))
+        settings = settings_of(mode="api", api_endpoint=running.url, feedback=FeedbackMetrics(reward="r", success="s"))
         manager = InferenceManager(settings, {"TENSORZERO_API_KEY": KEY})
         await infer(manager.session(header()))
         for episode_id in ("episode-1", "episode-1", "never played"):
@@ -334,7 +334,7 @@ async def test_feedback_is_sent_once_the_episode_is_over() -> None:
 async def test_feedback_that_is_refused_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     refused = reply(400, f'{{"error": "no database for {KEY}"}}'.encode())
     with gateway(answer("up", episode_id=GATEWAY_ID), feedback=refused) as running, caplog.at_level(logging.WARNING):
-        settings = settings_of(mode="api", api_endpoint=running.url, feedback=Feedback(reward="r", success="s"))
+        settings = settings_of(mode="api", api_endpoint=running.url, feedback=FeedbackMetrics(reward="r", success="s"))
         manager = InferenceManager(settings, {"TENSORZERO_API_KEY": KEY})
         await infer(manager.session(header()))
         manager.feedback("episode-1", 0.5, True)

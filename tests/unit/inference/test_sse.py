@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from runner.inference.chat_format import MAX_TEXT, MAX_TOOL_CALLS
 from runner.inference.errors import EndpointFailure
-from runner.inference.sse import MAX_EVENT, Assembly, EventParser
-from runner.types import Piece
+from runner.inference.sse import MAX_EVENT, EventParser, StreamAccumulator
+from runner.types import StreamDelta
 from tests.support.rude_model import FINISHED, USAGE, delta
 
 LINES = st.sampled_from([b"data: a", b"data:b", b"data:", b": comment", b"event: x", b"", b"id: 1", "data: é".encode()])
@@ -52,16 +52,16 @@ def test_an_event_without_end_is_not_kept_for_ever(part: bytes) -> None:
             parser.feed(part)
 
 
-def assembled(*data: object, told: list[Piece] | None = None) -> Assembly:
+def assembled(*data: object, told: list[StreamDelta] | None = None) -> StreamAccumulator:
     ticks = iter(range(1000))
-    assembly = Assembly(lambda: float(next(ticks)), None if told is None else told.append)
+    assembly = StreamAccumulator(lambda: float(next(ticks)), None if told is None else told.append)
     for chunk in data:
         assembly.add(chunk if isinstance(chunk, bytes) else json.dumps(chunk).encode())
     return assembly
 
 
 def test_pieces_add_up_and_are_told_as_they_come() -> None:
-    told: list[Piece] = []
+    told: list[StreamDelta] = []
     pieces = [
         delta(role="assistant", content=""),
         delta(reasoning_content="hm"),
@@ -82,7 +82,7 @@ def call(index: object = 0, id: object = None, name: object = None, arguments: o
 
 
 def test_tool_calls_come_in_pieces() -> None:
-    told: list[Piece] = []
+    told: list[StreamDelta] = []
     reply = assembled(
         call(5, "a", "up", ""),
         call(5, arguments='{"n"'),
@@ -158,7 +158,7 @@ JSON = st.recursive(
 @settings(max_examples=80, deadline=None)
 @given(st.lists(JSON.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=20), max_size=5))
 def test_no_chunk_is_worse_than_a_failure(data: list[bytes]) -> None:
-    assembly = Assembly(lambda: 0.0)
+    assembly = StreamAccumulator(lambda: 0.0)
     try:
         for chunk in [*data, b"[DONE]"]:
             assembly.add(chunk)

@@ -24,13 +24,13 @@ from runner.node import control_requests as requests
 from runner.node import file_chunks as chunks
 from runner.node import handlers as operations
 from runner.node.batch_queue import BatchQueue, QueuedBatch
-from runner.node.batch_runner import Announce, Player
-from runner.node.env_servers.manager import Servers
+from runner.node.batch_runner import BatchCallbacks, BatchRunner
+from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import CHUNK_BYTES, EpisodeFiles
-from runner.node.handlers import Operations, derived_batch_id
-from runner.store import is_id
-from runner.store.files import read
+from runner.node.handlers import ControlHandler, derived_batch_id
+from runner.store import is_ulid
 from runner.types import Outcome
+from runner.util.files import read_file
 from tests.support.episodes import Recording, step
 
 LIMIT = 200
@@ -47,7 +47,7 @@ def test_every_code_that_is_sent_is_documented() -> None:
 def test_a_derived_id_is_a_ulid_of_the_same_moment_and_always_the_same(env: str, stamp: int) -> None:
     battery_id = str(ULID.from_bytes(stamp.to_bytes(6, "big") + bytes(10)))
     derived = derived_batch_id(battery_id, env)
-    assert is_id(derived)
+    assert is_ulid(derived)
     assert derived[:10] == battery_id[:10]
     assert derived == derived_batch_id(battery_id, env)
     assert derived != derived_batch_id(battery_id, env + "x")
@@ -102,12 +102,14 @@ def ask(workspace: Workspace) -> Iterator[Callable[..., Any]]:
         raise RuntimeError(f"no {HOSTILE} health {'x' * 5000}")
 
     profile = Profile(id="p", environments=Environments(lightweight=(EnvironmentEntry(name="Maze"),)))
-    asked = Operations(
+    asked = ControlHandler(
         profile=profile,
         files=EpisodeFiles(workspace.store, workspace.index),
         queue=queue,
-        player=Player(workspace, queue, Announce(item=ignore, record=ignore, result=ignore, busy=ignore)),
-        servers=Servers(profile, workspace.data_dir / "logs"),
+        batch_runner=BatchRunner(
+            workspace, queue, BatchCallbacks(item=ignore, record=ignore, result=ignore, busy=ignore)
+        ),
+        servers=EnvServerManager(profile, workspace.data_dir / "logs"),
         models=Models.of(profile.agent, {}),
         health=fail,
         stopping=lambda: False,
@@ -140,9 +142,9 @@ def test_a_large_episode_comes_whole_in_chunks(
 
     def counted(path: Path) -> bytes:
         reads.append(path)
-        return read(path)
+        return read_file(path)
 
-    monkeypatch.setattr("runner.node.file_chunks.read", counted)
+    monkeypatch.setattr("runner.node.file_chunks.read_file", counted)
     got = b""
     while True:
         chunk = ask("episode", episode_id=path.stem, offset=len(got))["result"]

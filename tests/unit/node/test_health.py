@@ -12,13 +12,13 @@ import psutil
 import pytest
 
 from runner.config import EnvironmentEntry, Environments, Profile
-from runner.config.profile import Endpoint
-from runner.envs.http.probe import probe
+from runner.config.profile import EndpointConfig
+from runner.envs.http.probe import probe_servers
 from runner.events.live import EnvHealth, Heartbeat, Host, LiveItem, ModelHealth
 from runner.inference.models import Models
-from runner.node import health, tasks
-from runner.node.health import Health
-from runner.node.tasks import kept_going
+from runner.node import health
+from runner.node.health import HealthMonitor
+from runner.node.shutdown import run_with_restarts
 from runner.publish.live_publisher import LivePublisher
 from runner.serve.mock_llm import ModelServer
 from runner.util.clock import Clock
@@ -54,14 +54,14 @@ class Told:
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "HEARTBEAT_S", 0.001)
-    monkeypatch.setattr(tasks, "RETRY_S", 0.001)
+    monkeypatch.setattr("runner.node.shutdown.RETRY_S", 0.001)
 
 
 @asynccontextmanager
 async def telling(
     told: Told, profile: Profile = PROFILE, models: Models | None = None, awake: Callable[[], bool] = lambda: True
-) -> AsyncIterator[Health]:
-    looked = Health(profile, Clock(), None, models, awake)
+) -> AsyncIterator[HealthMonitor]:
+    looked = HealthMonitor(profile, Clock(), None, models, awake)
     assert looked.latest == []
     task = asyncio.create_task(looked.tell(cast(LivePublisher, told)))
     try:
@@ -103,7 +103,7 @@ async def test_a_server_is_told_of_with_what_it_says() -> None:
 
 async def test_a_server_that_hangs_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told()
-    monkeypatch.setattr(health, "probe", partial(probe, within_s=0.3))
+    monkeypatch.setattr(health, "probe", partial(probe_servers, within_s=0.3))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         async with telling(told, _with_server(url)) as looked:
@@ -115,7 +115,7 @@ async def test_a_server_that_hangs_keeps_nobody_waiting(monkeypatch: pytest.Monk
 
 
 def _models(url: str) -> Models:
-    return Models.of(settings_of(Endpoint(url=url, name="lab", kind="openai"), model="small"), {})
+    return Models.of(settings_of(EndpointConfig(url=url, name="lab", kind="openai"), model="small"), {})
 
 
 async def test_models_are_told_of_as_they_come_and_go() -> None:
@@ -147,7 +147,7 @@ async def test_the_models_of_a_node_that_nobody_uses_are_seldom_looked_at() -> N
     with ModelServer(models=["small"]) as server:
         async with telling(told, models=_models(server.url), awake=lambda: False):
             await told.until(lambda: told.count(ModelHealth) >= 2)
-    assert told.count(Heartbeat) >= health.MODELS_EVERY_IDLE // 2
+    assert told.count(Heartbeat) >= health.MODELS_IDLE_BEATS // 2
 
 
 async def test_a_look_that_fails_is_said_once_and_tried_again(
@@ -179,7 +179,7 @@ async def test_work_that_fails_begins_again_until_it_is_done(caplog: pytest.LogC
                 group.create_task(_fail())
 
     with caplog.at_level(logging.WARNING, "runner"):
-        await kept_going("the work", work)
+        await run_with_restarts("the work", work)
     assert len(begun) == 3
     assert caplog.messages == ["the work failed and begins again: ValueError: nothing works"] * 2
 
@@ -198,7 +198,7 @@ async def test_work_can_be_cancelled_even_where_it_makes_an_error_of_that() -> N
         except asyncio.CancelledError:
             raise OSError("the connection was lost") from None
 
-    task = asyncio.create_task(kept_going("the work", stubborn))
+    task = asyncio.create_task(run_with_restarts("the work", stubborn))
     await waiting.wait()
     task.cancel()
     async with asyncio.timeout(10):

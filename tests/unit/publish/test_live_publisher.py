@@ -68,7 +68,7 @@ async def live(outbox: Outbox, *servers: NatsServer, capacity: int = 1 << 20) ->
     sinks = [sink(server, f"sink{number}") for number, server in enumerate(servers)]
     async with publishing(outbox, *sinks) as running:
         await running.state("up")
-        publisher = LivePublisher(running.publisher.uplinks, node="node1", boot="boot1", capacity=capacity)
+        publisher = LivePublisher(running.publisher.sink_connections, node="node1", boot="boot1", capacity=capacity)
         task = asyncio.create_task(publisher.run())
         yield publisher
         task.cancel()
@@ -122,7 +122,7 @@ async def test_a_message_stays_small(server: NatsServer, outbox: Outbox) -> None
 async def test_the_oldest_are_left_out_and_counted_while_nobody_takes_them(server: NatsServer, outbox: Outbox) -> None:
     async with live(outbox, server, capacity=20_000) as publisher:
         server.kill()
-        await _until(lambda: publisher._feeds[0]._uplink.down.is_set())
+        await _until(lambda: publisher._feeds[0]._sink_connection.down.is_set())
         threads = [threading.Thread(target=_put_all, args=(publisher, 1000)) for _ in range(4)]
         for thread in threads:
             thread.start()
@@ -142,11 +142,11 @@ async def test_the_oldest_are_left_out_and_counted_while_nobody_takes_them(serve
 async def test_what_is_told_as_soon_as_the_own_broker_is_back_is_kept_there(tmp_path: Path, outbox: Outbox) -> None:
     with NatsServer(tmp_path / "own") as server:
         async with publishing(outbox, sink(server, "local")) as running:
-            (uplink,) = running.publisher.uplinks
-            publisher = LivePublisher([uplink], node="node1", boot="boot1")
+            (sink_connection,) = running.publisher.sink_connections
+            publisher = LivePublisher([sink_connection], node="node1", boot="boot1")
             await running.state("up")
             for seq in range(2):
-                await _until(uplink.up.is_set)
+                await _until(sink_connection.up.is_set)
                 publisher.put(token(seq))
                 while publisher._feeds[0].queue._items:
                     await publisher.flush()
@@ -154,7 +154,7 @@ async def test_what_is_told_as_soon_as_the_own_broker_is_back_is_kept_there(tmp_
                 assert msgspec.json.decode(kept.data, type=LiveBatch).items == [token(seq)]
                 server.restart()
                 async with asyncio.timeout(WAIT_S):
-                    await uplink.down.wait()  # an event, as it may be up again at once
+                    await sink_connection.down.wait()  # an event, as it may be up again at once
 
 
 def _put_all(publisher: LivePublisher, n: int) -> None:
@@ -173,7 +173,7 @@ async def test_a_paused_server_holds_up_neither_the_sender_nor_another_sink(
 ) -> None:
     with NatsServer(tmp_path / "other", jetstream=False) as other:
         async with listening(server) as heard, live(outbox, server, other, capacity=100_000) as publisher:
-            await _until(lambda: all(feed._uplink.up.is_set() for feed in publisher._feeds))
+            await _until(lambda: all(feed._sink_connection.up.is_set() for feed in publisher._feeds))
             other.pause()
             for seq in range(50):
                 publisher.put(token(seq, "x" * 1000))

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from runner.errors import StoreError
-from runner.publish.outbox import FORGET_S, KEEP_S, LOCAL, Ack, DeadLetter, Outbox, OutboxEvent, SinkCounts
+from runner.publish.outbox import ABANDON_AFTER_S, KEEP_ACKED_S, LOCAL, Ack, DeadLetter, Outbox, OutboxEvent, SinkCounts
 from runner.util.clock import Clock
 
 ROOT = Path(__file__).parents[3]
@@ -81,10 +81,10 @@ def test_subjects_can_be_left_out(outbox: Outbox) -> None:
 
 
 def test_each_sink_has_marks_of_its_own(outbox: Outbox) -> None:
-    outbox.register("egress")
+    outbox.register_sinks("egress")
     outbox.add(*map(event, range(4)))
     outbox.ack(LOCAL, [Ack("episode:0", "S", 1), Ack("episode:1", "S", 2)])
-    outbox.bury("egress", "episode:2", "too large")
+    outbox.mark_dead("egress", "episode:2", "too large")
     assert waiting(outbox) == ["episode:2", "episode:3"]
     assert waiting(outbox, "egress") == ["episode:0", "episode:1", "episode:3"]
     assert outbox.counts() == {LOCAL: SinkCounts(pending=2, acked=2), "egress": SinkCounts(pending=3, dead=1)}
@@ -96,32 +96,32 @@ def test_each_sink_has_marks_of_its_own(outbox: Outbox) -> None:
 def test_a_new_sink_gets_what_is_still_kept(outbox: Outbox, time: Time) -> None:
     outbox.add(event(1), event(2), event(3))
     outbox.ack(LOCAL, [Ack("episode:1", "S", 1)])
-    time.passes(KEEP_S + 1)
+    time.passes(KEEP_ACKED_S + 1)
     outbox.ack(LOCAL, [Ack("episode:2", "S", 2)])
     assert outbox.prune() == 1
-    outbox.register("egress")
-    outbox.register("egress")
+    outbox.register_sinks("egress")
+    outbox.register_sinks("egress")
     assert waiting(outbox, "egress") == ["episode:2", "episode:3"]
     assert waiting(outbox) == ["episode:3"]
 
 
 def test_dead_letters_say_why_and_can_be_tried_again(outbox: Outbox) -> None:
     outbox.add(event(1), event(2))
-    outbox.bury(LOCAL, "episode:1", "too large")
-    outbox.bury(LOCAL, "episode:2", "not allowed")
+    outbox.mark_dead(LOCAL, "episode:1", "too large")
+    outbox.mark_dead(LOCAL, "episode:2", "not allowed")
     first = DeadLetter(id="episode:1", sink=LOCAL, subject="my.episodes", reason="too large", at=NOW)
     assert outbox.dead_letters()[0] == first
-    assert outbox.retry("episode:7") == 0
-    assert outbox.retry("episode:2") == 1
+    assert outbox.retry_dead("episode:7") == 0
+    assert outbox.retry_dead("episode:2") == 1
     assert waiting(outbox) == ["episode:2"]
-    assert outbox.retry() == 1
+    assert outbox.retry_dead() == 1
     assert outbox.dead_letters() == []
 
 
 def test_an_acknowledged_event_goes_after_a_while_but_its_id_stays(outbox: Outbox, time: Time) -> None:
     outbox.add(event(1), event(2))
     outbox.ack(LOCAL, [Ack("episode:1", "S", 1)])
-    time.passes(KEEP_S - 1)
+    time.passes(KEEP_ACKED_S - 1)
     assert outbox.prune() == 0
     time.passes(2)
     assert outbox.prune() == 1
@@ -132,31 +132,31 @@ def test_an_acknowledged_event_goes_after_a_while_but_its_id_stays(outbox: Outbo
 
 
 def test_an_event_that_waits_for_one_sink_is_kept(outbox: Outbox, time: Time) -> None:
-    outbox.register("egress")
+    outbox.register_sinks("egress")
     outbox.add(event(1))
     outbox.ack(LOCAL, [Ack("episode:1", "S", 1)])
-    time.passes(FORGET_S - 1)
+    time.passes(ABANDON_AFTER_S - 1)
     assert outbox.prune() == 0
     assert waiting(outbox, "egress") == ["episode:1"]
 
 
 def test_a_sink_that_nobody_serves_is_forgotten_in_the_end_but_never_the_own_broker(outbox: Outbox, time: Time) -> None:
-    outbox.register("egress")
-    outbox.stream_seen("egress", "S", created=NOW, last_seq=0)
+    outbox.register_sinks("egress")
+    outbox.reconcile_stream("egress", "S", created=NOW, last_seq=0)
     outbox.add(event(1), event(2))
     outbox.ack(LOCAL, [Ack("episode:1", "S", 1)])
-    time.passes(FORGET_S + 1)
+    time.passes(ABANDON_AFTER_S + 1)
     assert outbox.prune() == 1
     assert outbox.counts() == {LOCAL: SinkCounts(pending=1)}
     assert outbox._connection.execute("SELECT count(*) FROM streams WHERE sink = 'egress'").fetchone() == (0,)
 
 
 def test_a_sink_that_is_configured_is_not_forgotten(outbox: Outbox, time: Time) -> None:
-    outbox.register("egress")
+    outbox.register_sinks("egress")
     outbox.add(event(1))
     for _ in range(3):
-        time.passes(FORGET_S - 1)
-        outbox.register("egress")
+        time.passes(ABANDON_AFTER_S - 1)
+        outbox.register_sinks("egress")
         outbox.prune()
     assert waiting(outbox, "egress") == ["episode:1"]
 
@@ -164,16 +164,16 @@ def test_a_sink_that_is_configured_is_not_forgotten(outbox: Outbox, time: Time) 
 def test_without_another_sink_nothing_is_kept_for_one(outbox: Outbox, time: Time) -> None:
     outbox.add(*map(event, range(4)))
     outbox.ack(LOCAL, [Ack(f"episode:{number}", "S", number) for number in range(4)])
-    time.passes(KEEP_S + 1)
+    time.passes(KEEP_ACKED_S + 1)
     assert outbox.prune() == 4
-    outbox.register("egress")
+    outbox.register_sinks("egress")
     assert outbox.counts() == {LOCAL: SinkCounts(), "egress": SinkCounts()}
 
 
 def test_dead_letters_go_in_the_end(outbox: Outbox, time: Time) -> None:
     outbox.add(event(1))
-    outbox.bury(LOCAL, "episode:1", "too large")
-    time.passes(FORGET_S - 1)
+    outbox.mark_dead(LOCAL, "episode:1", "too large")
+    time.passes(ABANDON_AFTER_S - 1)
     assert outbox.prune() == 0
     time.passes(2)
     assert outbox.prune() == 1
@@ -187,26 +187,26 @@ def _acked(outbox: Outbox, n: int = 4) -> None:
 
 
 def test_the_lost_tail_of_a_stream_waits_again(outbox: Outbox) -> None:
-    assert outbox.stream_seen(LOCAL, "S", created=NOW, last_seq=0) == 0
+    assert outbox.reconcile_stream(LOCAL, "S", created=NOW, last_seq=0) == 0
     _acked(outbox)
-    assert outbox.stream_seen(LOCAL, "S", created=NOW, last_seq=4) == 0
-    assert outbox.stream_seen(LOCAL, "other", created=NOW, last_seq=0) == 0
-    assert outbox.stream_seen("egress", "S", created=NOW, last_seq=0) == 0
-    assert outbox.stream_seen(LOCAL, "S", created=NOW, last_seq=2) == 2
+    assert outbox.reconcile_stream(LOCAL, "S", created=NOW, last_seq=4) == 0
+    assert outbox.reconcile_stream(LOCAL, "other", created=NOW, last_seq=0) == 0
+    assert outbox.reconcile_stream("egress", "S", created=NOW, last_seq=0) == 0
+    assert outbox.reconcile_stream(LOCAL, "S", created=NOW, last_seq=2) == 2
     assert waiting(outbox) == ["episode:3", "episode:4"]
 
 
 def test_all_of_a_stream_that_was_made_anew_waits_again(outbox: Outbox) -> None:
-    outbox.stream_seen(LOCAL, "S", created=NOW, last_seq=0)
+    outbox.reconcile_stream(LOCAL, "S", created=NOW, last_seq=0)
     _acked(outbox)
-    assert outbox.stream_seen(LOCAL, "S", created=NOW + timedelta(seconds=1), last_seq=9) == 4
+    assert outbox.reconcile_stream(LOCAL, "S", created=NOW + timedelta(seconds=1), last_seq=9) == 4
     assert len(waiting(outbox)) == 4
 
 
 def test_what_no_stream_keeps_is_not_sent_again(outbox: Outbox) -> None:
     outbox.add(event(1))
     outbox.ack(LOCAL, [Ack("episode:1")])
-    assert outbox.stream_seen(LOCAL, "S", created=NOW, last_seq=0) == 0
+    assert outbox.reconcile_stream(LOCAL, "S", created=NOW, last_seq=0) == 0
     assert waiting(outbox) == []
 
 

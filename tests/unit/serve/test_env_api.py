@@ -12,12 +12,12 @@ from runner import __version__
 from runner.envs.maze import Maze
 from runner.errors import ConfigError
 from runner.serve.env_api import DIALECTS, EnvironmentApp, environment_app
-from runner.serve.env_api.fields import Field, Malformed, read_body
-from runner.serve.env_api.pool import Pool, Refused
+from runner.serve.env_api.fields import MalformedRequest, RequestField, parse_body
+from runner.serve.env_api.pool import InstancePool, PoolRejected
 from runner.types import Mode
 from runner.util.clock import Clock
 
-FIELDS = (Field("id"), Field("action", "string"), Field("data_idx", required=False, default=7))
+FIELDS = (RequestField("id"), RequestField("action", "string"), RequestField("data_idx", required=False, default=7))
 
 
 class Ticking:
@@ -38,10 +38,10 @@ def asking(app: EnvironmentApp) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app.application()), base_url="http://127.0.0.1")
 
 
-def problems(body: bytes) -> list[tuple[str, tuple[str | int, ...]]]:
-    with pytest.raises(Malformed) as caught:
-        read_body(FIELDS, body)
-    return [(problem.type, problem.loc) for problem in caught.value.problems]
+def errors(body: bytes) -> list[tuple[str, tuple[str | int, ...]]]:
+    with pytest.raises(MalformedRequest) as caught:
+        parse_body(FIELDS, body)
+    return [(problem.type, problem.loc) for problem in caught.value.errors]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def problems(body: bytes) -> list[tuple[str, tuple[str | int, ...]]]:
 )
 def test_what_fastapi_takes_for_an_integer_is_one(given: object, expected: int) -> None:
     body = json.dumps({"id": given, "action": "x", "more": 1}).encode()
-    assert read_body(FIELDS, body) == {"id": expected, "action": "x", "data_idx": 7}
+    assert parse_body(FIELDS, body) == {"id": expected, "action": "x", "data_idx": 7}
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_what_fastapi_takes_for_an_integer_is_one(given: object, expected: int) 
     ],
 )
 def test_what_it_does_not_is_named_as_it_does(given: object, problem: str) -> None:
-    assert problems(json.dumps({"id": given, "action": "x"}).encode()) == [(problem, ("body", "id"))]
+    assert errors(json.dumps({"id": given, "action": "x"}).encode()) == [(problem, ("body", "id"))]
 
 
 @pytest.mark.parametrize(
@@ -84,37 +84,37 @@ def test_what_it_does_not_is_named_as_it_does(given: object, problem: str) -> No
     ],
 )
 def test_a_malformed_body_is_answered_as_fastapi_does(body: bytes, expected: list[Any]) -> None:
-    assert problems(body) == expected
+    assert errors(body) == expected
 
 
 def test_a_large_value_is_not_sent_back() -> None:
-    with pytest.raises(Malformed) as caught:
-        read_body(FIELDS, json.dumps({"id": "x" * 100_000, "action": 3}).encode())
-    assert [bytes(problem.input) for problem in caught.value.problems] == [b"null", b"3"]
+    with pytest.raises(MalformedRequest) as caught:
+        parse_body(FIELDS, json.dumps({"id": "x" * 100_000, "action": 3}).encode())
+    assert [bytes(problem.input) for problem in caught.value.errors] == [b"null", b"3"]
 
 
 def test_a_full_pool_gives_out_nothing_that_is_in_use() -> None:
-    pool = Pool(Maze, limit=2, idle_s=60)
+    pool = InstancePool(Maze, limit=2, idle_s=60)
     first, second = pool.open(), pool.open()
-    with pytest.raises(Refused, match="2 environments open, which is its limit"):
+    with pytest.raises(PoolRejected, match="2 environments open, which is its limit"):
         pool.open()
     pool.remove(first)
-    assert pool.open().number not in (first.number, second.number)
-    assert pool.use(first.number) is None
+    assert pool.open().instance_id not in (first.instance_id, second.instance_id)
+    assert pool.touch(first.instance_id) is None
 
 
 async def test_what_nobody_asks_for_is_taken_back_unless_it_is_being_used() -> None:
     time = Ticking()
-    pool = Pool(Maze, limit=9, idle_s=60, clock=time.clock)
+    pool = InstancePool(Maze, limit=9, idle_s=60, clock=time.clock)
     idle, used, working = pool.open(), pool.open(), pool.open()
     time.now_s = 59
-    assert pool.take_forgotten() == []
-    pool.use(used.number)
+    assert pool.remove_idle() == []
+    pool.touch(used.instance_id)
     time.now_s = 61
     async with working.lock:
-        assert pool.take_forgotten() == [idle]
-    assert pool.take_forgotten() == [working]
-    assert pool.numbers == [used.number]
+        assert pool.remove_idle() == [idle]
+    assert pool.remove_idle() == [working]
+    assert pool.instance_ids == [used.instance_id]
 
 
 async def test_an_environment_that_was_forgotten_is_closed_for_its_client(executor: ThreadPoolExecutor) -> None:
@@ -164,10 +164,10 @@ async def test_an_environment_that_fails_is_an_error_like_any_other(executor: Th
 
     for name, status in (("Maze", 200), ("SQLGym", 500)):
         dialect = DIALECTS[name]
-        async with asking(EnvironmentApp(dialect, Broken(), Pool(Broken, limit=1, idle_s=9), executor)) as http:
+        async with asking(EnvironmentApp(dialect, Broken(), InstancePool(Broken, limit=1, idle_s=9), executor)) as http:
             await http.post(f"{dialect.prefix}/create")
-            await http.post(f"{dialect.prefix}/reset", json={dialect.key: 0, dialect.task.name: 0})
-            reply = await http.post(f"{dialect.prefix}/step", json={dialect.key: 0, "action": "secret"})
+            await http.post(f"{dialect.prefix}/reset", json={dialect.id_field: 0, dialect.task_field.name: 0})
+            reply = await http.post(f"{dialect.prefix}/step", json={dialect.id_field: 0, "action": "secret"})
             assert (reply.status_code, "The environment failed: SystemExit" in reply.text) == (status, True)
             assert "secret" not in reply.text
 

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from runner.errors import ConfigError
 from runner.serve import guard
 from runner.serve import host as hosting
-from runner.serve.host import Site, check_exposure, guarded, read_token, serve_apps
+from runner.serve.host import Site, check_exposure, guard_app, read_token, serve_apps
 
 TOKEN = "0123456789abcdef"
 JSON = {"content-type": "application/json"}
@@ -29,7 +29,7 @@ async def size(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def client(token: str | None = None, **headers: str) -> httpx.AsyncClient:
-    app = guarded(size, token=token, max_body=1000, allowed_hosts=["node-7.local", ""])
+    app = guard_app(size, token=token, max_body=1000, allowed_hosts=["node-7.local", ""])
     return httpx.AsyncClient(
         transport=httpx.ASGITransport(app, client=("127.0.0.1", 1)), base_url="http://127.0.0.1:36001", headers=headers
     )
@@ -117,7 +117,7 @@ async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyP
         yield b"x"
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(guard, "BODY_S", 0.05)
+    monkeypatch.setattr(guard, "BODY_TIMEOUT_S", 0.05)
     async with client() as http:
         assert (await http.post("/", content=never(), headers=JSON)).status_code == 408
 
@@ -178,14 +178,14 @@ async def test_all_addresses_are_taken_or_none() -> None:
         said: list[str] = []
         sites = [Site(size, "127.0.0.1", 0, "free"), Site(size, "127.0.0.1", port, "taken")]
         with pytest.raises(ConfigError, match=f"Something listens on 127.0.0.1, port {port} already"):
-            await serve_apps(sites, say=said.append, stop=asyncio.Event())
+            await serve_apps(sites, on_ready=said.append, stop=asyncio.Event())
         assert said == []
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "1.2.3.4", "x" * 300, "a..b"])
 async def test_an_address_that_is_not_here_is_named(host: str) -> None:
     with pytest.raises(ConfigError, match="Cannot listen on"):
-        await serve_apps([Site(size, host, 0, "")], say=str, stop=asyncio.Event())
+        await serve_apps([Site(size, host, 0, "")], on_ready=str, stop=asyncio.Event())
 
 
 async def test_a_request_that_never_ends_does_not_keep_a_server_running(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,9 +196,9 @@ async def test_a_request_that_never_ends_does_not_keep_a_server_running(monkeypa
             entered.set()
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(hosting, "STOP_S", 0)
+    monkeypatch.setattr(hosting, "SHUTDOWN_TIMEOUT_S", 0)
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
-        group.create_task(serve_apps([Site(never, "127.0.0.1", 0, "x")], say=said.put_nowait, stop=stop))
+        group.create_task(serve_apps([Site(never, "127.0.0.1", 0, "x")], on_ready=said.put_nowait, stop=stop))
         url = (await said.get()).split()[0]
         with pytest.raises(httpx.HTTPStatusError, match="500"):
             async with httpx.AsyncClient() as http, asyncio.TaskGroup() as asking:

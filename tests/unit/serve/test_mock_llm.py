@@ -11,13 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.errors import ConfigError
-from runner.serve.mock_llm import NAME, EchoPlayer, Fault, ModelServer, Reply, ScriptedCall, ScriptPlayer
-from runner.serve.mock_llm.faults import Faults
+from runner.serve.mock_llm import (
+    TEST_MODEL_NAME,
+    EchoResponder,
+    Fault,
+    ModelServer,
+    ScriptedCall,
+    ScriptedReply,
+    ScriptResponder,
+)
+from runner.serve.mock_llm.faults import FaultInjector
 from runner.serve.mock_llm.reply import read_script
 
 CHAT = "/v1/chat/completions"
 TOOL = {"type": "function", "function": {"name": "move", "description": "", "parameters": {"type": "object"}}}
-WRITTEN = Reply(
+WRITTEN = ScriptedReply(
     content="go left, then up",
     reasoning_content="left is free",
     tool_calls=(ScriptedCall("move", {"direction": "left"}), ScriptedCall("move", '{"direction": ', id="second")),
@@ -27,7 +35,7 @@ WRITTEN = Reply(
 @pytest.fixture(scope="module")
 def scripted() -> Iterator[httpx.Client]:
     with (
-        ModelServer(ScriptPlayer([WRITTEN]), models=["qwen3:8b"]) as server,
+        ModelServer(ScriptResponder([WRITTEN]), models=["qwen3:8b"]) as server,
         httpx.Client(base_url=server.url, timeout=30) as client,
     ):
         yield client
@@ -35,12 +43,12 @@ def scripted() -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def echo() -> Iterator[httpx.Client]:
-    with ModelServer(EchoPlayer()) as server, httpx.Client(base_url=server.url) as client:
+    with ModelServer(EchoResponder()) as server, httpx.Client(base_url=server.url) as client:
         yield client
 
 
 def asked(text: str = "hello, you", **more: Any) -> dict[str, Any]:  # noqa: ANN401
-    return {"model": NAME, "messages": [{"role": "user", "content": text}], **more}
+    return {"model": TEST_MODEL_NAME, "messages": [{"role": "user", "content": text}], **more}
 
 
 def streamed(client: httpx.Client, request: dict[str, Any]) -> list[dict[str, Any]]:
@@ -96,26 +104,26 @@ def test_tokens_are_a_quarter_of_the_characters_streamed_or_not(echo: httpx.Clie
 
 def test_everything_says_that_it_is_no_model(scripted: httpx.Client) -> None:
     completion = scripted.post(CHAT, json=asked(model="qwen3:8b")).json()
-    assert completion["model"] == f"{NAME}:script"
-    assert completion["system_fingerprint"] == NAME
-    assert streamed(scripted, asked())[0]["model"] == f"{NAME}:script"
+    assert completion["model"] == f"{TEST_MODEL_NAME}:script"
+    assert completion["system_fingerprint"] == TEST_MODEL_NAME
+    assert streamed(scripted, asked())[0]["model"] == f"{TEST_MODEL_NAME}:script"
     for path in ("/v1/models", "/api/tags", "/health", "/nowhere"):
         assert scripted.get(path).headers["x-agentgym-test-model"] == "not a language model"
-    assert scripted.get("/health").json()["server"] == NAME
+    assert scripted.get("/health").json()["server"] == TEST_MODEL_NAME
 
 
 def test_the_models_are_listed_for_openais_clients_and_for_ollamas(scripted: httpx.Client) -> None:
     listed = scripted.get("/v1/models").json()["data"]
-    assert [model["id"] for model in listed] == ["test-oracle", "test-echo", "test-script", NAME, "qwen3:8b"]
-    assert {model["owned_by"] for model in listed} == {NAME}
+    assert [model["id"] for model in listed] == ["test-oracle", "test-echo", "test-script", TEST_MODEL_NAME, "qwen3:8b"]
+    assert {model["owned_by"] for model in listed} == {TEST_MODEL_NAME}
     tags = scripted.get("/api/tags").json()["models"]
     assert [tag["name"] for tag in tags] == [model["id"] for model in listed]
-    assert {tag["details"]["family"] for tag in tags} == {NAME}
+    assert {tag["details"]["family"] for tag in tags} == {TEST_MODEL_NAME}
 
 
 def test_each_model_has_its_player(scripted: httpx.Client) -> None:
     reply = scripted.post(CHAT, json=asked("say this", model="test-echo")).json()
-    assert (reply["model"], reply["choices"][0]["message"]["content"]) == (f"{NAME}:echo", "say this")
+    assert (reply["model"], reply["choices"][0]["message"]["content"]) == (f"{TEST_MODEL_NAME}:echo", "say this")
 
 
 @pytest.mark.parametrize("model", ["gpt-4", "oracle:Maze", "oracle:Nowhere:1", "oracle:Maze:²", "oracle:Maze:-1", ""])
@@ -183,7 +191,7 @@ def test_no_request_is_an_error_of_the_servers(scripted: httpx.Client, request: 
 
 def test_a_token_is_asked_for() -> None:
     token = "a-token-of-sixteen"
-    with ModelServer(EchoPlayer(), token=token) as server:
+    with ModelServer(EchoResponder(), token=token) as server:
         assert httpx.post(server.url + CHAT, json=asked()).status_code == 401
         sent = {"authorization": f"Bearer {token}"}
         assert httpx.post(server.url + CHAT, json=asked(), headers=sent).status_code == 200
@@ -197,9 +205,9 @@ def test_a_script_is_read_line_by_line(tmp_path: Path) -> None:
         'Action: move left\n\n{"status": 429, "headers": {"Retry-After": "2"}}\n {"content": "x", "delay_s": 1}\n'
     )
     assert read_script(path) == [
-        Reply(content="Action: move left"),
-        Reply(status=429, headers={"Retry-After": "2"}),
-        Reply(content="x", delay_s=1),
+        ScriptedReply(content="Action: move left"),
+        ScriptedReply(status=429, headers={"Retry-After": "2"}),
+        ScriptedReply(content="x", delay_s=1),
     ]
 
 
@@ -233,12 +241,12 @@ def test_a_script_without_replies_is_refused(tmp_path: Path, content: bytes) -> 
 
 
 def test_a_script_begins_again_and_sends_bodies_and_statuses_as_they_are() -> None:
-    replies: list[Reply | str] = [
-        Reply(status=503, content="busy", headers={"Retry-After": "7"}),
-        Reply(body="<p>", headers={"Content-Type": "text/html"}, status=203),
+    replies: list[ScriptedReply | str] = [
+        ScriptedReply(status=503, content="busy", headers={"Retry-After": "7"}),
+        ScriptedReply(body="<p>", headers={"Content-Type": "text/html"}, status=203),
         "last",
     ]
-    with ModelServer(ScriptPlayer(replies)) as server, httpx.Client(base_url=server.url) as client:
+    with ModelServer(ScriptResponder(replies)) as server, httpx.Client(base_url=server.url) as client:
         refused, raw, last, again = (client.post(CHAT, json=asked()) for _ in range(4))
     assert (refused.status_code, refused.headers["retry-after"], refused.json()["error"]["message"]) == (
         503,
@@ -271,7 +279,7 @@ def test_what_is_no_fault_is_refused(spec: str) -> None:
 
 def test_the_seed_decides_which_requests_are_hit() -> None:
     def hits(seed: int) -> list[str | None]:
-        faults = Faults([Fault("429", 0.3), Fault("hang", 0.3, 2)], seed)
+        faults = FaultInjector([Fault("429", 0.3), Fault("hang", 0.3, 2)], seed)
         return [faults.next() for _ in range(100)]
 
     assert hits(1) == hits(1) != hits(2)

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from runner import plugins as registry
+from runner import plugins
 from runner.serve.mock_llm import ModelServer
 from runner.types import Action, Chat, Message, Mode, ToolCall
 
@@ -18,7 +18,7 @@ def client() -> Iterator[httpx.Client]:
 
 
 def environment(name: str, mode: Mode = "strict") -> Any:  # noqa: ANN401
-    return registry.load(registry.ENVS, name)(mode=mode)
+    return plugins.load(plugins.ENVS, name)(mode=mode)
 
 
 def answer(client: httpx.Client, messages: Chat, **more: Any) -> Message:  # noqa: ANN401

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from runner.errors import StoreError
 from runner.store import EpisodeIndex, EpisodeStore, open_index
-from runner.store.episode_file import played_record
+from runner.store.episode_file import finished_record
 from runner.types import (
     Action,
     EpisodeEnded,
@@ -287,7 +287,7 @@ def test_no_bytes_in_an_episode_file_crash_its_reader(data: st.DataObject) -> No
 
 def _shared_file(store: EpisodeStore) -> tuple[Path, EpisodeHeader]:
     about = header()
-    record = played_record(
+    record = finished_record(
         about,
         trajectory(about, [step(0)]),
         ended_at=END,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from runner.errors import StoreError
 from runner.store import EpisodeIndex, EpisodeRow, EpisodeStore, open_index
-from runner.store.episode_file import played_record
+from runner.store.episode_file import finished_record
 from runner.types import ErrorInfo, Outcome
 from tests.support.episodes import END, START, Recording, damaged, header, step, trajectory
 
@@ -152,7 +152,7 @@ def test_a_busy_database_is_not_thrown_away(
 def test_reconciling_follows_the_files(store: EpisodeStore, index: EpisodeIndex) -> None:
     first, second, third = _play(store, index)
     about = header()
-    record = played_record(about, trajectory(about, [step(0)]), ended_at=END, spans=[], flows=[])
+    record = finished_record(about, trajectory(about, [step(0)]), ended_at=END, spans=[], flows=[])
     store.save(record)
     first.file.unlink()
     changed = msgspec.structs.replace(store.load(second.file), outcome=Outcome.FAILURE, reward=12345.0)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from runner.errors import StoreError
 from runner.store import EpisodeIndex, EpisodeStore, open_index
 from runner.store.episode_file import timestep_record
-from runner.store.journal import Extras, JournalWriter, read_journal
+from runner.store.journal import JournalExtras, JournalWriter, read_journal
 from runner.store.safe_json import encode
 from runner.types import ErrorInfo, Outcome, Tokens
 from runner.util.clock import Clock
@@ -36,7 +36,7 @@ def index(store: EpisodeStore) -> Iterator[EpisodeIndex]:
 
 
 def _append(writer: JournalWriter, number: int) -> None:
-    extras = Extras() if number else Extras(tool_schemas=[tools("move")])
+    extras = JournalExtras() if number else JournalExtras(tool_schemas=[tools("move")])
     writer.append(encode(timestep_record(step(number), 0)), encode(extras))
 
 
@@ -375,7 +375,7 @@ def test_a_disk_that_does_not_answer_costs_the_file_but_not_the_result(
         answer.wait(20)
 
     monkeypatch.setattr("runner.store.journal.write_all", hang)
-    monkeypatch.setattr("runner.store.recorder.LOCK_S", 0.05)
+    monkeypatch.setattr("runner.store.recorder.LOCK_TIMEOUT_S", 0.05)
     stuck = threading.Thread(target=recording.play, args=[step(1)])
     stuck.start()
     assert asked.wait(10)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.store import EpisodeIndex, EpisodeStore, open_index, summarise, wilson
+from runner.store import EpisodeIndex, EpisodeStore, open_index, summarize_results, wilson_interval
 from runner.types import Outcome, Tokens
 from tests.support.episodes import Recording, step
 
@@ -30,13 +30,13 @@ def _played(index: EpisodeIndex, outcome: Outcome, rounds: int = 2, duration_s: 
     [(0, 10, 0.0, 0.2775), (8, 10, 0.4902, 0.9433), (10, 10, 0.7225, 1.0), (50, 100, 0.4038, 0.5962), (0, 0, 0.0, 1.0)],
 )
 def test_the_interval_is_wilsons(successes: int, n: int, low: float, high: float) -> None:
-    assert wilson(successes, n) == pytest.approx((low, high), abs=5e-5)
+    assert wilson_interval(successes, n) == pytest.approx((low, high), abs=5e-5)
 
 
 @given(st.integers(1, 10**9), st.data())
 def test_the_interval_holds_the_rate_and_stays_a_probability(n: int, data: st.DataObject) -> None:
     successes = data.draw(st.integers(0, n))
-    low, high = wilson(successes, n)
+    low, high = wilson_interval(successes, n)
     assert 0.0 <= low <= successes / n + 1e-12
     assert successes / n - 1e-12 <= high <= 1.0
 
@@ -48,22 +48,22 @@ def test_what_models_took_is_summed_up_and_a_baseline_took_nothing(index: Episod
         recording.play(step(0, endpoint="gateway", model_s=model_s, tokens=Tokens(10, 5, 2, 1)))
         recording.end()
     _played(index, Outcome.SUCCESS)
-    by_model = {row.model: row for row in summarise(index)}
+    by_model = {row.model: row for row in summarize_results(index)}
     assert (by_model["small"].tokens, by_model["small"].latency_s) == (Tokens(20, 10, 4, 2), 1.0)
     assert by_model[None].latency_s is None
 
 
 def test_no_episodes_give_no_rows(index: EpisodeIndex) -> None:
-    assert summarise(index) == []
+    assert summarize_results(index) == []
 
 
 def test_the_metrics_of_a_profile(index: EpisodeIndex) -> None:
     _played(index, Outcome.SUCCESS, rounds=2, duration_s=1.0, model="small", agent="react")
     _played(index, Outcome.FAILURE, rounds=4, duration_s=4.0, model="small", agent="react")
-    (row,) = summarise(index)
+    (row,) = summarize_results(index)
     assert (row.env, row.agent, row.model, row.baseline) == ("Maze", "react", "small", False)
     assert (row.n, row.n_rated, row.n_success, row.success_rate) == (2, 2, 1, 0.5)
-    assert row.success_interval == wilson(1, 2)
+    assert row.success_interval == wilson_interval(1, 2)
     assert (row.score, row.avg_rounds, row.completion_time_sec) == (0.75, 3.0, 2.5)
     assert row.token_count == 36.0
     assert row.cost == 3.0
@@ -73,7 +73,7 @@ def test_the_metrics_of_a_profile(index: EpisodeIndex) -> None:
 def test_cancelled_and_interrupted_episodes_are_counted_but_not_rated(index: EpisodeIndex) -> None:
     for outcome in Outcome:
         _played(index, outcome, rounds=9 if outcome in ("cancelled", "interrupted") else 3)
-    (row,) = summarise(index)
+    (row,) = summarize_results(index)
     assert (row.n, row.n_rated, row.n_success) == (7, 5, 1)
     assert row.success_rate == 0.2
     assert row.avg_rounds == 3.0
@@ -82,7 +82,7 @@ def test_cancelled_and_interrupted_episodes_are_counted_but_not_rated(index: Epi
 
 def test_where_nothing_is_rated_there_is_no_rate(index: EpisodeIndex) -> None:
     _played(index, Outcome.CANCELLED)
-    (row,) = summarise(index)
+    (row,) = summarize_results(index)
     assert (row.n, row.n_rated) == (1, 0)
     assert (row.success_rate, row.success_interval, row.score, row.token_count) == (None, None, None, None)
 
@@ -90,7 +90,7 @@ def test_where_nothing_is_rated_there_is_no_rate(index: EpisodeIndex) -> None:
 def test_baselines_come_after_models_of_their_environment(index: EpisodeIndex) -> None:
     for env, agent, model in [("Maze", "oracle", None), ("Wordle", "random", None), ("Maze", "react", "small")]:
         _played(index, Outcome.SUCCESS, env=env, agent=agent, model=model)
-    rows = [(row.env, row.agent, row.baseline) for row in summarise(index)]
+    rows = [(row.env, row.agent, row.baseline) for row in summarize_results(index)]
     assert rows == [("Maze", "react", False), ("Maze", "oracle", True), ("Wordle", "random", True)]
 
 
@@ -98,12 +98,12 @@ def test_other_data_and_modes_are_not_mixed(index: EpisodeIndex) -> None:
     variants: list[dict[str, Any]] = [{}, {"mode": "compat"}, {"data_label": "local scenes"}, {}]
     for fields in variants:
         _played(index, Outcome.SUCCESS, **fields)
-    rows = [(row.data_label, row.mode, row.n) for row in summarise(index)]
+    rows = [(row.data_label, row.mode, row.n) for row in summarize_results(index)]
     assert rows == [("", "compat", 1), ("", "strict", 2), ("local scenes", "strict", 1)]
 
 
 def test_an_environment_is_found_in_any_case(index: EpisodeIndex) -> None:
     _played(index, Outcome.SUCCESS, env="Maze")
     _played(index, Outcome.SUCCESS, env="Wordle")
-    assert [row.env for row in summarise(index, env="wORDLE")] == ["Wordle"]
-    assert summarise(index, env="'; DROP TABLE episodes --") == []
+    assert [row.env for row in summarize_results(index, env="wORDLE")] == ["Wordle"]
+    assert summarize_results(index, env="'; DROP TABLE episodes --") == []

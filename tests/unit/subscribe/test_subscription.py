@@ -7,61 +7,63 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.events.codec import DurableNames, RawRow, encode, headers_for
+from runner.events.codec import RawRow, encode, headers_for
 from runner.events.durable import BatchCompleted
-from runner.events.subjects import BATCH_COMPLETED
-from runner.subscribe.buffer import Incoming, SeenBuffer
-from runner.subscribe.messages import Notice, Received, Seen
+from runner.events.subjects import BATCH_COMPLETED, DurableNames
+from runner.subscribe.buffer import DedupBuffer, RawMessage
+from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem
 from runner.subscribe.subject_patterns import PATTERN, common, covered_by_any, covers, disjoint, shared_with
 from tests.support.subscriptions import SUBJECT, number_of, status
 
 
-def message(number: int, event_id: str = "", source: str = "n", size: int = 10, stream: str | None = None) -> Incoming:
+def message(
+    number: int, event_id: str = "", source: str = "n", size: int = 10, stream: str | None = None
+) -> RawMessage:
     headers = {"ce-id": event_id, "ce-source": source} if event_id else {}
-    return Incoming("some.subject", headers, b"%d" % number + b" " * size, stream, number if stream else None)
+    return RawMessage("some.subject", headers, b"%d" % number + b" " * size, stream, number if stream else None)
 
 
-def valid(number: int, event_id: str, source: str = "n") -> Incoming:
+def valid(number: int, event_id: str, source: str = "n") -> RawMessage:
     """An event that decodes, unlike a ``message``."""
-    return Incoming(SUBJECT, {"ce-id": event_id, "ce-source": source} if event_id else {}, status(number))
+    return RawMessage(SUBJECT, {"ce-id": event_id, "ce-source": source} if event_id else {}, status(number))
 
 
-def number(seen: Seen | None) -> int | str:
-    if isinstance(seen, Received):
+def number(seen: SubscriptionItem | None) -> int | str:
+    if isinstance(seen, BusMessage):
         return int(seen.decoded.payload) if isinstance(seen.decoded, RawRow) else number_of(seen)
     assert isinstance(seen, Notice)
     return f"{seen.kind} {seen.count}"
 
 
-async def all_of(buffer: SeenBuffer) -> list[int | str]:
+async def all_of(buffer: DedupBuffer) -> list[int | str]:
     buffer.end()
     result = []
-    while (seen := await buffer.take()) is not None:
+    while (seen := await buffer.next_item()) is not None:
         result.append(number(seen))
     return result
 
 
 async def test_what_is_offered_to_a_full_buffer_is_counted_where_it_is_missing() -> None:
-    buffer = SeenBuffer(DurableNames(), capacity=4)
+    buffer = DedupBuffer(DurableNames(), capacity=4)
     for n in range(10):
         buffer.offer(message(n))
-    assert [number(await buffer.take()) for _ in range(3)] == [0, 1, 2]
+    assert [number(await buffer.next_item()) for _ in range(3)] == [0, 1, 2]
     buffer.offer(message(10))
     buffer.offer(message(11))
-    assert [number(await buffer.take()) for _ in range(4)] == [3, "skipped 6", 10, 11]
+    assert [number(await buffer.next_item()) for _ in range(4)] == [3, "skipped 6", 10, 11]
     assert await all_of(buffer) == []
 
 
 async def test_what_was_left_out_at_the_end_is_told_when_the_rest_was_read() -> None:
-    buffer = SeenBuffer(DurableNames(), capacity=2)
+    buffer = DedupBuffer(DurableNames(), capacity=2)
     for n in range(5):
         buffer.offer(message(n))
-    assert [number(await buffer.take()) for _ in range(3)] == [0, 1, "skipped 3"]
+    assert [number(await buffer.next_item()) for _ in range(3)] == [0, 1, "skipped 3"]
     assert await all_of(buffer) == []
 
 
 async def test_bytes_are_bounded_too() -> None:
-    buffer = SeenBuffer(DurableNames(), max_bytes=10_000)
+    buffer = DedupBuffer(DurableNames(), max_bytes=10_000)
     for n in range(20):
         buffer.offer(message(n, size=2_000))
     seen = await all_of(buffer)
@@ -70,13 +72,13 @@ async def test_bytes_are_bounded_too() -> None:
 
 
 async def test_a_reader_of_a_stream_waits_until_there_is_room() -> None:
-    buffer = SeenBuffer(DurableNames(), capacity=10)
+    buffer = DedupBuffer(DurableNames(), capacity=10)
     for n in range(10):
         buffer.put(message(n, stream="S"))
-    waiting = asyncio.create_task(buffer.room("S"))
+    waiting = asyncio.create_task(buffer.wait_for_room("S"))
     taken = 0
     while not waiting.done():
-        await buffer.take()
+        await buffer.next_item()
         taken += 1
         await asyncio.sleep(0)
         assert taken <= 8
@@ -86,14 +88,14 @@ async def test_a_reader_of_a_stream_waits_until_there_is_room() -> None:
 
 
 async def test_an_id_is_seen_once_per_source() -> None:
-    buffer = SeenBuffer(DurableNames())
+    buffer = DedupBuffer(DurableNames())
     for n, (event_id, source) in enumerate([("a", "x"), ("b", "x"), ("a", "x"), ("a", "y"), ("", "x"), ("", "x")]):
         buffer.put(valid(n, event_id, source))
     assert await all_of(buffer) == [0, 1, 3, 4, 5]
 
 
 async def test_what_does_not_decode_hides_no_event_of_the_same_id() -> None:
-    buffer = SeenBuffer(DurableNames())
+    buffer = DedupBuffer(DurableNames())
     buffer.put(message(7, "a", "x"))
     for n in (1, 2):
         buffer.put(valid(n, "a", "x"))
@@ -116,38 +118,38 @@ async def test_an_event_with_and_without_headers_is_one(bare: dict[str, str], wi
         battery_id=None,
     )
     full = headers_for(BATCH_COMPLETED, "batch:B", "n", datetime.now(UTC))
-    buffer = SeenBuffer(DurableNames())
+    buffer = DedupBuffer(DurableNames())
     for carried in (full, bare) if with_headers_first else (bare, full):
-        buffer.put(Incoming(BATCH_COMPLETED, carried, encode(event)))
+        buffer.put(RawMessage(BATCH_COMPLETED, carried, encode(event)))
     buffer.end()
-    assert isinstance(await buffer.take(), Received)
-    assert await buffer.take() is None
+    assert isinstance(await buffer.next_item(), BusMessage)
+    assert await buffer.next_item() is None
 
 
 async def test_ids_are_forgotten_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.subscribe.buffer.N_REMEMBERED", 2)
-    buffer = SeenBuffer(DurableNames())
+    monkeypatch.setattr("runner.subscribe.buffer.MAX_IDS_REMEMBERED", 2)
+    buffer = DedupBuffer(DurableNames())
     for n, event_id in enumerate(["a", "b", "a", "c", "a", "b"]):
         buffer.put(valid(n, event_id))
     assert await all_of(buffer) == [0, 1, 3, 5]
 
 
 async def test_taking_waits_for_something_and_ends() -> None:
-    buffer = SeenBuffer(DurableNames())
-    taking = asyncio.create_task(buffer.take())
+    buffer = DedupBuffer(DurableNames())
+    taking = asyncio.create_task(buffer.next_item())
     await asyncio.sleep(0)
     buffer.notify(Notice(kind="gap", text="x", count=2))
     assert number(await taking) == "gap 2"
-    taking = asyncio.create_task(buffer.take())
+    taking = asyncio.create_task(buffer.next_item())
     await asyncio.sleep(0)
     buffer.end()
     assert await taking is None
-    assert buffer.ready() is None
+    assert buffer.next_ready() is None
 
 
-def received(sent: str | None, time: datetime | None = datetime(2026, 1, 1, 12, tzinfo=UTC)) -> Received:
+def received(sent: str | None, time: datetime | None = datetime(2026, 1, 1, 12, tzinfo=UTC)) -> BusMessage:
     headers = {} if sent is None else {"ce-time": sent}
-    return Received(subject="s", headers=headers, time=time, decoded=RawRow(reason="", payload=b"", size=0))
+    return BusMessage(subject="s", headers=headers, time=time, decoded=RawRow(reason="", payload=b"", size=0))
 
 
 @pytest.mark.parametrize(
@@ -223,13 +225,13 @@ def test_other_texts_are_no_patterns(text: str) -> None:
 
 
 async def test_what_is_taken_raw_is_as_it_came_and_there_as_often_as_it_came() -> None:
-    buffer = SeenBuffer(DurableNames(), capacity=4)
+    buffer = DedupBuffer(DurableNames(), capacity=4)
     twice = valid(1, "a")
     for each in (twice, twice, message(2, stream="S"), message(3), message(4)):
         buffer.offer(each)
-    assert buffer.n_waiting == 4 and await buffer.filled()
+    assert buffer.n_waiting == 4 and await buffer.wait_filled()
     assert [buffer.pop() for _ in range(4)] == [twice, twice, message(2, stream="S"), message(3)]
-    assert buffer.pop() is None and await buffer.filled()
+    assert buffer.pop() is None and await buffer.wait_filled()
     assert buffer.pop() == Notice(kind="skipped", text="too slow: 1 messages were left out", count=1)
     buffer.end()
-    assert not await buffer.filled()
+    assert not await buffer.wait_filled()

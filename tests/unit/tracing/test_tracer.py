@@ -177,11 +177,11 @@ async def test_a_generator_closed_by_another_task_leaves_that_tasks_span_alone()
 def test_flows_are_told_after_their_span() -> None:
     heard: list[Span | Flow] = []
 
-    class Listener:
+    class CoreListener:
         on_span = staticmethod(heard.append)
         on_flow = staticmethod(heard.append)
 
-    with Tracer(collectors=[Listener(), Listener()]).span("episode", "episode") as span:
+    with Tracer(collectors=[CoreListener(), CoreListener()]).span("episode", "episode") as span:
         span.start_flow(2**64 - 1)
         span.end_flow(-1)
     start = Flow(id=2**64 - 1, span=span.id, phase="start")

@@ -1,16 +1,26 @@
-"""The time in a ULID, without the library for them, which takes long to import."""
+"""TODO."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+
+def as_aware(time: datetime) -> datetime:
+    """A time that can be compared: without a zone it counts as UTC."""
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+
+
 _DIGITS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+
 _VALUES: Final = {digit: value for value, digit in enumerate(_DIGITS)}
+
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def time_of(ulid: str) -> datetime | None:
+def ulid_time(ulid: str) -> datetime | None:
     """When a ULID was made, by its first ten characters; None where these are none of a ULID."""
     head = ulid[:10].upper()
     if len(head) < 10 or not all(digit in _VALUES for digit in head):
@@ -24,7 +34,7 @@ def time_of(ulid: str) -> datetime | None:
         return None
 
 
-def head_of(time: datetime) -> str:
+def ulid_prefix(time: datetime) -> str:
     """The first ten characters of a ULID made at ``time``."""
     milliseconds = max((time - _EPOCH) // timedelta(milliseconds=1), 0)
     return "".join(_DIGITS[milliseconds >> shift & 31] for shift in range(45, -1, -5))

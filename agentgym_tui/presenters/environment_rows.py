@@ -1,0 +1,111 @@
+"""TODO."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, flag_unsafe, masked_line, unsafe_texts
+from agentgym_tui.presenters.number_format import UNKNOWN, format_count, format_duration, format_reward, format_share
+from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
+from agentgym_tui.state.models import EnvironmentState
+from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.state.sorting import Rank, Sorting, number_rank, sort_by_rank, text_rank
+
+ENV_COLUMNS: Final = (
+    Column("environment", 12),
+    Column("health", None, min_width=24),
+    Column("success", 14, rank=1),
+    Column("running", 7, right=True, rank=2),
+    Column("last", 8, right=True, rank=3),
+    Column("latency", 7, right=True, rank=4),
+    Column("over", 8, rank=5),
+    Column("memory", 8, right=True, rank=6),
+    Column("tier", 11, rank=7),
+)
+
+
+_HEALTH: Final[dict[str, tuple[SafeText, Tone]]] = {
+    "up": (trusted("● up"), "good"),
+    "embedded": (trusted("● embedded"), "good"),
+    "slow": (trusted("◐ slow"), "warn"),
+    "wrong": (trusted("✗ wrong"), "bad"),
+    "down": (trusted("✗ down"), "bad"),
+    "unknown": (trusted("? unknown"), "warn"),
+}
+
+
+ENV_SORT_KEYS: Final[Mapping[str, Callable[[EnvironmentState], Rank | None]]] = {
+    "environment": lambda env: text_rank(env.name),
+    "health": lambda env: text_rank(env.status),
+    "success": lambda env: number_rank(env.n_success / env.n_rated) if env.n_rated else None,
+    "running": lambda env: number_rank(env.n_running or None),
+    "last": lambda env: number_rank(env.last_reward),
+    "latency": lambda env: number_rank(env.latency_s),
+    "over": lambda env: text_rank(env.transport),
+    "memory": lambda env: _memory_rank(env.ram),
+    "tier": lambda env: text_rank(env.tier),
+}
+"""By the titles of columns."""
+
+
+_MEMORY: Final = re.compile(r"\D{0,3}(\d{1,9}(?:\.\d{1,3})?) ?([KMGT]?)i?B?", re.ASCII)
+
+
+class EnvironmentRows:
+    """The environments as rows of ``ENV_COLUMNS``; the key is the name."""
+
+    def __init__(self, store: RunStore, sorting: Sorting | None = None) -> None:
+        """As they are now, in the order of the profile or in another one."""
+        self._envs = list(store.envs.values())
+        if sorting is not None and (rank := ENV_SORT_KEYS.get(sorting.column)) is not None:
+            self._envs = sort_by_rank(self._envs, rank, descending=sorting.descending)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._envs)
+
+    def key(self, index: int) -> str:
+        """The name."""
+        return self._envs[index].name
+
+    def line(self, index: int, width: int) -> Line:
+        """A cell per column."""
+        env = self._envs[index]
+        return [
+            Cell(flag_unsafe(sanitize_line(env.name, 60), unsafe_environment_text(env))),
+            _health(env),
+            _success(env),
+            Cell(format_count(env.n_running), "accent") if env.n_running else Cell(UNKNOWN, "dim"),
+            Cell(format_reward(env.last_reward)),
+            Cell(format_duration(env.latency_s)),
+            Cell(sanitize_line(env.transport, 20) or UNKNOWN, "dim"),
+            Cell(sanitize_line(env.ram, 20) or UNKNOWN, "dim"),
+            Cell(sanitize_line(env.tier, 20) or UNKNOWN, "dim"),
+        ]
+
+
+def unsafe_environment_text(env: EnvironmentState) -> str | None:
+    """What is shown of an environment, as it came, where cleaning changes it."""
+    return unsafe_texts([env.name, env.cause or "", env.transport, env.ram, env.tier])
+
+
+def _memory_rank(memory: str) -> Rank | None:
+    """What a profile says of memory, such as ``110 MiB``; what is no such thing comes after those that are."""
+    found = _MEMORY.match(memory)
+    return number_rank(float(found[1]) * 1024 ** " KMGT".index(found[2] or " ")) if found else None
+
+
+def _health(env: EnvironmentState) -> Cell:
+    if env.status is None:
+        return Cell(join([UNKNOWN, trusted(" not checked")]), "dim")
+    text, tone = _HEALTH.get(env.status, _HEALTH["unknown"])
+    return Cell(join([text, trusted(": "), masked_line(env.cause, 120)]) if env.cause else text, tone)
+
+
+def _success(env: EnvironmentState) -> Cell:
+    if not env.n_rated:
+        return Cell(UNKNOWN, "dim")
+    rate = format_share(env.n_success, env.n_rated)
+    return Cell(trusted(f"{rate} baseline"), "dim") if env.baseline else Cell(trusted(f"{rate} of {env.n_rated}"))

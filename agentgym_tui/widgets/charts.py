@@ -1,0 +1,71 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, Final
+
+from agentgym_tui.presenters.cells import FixedLines, Tone
+from agentgym_tui.presenters.reward_plot import reward_lines
+from agentgym_tui.presenters.span_rows import SpanRows
+from agentgym_tui.presenters.text_width import LIST_MARGIN, fit
+from agentgym_tui.state.rewards import RewardPoint
+from agentgym_tui.widgets.line_list import LineList
+from runner.types import Span
+
+_DURATION_WIDTH: Final = 9
+"""Columns of a duration."""
+
+
+class Waterfall(LineList):
+    """The spans of an episode."""
+
+    N_HEADER: ClassVar[int] = 1
+
+    def show_spans(self, spans: Sequence[Span], *, follow: bool | None = None) -> None:
+        """Show spans, in any order; ``follow`` as in ``show``."""
+        self.show(SpanRows(spans), follow=follow)
+
+    def header(self, width: int) -> Iterable[tuple[str, Tone]]:
+        """The axis."""
+        name, bar = _column_widths(width)
+        if isinstance(self.source, SpanRows):
+            yield fit("span", name + 1), "head"
+            yield fit(self.source.axis(bar), bar), "dim"
+
+    def row_cells(self, index: int, width: int) -> Iterable[tuple[str, Tone]]:
+        """Name, bar and duration."""
+        rows, (name, bar) = self.source, _column_widths(width)
+        if not isinstance(rows, SpanRows):
+            return
+        for cell, room in ((rows.name(index), name), (rows.bar(index, bar), bar)):
+            yield fit(cell.text, room) + " ", cell.tone
+        yield fit(rows.duration(index).text, _DURATION_WIDTH, right=True), "plain"
+
+    def hostile_text(self) -> str | None:
+        """Name and attributes of the span under the cursor, where cleaning changes them."""
+        return self.source.hostile_text(self.cursor) if isinstance(self.source, SpanRows) else None
+
+
+def _column_widths(width: int) -> tuple[int, int]:
+    """Columns of name and bar."""
+    name = min(max(width // 3, 12), 48)
+    return name, max(width - name - _DURATION_WIDTH - 2, 1)
+
+
+class RewardPlot(LineList):
+    """Rewards and success rate."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(cursor_type="none", id=id)
+        self._points: Sequence[RewardPoint] = ()
+
+    def show_points(self, points: Sequence[RewardPoint]) -> None:
+        """Show other episodes, the newest last."""
+        self._points = points
+        size = self.scrollable_content_region
+        self.show(FixedLines(reward_lines(points, max(size.width - LIST_MARGIN, 0), size.height)))
+
+    def on_resize(self) -> None:
+        """As large as there is room."""
+        self.show_points(self._points)

@@ -1,0 +1,110 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from textual import events
+
+from agentgym_tui.commands.keymap import COMMANDS, Command, Keymap, Scope, keymap_of
+from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.presenters.text_width import display_width
+from agentgym_tui.safe_text import trusted
+from agentgym_tui.widgets.static_lines import StaticLines
+
+ALWAYS_SHOWN: Final = ("app.help", "app.quit")
+"""What is shown however narrow it is."""
+
+
+PALETTE: Final = "app.palette"
+
+
+_GAP: Final = "  "
+
+
+class _Key(NamedTuple):
+    command: Command
+    key: str
+
+    @property
+    def width(self) -> int:
+        return display_width(self.key) + 1 + display_width(self.command.title)
+
+
+class KeyBar(StaticLines):
+    """What can be pressed; a click does the same. What has no room is in the help.
+
+    Args:
+        place: whose commands come first, at the left; at the right those that work everywhere.
+        without: ids of commands that are of no use here.
+    """
+
+    def __init__(self, place: Scope, *, without: Collection[str] = ()) -> None:
+        super().__init__(self._make_lines)
+        self._place, self._without = place, without
+        self._local_keys: list[_Key] = []
+        self._everywhere: list[_Key] = []
+
+    def on_mount(self) -> None:
+        """Learn which keys hold."""
+        keys = keymap_of(self.app)
+        self._local_keys = [key for key in _footer_keys(self._place, keys) if key.command.id not in self._without]
+        without = {*self._without, f"app.{self._place}"}  # nobody goes where one is
+        self._everywhere = [key for key in _footer_keys("everywhere", keys) if key.command.id not in without]
+        self.refresh()
+
+    async def on_click(self, event: events.Click) -> None:
+        """Do what is under the pointer."""
+        for start, key in self._positions(max(self.size.width - 2, 0)):
+            if start <= event.x - 1 < start + key.width:
+                await self.app.run_action(
+                    key.command.action, self.app if key.command.scope == "everywhere" else self.screen
+                )
+
+    def _make_lines(self, width: int) -> Sequence[Line]:
+        line: list[Cell] = []
+        at = 0
+        for start, key in self._positions(width):
+            name = Cell(trusted(f" {key.command.title}"), "dim")
+            line += [Cell(trusted(" " * (start - at))), Cell(trusted(key.key), "accent"), name]
+            at = start + key.width
+        return [line]
+
+    def _positions(self, width: int) -> Iterator[tuple[int, _Key]]:
+        """Where each key stands: the screen's at the left, help and quit at the right, more if there is room.
+
+        Other screens come before the palette, which finds them all.
+        """
+        always_shown = [key for key in self._everywhere if key.command.id in ALWAYS_SHOWN]
+        local_keys = _fit_keys(self._local_keys, width - _total_width(always_shown) - 2 * len(_GAP))
+        room = width - _total_width(local_keys) - 2 * len(_GAP)
+        ranked = sorted(self._everywhere, key=lambda key: key.command.id == PALETTE)
+        right_ids = {key.command.id for key in _fit_keys([*always_shown, *ranked], room)}
+        right_keys = [key for key in self._everywhere if key.command.id in right_ids]
+        yield from _row(local_keys, 0)
+        yield from _row(right_keys, width - _total_width(right_keys))
+
+
+def _footer_keys(place: Scope, keys: Keymap) -> Iterator[_Key]:
+    for command in COMMANDS:
+        if command.scope == place and command.footer:
+            yield _Key(command, keys.display(command)[0])
+
+
+def _fit_keys(keys: Sequence[_Key], width: int) -> list[_Key]:
+    fitting: list[_Key] = []
+    for key in keys:
+        if key not in fitting and _total_width([*fitting, key]) <= width:
+            fitting.append(key)
+    return fitting
+
+
+def _row(keys: Sequence[_Key], start: int) -> Iterator[tuple[int, _Key]]:
+    for key in keys:
+        yield start, key
+        start += key.width + len(_GAP)
+
+
+def _total_width(keys: Sequence[_Key]) -> int:
+    return sum(key.width for key in keys) + len(_GAP) * max(len(keys) - 1, 0)

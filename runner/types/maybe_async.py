@@ -1,0 +1,18 @@
+"""Calls into environments and agents, whose methods may be sync or async."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TypeGuard, TypeVar, cast
+
+_T = TypeVar("_T")
+
+
+def is_awaitable(value: _T | Awaitable[_T]) -> TypeGuard[Awaitable[_T]]:
+    """Return whether ``value`` must be awaited; checking first is cheaper, because most callees are sync."""
+    return hasattr(value, "__await__")
+
+
+async def maybe_await(value: _T | Awaitable[_T]) -> _T:
+    """Return ``value``, awaited first if the callee was async."""
+    return await value if is_awaitable(value) else cast(_T, value)

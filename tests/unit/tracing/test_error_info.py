@@ -1,0 +1,94 @@
+"""The values of ``error.type`` and of the span attribute ``error`` survive a renamed exception class."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+import agentgym_tui
+import runner
+from runner.errors import RunnerError
+from runner.tracing.error_info import create_error_info, error_attribute, error_type
+
+KNOWN = sorted(
+    [
+        ("ControlFailed", "ControlFailed"),
+        ("endpoint_failure", "EndpointFailure"),
+        ("ExportFailed", "ExportFailed"),
+        ("Malformed", "Malformed"),
+        ("NoJetStream", "NoJetStream"),
+        ("NotLoaded", "NotLoaded"),
+        ("PlaintextRefused", "PlaintextRefused"),
+        ("Unusable", "Unusable"),
+        ("WrongFormat", "WrongFormat"),
+        ("_Refused", "_Refused"),
+        ("_Unusable", "_Unusable"),
+        ("_stuck", "_Stuck"),
+        ("agent_fault", "AgentFault"),
+        ("bus_error", "BusError"),
+        ("check_failed", "CheckFailed"),
+        ("config_error", "ConfigError"),
+        ("environment_fault", "EnvironmentFault"),
+        ("inference_fault", "InferenceFault"),
+        ("no_model", "NoModel"),
+        ("no_streams", "StreamsUnavailable"),
+        ("node_failed", "NodeFailed"),
+        ("oracle_diverged", "OracleDiverged"),
+        ("refused", "Refused"),  # of the node's control requests
+        ("refused", "Refused"),  # of the environment server's pool
+        ("runner_error", "RunnerError"),
+        ("store_error", "StoreError"),
+    ]
+)
+"""``error.type`` and the span attribute ``error`` of each exception class; stored episodes and tools rely on them."""
+
+
+def exception_classes() -> Iterator[type[BaseException]]:
+    for package in (runner, agentgym_tui):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not found.name.endswith("__main__"):
+                module = importlib.import_module(found.name)
+                yield from defined_in(vars(module), module.__name__)
+
+
+def defined_in(namespace: Mapping[str, object], module: str, outer: str = "") -> Iterator[type[BaseException]]:
+    for name, value in list(namespace.items()):
+        if inspect.isclass(value) and (value.__module__, value.__qualname__) == (module, outer + name):
+            if issubclass(value, BaseException):
+                yield value
+            yield from defined_in(vars(value), module, f"{value.__qualname__}.")
+
+
+def test_every_exception_class_keeps_its_published_values() -> None:
+    classes = set(exception_classes())
+    assert sorted((error_type(kind), error_attribute(kind)) for kind in classes) == KNOWN
+
+
+class _Renamed(RunnerError):
+    error_type = "old_name"
+
+
+class _RenamedForeign(ValueError):
+    error_type = "OldName"
+
+
+class _Derived(_Renamed):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "published", "attribute"),
+    [
+        (_Renamed, "old_name", "OldName"),
+        (_RenamedForeign, "OldName", "OldName"),
+        (_Derived, "_derived", "_Derived"),  # an explicit value is not inherited
+        (KeyError, "KeyError", "KeyError"),
+    ],
+)
+def test_an_explicit_value_wins(kind: type[BaseException], published: str, attribute: str) -> None:
+    assert (error_type(kind), error_attribute(kind)) == (published, attribute)
+    assert create_error_info(kind("x")).type == published
