@@ -64,10 +64,10 @@ def _run_console(given: argparse.Namespace) -> int:
         settings = read_settings(config_path(os.environ))
         session = _session(given, settings.keys.key("node.start"))
         console = console_of(session)(session, settings, read_ui_state(path))
-    code = run_console(console, session, entered=bool(first))
+    code = run_console(console, session, prepared=bool(first))
     if code != 1:
         with contextlib.suppress(OSError):  # a home that cannot be written to is no reason to complain at each end
-            write_ui_state(path, console.kept)
+            write_ui_state(path, console.ui_state)
     return code
 
 

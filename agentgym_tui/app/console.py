@@ -1,4 +1,4 @@
-"""The console: its modes, and what can be done everywhere."""
+"""The console application: its modes, the commands that work everywhere, and its variants by first screen."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentgym_tui.commands.keymap import bindings
 from agentgym_tui.config.settings import Settings, problem_summary
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.safe_text import trusted
-from agentgym_tui.screens.base import ConsoleScreen, HasHostileText, Resizable, Zoomable
+from agentgym_tui.screens.base import ConsoleScreen, HasUnsafeText, Resizable, Zoomable
 from agentgym_tui.services.toast import toast
 from agentgym_tui.sessions.protocols import ControlRequestError, Session
 from agentgym_tui.sessions.run_commands import control_error_text
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from agentgym_tui.screens.episode.screen import EpisodeScreen
 
 STYLES: Final[list[str | PurePath]] = ["../styles/widgets.tcss", "../styles/app.tcss"]
-NO_LOGS: Final = trusted("no log was opened: `agentgym-tui open FILE.jsonl`")
+NO_LOGS: Final = trusted("no log is open: use `agentgym-tui open FILE.jsonl`")
 NO_BUS: Final = trusted("files have no bus: use `agentgym-tui launch` or `agentgym-tui watch`")
 
 
@@ -35,9 +35,9 @@ class Console(RefreshingApp, inherit_bindings=False):
     """Shows a session.
 
     Args:
-        session: what is looked at; followed from the first paint on, closed at the end.
-        settings: the user's own.
-        kept: how it was left the last time, and will be left.
+        session: opened after the first paint, closed at the end.
+        settings: the user's settings.
+        ui_state: the UI state of the last run; updated in place.
         now: a monotonic clock, seconds.
     """
 
@@ -52,43 +52,48 @@ class Console(RefreshingApp, inherit_bindings=False):
         self,
         session: Session,
         settings: Settings | None = None,
-        kept: UiState | None = None,
+        ui_state: UiState | None = None,
         *,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(session, settings or Settings(), now)
-        self.kept = kept or UiState()
+        self.ui_state = ui_state or UiState()
         self.keys = self.settings.keys
         self.theme = self.settings.theme
         self.set_keymap(dict(self.keys.overrides))
         self._now = now
-        self._makes = {"live": self._live, "episodes": self._episodes, "events": self._events, "logs": self._logs}
-        for mode in self._makes.keys() - {self.DEFAULT_MODE}:
-            self.add_mode(mode, self._makes[mode])
+        self._screen_factories = {
+            "live": self._live,
+            "episodes": self._episodes,
+            "events": self._events,
+            "logs": self._logs,
+        }
+        for mode in self._screen_factories.keys() - {self.DEFAULT_MODE}:
+            self.add_mode(mode, self._screen_factories[mode])
 
     def get_default_screen(self) -> Screen[None]:
-        """The first screen; as that of a known mode it would have all styles read twice, which takes its time."""
-        return self._makes[self.DEFAULT_MODE]()
+        """Return the first screen directly: as a registered mode Textual would parse all styles twice."""
+        return self._screen_factories[self.DEFAULT_MODE]()
 
     def on_mount(self) -> None:
-        """Go where it was left."""
+        """Switch to the screen of the last run and report invalid settings."""
         self.add_mode(self.DEFAULT_MODE, self.get_default_screen)
-        first = "episodes" if self.session.control is None else self.kept.screen
-        there = {"episodes"} | ({"events"} if self.session.events is not None else set())
-        if self.DEFAULT_MODE == "live" and first in there:
+        first = "episodes" if self.session.control is None else self.ui_state.screen
+        available = {"episodes"} | ({"events"} if self.session.events is not None else set())
+        if self.DEFAULT_MODE == "live" and first in available:
             self.switch_mode(first)
         if problems := self.settings.problems:
             toast(self, problem_summary(problems), failed=True)
 
     async def on_unmount(self) -> None:
-        """Remember where one was."""
+        """Save the current screen."""
         if self.session.control is not None:
-            self.kept.screen = self.current_mode
+            self.ui_state.screen = self.current_mode
 
     async def _check_bindings(self, key: str, priority: bool = False) -> bool:
-        """Do what a key does as it comes: by the framework not before all that is around the focus has seen it.
+        """Run a key's binding as soon as the key arrives, not after every ancestor of the focus has seen it.
 
-        A key that goes elsewhere would overtake those before it. Where one types the field has the keys in their order.
+        A forwarded key would otherwise overtake earlier ones. Text inputs handle their keys in order themselves.
         """
         if await super()._check_bindings(key, priority):
             return True
@@ -96,29 +101,29 @@ class Console(RefreshingApp, inherit_bindings=False):
         return priority and not typing and await super()._check_bindings(key)
 
     def action_show_live(self) -> None:
-        """What runs now."""
-        self._show("live")
+        """Show the live screen."""
+        self._show_mode("live")
 
     def action_show_episodes(self) -> None:
-        """What is stored."""
-        self._show("episodes")
+        """Show the list of episodes."""
+        self._show_mode("episodes")
 
     def action_show_events(self) -> None:
-        """What is said on the bus."""
+        """Show the bus messages."""
         if self.session.events is None:
             toast(self, NO_BUS)
         else:
-            self._show("events")
+            self._show_mode("events")
 
     def action_show_logs(self) -> None:
-        """The logs that were opened."""
+        """Show the opened logs."""
         if self.session.logs:
-            self._show("logs")
+            self._show_mode("logs")
         else:
             toast(self, NO_LOGS)
 
     async def on_episode_screen_events_requested(self, event: EpisodeScreen.EventsRequested) -> None:
-        """The same of one episode."""
+        """Show the bus messages of one episode."""
         from agentgym_tui.screens.events.screen import EventsScreen
 
         if self.session.events is None:
@@ -129,51 +134,51 @@ class Console(RefreshingApp, inherit_bindings=False):
             self.screen.show_episode(event.episode_id)
 
     def action_leave(self) -> None:
-        """Leave, but ask first when that concerns episodes that run."""
+        """Quit; ask first if that affects running episodes."""
         from agentgym_tui.screens.dialogs.quit import QuitDialog, stays_behind
 
         if stays_behind(self.session):
-            self.push_screen(QuitDialog(self.session), self._answered)
+            self.push_screen(QuitDialog(self.session), self._quit_answered)
         else:
             self.exit()
 
     def action_help(self) -> None:
-        """All keys."""
+        """Show all keys."""
         from agentgym_tui.screens.dialogs.help import HelpDialog
 
-        self.push_screen(HelpDialog(self._reachable()))
+        self.push_screen(HelpDialog(self._available_commands()))
 
     def action_command_palette(self) -> None:
-        """Find a command by its name."""
+        """Open the command palette."""
         from agentgym_tui.screens.dialogs.command_palette import CommandPalette, run_chosen
 
-        self.push_screen(CommandPalette(self._reachable()), run_chosen(self))
+        self.push_screen(CommandPalette(self._available_commands()), run_chosen(self))
 
     def action_zoom(self) -> None:
-        """One part of the screen alone, and back."""
+        """Zoom the focused pane, or undo it."""
         if isinstance(self.screen, Zoomable) and self._screen_accepts_keys:
             self.screen.zoom()
 
     def action_resize(self, direction: str) -> None:
-        """Another size of the focused part of the screen."""
+        """Resize the focused pane."""
         if self._screen_accepts_keys and not (isinstance(self.screen, Resizable) and self.screen.resize(direction)):
-            toast(self, trusted("nothing here can take another size that way"))
+            toast(self, trusted("this pane cannot be resized"))
 
     async def action_picture(self) -> None:
-        """The screen as a picture, into the folder where the console was started."""
+        """Save a screenshot to the working directory."""
         from agentgym_tui.services.export import save_screenshot
 
         await save_screenshot(self)
 
     def action_hex(self) -> None:
-        """The bytes of the selected text."""
+        """Show the bytes of the selected text."""
         from agentgym_tui.screens.dialogs.hex_dump import HexDumpDialog
 
-        places: list[object] = [self.screen, self.focused] if self._screen_accepts_keys else []
-        texts = [place.hostile_text() for place in places if isinstance(place, HasHostileText)]
+        holders: list[object] = [self.screen, self.focused] if self._screen_accepts_keys else []
+        texts = [holder.unsafe_text() for holder in holders if isinstance(holder, HasUnsafeText)]
         text = next(filter(None, texts), None)
         if text is None:
-            toast(self, trusted("nothing that is selected holds hostile bytes"))
+            toast(self, trusted("no unsafe bytes in the selection"))
         else:
             self.push_screen(HexDumpDialog(text))
 
@@ -188,19 +193,18 @@ class Console(RefreshingApp, inherit_bindings=False):
     def _screen_accepts_keys(self) -> bool:
         return isinstance(self.screen, ConsoleScreen) and self.screen.accepts_keys
 
-    def _reachable(self) -> list[AvailableCommand]:
+    def _available_commands(self) -> list[AvailableCommand]:
         return available_commands(self, without=hidden_commands(self.session))
 
-    def _show(self, mode: str) -> None:
-        """Another mode, at its first screen."""
+    def _show_mode(self, mode: str) -> None:
+        """Switch to ``mode`` at its first screen."""
         if self.current_mode == mode:
             while len(self.screen_stack) > 1:
                 self.pop_screen()
         else:
             self.switch_mode(mode)
 
-    async def _answered(self, answer: str | None) -> None:
-        """What to do with what runs."""
+    async def _quit_answered(self, answer: str | None) -> None:
         from agentgym_tui.screens.dialogs.quit import stop_all
 
         if answer == "stop":
@@ -215,26 +219,26 @@ class Console(RefreshingApp, inherit_bindings=False):
     def _live(self) -> Screen[None]:
         from agentgym_tui.screens.live.screen import LiveScreen
 
-        return LiveScreen(self.session, self.kept)
+        return LiveScreen(self.session, self.ui_state)
 
     def _episodes(self) -> Screen[None]:
         from agentgym_tui.screens.episodes.screen import EpisodesScreen
 
-        return EpisodesScreen(self.session, self.kept)
+        return EpisodesScreen(self.session, self.ui_state)
 
     def _events(self) -> Screen[None]:
         from agentgym_tui.screens.events.screen import EventsScreen
 
-        return EventsScreen(self.session, self.kept, now=self._now)
+        return EventsScreen(self.session, self.ui_state, now=self._now)
 
     def _logs(self) -> Screen[None]:
         from agentgym_tui.screens.logs.screen import LogScreen
 
-        return LogScreen(self.session, self.kept, now=self._now)
+        return LogScreen(self.session, self.ui_state, now=self._now)
 
 
 class EpisodesConsole(Console, inherit_bindings=False):
-    """Begins with what is stored."""
+    """A console that starts with the list of episodes; mounting the live screen first would delay it."""
 
     CSS_PATH: ClassVar[CSSPathType | None] = [*STYLES, "../styles/episodes.tcss"]
     BINDINGS: ClassVar[list[BindingType]] = Console.BINDINGS
@@ -242,7 +246,7 @@ class EpisodesConsole(Console, inherit_bindings=False):
 
 
 class LogsConsole(Console, inherit_bindings=False):
-    """Begins with the logs that were opened."""
+    """A console that starts with the opened logs."""
 
     CSS_PATH: ClassVar[CSSPathType | None] = [*STYLES, "../styles/log.tcss"]
     BINDINGS: ClassVar[list[BindingType]] = Console.BINDINGS
@@ -250,7 +254,7 @@ class LogsConsole(Console, inherit_bindings=False):
 
 
 def console_of(session: Session) -> type[Console]:
-    """The one that begins with what a session has."""
+    """Return the console class that starts with the screen the session needs."""
     if session.logs:
         return LogsConsole
     return EpisodesConsole if session.control is None else Console

@@ -1,4 +1,4 @@
-"""Which commands of ``keymap`` can be given right now, and to whom."""
+"""Determine which commands are available, and which widget executes them."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ _BY_ID: Final = {command.id: command for command in COMMANDS}
 
 
 class AvailableCommand(NamedTuple):
-    """A command, and what takes it."""
+    """A command and the node that executes it."""
 
     command: Command
     node: DOMNode
 
 
 def hidden_commands(session: Session) -> frozenset[str]:
-    """Ids of commands that a session has no use for."""
-    lacking = (
+    """Return the ids of commands that a session does not support."""
+    requirements = (
         (session.read_only, NODE_COMMANDS),
         (session.events is None, BUS_COMMANDS),
         (not session.logs, LOG_COMMANDS),
     )
-    return frozenset[str]().union(*(commands for lacks, commands in lacking if lacks))
+    return frozenset[str]().union(*(commands for is_missing, commands in requirements if is_missing))
 
 
 def available_commands(app: App[None], *, without: Collection[str] = ()) -> list[AvailableCommand]:
-    """Those of the screen, of the focused list, and those that work everywhere; but for some ids."""
+    """Return the commands of the screen, of the focused widget and of the app, except the ids in ``without``."""
     screen, focused = app.screen, app.focused
     nodes: list[DOMNode] = [screen, *([focused] if focused is not None else []), app]
-    found = [AvailableCommand(command, node) for node in nodes for command in _commands_of(node)]
-    return [each for each in found if each.command.id not in without]
+    commands = [AvailableCommand(command, node) for node in nodes for command in _commands_of(node)]
+    return [each for each in commands if each.command.id not in without]
 
 
 def _commands_of(node: DOMNode) -> Iterator[Command]:

@@ -1,4 +1,4 @@
-"""Where the console's own files are, and how they are read: small, and regular files only."""
+"""Locations of the console's own files, and a bounded reader for them."""
 
 from __future__ import annotations
 
@@ -11,32 +11,35 @@ from typing import Final
 
 FOLDER_NAME: Final = "agentgym-console"
 MAX_BYTES: Final = 64 * 1024
-"""Larger files are none of ours."""
+"""Largest file that is read."""
 
 
 def xdg_folder(environ: Mapping[str, str], variable: str, default: str) -> Path:
-    """The console's folder below the one a variable names, else below the home; what is not absolute does not count."""
-    named, home = Path(environ.get(variable, "")), Path(environ.get("HOME", ""))
-    return (named if named.is_absolute() else (home if home.is_absolute() else Path("/")) / default) / FOLDER_NAME
+    """Return the console's folder in an XDG base directory, which defaults to a folder below the home directory.
+
+    Variables without an absolute path are ignored.
+    """
+    base, home = Path(environ.get(variable, "")), Path(environ.get("HOME", ""))
+    return (base if base.is_absolute() else (home if home.is_absolute() else Path("/")) / default) / FOLDER_NAME
 
 
 def read_small_file(path: Path, *, links: bool) -> bytes:
-    """The content of a file.
+    """Read a regular file of at most ``MAX_BYTES`` bytes.
 
     Args:
-        path: where it should be.
-        links: whether it may be reached by a symbolic link.
+        path: the file.
+        links: whether ``path`` may be a symbolic link.
 
     Raises:
-        OSError: when it is missing, unreadable, too large, or no regular file.
+        OSError: the file is missing, unreadable, too large or not a regular file.
     """
-    flags = os.O_RDONLY | os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)  # a pipe would be waited for
+    flags = os.O_RDONLY | os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)  # reading a pipe would block
     try:
         descriptor = os.open(path, flags)
-    except ValueError as exc:  # a variable of the environment with a null byte cannot be, one with a surrogate can
-        raise OSError(EINVAL, "no path") from exc
+    except ValueError as exc:  # the path contains a null byte or a surrogate
+        raise OSError(EINVAL, "invalid path") from exc
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
-            raise OSError(EFBIG, "no small file")
+            raise OSError(EFBIG, "not a small regular file")
         return file.read(MAX_BYTES)

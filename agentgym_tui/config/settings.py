@@ -1,35 +1,36 @@
-"""The user's configuration: keys, theme, what is done when a batch ends. What is wrong in it is told and left out."""
+"""The user's settings: keys, theme and notifications. Invalid settings are reported and ignored.
+
+Also the commented default file that ``agentgym-tui config`` prints.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from agentgym_tui.commands.keymap import Keymap
+from agentgym_tui.commands.keymap import COMMANDS, Keymap
 from agentgym_tui.config.paths import read_small_file, xdg_folder
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 
 if TYPE_CHECKING:
     from runner.config.document import YamlValue
-import contextlib
-from itertools import groupby
-from textwrap import fill
-
-from agentgym_tui.commands.keymap import COMMANDS
 
 DEFAULT_THEME: Final = "textual-dark"
 MAX_SHOWN_PROBLEMS: Final = 5
-"""That are told; one has to begin somewhere."""
+"""Problems shown when the console starts."""
 
-_Mapping: TypeAlias = "Mapping[str, Value]"
+_Mapping: TypeAlias = "Mapping[str, YamlValue]"
 
 
 class Notify(NamedTuple):
-    """How the end of a batch is told: above the screen, by the terminal's bell, on the desktop."""
+    """How the end of a batch is announced: a toast, the terminal bell, or a desktop notification."""
 
     toast: bool = True
     bell: bool = False
@@ -37,10 +38,13 @@ class Notify(NamedTuple):
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What the configuration says.
+    """The user's settings.
 
     Attributes:
-        complaints: a line for each thing in it that cannot be used.
+        keys: the keymap.
+        theme: name of a Textual theme.
+        notify: notifications at the end of a batch.
+        problems: one line per invalid setting.
     """
 
     keys: Keymap = msgspec.field(default_factory=Keymap)
@@ -50,30 +54,30 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 def config_path(environ: Mapping[str, str]) -> Path:
-    """Where the configuration is, or would be."""
+    """Return the path of the settings file."""
     return xdg_folder(environ, "XDG_CONFIG_HOME", ".config") / "console.yaml"
 
 
 def read_settings(path: Path) -> Settings:
-    """Read the configuration; where there is none everything is as usual, and nothing is imported for it."""
+    """Read the settings. Without a file, return the defaults without importing a YAML parser."""
     try:
         data = read_small_file(path, links=True)
     except (FileNotFoundError, NotADirectoryError):
         return Settings()
     except OSError as exc:
-        return Settings(problems=(trusted(f"it cannot be read: {os.strerror(exc.errno or 0)}"),))
+        return Settings(problems=(trusted(f"the file cannot be read: {os.strerror(exc.errno or 0)}"),))
     return parse_settings(data)
 
 
 def parse_settings(data: bytes) -> Settings:
-    """The settings in the bytes of a file, as far as they can be used."""
+    """Parse the content of a settings file; invalid settings become ``problems``."""
     from runner.config.document import parse_yaml
     from runner.errors import ConfigError
 
     try:
         document = parse_yaml(data.decode())
     except UnicodeDecodeError:
-        return Settings(problems=(trusted("it is no text in UTF-8"),))
+        return Settings(problems=(trusted("the file is not UTF-8 text"),))
     except ConfigError as exc:
         return Settings(problems=(sanitize_line(exc),))
     if document is None:
@@ -84,22 +88,22 @@ def parse_settings(data: bytes) -> Settings:
 
 
 def problem_summary(problems: Sequence[SafeText]) -> SafeText:
-    """What is told of them: a line each, the first few."""
-    more = len(problems) - MAX_SHOWN_PROBLEMS
-    rest = [trusted(f"and {more} more; agentgym-tui config names them all")] if more > 0 else []
-    return join([trusted("console.yaml, otherwise as usual:"), *problems[:MAX_SHOWN_PROBLEMS], *rest], "\n")
+    """Return the first problems, one per line, for a toast."""
+    n_more = len(problems) - MAX_SHOWN_PROBLEMS
+    rest = [trusted(f"and {n_more} more; run agentgym-tui config to see all")] if n_more > 0 else []
+    return join([trusted("console.yaml, ignored settings:"), *problems[:MAX_SHOWN_PROBLEMS], *rest], "\n")
 
 
 def _validated(document: _Mapping) -> Settings:
     from agentgym_tui.config.user_keymap import resolve_keymap
 
     problems = [
-        join([trusted("there is no setting "), sanitize_line(name, 40)])
+        join([trusted("unknown setting "), sanitize_line(name, 40)])
         for name in document
         if name not in ("keymap", "theme", "notify")
     ]
-    keys, unusable = resolve_keymap(dict(_key_entries(_section(document, "keymap", problems), problems)))
-    problems += unusable
+    keys, key_problems = resolve_keymap(dict(_key_entries(_section(document, "keymap", problems), problems)))
+    problems += key_problems
     theme = _theme(document.get("theme"), problems)
     notify = Notify(**dict(_notify_switches(_section(document, "notify", problems), problems)))
     return Settings(keys, theme, notify, tuple(problems))
@@ -115,13 +119,15 @@ def _section(document: _Mapping, name: str, problems: list[SafeText]) -> _Mappin
 
 
 def _key_entries(section: _Mapping, problems: list[SafeText]) -> Iterator[tuple[str, str]]:
-    """Keys with commas; a list of them will do, and digits need no quotes."""
-    for known, value in section.items():
+    """Yield keys by command id, joined with commas; lists and unquoted digits are accepted."""
+    for command_id, value in section.items():
         keys = value if isinstance(value, list) else [value]
         if keys and all(isinstance(key, str) or type(key) is int for key in keys):
-            yield known, ",".join(map(str, keys))
+            yield command_id, ",".join(map(str, keys))
         else:
-            problems.append(join([trusted("keymap: "), sanitize_line(known, 40), trusted(": expected a key, or some")]))
+            problems.append(
+                join([trusted("keymap: "), sanitize_line(command_id, 40), trusted(": expected one or more keys")])
+            )
 
 
 def _theme(value: YamlValue, problems: list[SafeText]) -> str:
@@ -131,7 +137,7 @@ def _theme(value: YamlValue, problems: list[SafeText]) -> str:
         return DEFAULT_THEME
     if isinstance(value, str) and value in BUILTIN_THEMES:
         return value
-    problems.append(join([trusted("theme: there is no "), sanitize_line(value, 40)]))
+    problems.append(join([trusted("theme: unknown theme "), sanitize_line(value, 40)]))
     return DEFAULT_THEME
 
 
@@ -145,30 +151,30 @@ def _notify_switches(section: _Mapping, problems: list[SafeText]) -> Iterator[tu
                     [
                         trusted("notify: "),
                         sanitize_line(name, 40),
-                        trusted(": expected toast, bell or desktop, true or false"),
+                        trusted(": expected toast, bell or desktop with true or false"),
                     ]
                 )
             )
 
 
 _HEADER: Final = """\
-# The console reads this file when it starts. What cannot be used is told there, and stays as it is here.
+# The console reads this file when it starts. Invalid settings are reported and ignored.
 
-# How the end of a batch is told: above the screen, by the terminal's bell, as a message on the desktop (OSC 9 or 777).
-# Bell and message wait for the end of a battery.
+# How the end of a batch is announced: a toast, the terminal bell, a desktop notification (OSC 9 or 777).
+# Bell and desktop notification wait for the end of a battery.
 """
 
 
 def default_settings_text(path: Path) -> SafeText:
-    """A file of settings that changes nothing, and names where it belongs."""
+    """Return a settings file in which every default is commented out; its first line is the path."""
     return join([trusted("# "), sanitize_line(path, 500), trusted("\n"), trusted("\n".join(_default_lines()) + "\n")])
 
 
 def write_default_settings(path: Path) -> bool:
-    """Write it for this user alone; False where there is a file already.
+    """Write the default settings with mode 0600; return False if the file already exists.
 
     Raises:
-        OSError: when it cannot be written.
+        OSError: the file cannot be written.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
@@ -187,8 +193,8 @@ def _default_lines() -> Iterator[str]:
     themes = ", ".join(sorted(BUILTIN_THEMES))
     yield "\n" + fill(f"One of {themes}.", 110, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
     yield f"# theme: {DEFAULT_THEME}"
-    yield "\n# Keys by command: one, or some with commas; characters as such or by name."
+    yield "\n# Keys by command, separated by commas; each one a character or a key name."
     yield "# keymap:"
-    for place, commands in groupby(COMMANDS, key=lambda command: command.scope):
-        yield f"#   # {place}"
+    for scope, commands in groupby(COMMANDS, key=lambda command: command.scope):
+        yield f"#   # {scope}"
         yield from (f"#   {command.id}: {command.keys}" for command in commands)

@@ -1,6 +1,6 @@
-"""What the console keeps from one start to the next: screen, filters, order of lists, sizes of panes.
+"""UI state kept between sessions: screen, filters, sorting and pane sizes.
 
-The file is read as if anybody had written it: of what is wrong in it nothing is taken.
+The file is untrusted: invalid entries are ignored.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from agentgym_tui.safe_text import sanitize_line
 from agentgym_tui.state.sorting import Sorting
 
 MAX_NAMES: Final = 40
-"""Filters, lists and panes that are remembered, each."""
+"""Entries kept per field."""
 
 MAX_WORDS: Final = 200
-"""Characters of a filter that is remembered."""
+"""Characters of a filter up to which it is kept."""
 
 _Name = Annotated[str, msgspec.Meta(max_length=40)]
 _Words = Annotated[str, msgspec.Meta(max_length=MAX_WORDS)]
@@ -27,13 +27,13 @@ _Percent = Annotated[int, msgspec.Meta(ge=1, le=99)]
 
 
 class UiState(msgspec.Struct):
-    """What is kept.
+    """State kept between sessions.
 
     Attributes:
-        screen: the mode that was shown last.
-        filters: what was looked for, by list; those that show all are not there.
-        sorting: the order, by list; those in their usual order are not there.
-        sizes: what panes take of the place they share, in per cent.
+        screen: the screen shown last.
+        filters: filter words by list; a list without filter has no entry.
+        sorting: sorting by list; a list in default order has no entry.
+        sizes: pane sizes in percent of the shared space.
     """
 
     screen: _Name = "live"
@@ -42,54 +42,54 @@ class UiState(msgspec.Struct):
     sizes: dict[_Name, _Percent] = {}
 
     def set_filter(self, view: str, words: str) -> None:
-        """Remember what is looked for in a list; nothing, and what is too long, is not kept."""
+        """Keep the filter of a list; an empty or too long one is removed."""
         self.filters.pop(view, None)
         if 0 < len(words) <= MAX_WORDS:
             self.filters[view] = words
 
     def set_sorting(self, view: str, sorting: Sorting | None) -> None:
-        """Remember the order of a list; None for its usual one."""
+        """Keep the sorting of a list; None removes it."""
         self.sorting.pop(view, None)
         if sorting is not None:
             self.sorting[view] = sorting
 
 
 def state_path(environ: Mapping[str, str]) -> Path:
-    """Where it is kept."""
+    """Return the path of the UI state file."""
     return xdg_folder(environ, "XDG_STATE_HOME", ".local/state") / "console.json"
 
 
 def read_ui_state(path: Path) -> UiState:
-    """What was kept, as far as it can be used."""
+    """Read the UI state; invalid entries get their defaults."""
     try:
         fields = msgspec.json.decode(read_small_file(path, links=False), type=dict[str, msgspec.Raw])
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return UiState()
-    taken = UiState(
+    state = UiState(
         **{
             field.name: _decode_field(field, fields)
             for field in msgspec.structs.fields(UiState)
             if field.name in fields
         }
     )
-    taken.filters = {name: sanitize_line(words, MAX_WORDS) for name, words in taken.filters.items()}
-    return taken
+    state.filters = {name: sanitize_line(words, MAX_WORDS) for name, words in state.filters.items()}
+    return state
 
 
-def write_ui_state(path: Path, kept: UiState) -> None:
-    """Keep it, for this user alone; where that cannot be the next start is as the first one.
+def write_ui_state(path: Path, state: UiState) -> None:
+    """Write the UI state with mode 0600.
 
     Raises:
-        OSError: when it cannot be written.
+        OSError: the file cannot be written.
     """
     from runner.util.files import write_secret
 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_secret(path, msgspec.json.encode(kept))
+    write_secret(path, msgspec.json.encode(state))
 
 
-def _decode_field(field: msgspec.structs.FieldInfo, fields: Mapping[str, msgspec.Raw]) -> Any:  # noqa: ANN401 - of its field's type
-    """What a file says of a field, else what it is at first."""
+def _decode_field(field: msgspec.structs.FieldInfo, fields: Mapping[str, msgspec.Raw]) -> Any:  # noqa: ANN401 - the type of the field
+    """Return the value of a field, its default if the stored value is invalid."""
     try:
         value = msgspec.json.decode(fields[field.name], type=field.type)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,4 +1,7 @@
-"""Keys of the user's own: what is no command, no key, or would hide another command, is told and left as it was."""
+"""Validate user-defined keys.
+
+Unknown commands, unusable keys and keys that conflict with another command are reported and ignored.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,9 @@ from agentgym_tui.commands.keymap import COMMANDS, Command, Keymap, Scope, displ
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 
 MAX_KEYS_PER_COMMAND: Final = 8
-"""Of one command."""
 
 RESERVED_KEYS: Final = frozenset({"tab", "shift+tab"})
-"""They go from pane to pane."""
+"""Keys that move the focus between panes."""
 
 TERMINAL_ALIASES: Final = {
     "ctrl+i": "tab",
@@ -26,13 +28,13 @@ TERMINAL_ALIASES: Final = {
     "ctrl+space": "ctrl+@",
     "ctrl+slash": "ctrl+underscore",
 }
-"""What terminals send, and nobody could tell apart from another key."""
+"""Keys that terminals send as another key."""
 
 _COMMANDS: Final = {command.id: command for command in COMMANDS}
 _MODIFIERS: Final = frozenset({"ctrl", "alt", "shift", "super", "hyper", "meta"})
 _KEY_NAMES: Final = frozenset(name.value.rpartition("+")[2] for name in Names if not name.value.startswith("<"))
 _SHARED_SCOPES: Final[frozenset[Scope]] = frozenset({"everywhere", "list", "table"})
-"""Their keys work on each screen."""
+"""Scopes whose keys work on every screen."""
 
 _MODAL_SCOPES: Final[frozenset[Scope]] = frozenset(
     {"filter", "entry", "dialog", "form", "checks", "choice", "quit", "cancel", "palette"}
@@ -42,28 +44,28 @@ _DIALOG_SCOPES: Final[tuple[frozenset[Scope], ...]] = (
     frozenset({"form", "checks", "choice"}),
 )
 _TYPING_SCOPES: Final[frozenset[Scope]] = frozenset({"filter", "entry", "form", "palette"})
-"""Where characters are typed into a field."""
+"""Scopes with a text field that receives characters."""
 
 
 class ResolvedKeymap(NamedTuple):
-    """The keys that hold, and a line for each that does not."""
+    """The valid keymap, and one line per problem."""
 
     keys: Keymap
     problems: list[SafeText]
 
 
-def resolve_keymap(wanted: Mapping[str, str]) -> ResolvedKeymap:
-    """Take keys, with commas, by the ids of their commands; of two that clash the later one stays as it was."""
+def resolve_keymap(requested: Mapping[str, str]) -> ResolvedKeymap:
+    """Validate keys by command id. When two commands conflict, the later one keeps its default keys."""
     changed: dict[str, str] = {}
     problems: list[SafeText] = []
-    for known, keys in wanted.items():
+    for command_id, keys in requested.items():
         try:
-            changed[known] = _validated_keys(_command(known), keys)
+            changed[command_id] = _validated_keys(_command(command_id), keys)
         except _KeyRejected as exc:
             problems.append(exc.reason)
-    while (clash := _find_conflict(changed)) is not None:
-        del changed[clash.changed]
-        problems.append(clash.reason)
+    while (conflict := _find_conflict(changed)) is not None:
+        del changed[conflict.command_id]
+        problems.append(conflict.reason)
     return ResolvedKeymap(Keymap(changed), problems)
 
 
@@ -74,24 +76,24 @@ class _KeyRejected(Exception):
 
 
 class _Conflict(NamedTuple):
-    changed: str
+    command_id: str
     reason: SafeText
 
 
-def _command(known: str) -> Command:
-    if known not in _COMMANDS:
-        raise _KeyRejected(join([trusted("keymap: there is no command "), sanitize_line(known, 40)]))
-    return _COMMANDS[known]
+def _command(command_id: str) -> Command:
+    if command_id not in _COMMANDS:
+        raise _KeyRejected(join([trusted("keymap: unknown command "), sanitize_line(command_id, 40)]))
+    return _COMMANDS[command_id]
 
 
 def _validated_keys(command: Command, keys: str) -> str:
-    """The names of the keys."""
+    """Return the normalized key names."""
     names = [_key_name(key) for key in ([keys] if keys == "," else keys.split(","))]
-    others = [key for key in names if key not in command.keys.split(",")]
-    for key in others:
-        if (why := _rejection_reason(command, key)) is not None:
+    new_keys = [key for key in names if key not in command.keys.split(",")]
+    for key in new_keys:
+        if (reason := _rejection_reason(command, key)) is not None:
             raise _KeyRejected(
-                join([trusted(f"keymap: {command.id}: "), sanitize_line(key, 40), trusted(f" is {why}")])
+                join([trusted(f"keymap: {command.id}: "), sanitize_line(key, 40), trusted(f" is {reason}")])
             )
     if len(names) > MAX_KEYS_PER_COMMAND:
         raise _KeyRejected(trusted(f"keymap: {command.id}: more than {MAX_KEYS_PER_COMMAND} keys"))
@@ -99,17 +101,16 @@ def _validated_keys(command: Command, keys: str) -> str:
 
 
 def _rejection_reason(command: Command, key: str) -> str | None:
-    """Why a key cannot be had, None when it can."""
-    if (sent := _terminal_alias(key)) is not None:
-        return f"sent as {sent} by terminals"
+    if (alias := _terminal_alias(key)) is not None:
+        return f"sent as {alias} by terminals"
     if not _is_key(key):
-        return "no key that can be used"
+        return "not a usable key"
     typed = command.scope in _TYPING_SCOPES and typed_character(key) is not None
-    return "typed into the field there" if typed else None
+    return "a character typed into the field" if typed else None
 
 
 def _key_name(key: str) -> str:
-    """A character's name as bindings have it."""
+    """Return the name that Textual uses for a character in bindings."""
     key = "comma" if key == "," else key.strip()
     modifiers, plus, last = key.rpartition("+")
     if not modifiers or len(last) != 1 or key == "ctrl+@":
@@ -118,7 +119,6 @@ def _key_name(key: str) -> str:
 
 
 def _terminal_alias(key: str) -> str | None:
-    """What a terminal sends in its place, None where it has a key of its own."""
     if key.startswith("shift+") and len(key) == len("shift+a"):
         return key[-1].upper()
     return TERMINAL_ALIASES.get(key)
@@ -132,30 +132,35 @@ def _is_key(key: str) -> bool:
 
 
 def _find_conflict(changed: Mapping[str, str]) -> _Conflict | None:
-    """The last changed command whose key another one has in the same place; those that share one from the start may."""
+    """Return the last changed command whose key belongs to another command in the same place, None if there is none.
+
+    Commands that share a key by default may keep sharing it.
+    """
     keys, order = Keymap(changed), list(changed)
-    found = (
+    candidates = (
         (a, b, key)
         for a, b in combinations(COMMANDS, 2)
         if (a.id in changed or b.id in changed) and _scopes_overlap(a.scope, b.scope)
         for key in _shared_keys(keys.keys_for(a), keys.keys_for(b))
         if key not in _shared_keys(a.keys, b.keys)
     )
-    clashes = list(found)
-    if not clashes:
+    conflicts = list(candidates)
+    if not conflicts:
         return None
-    a, b, key = max(clashes, key=lambda clash: max(order.index(each.id) for each in clash[:2] if each.id in changed))
+    a, b, key = max(
+        conflicts, key=lambda conflict: max(order.index(each.id) for each in conflict[:2] if each.id in changed)
+    )
     if a.id not in changed or (b.id in changed and order.index(b.id) > order.index(a.id)):
         a, b = b, a
-    return _Conflict(a.id, trusted(f"keymap: {a.id}: {display_keys(key)[0]} is the key of {b.id} already"))
+    return _Conflict(a.id, trusted(f"keymap: {a.id}: {display_keys(key)[0]} is already the key of {b.id}"))
 
 
-def _shared_keys(some: str, others: str) -> Iterator[str]:
-    return (key for key in some.split(",") if key in others.split(","))
+def _shared_keys(keys: str, other_keys: str) -> Iterator[str]:
+    return (key for key in keys.split(",") if key in other_keys.split(","))
 
 
 def _scopes_overlap(one: Scope, other: Scope) -> bool:
-    """Whether the keys of two places may be wanted at the same time."""
+    """Return whether keys of both scopes can be active at the same time."""
     both = {one, other}
     if one == other or any(both <= dialog for dialog in _DIALOG_SCOPES):
         return True

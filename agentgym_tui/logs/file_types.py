@@ -1,4 +1,4 @@
-"""What it is that somebody names: a folder, a log, or an episode."""
+"""Detects what a path given on the command line is: a folder, a log file or an episode file."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _HEAD_BYTES: Final = 64 << 10
 
 
 def is_folder(path: Path) -> bool:
-    """Whether it is one, as far as one may know."""
+    """Return whether the path is a folder; False where permissions hide it."""
     try:
         return path.is_dir()
-    except OSError:  # reading it will say what is wrong
+    except OSError:  # reading the path reports the cause
         return False
 
 
 def is_log(path: Path) -> bool:
-    """Whether what somebody names is shown line by line, and not as an episode or a folder of them.
+    """Return whether a path is shown line by line, and not as an episode or a folder of episodes.
 
-    What is named ``.json`` is an episode unless its first line is whole JSON and others follow; what has another
-    name is a log unless it begins like an episode.
+    A ``.json`` file is an episode unless its first line is a complete JSON value and more lines follow. A file with
+    another suffix is a log unless it starts like an episode file.
     """
     if is_folder(path):
         return False
@@ -40,7 +40,6 @@ def is_log(path: Path) -> bool:
 
 
 def _read_head(path: Path) -> bytes:
-    """The beginning of a regular file, nothing of others."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except (OSError, ValueError):

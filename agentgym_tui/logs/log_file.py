@@ -1,6 +1,7 @@
-"""A file of lines that may be huge, grow, shrink or be replaced while it is looked at; read piece by piece.
+"""A log file that may be huge and may grow, shrink or be replaced while it is shown, and the index of its lines.
 
-It is not mapped into memory: a file that becomes shorter would end the process with SIGBUS.
+``LineIndex`` counts newlines per block of the file; ``LogFile`` reads the file piece by piece. The file is not mapped
+into memory, because truncating a mapped file ends the process with SIGBUS.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 BLOCK_BYTES: Final = 1 << 16
-"""Bytes; an offset within a block fits into two."""
+"""Bytes per indexed block; an offset within a block fits into two bytes."""
 
 
 NEWLINE: Final = b"\n"
 
 
 class LineIndex:
-    """Takes a file from its beginning on, as far as it was read; eight bytes are kept of each block.
+    """Line numbers of a file, as far as it has been read; needs eight bytes of memory per block.
 
     Args:
-        block: bytes of a block, ``BLOCK_BYTES`` at most.
+        block: bytes per block, at most ``BLOCK_BYTES``.
 
     Attributes:
-        block: the same.
-        size: bytes that were taken.
-        n_newlines: among them.
+        block: bytes per block.
+        size: bytes indexed so far.
+        n_newlines: newlines among them.
     """
 
     def __init__(self, block: int = BLOCK_BYTES) -> None:
@@ -40,56 +41,64 @@ class LineIndex:
         self._ends_with_newline = True
 
     def __len__(self) -> int:
-        """Lines; the last one may have no newline yet."""
+        """Return the number of lines; the last one may not end with a newline yet."""
         return self.n_newlines + (not self._ends_with_newline)
 
     def add(self, data: bytes | bytearray, n: int) -> None:
-        """Take the first ``n`` bytes of what comes next."""
+        """Index the next ``n`` bytes of the file, which are the first ``n`` bytes of ``data``."""
         at = 0
         while at < n:
             room = self.block - self.size % self.block
             if room == self.block:
                 self._newlines_before.append(self.n_newlines)
             stop = min(at + room, n)
-            found = data.count(NEWLINE, at, stop)
+            n_newlines = data.count(NEWLINE, at, stop)
             self._ends_with_newline = data[stop - 1] == NEWLINE[0]
-            self.n_newlines += found
+            self.n_newlines += n_newlines
             self.size += stop - at
             at = stop
 
     def locate(self, number: int) -> tuple[int, int]:
-        """The block in which a line, from 1 to ``n_newlines``, begins after a newline, and the how manieth of it."""
+        """Return where a line starts: its block, and the number of the newline in that block that precedes the line.
+
+        Args:
+            number: line number from 1 to ``n_newlines``.
+        """
         block = bisect_left(self._newlines_before, number) - 1
         return block, number - 1 - self._newlines_before[block]
 
 
 def newline_offsets(block: bytes) -> array[int]:
-    """Where they are in a block."""
-    found, at = array("H"), block.find(NEWLINE)
+    """Return the offsets of all newlines in a block."""
+    offsets, at = array("H"), block.find(NEWLINE)
     while at >= 0:
-        found.append(at)
+        offsets.append(at)
         at = block.find(NEWLINE, at + 1)
-    return found
+    return offsets
 
 
 READ_BYTES: Final = 1 << 18
+"""Bytes per read."""
+
 
 BUDGET_S: Final = 0.03
-"""Seconds of reading after which somebody may be told."""
+"""Seconds of reading after which the caller may repaint."""
 
 MAX_LINE_BYTES: Final = 1 << 20
-"""Bytes of a line that are looked at."""
+"""Bytes of a line that are read."""
 
 _TAIL_BYTES: Final = 64
-"""Bytes before the end by which a file is known again once it has grown."""
+"""Bytes before the indexed end that are compared to recognize a file that has grown."""
 
 _MAX_BLOCKS: Final = 32
+"""Blocks whose newline offsets are cached."""
+
 
 ReloadReason: TypeAlias = Literal["", "shorter", "changed"]
 
 
 class LogLine(NamedTuple):
-    """A line: its beginning as it is, without newline and carriage return, and how many bytes it has."""
+    """A line: its first bytes without the line break, and its full length in bytes."""
 
     number: int
     head: bytes
@@ -97,23 +106,26 @@ class LogLine(NamedTuple):
 
 
 class LogFile:
-    """Reads a file; ``advance`` is called in a thread, again and again, all else by whoever shows it.
+    """A log file that is read piece by piece.
+
+    One thread calls ``advance`` repeatedly; any thread may read lines. ``index`` is replaced, not cleared, when the
+    file is read again from its start.
 
     Args:
-        path: the file; nothing is opened yet.
-        at_once: bytes that are read in one go.
-        block: bytes of which one number is kept.
+        path: the file; it is opened by the first ``advance``.
+        read_bytes: bytes per read.
+        block: bytes per indexed block.
 
     Attributes:
-        index: the lines as far as they were read; another object once it is read anew.
-        size: bytes of the file, as it was seen last.
-        failure: why it cannot be read, in our own words or those of the system; "" when it can.
-        anew: why it was read anew the last time.
-        replaced: another file has its name now; this one is still read.
-        gone: no file has its name any more.
+        index: the lines read so far.
+        size: size of the file in bytes when it was last checked.
+        failure: why the file cannot be read; "" when it can.
+        reload_reason: why the file was last read again from its start.
+        replaced: another file has taken the name; this one is still read.
+        deleted: no file has the name any more.
     """
 
-    def __init__(self, path: Path, *, at_once: int = READ_BYTES, block: int = BLOCK_BYTES) -> None:
+    def __init__(self, path: Path, *, read_bytes: int = READ_BYTES, block: int = BLOCK_BYTES) -> None:
         self.path = path
         self.index = LineIndex(block)
         self.size = 0
@@ -122,18 +134,18 @@ class LogFile:
         self.replaced = self.deleted = False
         self._reading, self._lock = threading.Lock(), threading.Lock()
         self._descriptor: int | None = None
-        self._buffer = bytearray(at_once)
+        self._buffer = bytearray(read_bytes)
         self._tail = b""
         self._blocks: dict[tuple[LineIndex, int, int], array[int]] = {}
         self._suspect = False
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of it was read that there is, as far as is known."""
+        """Whether everything up to the last known size has been read."""
         return self._descriptor is not None and self.index.size >= self.size
 
     def advance(self, budget_s: float = BUDGET_S) -> bool:
-        """Look whether the file changed and read on for a while; whether there is more to read now."""
+        """Check the file for changes and read on for ``budget_s`` seconds; return whether more is left to read."""
         deadline = time.monotonic() + budget_s
         with self._reading:
             try:
@@ -146,20 +158,20 @@ class LogFile:
             return self.index.size < self.size
 
     def reopen(self) -> None:
-        """Read the file that has the name now, from its beginning; called in a thread."""
+        """Open the file that has the name now and read it from its start; blocks."""
         with self._reading:
             self.close()
             self._restart("")
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             if self._descriptor is not None:
                 os.close(self._descriptor)
                 self._descriptor = None
 
     def line(self, number: int, limit: int = MAX_LINE_BYTES) -> LogLine:
-        """A line by its number, from 0; of one that is gone meanwhile nothing is left."""
+        """Return a line by its number, from 0; empty where the file no longer holds it."""
         index = self.index
         start, stop = self.line_start(number, index), self.line_start(number + 1, index)
         if number < index.n_newlines:
@@ -171,27 +183,27 @@ class LogFile:
         return LogLine(number, head, n_bytes)
 
     def line_start(self, number: int, index: LineIndex | None = None) -> int:
-        """Where a line begins; after the last one the end of what was read."""
+        """Return the offset at which a line starts; past the last line, the end of the indexed bytes."""
         index = index or self.index
         if number <= 0:
             return 0
         if number > index.n_newlines:
             return index.size
-        block, nth = index.locate(number)
-        found = self._newlines(index, block)
-        if nth >= len(found):  # somebody wrote into the middle of the file
+        block, position = index.locate(number)
+        offsets = self._newlines(index, block)
+        if position >= len(offsets):  # another process wrote into the middle of the file
             self._suspect = True
             return min((block + 1) * index.block, index.size)
-        return block * index.block + found[nth] + 1
+        return block * index.block + offsets[position] + 1
 
     def read(self, start: int, n: int) -> bytes:
-        """Bytes of the file, as many of them as there still are."""
+        """Return up to ``n`` bytes of the file from an offset."""
         with self._lock:
             if self._descriptor is None or n <= 0:
                 return b""
             try:
                 return os.pread(self._descriptor, n, start)
-            except OSError:  # ``advance`` will say so
+            except OSError:  # ``advance`` reports the failure
                 return b""
 
     def _newlines(self, index: LineIndex, block: int) -> array[int]:
@@ -200,12 +212,12 @@ class LogFile:
         if (known := blocks.get(key)) is None:
             known = newline_offsets(self.read(block * index.block, n))
             if len(blocks) >= _MAX_BLOCKS:
-                blocks = self._blocks = {}  # a new one: another thread may be looking into the old one
+                blocks = self._blocks = {}  # not cleared: another thread may be reading the old one
             blocks[key] = known
         return known
 
     def _check_file(self) -> None:
-        """Open it, or see what became of it."""
+        """Open the file, or detect that it was truncated, overwritten, replaced or deleted."""
         if self._descriptor is None:
             self._open()
         descriptor = self._descriptor
@@ -225,11 +237,11 @@ class LogFile:
         self.size = status.st_size
 
     def _open(self) -> None:
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY  # a pipe would be waited for
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY  # opening a pipe would block
         descriptor = os.open(self.path, flags)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            self.failure = "it is no regular file"
+            self.failure = "not a regular file"
             return
         with self._lock:
             self._descriptor = descriptor
@@ -237,12 +249,14 @@ class LogFile:
     def _has_same_tail(self) -> bool:
         return self.read(self.index.size - len(self._tail), len(self._tail)) == self._tail
 
-    def _restart(self, why: ReloadReason) -> None:
-        self.index, self.size, self.reload_reason, self._tail, self._suspect = LineIndex(self.index.block), 0, why, b"", False
+    def _restart(self, reason: ReloadReason) -> None:
+        self.index, self.size = LineIndex(self.index.block), 0
+        self.reload_reason, self._suspect = reason, False
+        self._tail = b""
         self._blocks = {}
 
     def _read_next(self) -> bool:
-        """Read what comes next; False when there is nothing, as the file became shorter."""
+        """Read and index the next piece; return False where the file became shorter."""
         index = self.index
         with self._lock:
             if self._descriptor is None:

@@ -1,4 +1,4 @@
-"""What a line of a log says of itself, whatever wrote it: when, and of what kind it is."""
+"""Finds the time and the kind of a log line, whatever program wrote it."""
 
 from __future__ import annotations
 
@@ -12,22 +12,27 @@ import msgspec
 from runner.events.limits import check_limits
 
 MAX_PARSED_BYTES: Final = 64 << 10
-"""Bytes of a line that is taken apart; of a longer one only the beginning is shown."""
+"""Bytes of a line that is parsed as JSON; longer lines count as plain text."""
 
 _TIME_FIELDS: Final = ("at", "time", "timestamp", "ts", "@timestamp", "datetime", "date", "started_at", "ended_at")
 _KIND_FIELDS: Final = ("kind", "subject", "type", "event", "op", "level", "levelname", "severity")
-"""Names of fields, those that say most first."""
+"""Field names of JSON lines, the most informative first."""
 
 _TIMESTAMP: Final = re.compile(
     rb"[\[(]?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,9}))?\s?(Z|[+-]\d\d:?\d\d)?", re.ASCII
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_UNITS: Final = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (1e8, 1.0))
-"""From this number on a time is so many to the second; what is smaller is no time."""
+"""Smallest value and units per second of numeric times; smaller numbers are not times."""
 
 
 class LogRecord(NamedTuple):
-    """``at`` has a zone and is None where the line says none; ``kind`` is hostile text, "" for none."""
+    """What a line says about itself.
+
+    Attributes:
+        at: the time with its zone; None where the line names none.
+        kind: the record's kind, untrusted text; "" for none.
+    """
 
     at: datetime | None = None
     kind: str = ""
@@ -37,10 +42,10 @@ EMPTY_RECORD: Final = LogRecord()
 
 
 def parse_record(line: bytes) -> LogRecord:
-    """Read a line, an object of JSON or one that begins with a time; whatever it is, this does not fail.
+    """Parse a line that is a JSON object or starts with a time; never fails.
 
     Args:
-        line: its beginning; what is longer than ``MAX_PARSED_BYTES`` counts as plain text.
+        line: the first bytes of the line; lines longer than ``MAX_PARSED_BYTES`` count as plain text.
     """
     if line[:1] != b"{" or len(line) > MAX_PARSED_BYTES:
         return LogRecord(_leading_time(line))
@@ -49,9 +54,9 @@ def parse_record(line: bytes) -> LogRecord:
         fields = _OBJECT_DECODER.decode(line)
     except (ValueError, RecursionError):
         return EMPTY_RECORD
-    whens = (_parse_time(value) for value in _scalar_values(fields, _TIME_FIELDS))
+    times = (_parse_time(value) for value in _scalar_values(fields, _TIME_FIELDS))
     kinds = (value for value in _scalar_values(fields, _KIND_FIELDS) if isinstance(value, str) and value)
-    return LogRecord(next(filter(None, whens), None), next(kinds, ""))
+    return LogRecord(next(filter(None, times), None), next(kinds, ""))
 
 
 def _scalar_values(fields: Mapping[str, msgspec.Raw], names: Iterable[str]) -> Iterable[object]:
@@ -63,12 +68,12 @@ def _scalar_values(fields: Mapping[str, msgspec.Raw], names: Iterable[str]) -> I
 def _decode_scalar(raw: msgspec.Raw) -> object:
     try:
         return msgspec.json.decode(raw)
-    except ValueError:  # a number of any size is JSON
+    except ValueError:  # JSON allows numbers of any size
         return None
 
 
 def _parse_time(value: object) -> datetime | None:
-    """A time as text, or as a number of seconds or parts of them since 1970; without a zone it is local."""
+    """Parse a text, or a number of seconds, ms, µs or ns since 1970; a text without a zone is local time."""
     match value:
         case str():
             return _leading_time(value.encode("utf-8", "replace")) if len(value) <= 80 else None
@@ -78,8 +83,8 @@ def _parse_time(value: object) -> datetime | None:
 
 
 def _time_from_number(value: float) -> datetime | None:
-    for least, per_second in _EPOCH_UNITS:
-        if value >= least:
+    for minimum, per_second in _EPOCH_UNITS:
+        if value >= minimum:
             try:
                 return _EPOCH + timedelta(seconds=value / per_second)
             except (OverflowError, ValueError):
@@ -88,13 +93,13 @@ def _time_from_number(value: float) -> datetime | None:
 
 
 def _leading_time(line: bytes) -> datetime | None:
-    """A time at the beginning."""
-    if (found := _TIMESTAMP.match(line)) is None:
+    """Parse a time at the start of the line."""
+    if (match := _TIMESTAMP.match(line)) is None:
         return None
-    day, clock, part, zone = (group.decode() if group else "" for group in found.groups())
+    day, clock, fraction, zone = (group.decode() if group else "" for group in match.groups())
     try:
         at = datetime.fromisoformat(f"{day}T{clock}")
-        at += timedelta(seconds=float(f"0.{part}")) if part else timedelta()
+        at += timedelta(seconds=float(f"0.{fraction}")) if fraction else timedelta()
         return at.replace(tzinfo=UTC) if zone == "Z" else _apply_offset(at, zone)
     except (ValueError, OverflowError, OSError):
         return None

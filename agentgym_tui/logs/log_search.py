@@ -1,4 +1,4 @@
-"""Lines of a log that hold some words, and those of some time: looked for piece by piece, as far as it was read."""
+"""Searches a log file piece by piece: lines that hold some words, and lines at a given time."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from agentgym_tui.logs.log_file import BUDGET_S, MAX_LINE_BYTES, NEWLINE, LogFil
 from agentgym_tui.logs.log_record import MAX_PARSED_BYTES, parse_record
 
 MAX_MATCHES: Final = 2_000_000
-"""Lines that are kept, eight bytes each."""
+"""Matching lines that are kept, eight bytes each."""
 
 MAX_UNTIMED_LINES: Final = 500
-"""Lines in a row without a time, after which a part of a log counts as having none."""
+"""Consecutive lines without a time after which a part of a log counts as having none."""
 
 
 class LogSearch:
-    """Finds the lines that hold all words, ASCII in any case.
+    """Finds the lines that hold all words; ASCII letters match in either case.
 
     Args:
-        log: where to look.
-        text: words with blanks between them, one at least.
-        piece: bytes that are searched in one go, and of a line that is longer.
+        log: the log to search.
+        text: at least one word, separated by blanks.
+        piece: bytes searched at once, and searched of a line that is longer.
 
     Attributes:
-        words: in small letters.
-        found: the numbers of the lines, from the first one on; grows only.
-        last: the number of the last line, where it has no newline yet and holds them.
-        position: bytes that were searched.
-        full: there may be more than are kept.
+        words: the words in lower case.
+        matches: numbers of the matching lines in ascending order; only grows.
+        partial_match: number of the last line where it matches and has no newline yet; else None.
+        position: bytes searched so far.
+        is_full: ``MAX_MATCHES`` was reached; more lines may match.
     """
 
     def __init__(self, log: LogFile, text: str, *, piece: int = MAX_LINE_BYTES) -> None:
@@ -46,16 +46,16 @@ class LogSearch:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the log was read anew since."""
+        """Whether the log has been read again from its start since the search began."""
         return self._log.index is not self._index
 
     @property
     def is_complete(self) -> bool:
-        """Whether all was searched that was read so far."""
+        """Whether everything the log has read so far has been searched."""
         return self.is_full or self.position + self._n_tail_bytes >= self._index.size
 
     def advance(self, budget_s: float = BUDGET_S) -> bool:
-        """Search on for a while; whether there is more to search now."""
+        """Search for ``budget_s`` seconds; return whether more is left to search."""
         deadline = time.monotonic() + budget_s
         if self._index.size > self.position + self._n_tail_bytes:
             self.partial_match, self._n_tail_bytes = None, 0
@@ -66,9 +66,9 @@ class LogSearch:
         return not (self.is_stale or self.is_complete)
 
     def _search_piece(self) -> None:
-        """The lines that are whole in the next piece, or one that is longer than it."""
-        room = self._index.size - self.position
-        data = self._log.read(self.position, min(self._piece, room)).lower()
+        """Search the complete lines of the next piece, or one line that is longer than a piece."""
+        n_left = self._index.size - self.position
+        data = self._log.read(self.position, min(self._piece, n_left)).lower()
         end = data.rfind(NEWLINE) + 1
         if end:
             self._search_lines(data[:end])
@@ -80,18 +80,19 @@ class LogSearch:
         while (hit := data.find(self._first, at)) >= 0:
             start, stop = max(data.rfind(NEWLINE, at, hit) + 1, at), data.find(NEWLINE, hit)
             self._line_number += data.count(NEWLINE, at, start)
-            if all(data.find(word, start, stop) >= 0 for word in self._others) and not self._add_match(self._line_number):
+            is_match = all(data.find(word, start, stop) >= 0 for word in self._others)
+            if is_match and not self._add_match(self._line_number):
                 return
             self._line_number, at = self._line_number + 1, stop + 1
         self._line_number += data.count(NEWLINE, at)
         self.position += len(data)
 
     def _search_long_line(self, data: bytes) -> None:
-        holds = self._first in data and all(word in data for word in self._others)
+        is_match = self._first in data and all(word in data for word in self._others)
         if self._line_number >= self._index.n_newlines:
-            self.partial_match = self._line_number if holds else None
+            self.partial_match = self._line_number if is_match else None
             self._n_tail_bytes = self._index.size - self.position
-        elif not holds or self._add_match(self._line_number):
+        elif not is_match or self._add_match(self._line_number):
             self._line_number += 1
             self.position = self._log.line_start(self._line_number, self._index)
 
@@ -103,7 +104,10 @@ class LogSearch:
 
 
 def find_line_at(log: LogFile, at: datetime) -> int | None:
-    """The first line of a time or later, of a log whose lines are in the order of their times; None without any."""
+    """Return the number of the first line at or after a time; None where the log has no times.
+
+    The lines must be sorted by time. After the last time the last line is returned.
+    """
     low, high, found = 0, len(log.index), None
     while low < high:
         middle = (low + high) // 2
@@ -111,8 +115,8 @@ def find_line_at(log: LogFile, at: datetime) -> int | None:
         if timed is None:
             high = middle
             continue
-        number, when = timed
-        if when < at:
+        number, line_at = timed
+        if line_at < at:
             low = number + 1
         else:
             found, high = number, middle
@@ -120,22 +124,21 @@ def find_line_at(log: LogFile, at: datetime) -> int | None:
 
 
 def find_timed_line(log: LogFile, number: int, stop: int) -> tuple[int, datetime] | None:
-    """The first line from ``number`` on, before ``stop``, that says when, and what it says."""
-    for each in range(number, min(stop, number + MAX_UNTIMED_LINES)):
-        if (at := parse_record(log.line(each, MAX_PARSED_BYTES).head).at) is not None:
-            return each, at
+    """Return number and time of the first line in ``[number, stop)`` that has a time; gives up after a while."""
+    for line in range(number, min(stop, number + MAX_UNTIMED_LINES)):
+        if (at := parse_record(log.line(line, MAX_PARSED_BYTES).head).at) is not None:
+            return line, at
     return None
 
 
 def find_last_time(log: LogFile) -> datetime | None:
-    """The newest time that a line near the end says."""
+    """Return the time of the last line that has one, near the end of the log."""
     last = len(log.index) - 1
-    for each in range(last, max(last - MAX_UNTIMED_LINES, -1), -1):
-        if (at := parse_record(log.line(each, MAX_PARSED_BYTES).head).at) is not None:
+    for line in range(last, max(last - MAX_UNTIMED_LINES, -1), -1):
+        if (at := parse_record(log.line(line, MAX_PARSED_BYTES).head).at) is not None:
             return at
     return None
 
 
 def _last_line_if_timed(log: LogFile) -> int | None:
-    """The last line, where any near the end says when: all are earlier than what is looked for."""
     return len(log.index) - 1 if find_last_time(log) is not None else None

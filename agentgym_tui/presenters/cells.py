@@ -91,8 +91,8 @@ class Column(NamedTuple):
     """A table column.
 
     When space is short, columns with the highest ``rank`` are dropped first; those with rank 0 are kept. A column of
-    ``width`` None takes the remaining space, at least ``min_width`` columns while others can be dropped. A table has at most
-    one such column.
+    ``width`` None takes the remaining space, at least ``min_width`` columns while others can be dropped; a table has at
+    most one such column.
     """
 
     title: str

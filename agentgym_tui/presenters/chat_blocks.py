@@ -87,6 +87,7 @@ def text_block(
 
 
 def note_block(text: str, kind: Literal["note", "earlier"] = "note") -> Block:
+    """Return a block with a note of the console itself."""
     return Block(kind, trusted(text), [])
 
 

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Rows of the environments table."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ ENV_COLUMNS: Final = (
     Column("running", 7, right=True, rank=2),
     Column("last", 8, right=True, rank=3),
     Column("latency", 7, right=True, rank=4),
-    Column("over", 8, rank=5),
+    Column("transport", 9, rank=5),
     Column("memory", 8, right=True, rank=6),
     Column("tier", 11, rank=7),
 )
-
 
 _HEALTH: Final[dict[str, tuple[SafeText, Tone]]] = {
     "up": (trusted("● up"), "good"),
@@ -35,7 +34,6 @@ _HEALTH: Final[dict[str, tuple[SafeText, Tone]]] = {
     "unknown": (trusted("? unknown"), "warn"),
 }
 
-
 ENV_SORT_KEYS: Final[Mapping[str, Callable[[EnvironmentState], Rank | None]]] = {
     "environment": lambda env: text_rank(env.name),
     "health": lambda env: text_rank(env.status),
@@ -43,35 +41,34 @@ ENV_SORT_KEYS: Final[Mapping[str, Callable[[EnvironmentState], Rank | None]]] = 
     "running": lambda env: number_rank(env.n_running or None),
     "last": lambda env: number_rank(env.last_reward),
     "latency": lambda env: number_rank(env.latency_s),
-    "over": lambda env: text_rank(env.transport),
+    "transport": lambda env: text_rank(env.transport),
     "memory": lambda env: _memory_rank(env.ram),
     "tier": lambda env: text_rank(env.tier),
 }
-"""By the titles of columns."""
-
+"""Sort key of each column, by title."""
 
 _MEMORY: Final = re.compile(r"\D{0,3}(\d{1,9}(?:\.\d{1,3})?) ?([KMGT]?)i?B?", re.ASCII)
 
 
 class EnvironmentRows:
-    """The environments as rows of ``ENV_COLUMNS``; the key is the name."""
+    """Environments as rows of ``ENV_COLUMNS``; the key is the name."""
 
     def __init__(self, store: RunStore, sorting: Sorting | None = None) -> None:
-        """As they are now, in the order of the profile or in another one."""
+        """Take a snapshot of the environments, in profile order unless ``sorting`` is given."""
         self._envs = list(store.envs.values())
         if sorting is not None and (rank := ENV_SORT_KEYS.get(sorting.column)) is not None:
             self._envs = sort_by_rank(self._envs, rank, descending=sorting.descending)
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of environments."""
         return len(self._envs)
 
     def key(self, index: int) -> str:
-        """The name."""
+        """Return the name."""
         return self._envs[index].name
 
     def line(self, index: int, width: int) -> Line:
-        """A cell per column."""
+        """Return one cell per column."""
         env = self._envs[index]
         return [
             Cell(flag_unsafe(sanitize_line(env.name, 60), unsafe_environment_text(env))),
@@ -87,14 +84,13 @@ class EnvironmentRows:
 
 
 def unsafe_environment_text(env: EnvironmentState) -> str | None:
-    """What is shown of an environment, as it came, where cleaning changes it."""
+    """Return the texts of an environment that contain unsafe characters, None if there are none."""
     return unsafe_texts([env.name, env.cause or "", env.transport, env.ram, env.tier])
 
 
 def _memory_rank(memory: str) -> Rank | None:
-    """What a profile says of memory, such as ``110 MiB``; what is no such thing comes after those that are."""
-    found = _MEMORY.match(memory)
-    return number_rank(float(found[1]) * 1024 ** " KMGT".index(found[2] or " ")) if found else None
+    size = _MEMORY.match(memory)  # free text of the profile, such as "110 MiB"
+    return number_rank(float(size[1]) * 1024 ** " KMGT".index(size[2] or " ")) if size else None
 
 
 def _health(env: EnvironmentState) -> Cell:

@@ -78,8 +78,8 @@ class EpisodeRows:
 def list_summary(episodes: EpisodeList, state: SafeText, width: int) -> Line:
     """Return the line above the list: counts, filter, sorting, and ``state``, such as reading progress."""
     sorting = episodes.sorting
-    n_shown, n_unusable = len(episodes.shown), episodes.n_unreadable
-    found = [
+    n_shown, n_unreadable = len(episodes.shown), episodes.n_unreadable
+    matches = [
         Cell(trusted(f"{n_shown:,} match "), "accent"),
         Cell(sanitize_line(" ".join(episodes.words), 60), "accent"),
     ]
@@ -90,7 +90,7 @@ def list_summary(episodes: EpisodeList, state: SafeText, width: int) -> Line:
             matches if episodes.words else [],
             [Cell(trusted(f"by {sorting.column} {sorting.sign}"), "accent")] if sorting is not None else [],
             [Cell(state, "warn")] if state else [],
-            [Cell(trusted(f"✗ {pluralize(n_unusable, 'file')} cannot be read"), "bad")] if n_unusable else [],
+            [Cell(trusted(f"✗ {pluralize(n_unreadable, 'file')} cannot be read"), "bad")] if n_unreadable else [],
         ],
         width,
     )
@@ -147,7 +147,7 @@ def episode_heading(entry: ListEntry | None, state: SafeText, position: SafeText
         return [join_parts([[Cell(name, "head")], status, where], width), [], [], []]
     room, outcome = max(width // 3, 8), outcome_cell(entry)
     shown = Cell(cut(outcome.text, room), outcome.tone)
-    badge = [[UNSAFE_BADGE]] if hostile_fields(entry) else []
+    badge = [[UNSAFE_BADGE]] if unsafe_fields(entry) else []
     return [
         join_parts([_task_cells(entry, room), [shown], *badge, status, where, *_result_parts(entry)], width),
         join_parts(list(_agent_parts(entry)), width),
@@ -181,8 +181,8 @@ def _key_cell(key: str) -> Cell:
 def _row(episode: ListedEpisode) -> Sequence[Cell]:
     return [
         Cell(format_timestamp(episode.started_at), "dim"),
-        Cell(flag_unsafe(sanitize_line(episode.env, 60) or UNKNOWN, hostile_fields(episode))),
-        Cell(exact(episode.task_index), "dim"),
+        Cell(flag_unsafe(sanitize_line(episode.env, 60) or UNKNOWN, unsafe_fields(episode))),
+        Cell(format_exact(episode.task_index), "dim"),
         outcome_cell(episode),
         Cell(format_reward(episode.reward), _reward_tone(episode)),
         Cell(format_count(episode.rounds)),
@@ -195,10 +195,10 @@ def _row(episode: ListedEpisode) -> Sequence[Cell]:
 
 
 def _unreadable_row(file: UnreadableFile) -> Sequence[Cell]:
-    """The reason takes the rest of the line, without the folder, which the heading shows."""
+    """Show the file name and the reason; the folder is known from the command line."""
     name, reason = file.path.name, file.reason.replace(str(file.path), file.path.name)
     text = masked_line(reason if name in reason else f"{name}: {reason}", 400)
-    return [Cell(trusted("✗ unreadable"), "bad"), Cell(flag_unsafe(text, hostile_fields(file)), "bad")]
+    return [Cell(trusted("✗ unreadable"), "bad"), Cell(flag_unsafe(text, unsafe_fields(file)), "bad")]
 
 
 def _agent_text(episode: ListedEpisode) -> SafeText:
@@ -220,7 +220,7 @@ def _reward_tone(episode: ListedEpisode) -> Tone:
 def _task_cells(episode: ListedEpisode, room: int) -> Line:
     return [
         Cell(cut(sanitize_line(episode.env, 60), room) or UNKNOWN, "head"),
-        Cell(trusted(f" task {exact(episode.task_index)}")),
+        Cell(trusted(f" task {format_exact(episode.task_index)}")),
     ]
 
 
@@ -251,7 +251,7 @@ def _id_parts(episode: ListedEpisode) -> Iterator[Line]:
     yield [Cell(sanitize_line(episode.episode_id, 40))]
     yield [Cell(format_timestamp(episode.started_at, year=True), "dim")]
     yield [Cell(trusted(f"attempt {format_count(episode.attempt)}"), "dim")]
-    yield [Cell(trusted(f"seed {exact(episode.seed)}"), "dim")]
+    yield [Cell(trusted(f"seed {format_exact(episode.seed)}"), "dim")]
     yield [Cell(trusted("batch "), "dim"), Cell(sanitize_line(episode.batch_id, 40) or UNKNOWN, "dim")]
     if episode.profile:
         yield [Cell(sanitize_line(episode.profile, 64), "dim")]
@@ -261,13 +261,13 @@ def _token_count(episode: ListedEpisode) -> int:
     return episode.tokens.total if isinstance(episode, Episode) else episode.tokens_prompt + episode.tokens_completion
 
 
-def hostile_fields(entry: ListEntry | None) -> str | None:
+def unsafe_fields(entry: ListEntry | None) -> str | None:
     """Return the searchable texts of an entry that contain unsafe characters, None if there are none."""
     if entry is None:
         return None
     return unsafe_texts([field for field in searchable_fields(entry) if field])
 
 
-def exact(number: int | None) -> SafeText:
+def format_exact(number: int | None) -> SafeText:
     """Format an integer in full; very large ones are shortened."""
     return trusted(str(number)) if number is not None and abs(number) < 10**15 else format_count(number)

@@ -1,4 +1,4 @@
-"""What a message of a bus says in a line; read only of messages that are looked at."""
+"""Summarize bus messages in one line each. Only messages that are displayed are decoded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runner.events.limits import check_limits
 from runner.events.subjects import DurableNames
 
 MAX_SHOWN: Final = 200
-"""Characters of a foreign payload in a row."""
+"""Characters of a foreign payload in its row."""
 
 MAX_KINDS: Final = 6
 MAX_CACHED: Final = 1_000
@@ -31,12 +31,19 @@ _TYPES: Final = frozenset(EVENT_NAMES.all())
 
 
 class MessageSummary(NamedTuple):
-    """What is known of a message: ``node`` and ``episode_id`` are hostile text; ``changed``: some of it was."""
+    """One line about a message.
+
+    Attributes:
+        node: the sender; untrusted text.
+        cell: the summary.
+        episode_id: the episode the message belongs to, "" if there is none; untrusted text.
+        has_unsafe: subject, node or payload contain unsafe characters.
+    """
 
     node: str
-    summary: Cell
+    cell: Cell
     episode_id: str = ""
-    changed: bool = False
+    has_unsafe: bool = False
 
 
 class _Item(msgspec.Struct):
@@ -57,24 +64,24 @@ class _EpisodeReference(msgspec.Struct):
 
 
 class SummaryCache:
-    """The facts of the messages that were looked at last, by their numbers."""
+    """Summaries of the most recently displayed messages."""
 
     def __init__(self) -> None:
-        """Start empty."""
-        self._known: dict[int, MessageSummary] = {}
+        """Create an empty cache."""
+        self._summaries: dict[int, MessageSummary] = {}
 
     def get(self, message: EventMessage) -> MessageSummary:
-        """Those of a message."""
-        if (known := self._known.get(message.number)) is not None:
+        """Return the summary of a message."""
+        if (known := self._summaries.get(message.number)) is not None:
             return known
-        if len(self._known) >= MAX_CACHED:
-            self._known.clear()
-        facts = summarize(message)
-        return self._known.setdefault(message.number, facts._replace(changed=_shows_unsafe(message, facts)))
+        if len(self._summaries) >= MAX_CACHED:
+            self._summaries.clear()
+        summary = summarize(message)
+        return self._summaries.setdefault(message.number, summary._replace(has_unsafe=_shows_unsafe(message, summary)))
 
 
 def summarize(message: EventMessage) -> MessageSummary:
-    """Read a message as far as a line needs it; whatever it is, this does not fail."""
+    """Summarize a message without its ``has_unsafe`` flag. Malformed messages never raise an error."""
     node = next((value for key, value in message.headers.items() if key.lower() == "ce-source"), "")
     if (live := _LIVE.fullmatch(message.subject)) is not None:
         return _summarize_live(message, node or live[1])
@@ -84,14 +91,17 @@ def summarize(message: EventMessage) -> MessageSummary:
 
 
 def is_agentgym_message(message: EventMessage) -> bool:
-    """Whether its subject or its type says that it is one of ours, so that it has to decode."""
+    """Return whether subject or CloudEvents type mark a message as an AgentGym event, which must decode."""
     if message.subject in _TYPES or _LIVE.fullmatch(message.subject):
         return True
     return any(key.lower() == "ce-type" and value.strip() in _TYPES for key, value in message.headers.items())
 
 
 def decode_error(message: EventMessage) -> str:
-    """Why it, or a part of it, does not decode though it should; hostile text, "" where it does, or need not."""
+    """Return why an AgentGym event, or one of its items, does not decode.
+
+    The reason is untrusted text. It is empty if the message decodes or is not an AgentGym event.
+    """
     if not is_agentgym_message(message):
         return ""
     match decode(message.subject, message.headers, message.payload, EVENT_NAMES):
@@ -103,10 +113,9 @@ def decode_error(message: EventMessage) -> str:
     return ""
 
 
-def _shows_unsafe(message: EventMessage, facts: MessageSummary) -> bool:
-    """Whether cleaning changes what a row shows, or the beginning of what it stands for."""
+def _shows_unsafe(message: EventMessage, summary: MessageSummary) -> bool:
     head = message.payload[: 4 * MAX_SHOWN].decode("utf-8", "replace")
-    return any(map(has_unsafe_chars, (message.subject, facts.node, head)))
+    return any(map(has_unsafe_chars, (message.subject, summary.node, head)))
 
 
 def _summarize_live(message: EventMessage, node: str) -> MessageSummary:
@@ -115,29 +124,29 @@ def _summarize_live(message: EventMessage, node: str) -> MessageSummary:
         batch = _BATCH.decode(message.payload)
     except (ValueError, RecursionError):
         return MessageSummary(node, _malformed_cell(message))
-    named = (item.episode_id for item in batch.items if item.episode_id)
-    return MessageSummary(batch.node, Cell(_items_text(batch)), next(named, ""))
+    episode_ids = (item.episode_id for item in batch.items if item.episode_id)
+    return MessageSummary(batch.node, Cell(_items_text(batch)), next(episode_ids, ""))
 
 
 def _items_text(batch: _Batch) -> SafeText:
-    """Such as ``3 timestep, 120 token``."""
+    """Summarize a live batch, such as ``3 timestep, 120 token · Wordle``."""
     kinds = Counter(item.kind for item in batch.items)
     shown = [
         sanitize_line(kind, 40) if n == 1 else join([trusted(f"{n:,} "), sanitize_line(kind, 40)])
         for kind, n in kinds.most_common()
     ]
     parts = [join(shown[:MAX_KINDS], ", "), *([trusted("…")] if len(shown) > MAX_KINDS else [])]
-    said = next((item for item in batch.items if item.env or item.outcome), None)
-    parts += [sanitize_line(f"{said.env} {said.outcome}".strip(), 80)] if said else []
-    parts += [trusted(f"{format_count(batch.dropped)} dropped before")] if batch.dropped else []
+    episode = next((item for item in batch.items if item.env or item.outcome), None)
+    parts += [sanitize_line(f"{episode.env} {episode.outcome}".strip(), 80)] if episode else []
+    parts += [trusted(f"{format_count(batch.dropped)} dropped earlier")] if batch.dropped else []
     return join(filter(None, parts), " · ") or trusted("nothing")
 
 
 def _summarize_durable(message: EventMessage, node: str) -> MessageSummary:
     match decode(message.subject, message.headers, message.payload, EVENT_NAMES):
         case DurableRow(event=event):
-            named = event.episode_id if isinstance(event, EpisodeCompleted) else ""
-            return MessageSummary(event.node, Cell(join(_event_parts(event), " · "), _event_tone(event)), named)
+            episode_id = event.episode_id if isinstance(event, EpisodeCompleted) else ""
+            return MessageSummary(event.node, Cell(join(_event_parts(event), " · "), _event_tone(event)), episode_id)
         case ForeignRow(event=episode):
             return MessageSummary(
                 node,
@@ -171,30 +180,30 @@ def _event_tone(event: DurableEvent) -> Tone:
 
 
 def _malformed_cell(message: EventMessage) -> Cell:
-    reason = decode_error(message) or "not as the others of its subject"
+    reason = decode_error(message) or "unexpected fields"
     return Cell(join([trusted("✗ malformed: "), sanitize_line(reason, 120)]), "bad")
 
 
 def _payload_preview(message: EventMessage) -> SafeText:
-    """The beginning of a payload that is no message of ours."""
+    """Return the start of a foreign payload."""
     head = message.payload[: 4 * MAX_SHOWN]
     try:
         text = head.decode()
     except UnicodeDecodeError as exc:
         if len(head) == message.n_bytes or exc.start < len(head) - 3:
-            return trusted(f"{pluralize(message.n_bytes, 'byte')}, no text")
+            return trusted(f"{pluralize(message.n_bytes, 'byte')}, not text")
         text = head[: exc.start].decode()
     return sanitize_line(text, MAX_SHOWN) if text else trusted("empty")
 
 
 def _named_episode(message: EventMessage) -> str:
-    """The episode that a payload names, "" for none."""
+    """Return the ``episode_id`` field of a foreign payload, "" if there is none."""
     try:
         check_limits(message.payload)
-        return _NAMED.decode(message.payload).episode_id
+        return _EPISODE_REFERENCE.decode(message.payload).episode_id
     except (ValueError, RecursionError):
         return ""
 
 
 _BATCH = msgspec.json.Decoder(_Batch)
-_NAMED = msgspec.json.Decoder(_EpisodeReference)
+_EPISODE_REFERENCE = msgspec.json.Decoder(_EpisodeReference)

@@ -1,4 +1,4 @@
-"""Who answers an agent, how fast and for how much: of an answer that comes, and of one that is there."""
+"""Describe the endpoint that answers an agent: its name, speed, cost and failovers."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from agentgym_tui.state.models import EndpointState, Episode, StepState, Streami
 from runner.types import Tokens
 
 FALLBACK_MARK: Final = trusted("\N{CLOCKWISE TOP SEMICIRCLE ARROW}")
-"""Stands where another endpoint has answered, or is asked, than the one that comes first."""
+"""Marks an answer that did not come from the first endpoint of the chain."""
 
 _MAX_NAME: Final = 40
 _MAX_REASON: Final = 120
 
 
 def streaming_parts(answer: StreamingAnswer) -> list[Line]:
-    """What is known so far of an answer that comes; how fast it comes is a guess."""
-    who = [Cell(_endpoint_names([answer.endpoint]))] if answer.endpoint else []
-    fell = [Cell(join([FALLBACK_MARK, trusted(" ")]), "warn")] if answer.skipped_endpoints else []
+    """Return the parts that describe an answer while it is streamed; its rate is an estimate."""
+    name = [Cell(_endpoint_names([answer.endpoint]))] if answer.endpoint else []
+    mark = [Cell(join([FALLBACK_MARK, trusted(" ")]), "warn")] if answer.skipped_endpoints else []
     rate = answer.tokens_per_s
     return [
-        [*fell, *who] if who else [*fell, Cell(trusted("nobody answers yet"), "warn")] if fell else [],
+        [*mark, *name] if name else [*mark, Cell(trusted("no endpoint has answered"), "warn")] if mark else [],
         [] if answer.n_tokens else [Cell(trusted("no answer yet"), "dim")],
         [Cell(trusted(f"≈ {format_rate(rate)} tokens/s"), "accent")] if rate is not None else [],
         _first_token(answer.ttft_s),
@@ -33,7 +33,7 @@ def streaming_parts(answer: StreamingAnswer) -> list[Line]:
 
 
 def answer_parts(episode: Episode, index: int) -> list[Line]:
-    """Of the answer for a step, whether it is there or comes."""
+    """Return the parts that describe the answer of a step, finished or streaming."""
     step = next((step for step in reversed(episode.steps) if step.index == index), None)
     if step is not None:
         return step_parts(step)
@@ -41,10 +41,10 @@ def answer_parts(episode: Episode, index: int) -> list[Line]:
 
 
 def step_parts(step: StepState) -> list[Line]:
-    """The same of the answer that a step has."""
-    fell = [Cell(join([FALLBACK_MARK, trusted(" ")]), "warn")] if step.skipped_endpoints else []
+    """Return the parts that describe the finished answer of a step."""
+    mark = [Cell(join([FALLBACK_MARK, trusted(" ")]), "warn")] if step.skipped_endpoints else []
     return [
-        [*fell, Cell(_endpoint_names([step.endpoint]))] if step.endpoint else [],
+        [*mark, Cell(_endpoint_names([step.endpoint]))] if step.endpoint else [],
         [Cell(trusted(f"{format_rate(step.tokens_per_s)} tokens/s"))] if step.tokens_per_s is not None else [],
         _first_token(step.ttft_s),
         [Cell(trusted(f"cost {format_cost(step.cost)}"))] if step.cost is not None else [],
@@ -52,11 +52,11 @@ def step_parts(step: StepState) -> list[Line]:
 
 
 def fallback_note(episode: Episode) -> Line:
-    """That another endpoint is asked, or has answered the newest step, than the one that comes first."""
+    """Return a note if the current or newest answer does not come from the first endpoint of the chain."""
     answer = episode.streaming
     if answer is not None and answer.failures:
         if answer.endpoint is None:
-            return [Cell(join([FALLBACK_MARK, trusted(" nobody answers yet")]), "warn")]
+            return [Cell(join([FALLBACK_MARK, trusted(" no endpoint has answered")]), "warn")]
         return _instead_of(_endpoint_names([answer.endpoint]), answer.skipped_endpoints)
     step = episode.steps[-1] if episode.steps else None
     if step is None or answer is not None or step.endpoint is None:
@@ -64,45 +64,46 @@ def fallback_note(episode: Episode) -> Line:
     return _instead_of(_endpoint_names([step.endpoint]), step.skipped_endpoints)
 
 
-def failover_text(fall: Failover) -> SafeText:
-    """That another endpoint is asked, or the first one again."""
-    where, who = sanitize_line(fall.env or "?", 60), _endpoint_names([fall.endpoint])
-    if not fall.failed:
-        return join([where, trusted(": "), who, trusted(" answers again")])
-    why = [trusted(" ("), masked_line(fall.reason, _MAX_REASON), trusted(")")] if fall.reason else []
+def failover_text(failover: Failover) -> SafeText:
+    """Describe a switch to another endpoint, or back to the first one."""
+    env, endpoint = sanitize_line(failover.env or "?", 60), _endpoint_names([failover.endpoint])
+    if not failover.failed:
+        return join([env, trusted(": "), endpoint, trusted(" responds again")])
+    reason = [trusted(" ("), masked_line(failover.reason, _MAX_REASON), trusted(")")] if failover.reason else []
     return join(
         [
-            where,
+            env,
             trusted(": "),
-            _endpoint_names(fall.failed),
-            trusted(" did not answer"),
-            *why,
-            trusted(", "),
-            who,
-            trusted(" is asked"),
+            _endpoint_names(failover.failed),
+            trusted(" failed"),
+            *reason,
+            trusted("; using "),
+            endpoint,
         ]
     )
 
 
 def endpoint_state(endpoint: EndpointState) -> SafeText:
-    """How it is, in a word."""
+    """Return the state of an endpoint in one or two words."""
     if endpoint.status in ("down", "wrong") or endpoint.is_answering:
         return sanitize_line(endpoint.status, 20)
-    return trusted("rests" if endpoint.rest_s is not None else "failed" if endpoint.failure is not None else "unknown")
-
-
-def tokens_text(tokens: Tokens) -> SafeText:
-    """What was read and written, and how much of it was cached and thought."""
-    cached = f" ({format_count(tokens.cached)} cached)" if tokens.cached else ""
-    thought = f" ({format_count(tokens.reasoning)} reasoning)" if tokens.reasoning else ""
     return trusted(
-        f"{format_count(tokens.prompt)} prompt{cached} + {format_count(tokens.completion)} completion{thought} tokens"
+        "cooling down" if endpoint.rest_s is not None else "failed" if endpoint.failure is not None else "unknown"
     )
 
 
-def _instead_of(who: SafeText, failed: Sequence[str]) -> Line:
+def tokens_text(tokens: Tokens) -> SafeText:
+    """Describe token usage: prompt and completion tokens, with cached and reasoning tokens."""
+    cached = f" ({format_count(tokens.cached)} cached)" if tokens.cached else ""
+    reasoning = f" ({format_count(tokens.reasoning)} reasoning)" if tokens.reasoning else ""
+    return trusted(
+        f"{format_count(tokens.prompt)} prompt{cached} + {format_count(tokens.completion)} completion{reasoning} tokens"
+    )
+
+
+def _instead_of(endpoint: SafeText, failed: Sequence[str]) -> Line:
     return (
-        [Cell(join([FALLBACK_MARK, trusted(" "), who, trusted(" for "), _endpoint_names(failed)]), "warn")]
+        [Cell(join([FALLBACK_MARK, trusted(" "), endpoint, trusted(" instead of "), _endpoint_names(failed)]), "warn")]
         if failed
         else []
     )

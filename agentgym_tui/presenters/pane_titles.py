@@ -1,4 +1,4 @@
-"""The titles of the live screen's panes, and what else it says in one line."""
+"""Titles of the panes of the live screen, and its notice line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FOLLOWING: Final = Cell(trusted("following"), "dim")
 
 
 def environments_title(store: RunStore, selected: str, width: int) -> list[Line]:
-    """How many there are; what the selected one lacks, else of which profile they are."""
+    """Return the number of environments, and the problem of the selected one or else the profile."""
     env = store.envs.get(selected)
     number = format_count(len(store.envs)) if store.envs else trusted("")
     badge = [SEPARATOR, UNSAFE_BADGE] if any(map(unsafe_environment_text, store.envs.values())) else []
@@ -34,7 +34,14 @@ def environments_title(store: RunStore, selected: str, width: int) -> list[Line]
 
 
 def steps_title(store: RunStore, episode: Episode | None, key: str, width: int) -> list[Line]:
-    """What is watched; the key that goes to its newest step, "" where that is followed."""
+    """Return the title of the steps pane.
+
+    Args:
+        store: the run state.
+        episode: the watched episode.
+        key: label of the key that goes to the newest step; "" while the pane follows it.
+        width: columns of the pane.
+    """
     if episode is None:
         return [justify(episode_line(store, None, width), [], width)]
     badge = [UNSAFE_BADGE, SEPARATOR] if unsafe_episode_text(episode) else []
@@ -43,7 +50,7 @@ def steps_title(store: RunStore, episode: Episode | None, key: str, width: int) 
 
 
 def transcript_title(episode: Episode, index: int, key: str, width: int) -> list[Line]:
-    """Which step is shown, who answered there and how fast; the key as above."""
+    """Return the shown step and its answer; ``key`` as in ``steps_title``."""
     parts = answer_parts(episode, index)
     note = _not_following(key)
     room = max(width - line_width(note) - (2 if note else 0), 0)
@@ -51,35 +58,34 @@ def transcript_title(episode: Episode, index: int, key: str, width: int) -> list
 
 
 def trace_title(n_spans: int, key: str, width: int) -> list[Line]:
-    """How many spans there are; the key as above."""
-    what = trusted(f"{format_count(n_spans)} spans" if n_spans else "no span is over yet")
-    return [justify(_title("Trace", what), _not_following(key), width)]
+    """Return the number of spans; ``key`` as in ``steps_title``."""
+    text = trusted(f"{format_count(n_spans)} spans" if n_spans else "no finished spans yet")
+    return [justify(_title("Trace", text), _not_following(key), width)]
 
 
 def rewards_title(env: str, width: int) -> list[Line]:
-    """Whose rewards are shown."""
+    """Return the environment whose rewards are shown."""
     return [justify(_title("Rewards", sanitize_line(env, 60)), [], width)]
 
 
-def notice_line(note: FeedNotice | None, width: int) -> Line:
-    """What happened last to the following of the bus."""
-    if note is None:
+def notice_line(notice: FeedNotice | None, width: int) -> Line:
+    """Return the latest notice about the bus subscription."""
+    if notice is None:
         return []
-    times = [Cell(trusted(f" ({format_count(note.n)})"), "dim")] if note.n > 1 else []
-    return join_parts([[Cell(masked_line(note.text), "warn"), *times]], width)
+    times = [Cell(trusted(f" ({format_count(notice.n)})"), "dim")] if notice.n > 1 else []
+    return join_parts([[Cell(masked_line(notice.text), "warn"), *times]], width)
 
 
 def justify(left: Line, right: Line, width: int) -> Line:
-    """Two parts, the second one at the end of the line."""
+    """Return a line with ``left`` at its start and ``right`` at its end; ``left`` is cut if needed."""
     room = width - line_width(right)
-    kept = join_parts([left], room)
-    return [*kept, Cell(trusted(" " * max(room - line_width(kept), 0))), *right]
+    shown = join_parts([left], room)
+    return [*shown, Cell(trusted(" " * max(room - line_width(shown), 0))), *right]
 
 
-def _title(name: str, what: SafeText) -> list[Cell]:
-    return [Cell(trusted(name), "head"), *([Cell(trusted(" · "), "dim"), Cell(what)] if what else [])]
+def _title(name: str, text: SafeText) -> list[Cell]:
+    return [Cell(trusted(name), "head"), *([Cell(trusted(" · "), "dim"), Cell(text)] if text else [])]
 
 
 def _not_following(key: str) -> list[Cell]:
-    """That it is not followed, where a key would have it so."""
     return [Cell(trusted(f"not following ({key})"), "warn")] if key else []

@@ -1,4 +1,4 @@
-"""All of one message: formatted, as text, as bytes, and what stands around it."""
+"""Views of one message or text: formatted JSON, raw text, a hex dump, and headers."""
 
 from __future__ import annotations
 
@@ -14,41 +14,40 @@ from runner.events.limits import check_limits
 
 VIEWS: Final = ("formatted", "raw", "hex", "headers")
 MAX_FORMATTED: Final = 20_000
-"""Values of a payload that is formatted: a line each, and deep ones take much room."""
+"""JSON values up to which a payload is formatted, one per line."""
 
 FOLD_WIDTH: Final = 1_000
-"""Characters of a line."""
+"""Characters after which a long line is continued on the next one."""
 
 
 class HexRows:
-    """Bytes, 16 in a row."""
+    """A hex dump of bytes, 16 per row; the key is the row number."""
 
     def __init__(self, data: bytes) -> None:
-        """Rows are made when they are looked at."""
         self._data = data
 
     def __len__(self) -> int:
-        """How many rows."""
+        """Return the number of rows."""
         return n_hex_lines(self._data)
 
     def line(self, index: int, width: int) -> Line:
-        """Offset, hexadecimal, ASCII."""
+        """Return offset, hexadecimal bytes and ASCII."""
         return [Cell(hex_line(self._data, index))]
 
     def key(self, index: int) -> str:
-        """The number."""
+        """Return the row number."""
         return str(index)
 
 
 def payload_rows(entry: LogEntry | None, view: str) -> TextSource:
-    """An entry in one of ``VIEWS``."""
+    """Return an entry as rows in one of ``VIEWS``."""
     if isinstance(entry, EventMessage) and view == "hex":
         return HexRows(entry.payload)
     return TextRows(fold_lines(payload_text(entry, view)))
 
 
 def payload_text(entry: LogEntry | None, view: str) -> str:
-    """The same as one text, hostile as it came; for ``hex`` and of a remark what it says."""
+    """Return an entry as one text in one of ``VIEWS``; the text is untrusted. A notice has only its own text."""
     match entry:
         case None:
             return ""
@@ -63,7 +62,7 @@ def payload_text(entry: LogEntry | None, view: str) -> str:
 
 
 def fold_lines(text: str) -> str:
-    """With lines that can be looked at whole: what is longer goes on in the next one."""
+    """Split lines longer than ``FOLD_WIDTH``."""
     if len(text) <= FOLD_WIDTH:
         return text
     lines = (line[at : at + FOLD_WIDTH] for line in text.split("\n") for at in range(0, max(len(line), 1), FOLD_WIDTH))
@@ -71,7 +70,7 @@ def fold_lines(text: str) -> str:
 
 
 def format_json(payload: bytes) -> str | None:
-    """JSON with indentation; None for what is none, or too much."""
+    """Return indented JSON; None if the payload is not JSON or exceeds a limit."""
     if _is_large(payload):
         return None
     try:
@@ -82,23 +81,23 @@ def format_json(payload: bytes) -> str | None:
 
 
 def unsafe_text(entry: LogEntry | None) -> str | None:
-    """What is behind a row where cleaning changes it."""
+    """Return the texts of an entry that contain unsafe characters, None if there are none."""
     match entry:
         case None:
             return None
         case LogNotice():
             return unsafe_texts([entry.text])
-    if found := unsafe_texts([entry.subject, *entry.headers, *entry.headers.values()]):
-        return found
+    if unsafe := unsafe_texts([entry.subject, *entry.headers, *entry.headers.values()]):
+        return unsafe
     text = entry.payload.decode("utf-8", "replace")
     return text if has_unsafe_chars(text) else None
 
 
 def payload_size(message: EventMessage, view: str) -> Cell:
-    """How large a payload is, how much of it is here, and whether that is why it is not formatted."""
-    kept = f", the first {len(message.payload):,} here" if message.n_bytes > len(message.payload) else ""
-    large = " · too large to be formatted" if view == "formatted" and _is_large(message.payload) else ""
-    return Cell(trusted(f"{message.n_bytes:,} B{kept}{large}"), "dim")
+    """Return the payload size, how much of it is stored, and whether it is too large to format."""
+    stored = f", first {len(message.payload):,} shown" if message.n_bytes > len(message.payload) else ""
+    large = " · too large to format" if view == "formatted" and _is_large(message.payload) else ""
+    return Cell(trusted(f"{message.n_bytes:,} B{stored}{large}"), "dim")
 
 
 def _is_large(payload: bytes) -> bool:
@@ -106,20 +105,20 @@ def _is_large(payload: bytes) -> bool:
 
 
 def _headers(message: EventMessage) -> str:
-    place = f"{message.stream} #{message.sequence}" if message.stream is not None else "no stream keeps it"
-    about = {"subject": message.subject, "stream": place, "time": message.at.isoformat()}
-    lines = [f"{name + ':':<9} {value}" for name, value in about.items()]
-    sent = [f"{name}: {value}" for name, value in message.headers.items()]
+    stream = f"{message.stream} #{message.sequence}" if message.stream is not None else "not in a stream"
+    fields = {"subject": message.subject, "stream": stream, "time": message.at.isoformat()}
+    lines = [f"{name + ':':<9} {value}" for name, value in fields.items()]
+    headers = [f"{name}: {value}" for name, value in message.headers.items()]
     size = f"{'size:':<9} {message.n_bytes:,} bytes"
-    kept = f", the first {len(message.payload):,} are kept" if message.n_bytes > len(message.payload) else ""
-    return "\n".join([*lines, size + kept, "", *(sent or ["no headers"])])[: 2 * MAX_HEADER_BYTES]
+    stored = f", first {len(message.payload):,} kept" if message.n_bytes > len(message.payload) else ""
+    return "\n".join([*lines, size + stored, "", *(headers or ["no headers"])])[: 2 * MAX_HEADER_BYTES]
 
 
 class TextRows:
-    """Numbered lines of an outside text; a line that cleaning changes has a warning sign for its number.
+    """Numbered lines of untrusted text; a line with unsafe characters has a warning sign instead of its number.
 
     Args:
-        text: as it is.
+        text: the text.
     """
 
     def __init__(self, text: str) -> None:
@@ -127,34 +126,34 @@ class TextRows:
         self._digits = len(str(len(self._lines)))
 
     def __len__(self) -> int:
-        """How many lines."""
+        """Return the number of lines."""
         return len(self._lines)
 
     def line(self, index: int, width: int) -> Line:
-        """The number and the text, cut to what can be laid out."""
+        """Return line number and text, cut to ``MAX_LINE_CHARS``."""
         raw = self._lines[index]
-        (text,), changed = sanitize_lines(raw[:MAX_LINE_CHARS])
-        sign = "⚠" if changed else index + 1
-        number = Cell(trusted(f"{sign:>{self._digits}} "), "warn" if changed else "dim")
+        (text,), has_unsafe = sanitize_lines(raw[:MAX_LINE_CHARS])
+        sign = "⚠" if has_unsafe else index + 1
+        number = Cell(trusted(f"{sign:>{self._digits}} "), "warn" if has_unsafe else "dim")
         if len(raw) <= MAX_LINE_CHARS:
             return number, Cell(text)
         return number, Cell(text), Cell(trusted(f"… (+{len(raw) - MAX_LINE_CHARS})"), "dim")
 
     def key(self, index: int) -> str:
-        """The number."""
+        """Return the line number."""
         return str(index)
 
     def raw(self, index: int) -> str:
-        """The line as it came."""
+        """Return the original line."""
         return self._lines[index]
 
-    def is_hostile(self, index: int) -> bool:
-        """Whether cleaning changes what is shown of the line."""
+    def is_unsafe(self, index: int) -> bool:
+        """Return whether the shown part of a line contains unsafe characters."""
         return has_unsafe_chars(self._lines[index][:MAX_LINE_CHARS])
 
 
 def pretty_json(data: bytes) -> str:
-    """JSON with indentation; what is no JSON as it is."""
+    """Return indented JSON; text that is not JSON is returned unchanged."""
     with contextlib.suppress(msgspec.DecodeError, RecursionError):
         data = msgspec.json.format(data, indent=2)
     return data.decode("utf-8", "replace")

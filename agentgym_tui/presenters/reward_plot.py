@@ -1,4 +1,4 @@
-"""Rewards of an environment's newest episodes as a plot of characters."""
+"""Plot the rewards and the moving success rate of an environment's newest episodes with block characters."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from agentgym_tui.presenters.number_format import format_percent, format_reward,
 from agentgym_tui.safe_text import SafeText, trusted
 from agentgym_tui.state.rewards import RewardPoint, rated_points
 
+SUCCESS_RATE_WINDOW: Final = 20
+"""Episodes in the moving success rate."""
+
+_LABEL_WIDTH: Final = 8
 _EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
 
 
 def column_chart(values: Sequence[float], width: int, height: int, low: float, high: float) -> list[str]:
-    """``height`` lines, the top one first, with a column for each of the newest ``width`` values, the newest right.
+    """Draw the newest ``width`` values as columns, the newest on the right.
 
-    The lowest value still has an eighth of a line: there is an episode. Without room there are no lines.
+    Returns ``height`` lines, top line first; no lines if there is no room. Every column is at least an eighth of a line
+    high, so that each episode is visible.
     """
     if width < 1 or height < 1:
         return []
@@ -27,59 +32,53 @@ def column_chart(values: Sequence[float], width: int, height: int, low: float, h
 
 
 def value_range(values: Sequence[float]) -> tuple[float, float]:
-    """The range to show: from 0 or below to 1 or above."""
+    """Return the range to plot, which includes 0 and 1."""
     return min(0.0, *values, 0.0), max(1.0, *values, 1.0)
 
 
-def moving_success_rate(successes: Sequence[bool], k: int) -> list[float]:
-    """For each place the share of successes among the ``k`` up to it."""
-    shares: list[float] = []
-    recent = 0
-    for place, success in enumerate(successes):
-        recent += success - (successes[place - k] if place >= k else 0)
-        shares.append(recent / min(place + 1, k))
-    return shares
+def moving_success_rate(successes: Sequence[bool], window: int) -> list[float]:
+    """Return, for each position, the success rate of the last ``window`` episodes up to it."""
+    rates: list[float] = []
+    n_recent = 0
+    for index, success in enumerate(successes):
+        n_recent += success - (successes[index - window] if index >= window else 0)
+        rates.append(n_recent / min(index + 1, window))
+    return rates
 
 
 def _level(value: float, low: float, high: float, height: int) -> int:
-    """Eighths of a line; halves, as a difference may leave the range of numbers."""
+    """Return the column height in eighths of a line. Halving the values avoids an overflow of their difference."""
     span = high / 2 - low / 2
     share = (value / 2 - low / 2) / span if span > 0 else 0.0
     return max(1, min(round(share * height * 8), height * 8))
 
 
-SUCCESS_RATE_WINDOW: Final = 20
-"""Episodes that a success rate over time is made of."""
-
-_LABEL_WIDTH: Final = 8
-
-
 def reward_lines(points: Sequence[RewardPoint], width: int, height: int) -> list[Line]:
-    """Rewards of the newest episodes as columns, below them the success rate of the last ``SUCCESS_RATE_WINDOW``, and how many."""
-    all_rated = rated_points(points)
-    shown = all_rated[-max(width - _LABEL_WIDTH, 1) :]
+    """Plot the rewards of the newest scored episodes, their moving success rate, and a legend."""
+    scored = rated_points(points)
+    shown = scored[-max(width - _LABEL_WIDTH, 1) :]
     if not shown or height < 1 or width <= _LABEL_WIDTH:
-        return [join_parts([[Cell(trusted("no rated episode yet"), "dim")]], width)][:height]
+        return [join_parts([[Cell(trusted("no scored episodes yet"), "dim")]], width)][:height]
     rewards = [point.reward for point in shown]
     low, high = value_range(rewards)
     columns = column_chart(rewards, width - _LABEL_WIDTH, max(height - 2, 1), low, high)
     labels = [format_reward(high), *[trusted("")] * (len(columns) - 2), format_reward(low)][: len(columns)]
     lines: list[Line] = [_labeled(label, column) for label, column in zip(labels, columns, strict=True)]
-    shares = moving_success_rate([point.success for point in shown], SUCCESS_RATE_WINDOW)
-    spark = column_chart(shares, width - _LABEL_WIDTH, 1, 0.0, 1.0)
-    lines.append(_labeled(format_percent(100 * shares[-1]), spark[0], "good"))
-    return [*lines, _legend_line(shown, len(all_rated), width)][:height]
+    rates = moving_success_rate([point.success for point in shown], SUCCESS_RATE_WINDOW)
+    spark = column_chart(rates, width - _LABEL_WIDTH, 1, 0.0, 1.0)
+    lines.append(_labeled(format_percent(100 * rates[-1]), spark[0], "good"))
+    return [*lines, _legend_line(shown, len(scored), width)][:height]
 
 
 def _labeled(label: SafeText, columns: str, tone: Tone = "accent") -> list[Cell]:
     return [Cell(trusted(f"{label[: _LABEL_WIDTH - 1]:>{_LABEL_WIDTH - 1}} "), "dim"), Cell(trusted(columns), tone)]
 
 
-def _legend_line(shown: Sequence[RewardPoint], n_rated: int, width: int) -> Line:
+def _legend_line(shown: Sequence[RewardPoint], n_scored: int, width: int) -> Line:
     n, baseline = len(shown), "baseline " if shown[-1].baseline else ""
-    several = pluralize(n, f"{baseline}episode") if n == n_rated else trusted(f"newest {n} {baseline}".rstrip())
+    episodes = pluralize(n, f"{baseline}episode") if n == n_scored else trusted(f"newest {n} {baseline}".rstrip())
     successes = sum(point.success for point in shown[-SUCCESS_RATE_WINDOW:])
     rate = format_share(successes, min(n, SUCCESS_RATE_WINDOW))
     return join_parts(
-        [[Cell(several, "dim")], [Cell(trusted(f"success {rate} of last {min(n, SUCCESS_RATE_WINDOW)}"))]], width
+        [[Cell(episodes, "dim")], [Cell(trusted(f"success {rate} of last {min(n, SUCCESS_RATE_WINDOW)}"))]], width
     )

@@ -1,4 +1,4 @@
-"""The spans of an episode as the lines of a waterfall: a tree, derived from the flat list, on one axis of time."""
+"""Spans of an episode as rows of a waterfall: a tree, derived from the flat list, on one time axis."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 from runner.types import Span
 
 MAX_INDENT: Final = 12
-"""Depth from which on lines are no longer indented further."""
+"""Depth beyond which rows are not indented further."""
 
 MIN_LABELS: Final = 30
-"""Columns from which on an axis has a label in its middle."""
+"""Axis width, in columns, from which on a label is shown in the middle."""
 
 _TONES: Final[dict[str, Tone]] = {"environment": "accent", "agent": "good", "model": "good"}
 _EIGHTHS: Final = ("", *"▏▎▍▌▋▊▉")
 _MAX_NS: Final = 2**63
-"""Nanoseconds; outside times beyond it are cut to it."""
+"""Timestamps beyond this limit, in nanoseconds, are clamped."""
 
 
 class SpanRows:
-    """Spans as lines; a span whose parent is not there, or is below itself, starts a tree of its own.
+    """Spans as rows. A span without a known parent, or in a cycle, becomes a root.
 
     Args:
-        spans: in any order.
+        spans: the spans, in any order.
     """
 
     def __init__(self, spans: Sequence[Span]) -> None:
@@ -37,24 +37,24 @@ class SpanRows:
         self._total = max(_clamp(max((span.end_ns for span in spans), default=0)) - self._start, 1)
 
     def __len__(self) -> int:
-        """How many spans."""
+        """Return the number of spans."""
         return len(self._order)
 
     def line(self, index: int, width: int) -> Line:
-        """Name and duration."""
+        """Return name and duration."""
         return self.name(index), self.duration(index)
 
     def key(self, index: int) -> str:
-        """The span's id and where it is in the list, as ids from outside may be there twice."""
+        """Return the span id and its list position, because untrusted ids may be duplicates."""
         position = self._order[index][0]
         return f"{self._spans[position].id}.{position}"
 
     def name(self, index: int) -> Cell:
-        """The name, indented, with the error if there is one."""
+        """Return the indented name, with the error type if the span failed."""
         position, depth = self._order[index]
         span = self._spans[position]
         indent = trusted("  " * min(depth, MAX_INDENT))
-        name = flag_unsafe(sanitize_line(span.name, 80), self.hostile_text(index))
+        name = flag_unsafe(sanitize_line(span.name, 80), self.unsafe_text(index))
         if "error" in span.attributes:
             return Cell(
                 join([indent, trusted("✗ "), name, trusted(" "), sanitize_line(span.attributes["error"], 40)]), "bad"
@@ -62,7 +62,7 @@ class SpanRows:
         return Cell(join([indent, name]))
 
     def bar(self, index: int, width: int) -> Cell:
-        """When it ran, on an axis of ``width`` columns; at least one column of it is marked."""
+        """Return the bar of a span on an axis of ``width`` columns; at least one column is marked."""
         span = self._spans[self._order[index][0]]
         start, end = _clamp(span.start_ns) - self._start, _clamp(span.end_ns) - self._start
         left = min(start * width // self._total, width - 1)
@@ -72,20 +72,20 @@ class SpanRows:
         return Cell(trusted(" " * left + shape), tone)
 
     def duration(self, index: int) -> Cell:
-        """How long it took."""
+        """Return the duration of a span."""
         span = self._spans[self._order[index][0]]
         return Cell(format_elapsed(_clamp(span.end_ns) - _clamp(span.start_ns)))
 
     def axis(self, width: int) -> SafeText:
-        """Labels of an axis of ``width`` columns."""
+        """Return the labels of a time axis of ``width`` columns."""
         middle, end = format_elapsed(self._total // 2), format_elapsed(self._total)
         if not self._spans or width <= len(end):
             return trusted("")
         left = f"0{middle:>{(width + len(middle)) // 2 - 1}}" if width >= MIN_LABELS else "0"
         return trusted(f"{left}{end:>{width - len(left)}}")
 
-    def hostile_text(self, index: int) -> str | None:
-        """Name and attributes of a span where cleaning changes them."""
+    def unsafe_text(self, index: int) -> str | None:
+        """Return name and attributes of a span that contain unsafe characters, None if there are none."""
         if index >= len(self):
             return None
         span = self._spans[self._order[index][0]]
@@ -93,7 +93,7 @@ class SpanRows:
 
 
 def format_elapsed(ns: int) -> SafeText:
-    """Nanoseconds for people."""
+    """Format a duration given in nanoseconds."""
     if ns < 1_000_000:
         return trusted(f"{max(ns, 0) / 1e3:.0f} µs")
     return trusted(f"{ns / 1e6:.1f} ms") if ns < 10_000_000 else format_duration(ns / 1e9)
@@ -104,26 +104,26 @@ def _clamp(ns: int) -> int:
 
 
 def _walk_tree(spans: Sequence[Span]) -> Iterator[tuple[int, int]]:
-    """Position and depth of each span, parents before their children and those by their start."""
+    """Yield position and depth of each span, parents before their children, siblings ordered by start time."""
     by_start = sorted(range(len(spans)), key=lambda position: spans[position].start_ns)
     ids = {span.id for span in spans}
-    below: defaultdict[int | None, list[int]] = defaultdict(list)
+    children: defaultdict[int | None, list[int]] = defaultdict(list)
     for position in reversed(by_start):
         parent = spans[position].parent
-        below[parent if parent in ids else None].append(position)
-    seen: set[int] = set()
-    for first in (*reversed(below[None]), *by_start):
-        waiting = [(first, 0)]
-        while waiting:
-            position, depth = waiting.pop()
-            if position not in seen:
-                seen.add(position)
+        children[parent if parent in ids else None].append(position)
+    visited: set[int] = set()
+    for root in (*reversed(children[None]), *by_start):
+        stack = [(root, 0)]
+        while stack:
+            position, depth = stack.pop()
+            if position not in visited:
+                visited.add(position)
                 yield position, depth
-                waiting += ((child, depth + 1) for child in below.get(spans[position].id, ()))
+                stack += ((child, depth + 1) for child in children.get(spans[position].id, ()))
 
 
 def spans_text(spans: Sequence[Span], *, raw: bool) -> str:
-    """Spans as an indented tree with durations, or ``raw`` as JSON with everything they hold."""
+    """Return spans as an indented tree with durations, or, if ``raw``, as complete JSON."""
     if raw:
         from runner.store.safe_json import encode
 

@@ -1,4 +1,4 @@
-"""What is said above and below the live screen's tables: state of the link and the node, progress, rewards, help."""
+"""Status of the bus link, nodes and models above the live screen, its episode line, and batch progress."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 OUTCOMES: Final[dict[str, tuple[SafeText, Tone]]] = {
     "success": (trusted("✓ success"), "good"),
     "failure": (trusted("✗ failure"), "bad"),
-    "truncated": (trusted("… truncated"), "warn"),
+    "truncated": (trusted("… stopped at limit"), "warn"),
     "timeout": (trusted("◔ timeout"), "warn"),
     "cancelled": (trusted("○ cancelled"), "dim"),
     "error": (trusted("! error"), "bad"),
     "interrupted": (trusted("! interrupted"), "warn"),
 }
-"""How an episode ended, as a word with a sign."""
+"""Label and tone of each episode outcome."""
 
 ONE_LINE_WIDTH: Final = 143
-"""Columns from which on one line is enough for the status."""
+"""Terminal width from which on the status fits on one line."""
 
 NODE_LOST: Final = Cell(trusted("✗ node lost"), "bad")
 
@@ -50,49 +50,51 @@ LINK_STATES: Final[dict[BusLinkStatus, tuple[SafeText, Tone]]] = {
     "disconnected": (trusted("✗ disconnected"), "bad"),
     "failed": (trusted("✗ failed"), "bad"),
 }
-"""The way to the bus in words."""
+"""Label and tone of each state of the bus link."""
 
-_NO_STATUS: Final = Cell(trusted("no news of models and machine yet"), "dim")
+_NO_STATUS: Final = Cell(trusted("no model or host status yet"), "dim")
 _MIN_TITLE: Final = 20
 _MAX_ENDPOINTS: Final = 3
-"""Endpoints that are told of at most."""
+"""Endpoints that the status names."""
 _MIN_HOST_WIDTH: Final = 60
-"""Columns of the status' one line that models and machine get at least."""
+"""Columns reserved for models and host when the status has one line."""
 
 
-def status_lines(store: RunStore, title: str, width: int, *, n_why: int = 0) -> list[Line]:
-    """The way to the bus, the node, its directory, models and machine, on two lines where one has no room for them.
+def status_lines(store: RunStore, title: str, width: int, *, max_cause_lines: int = 0) -> list[Line]:
+    """Return bus link, node, state directory, models and host; two lines unless the terminal is wide.
 
     Args:
-        store: what is known.
-        title: what is looked at.
+        store: the run state.
+        title: location of the session, used when no node reports its state directory.
         width: columns of the terminal.
-        n_why: lines that the cause of a failure may take where there is not enough room beside the rest.
+        max_cause_lines: extra lines that the cause of a failure may take if it does not fit beside the rest.
     """
     cause, room = _cause_text(store), width - line_width(_connection_cells(store)) - len(SEPARATOR.text)
-    why = (
-        [[Cell(row, "warn")] for row in wrap_text(cause, width, n_why)] if n_why and display_width(cause) > room else []
+    cause_lines = (
+        [[Cell(row, "warn")] for row in wrap_text(cause, width, max_cause_lines)]
+        if max_cause_lines and display_width(cause) > room
+        else []
     )
-    shown = trusted("") if why else cause
+    shown = trusted("") if cause_lines else cause
     if width >= ONE_LINE_WIDTH:
         return [
             join_parts([*_location_parts(store, title, width - _MIN_HOST_WIDTH, shown), *_host_parts(store)], width),
-            *why,
+            *cause_lines,
         ]
-    no_news = [_NO_STATUS] if store.link.status not in ("none", "failed") else []
-    machine = join_parts(_host_parts(store) or [no_news], width)
-    return [join_parts(_location_parts(store, title, width, shown), width), machine, *why]
+    no_status = [_NO_STATUS] if store.link.status not in ("none", "failed") else []
+    host = join_parts(_host_parts(store) or [no_status], width)
+    return [join_parts(_location_parts(store, title, width, shown), width), host, *cause_lines]
 
 
 def status_line(store: RunStore, title: str, width: int) -> Line:
-    """The same on one line, as far as there is room."""
+    """Return the status on one line; parts that do not fit are skipped."""
     return join_parts([*_location_parts(store, title, width, _cause_text(store)), *_host_parts(store)], width)
 
 
 def episode_line(store: RunStore, episode: Episode | None, width: int) -> Line:
-    """What is watched: environment, task, who plays, how far, and how it ended."""
+    """Return the watched episode: environment, task, outcome, progress and agent."""
     if episode is None:
-        return join_parts([[Cell(trusted("nothing runs"), "dim")]], width)
+        return join_parts([[Cell(trusted("no episode running"), "dim")]], width)
     room, outcome = max(width // 3, 8), outcome_cell(episode)
     return join_parts(
         [
@@ -119,7 +121,14 @@ def episode_line(store: RunStore, episode: Episode | None, width: int) -> Line:
 def progress_line(
     batch: BatchRun | None, width: int, *, lost: bool = False, spent: tuple[Tokens, float | None] | None = None
 ) -> Line:
-    """How far a batch is, ``lost`` when its node is, and what it has ``spent``; an empty line when none is played."""
+    """Return the progress of a batch; an empty line if there is none.
+
+    Args:
+        batch: the batch.
+        width: columns available.
+        lost: its node is lost.
+        spent: tokens and cost so far, including running episodes.
+    """
     if batch is None:
         return []
     done, planned = batch.n_done, batch.n_planned
@@ -144,27 +153,26 @@ def progress_line(
 
 
 def _connection_cells(store: RunStore, *, address: bool = False) -> Line:
-    """The way to the bus, and to which nodes."""
     text, tone = LINK_STATES[store.link.status]
-    where = store.link.address if address and store.link.status == "connected" else ""
-    link = Cell(join([text, masked_line(f" {where}", 60)]) if where else text, tone)
+    shown_address = store.link.address if address and store.link.status == "connected" else ""
+    link = Cell(join([text, masked_line(f" {shown_address}", 60)]) if shown_address else text, tone)
     nodes = _node_cells(store)
     return [link, SEPARATOR, *nodes] if nodes else [link]
 
 
 def _location_parts(store: RunStore, title: str, width: int, cause: SafeText) -> list[Line]:
-    """The way, then what is wrong with it, then the directory, for which the address makes room."""
+    """Return the link, its problem, and the state directory. The address is dropped if space is short."""
     node = _only_node(store)
     title = (node.data_dir if node else "") or title
-    way = _connection_cells(store, address=True)
-    if cause or line_width(way) + len(SEPARATOR.text) + min(len(title), _MIN_TITLE) > width:
-        way = _connection_cells(store)
-    room = width - line_width(way) - len(SEPARATOR.text)
+    link = _connection_cells(store, address=True)
+    if cause or line_width(link) + len(SEPARATOR.text) + min(len(title), _MIN_TITLE) > width:
+        link = _connection_cells(store)
+    room = width - line_width(link) - len(SEPARATOR.text)
     if cause:
-        why, room = cut(cause, room), room - display_width(cause) - len(SEPARATOR.text)
-        way = [*way, SEPARATOR, Cell(why, "warn")] if why else way
-    where = cut_start(masked_line(title, 120), room) if room >= min(len(title), _MIN_TITLE) else trusted("")
-    return [way, [Cell(where, "dim")] if where else []]
+        reason, room = cut(cause, room), room - display_width(cause) - len(SEPARATOR.text)
+        link = [*link, SEPARATOR, Cell(reason, "warn")] if reason else link
+    folder = cut_start(masked_line(title, 120), room) if room >= min(len(title), _MIN_TITLE) else trusted("")
+    return [link, [Cell(folder, "dim")] if folder else []]
 
 
 def _cause_text(store: RunStore) -> SafeText:
@@ -192,15 +200,15 @@ def _node_state(node: NodeInfo) -> Line:
 
 
 def _host_parts(store: RunStore) -> list[Line]:
-    """Models, machine, and what was lost."""
+    """Return models, host load and lost messages."""
     return [each for each in (_model_part(store), *_load_parts(_only_node(store)), _loss_part(store)) if each]
 
 
 def _model_part(store: RunStore) -> Line:
     if not store.endpoints:
         return [Cell(trusted("model not checked"), "dim")] if store.nodes else []
-    answering = [known for known, endpoint in store.endpoints.items() if endpoint.is_answering]
-    others = [known for known in store.endpoints if known not in answering]
+    answering = [name for name, endpoint in store.endpoints.items() if endpoint.is_answering]
+    others = [name for name in store.endpoints if name not in answering]
     if not answering:
         return [Cell(join([trusted("✗ model "), _endpoint_states(store, others)]), "bad")]
     in_use, first = answering[0], next(iter(store.endpoints))
@@ -214,21 +222,20 @@ def _model_part(store: RunStore) -> Line:
         ]
         return [Cell(join(shown), "warn")]
     tone: Tone = "warn" if store.endpoints[in_use].status == "slow" else "good"
-    told_of = Cell(join([trusted("model "), _endpoint_states(store, [in_use])]), tone)
+    primary = Cell(join([trusted("model "), _endpoint_states(store, [in_use])]), tone)
     return (
-        [told_of, Cell(join([trusted(" ("), _endpoint_states(store, others), trusted(")")]), "dim")]
+        [primary, Cell(join([trusted(" ("), _endpoint_states(store, others), trusted(")")]), "dim")]
         if others
-        else [told_of]
+        else [primary]
     )
 
 
-def _endpoint_states(store: RunStore, known: Sequence[str]) -> SafeText:
-    """Some endpoints, each with how it is."""
+def _endpoint_states(store: RunStore, names: Sequence[str]) -> SafeText:
     shown = [
-        join([masked_line(each, 40), trusted(" "), endpoint_state(store.endpoints[each])])
-        for each in known[:_MAX_ENDPOINTS]
+        join([masked_line(name, 40), trusted(" "), endpoint_state(store.endpoints[name])])
+        for name in names[:_MAX_ENDPOINTS]
     ]
-    return join([*shown, *[trusted("…")] * (len(known) > _MAX_ENDPOINTS)], ", ")
+    return join([*shown, *[trusted("…")] * (len(names) > _MAX_ENDPOINTS)], ", ")
 
 
 def _load_parts(node: NodeInfo | None) -> Iterator[Line]:
@@ -240,13 +247,13 @@ def _load_parts(node: NodeInfo | None) -> Iterator[Line]:
 
 def _loss_part(store: RunStore) -> Line:
     dropped = sum(node.dropped for node in store.nodes.values())
-    told_of = [f"{format_count(dropped)} dropped"] if dropped else []
-    told_of += [f"{format_count(store.n_malformed)} malformed"] if store.n_malformed else []
-    return [Cell(trusted(", ".join(told_of)), "warn")] if told_of else []
+    losses = [f"{format_count(dropped)} dropped"] if dropped else []
+    losses += [f"{format_count(store.n_malformed)} malformed"] if store.n_malformed else []
+    return [Cell(trusted(", ".join(losses)), "warn")] if losses else []
 
 
 def outcome_cell(episode: Episode | EpisodeRow) -> Cell:
-    """How an episode ended, with the type of its error, or that it is being played."""
+    """Return how an episode ended, with its error type, or that it is running, paused or lost."""
     if episode.outcome is not None:
         text, tone = OUTCOMES.get(episode.outcome, (sanitize_line(episode.outcome, 20), "plain"))
         return Cell(
@@ -259,8 +266,8 @@ def outcome_cell(episode: Episode | EpisodeRow) -> Cell:
 
 
 def _running_count(store: RunStore) -> Line:
-    n_played = sum(episode.is_active for episode in store.running_episodes())
-    return [Cell(trusted(f"{n_played} running"), "dim")] if n_played > 1 else []
+    n_running = sum(episode.is_active for episode in store.running_episodes())
+    return [Cell(trusted(f"{n_running} running"), "dim")] if n_running > 1 else []
 
 
 def _agent_text(agent: str, model: str | None) -> str:
@@ -268,7 +275,7 @@ def _agent_text(agent: str, model: str | None) -> str:
 
 
 def _elapsed(episode: Episode) -> SafeText:
-    """How long it took, or its steps so far did."""
+    """Return the duration of an episode, or of its steps so far."""
     if episode.duration_s is not None:
         return format_duration(episode.duration_s)
     return format_duration(sum(step.model_s + step.env_s for step in episode.steps))

@@ -1,4 +1,4 @@
-"""The live screen's tables as lines of safe text; what is above and below them is in ``status`` and ``live``."""
+"""Rows of the steps of an episode."""
 
 from __future__ import annotations
 
@@ -24,81 +24,80 @@ STEP_COLUMNS: Final = (
 )
 
 _NUMBER_WIDTH: Final = 8
-"""Columns of a step's number, between it and its action, and of the sign of hostile bytes."""
+"""Columns of the step number, the gap before its action, and the warning sign for unsafe characters."""
 
 
 class StepRows:
-    """The steps of an episode as rows of ``STEP_COLUMNS``; where steps are missing a row says so.
+    """Steps of an episode as rows of ``STEP_COLUMNS``, with a row for each gap in the received steps.
 
-    The last row of an episode that runs is the step that is being played, once a model has begun to answer.
+    While an episode runs, its last row is the step being played, once the model has started to answer.
     """
 
     def __init__(self, episode: Episode) -> None:
-        """As it is now."""
         self._rows: list[StepState | tuple[int, int]] = []
-        following = 0
+        next_index = 0
         for step in episode.steps:
-            if step.index > following:
-                self._rows.append((following, step.index))
+            if step.index > next_index:
+                self._rows.append((next_index, step.index))
             self._rows.append(step)
-            following = step.index + 1
-        if self._rows and not episode.running and episode.rounds > following:
-            self._rows.append((following, episode.rounds))
-            following = episode.rounds
+            next_index = step.index + 1
+        if self._rows and not episode.running and episode.rounds > next_index:
+            self._rows.append((next_index, episode.rounds))
+            next_index = episode.rounds
         self._streaming = episode.streaming if episode.running else None
-        self._following = following
+        self._next_index = next_index
 
     def __len__(self) -> int:
-        """Steps, gaps, and the step that is being played."""
+        """Return the number of steps and gaps, plus one for a step being played."""
         return len(self._rows) + (self._streaming is not None)
 
     def key(self, index: int) -> str:
-        """The step's number; another kind of text for a gap."""
+        """Return the step index, or ``gap`` and the first missing index."""
         row = self._rows[index] if index < len(self._rows) else None
-        return str(self._following if row is None else row.index) if not isinstance(row, tuple) else f"gap{row[0]}"
+        return str(self._next_index if row is None else row.index) if not isinstance(row, tuple) else f"gap{row[0]}"
 
     def step(self, index: int) -> StepState | None:
-        """The step of a row; None for a gap and for the step that is being played."""
+        """Return the step of a row; None for a gap and for the step being played."""
         row = self._rows[index] if 0 <= index < len(self._rows) else None
         return row if isinstance(row, StepState) else None
 
     def line(self, index: int, width: int) -> Line:
-        """A cell per column."""
+        """Return one cell per column; the text of a gap or of a streaming answer spans the rest of the line."""
         row = self._rows[index] if index < len(self._rows) else None
         match row:
             case StepState():
                 return _step_row(row, unsafe_step_text(row))
             case (first, after):
                 return _spanning_row(
-                    trusted(f"{first}…"), trusted(f"{format_count(after - first)} rounds did not get here"), "warn"
+                    trusted(f"{first}…"), trusted(f"{format_count(after - first)} rounds not received"), "warn"
                 )
             case _:
                 return _spanning_row(
-                    trusted(str(self._following)),
+                    trusted(str(self._next_index)),
                     _streaming_text(self._streaming or StreamingAnswer(), width),
                     "accent",
                 )
 
 
 def action_text(action: Action) -> str:
-    """What an agent did, in short, hostile text: its text, else the calls it made."""
+    """Return an action in short: its text, or else its tool calls; untrusted text."""
     if action.text and action.text.strip():
         return action.text.strip()
     return ", ".join(f"{call.name} {call.arguments[:200]}" for call in action.tool_calls[:5])
 
 
 def unsafe_step_text(step: StepState) -> str | None:
-    """What is shown of a step, as it came, where cleaning changes it."""
+    """Return the action of a step if it contains unsafe characters, else None."""
     return unsafe_texts([action_text(step.action)])
 
 
 def unsafe_episode_text(episode: Episode) -> str | None:
-    """What is shown of an episode beside its steps, as it came, where cleaning changes it."""
+    """Return the header fields of an episode that contain unsafe characters, None if there are none."""
     return unsafe_texts([episode.env, episode.agent, episode.model or "", episode.data_label, episode.error_type or ""])
 
 
-def _step_row(step: StepState, hostile: str | None) -> Sequence[Cell]:
-    text = flag_unsafe(sanitize_line(action_text(step.action)) or trusted("(nothing)"), hostile)
+def _step_row(step: StepState, unsafe: str | None) -> Sequence[Cell]:
+    text = flag_unsafe(sanitize_line(action_text(step.action)) or trusted("(nothing)"), unsafe)
     text = join([FALLBACK_MARK, trusted(" "), text]) if step.skipped_endpoints else text
     action = Cell(text) if step.valid else Cell(join([trusted("✗ invalid: "), text]), "bad")
     tokens = (
@@ -118,18 +117,18 @@ def _step_row(step: StepState, hostile: str | None) -> Sequence[Cell]:
 
 
 def _streaming_text(answer: StreamingAnswer, width: int) -> SafeText:
-    """The newest of an answer that comes; before there is any, who is asked for it."""
+    """Return the end of a streaming answer; before its first token, the endpoint that is being waited for."""
     call = answer.calls[-1] if answer.calls else None
-    newest = answer.text or answer.reasoning if call is None else f"{call.tool} {call.arguments}"
-    newest = newest[-2 * width :].strip().replace("\n", " ")
-    if not newest:
-        newest = f"asking {answer.endpoint}" if answer.endpoint else ""
-    thinks = trusted("thinks: " if answer.reasoning and not answer.text and call is None else "")
-    before = join([*[FALLBACK_MARK, trusted(" ")] * bool(answer.skipped_endpoints), thinks])
+    tail = answer.text or answer.reasoning if call is None else f"{call.tool} {call.arguments}"
+    tail = tail[-2 * width :].strip().replace("\n", " ")
+    if not tail:
+        tail = f"waiting for {answer.endpoint}" if answer.endpoint else ""
+    thinking = trusted("thinking: " if answer.reasoning and not answer.text and call is None else "")
+    prefix = join([*[FALLBACK_MARK, trusted(" ")] * bool(answer.skipped_endpoints), thinking])
     text = cut_start(
-        join([trusted("… "), sanitize_line(newest, 1_000)]), max(width - _NUMBER_WIDTH - display_width(before), 0)
+        join([trusted("… "), sanitize_line(tail, 1_000)]), max(width - _NUMBER_WIDTH - display_width(prefix), 0)
     )
-    return flag_unsafe(join([before, text]), unsafe_texts([newest]))
+    return flag_unsafe(join([prefix, text]), unsafe_texts([tail]))
 
 
 def _reward_tone(value: float) -> Tone:
@@ -137,5 +136,4 @@ def _reward_tone(value: float) -> Tone:
 
 
 def _spanning_row(number: SafeText, text: SafeText, tone: Tone) -> list[Cell]:
-    """The text takes the whole of the line."""
     return [Cell(number, "dim"), Cell(text, tone)]

@@ -1,4 +1,7 @@
-"""A step of an episode as blocks of text: what the agent was given, what it thought and did, and what came back."""
+"""A step of an episode as blocks of text: input, thought, action and reply, plus the answer being streamed.
+
+Also the texts shown when an episode or its file is missing, and the transcript as plain text.
+"""
 
 from __future__ import annotations
 
@@ -23,43 +26,54 @@ from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, sanitize_li
 from agentgym_tui.state.models import Episode, StepState, StreamingAnswer
 from runner.util.text import mask
 
+MAX_STREAMING_CHARS: Final = 6 * 1024
+"""Characters shown of one streaming line: more than a large pane holds, and fast to wrap."""
+
+MAX_STREAMING_LINES: Final = 4_000
+"""Lines shown of a streaming text: below the limit of a block, which adds lines about hidden text."""
+
+_STRIDE: Final = 2 * 1024
+"""Characters hidden at a time, so that the remaining rows stay stable in between."""
+
+_WORD: Final = 80
+"""Characters within which the start of a shortened line is moved to a word boundary."""
+
 
 def step_blocks(episode: Episode, step_index: int, *, full: bool = False) -> list[Block]:
-    """What was said in one step.
+    """Return the transcript of one step.
 
     Args:
-        episode: which one.
-        step_index: the ``index`` of the step; one that is not there (yet) is shown as what is known of it.
-        full: with the messages before the last answer of the agent, which earlier steps show.
+        episode: the episode.
+        step_index: ``index`` of the step. A step not yet received is shown as far as it is known.
+        full: include messages that earlier steps show, before the agent's previous answer.
     """
     before, step = _find_steps(episode, step_index)
     is_last = step is None or step is episode.steps[-1]
-    found = (
+    blocks = (
         [*_input_blocks(step, before, episode, full), *_action_blocks(step), *_reply_blocks(step)]
         if step
         else _unplayed_blocks(episode, step_index, before)
     )
-    return [*found, *_end_blocks(episode)] if is_last else found
+    return [*blocks, *_end_blocks(episode)] if is_last else blocks
 
 
 def _find_steps(episode: Episode, step_index: int) -> tuple[StepState | None, StepState | None]:
-    """The step before and the step itself."""
     by_index = {step.index: step for step in episode.steps}
     return by_index.get(step_index - 1), by_index.get(step_index)
 
 
 def _unplayed_blocks(episode: Episode, step_index: int, before: StepState | None) -> list[Block]:
-    """What the agent answers just now, where the step is the next one; else that it is missing."""
-    following = episode.steps[-1].index + 1 if episode.steps else 0
-    if step_index != following or (episode.streaming is None and step_index > 0):
-        return [note_block(f"step {step_index} is not here")]
+    """Return the input of the step being played, or a note that the step was not received."""
+    next_index = episode.steps[-1].index + 1 if episode.steps else 0
+    if step_index != next_index or (episode.streaming is None and step_index > 0):
+        return [note_block(f"step {step_index} not received")]
     return _observation_blocks(before.observation if before else episode.reset_observation)
 
 
 def _input_blocks(step: StepState, before: StepState | None, episode: Episode, full: bool) -> Iterator[Block]:
-    """What the agent saw; of agents without chats, what the environment said before."""
+    """Yield the messages the agent received; for agents without chats, the previous observation."""
     if step.left_out:
-        yield note_block(f"… {step.left_out} messages were not sent here; the episode file has them")
+        yield note_block(f"… {step.left_out} messages not sent live; see the episode file")
     if not (chats := step.chats):
         yield from _observation_blocks(
             before.observation if before else [] if step.index else episode.reset_observation
@@ -72,58 +86,58 @@ def _input_blocks(step: StepState, before: StepState | None, episode: Episode, f
 
 
 def _chat_blocks(messages: Sequence[object], full: bool) -> Iterator[Block]:
-    """The messages after the answer before the last message, or all there is room for."""
+    """Yield the messages since the agent's previous answer, or all that fit."""
     answers = [number for number, message in enumerate(messages[:-1]) if _role(message) == "assistant"]
     n_earlier = answers[-1] + 1 if answers and not full else 0
-    shown, n_without_room = last_message_blocks(messages[n_earlier:])
-    if n_hidden := n_earlier + n_without_room:
-        what = "1 earlier message" if n_hidden == 1 else f"{n_hidden} earlier messages"
-        yield note_block(f"… {what}" + ", for which there is no room; the JSON has them" * full, "earlier")
+    shown, n_omitted = last_message_blocks(messages[n_earlier:])
+    if n_hidden := n_earlier + n_omitted:
+        count = "1 earlier message" if n_hidden == 1 else f"{n_hidden} earlier messages"
+        yield note_block(f"… {count}" + ", too long to show; see the JSON" * full, "earlier")
     yield from shown
 
 
 def _action_blocks(step: StepState) -> Iterator[Block]:
-    """Thought, text and tool calls of the agent."""
+    """Yield the agent's thought, text and tool calls."""
     answer = chats[-1][-1] if (chats := step.chats) and chats[-1] else None
     if _role(answer) != "assistant":
         answer = None
     yield from reasoning_blocks(answer or {})
-    said, text = message_content(answer or {}), step.action.text or ""
-    cut = step.action.full_length
-    if said and text and said != text and "text" not in cut:
-        yield text_block("action", trusted("assistant"), said)
-    thought, act = split_thought(text or said)
+    answer_text, text = message_content(answer or {}), step.action.text or ""
+    clipped = step.action.full_length
+    if answer_text and text and answer_text != text and "text" not in clipped:
+        yield text_block("action", trusted("assistant"), answer_text)
+    thought, action = split_thought(text or answer_text)
     if thought:
         yield text_block("thought", trusted("thought"), thought)
-    yield text_block("action", trusted(_action_title(step)), act, full_length=cut.get("text"))
+    yield text_block("action", trusted(_action_title(step)), action, full_length=clipped.get("text"))
     for number, call in enumerate(step.action.tool_calls):
-        yield tool_call_block(call.name, call.arguments, full_length=cut.get(f"tool_calls/{number}/arguments"))
+        yield tool_call_block(call.name, call.arguments, full_length=clipped.get(f"tool_calls/{number}/arguments"))
     yield from _answer_blocks(step)
     if step.warnings:
-        yield text_block("warning", trusted("otherwise than configured"), mask("\n".join(step.warnings)))
+        yield text_block("warning", trusted("differs from configuration"), mask("\n".join(step.warnings)))
 
 
 def _answer_blocks(step: StepState) -> Iterator[Block]:
-    """Who answered, how fast, and what it took."""
-    named = [mask(name) for name in (step.endpoint, step.model) if name]
-    told = [sanitize_line(name, MAX_NAME) for name in named]
+    """Yield endpoint, model, speed, cost and token usage of an answer."""
+    names = [mask(name) for name in (step.endpoint, step.model) if name]
+    parts = [sanitize_line(name, MAX_NAME) for name in names]
     if step.ttft_s is not None:
-        told.append(join([trusted("first token "), format_duration(step.ttft_s)]))
+        parts.append(join([trusted("first token "), format_duration(step.ttft_s)]))
     if step.tokens_per_s is not None:
-        told.append(trusted(f"{format_rate(step.tokens_per_s)} tokens/s"))
+        parts.append(trusted(f"{format_rate(step.tokens_per_s)} tokens/s"))
     if step.cost is not None:
-        told.append(trusted(f"cost {format_cost(step.cost)}"))
-    if told:
-        took = [tokens_text(step.tokens)] if step.tokens is not None else []
-        raw = " ".join(named)
-        title = _answer_title(step) if named else trusted("took")
-        yield Block("note", title, [join(told, " · "), *took], has_unsafe_chars(raw), raw)
+        parts.append(trusted(f"cost {format_cost(step.cost)}"))
+    if parts:
+        usage = [tokens_text(step.tokens)] if step.tokens is not None else []
+        raw = " ".join(names)
+        title = _answer_title(step) if names else trusted("usage")
+        yield Block("note", title, [join(parts, " · "), *usage], has_unsafe_chars(raw), raw)
 
 
 def _answer_title(step: StepState) -> SafeText:
     failed = sanitize_line(mask(", ".join(step.skipped_endpoints)), MAX_NAME)
     return (
-        join([FALLBACK_MARK, trusted(" answered in the place of "), failed, trusted(" by")])
+        join([FALLBACK_MARK, trusted(" answered instead of "), failed, trusted(" by")])
         if failed
         else trusted("answered by")
     )
@@ -135,16 +149,16 @@ def _action_title(step: StepState) -> str:
 
 
 def _reply_blocks(step: StepState) -> list[Block]:
-    """The environment's answer, with the reward."""
+    """Return the environment's reply, with the reward."""
     title = trusted(f"reply · reward {step.reward:g}" + " · done" * step.done)
-    found = [shown._replace(kind="reply") for shown in last_message_blocks(step.observation)[0]]
-    if not found:
+    blocks = [shown._replace(kind="reply") for shown in last_message_blocks(step.observation)[0]]
+    if not blocks:
         return [Block("reply", title, [])]
-    return [found[0]._replace(title=title), *found[1:]]
+    return [blocks[0]._replace(title=title), *blocks[1:]]
 
 
 def _end_blocks(episode: Episode) -> Iterator[Block]:
-    """What comes after the last step."""
+    """Yield the blocks after the last step: the streaming answer, or the error that ended the episode."""
     if episode.streaming is not None:
         yield from _streaming_blocks(episode.streaming)
     if episode.error_type or episode.error_message:
@@ -155,14 +169,14 @@ def _end_blocks(episode: Episode) -> Iterator[Block]:
 
 
 def _streaming_blocks(answer: StreamingAnswer) -> Iterator[Block]:
-    """What there is so far of the answer for the next step."""
+    """Yield the answer to the next step as far as it has been received."""
     if answer.failures:
         yield text_block("warning", join([FALLBACK_MARK, trusted(" no answer from")]), mask("\n".join(answer.failures)))
     thought, text = split_thought(answer.text)
-    for thinking, n_gone in ((answer.reasoning, answer.n_reasoning_dropped), (thought, answer.n_text_dropped)):
+    for thinking, n_dropped in ((answer.reasoning, answer.n_reasoning_dropped), (thought, answer.n_text_dropped)):
         if thinking:
             yield text_block(
-                "thought", trusted("thought · streaming …"), thinking, shown_text=streaming_tail(thinking, n_gone)
+                "thought", trusted("thought · streaming …"), thinking, shown_text=streaming_tail(thinking, n_dropped)
             )
     if text:
         part = streaming_tail(text, 0 if thought else answer.n_text_dropped)
@@ -175,21 +189,21 @@ def _streaming_blocks(answer: StreamingAnswer) -> Iterator[Block]:
 
 
 def _streaming_note(answer: StreamingAnswer) -> Iterator[Block]:
-    """Who is asked, or about how fast it comes; one line, as it stands below what comes."""
-    named = [mask(name) for name in (answer.model if answer.n_tokens else answer.endpoint, answer.model) if name]
-    told = [sanitize_line(name, MAX_NAME) for name in dict.fromkeys(named)]
+    """Yield a line below a streaming answer: its rate, or the endpoint that is being waited for."""
+    names = [mask(name) for name in (answer.model if answer.n_tokens else answer.endpoint, answer.model) if name]
+    parts = [sanitize_line(name, MAX_NAME) for name in dict.fromkeys(names)]
     if answer.n_tokens:
         rate = answer.tokens_per_s
-        pieces = trusted(
+        speed = trusted(
             f"≈ {format_count(answer.n_tokens)} tokens" if rate is None else f"≈ {format_rate(rate)} tokens/s"
         )
         first = [] if answer.ttft_s is None else [join([trusted("first token "), format_duration(answer.ttft_s)])]
-        told = [pieces, *first, *told]
-    elif told:
-        told[0] = join([trusted("asking "), told[0]])
-    if told:
-        raw = " ".join(named)
-        yield Block("note", join(told, " · "), [], has_unsafe_chars(raw), raw)
+        parts = [speed, *first, *parts]
+    elif parts:
+        parts[0] = join([trusted("waiting for "), parts[0]])
+    if parts:
+        raw = " ".join(names)
+        yield Block("note", join(parts, " · "), [], has_unsafe_chars(raw), raw)
 
 
 def _observation_blocks(observation: Sequence[object]) -> list[Block]:
@@ -201,68 +215,56 @@ def _role(message: object) -> object:
 
 
 def failure_blocks(reason: str) -> list[Block]:
-    """Why an episode cannot be shown; ``reason`` is hostile text, "" while it is only on its way."""
+    """Return why an episode cannot be shown; none while ``reason`` (untrusted text) is empty."""
     return [text_block("error", trusted("✗ this episode cannot be shown"), mask(reason))] if reason else []
 
 
-def missing_file_text(lacking: str) -> str:
-    """In the place of a file; ``lacking`` says why it is not here, hostile text, "" for an episode that runs."""
-    if not lacking:
-        return "This episode is being played; its file is written when it ends."
-    return f"The file of this episode is not here, only what was sent live:\n{mask(lacking)}"
+def missing_file_text(reason: str) -> str:
+    """Return the text shown instead of an episode file.
+
+    Args:
+        reason: why the file is missing (untrusted text); "" if the episode is still running.
+    """
+    if not reason:
+        return "This episode is still running; its file is written when it ends."
+    return f"The episode file is not available, only its live data:\n{mask(reason)}"
 
 
 def transcript_text(blocks: Iterable[Block]) -> str:
-    """Blocks with their headings, their texts as they came."""
+    """Return blocks with their headings and original texts."""
     return "\n\n".join(f"■ {shown.title}\n{shown.raw}".rstrip("\n") for shown in blocks)
 
 
-MAX_STREAMING_CHARS: Final = 6 * 1024
-"""Characters of one line, the last ones: more than a large pane has room for, and few enough to be broken each time."""
-
-
-MAX_STREAMING_LINES: Final = 4_000
-"""Lines, the last ones: fewer than are laid out, as some say what was left out."""
-
-
-_STRIDE: Final = 2 * 1024
-"""Characters that go at once, so that the rows of the others stay as they are in between."""
-
-
-_WORD: Final = 80
-"""Characters among which a line that lacks its beginning is begun with a word."""
-
-
-def streaming_tail(text: str, before: int = 0) -> str:
-    """The part of a text that is shown while more of it comes; what is left out says so.
+def streaming_tail(text: str, n_dropped: int = 0) -> str:
+    """Return the part of a streaming text to show, with a note about hidden characters.
 
     Args:
-        text: as far as it came.
-        before: characters that came before it and were not kept.
+        text: the text received so far.
+        n_dropped: characters before ``text`` that were not stored.
     """
-    if not before and len(text) <= MAX_STREAMING_CHARS:
+    if not n_dropped and len(text) <= MAX_STREAMING_CHARS:
         return text
     first, *others = text.rsplit("\n", MAX_STREAMING_LINES)
     if len(others) == MAX_STREAMING_LINES:
-        before += len(first) + 1
+        n_dropped += len(first) + 1
         first, *others = others
-    return "\n".join(_line_tails([first, *others], before))
+    return "\n".join(_line_tails([first, *others], n_dropped))
 
 
-def _line_tails(lines: list[str], before: int) -> Iterator[str]:
-    """The ends of the lines, each below what is said of its beginning."""
-    at, missing = before, before
+def _line_tails(lines: list[str], n_dropped: int) -> Iterator[str]:
+    """Yield the end of each line, after a note about its hidden start."""
+    offset, n_hidden = n_dropped, n_dropped
     for line in lines:
-        start = _tail_start(line, at)
-        if missing + start:
-            yield f"… ({missing + start} characters before this are left out while it comes)"
+        start = _tail_start(line, offset)
+        if n_hidden + start:
+            yield f"… ({n_hidden + start} earlier characters hidden while streaming)"
         yield line[start:]
-        at, missing = at + len(line) + 1, 0
+        offset, n_hidden = offset + len(line) + 1, 0
 
 
-def _tail_start(line: str, at: int) -> int:
-    """Where the end of a line begins that begins ``at`` in the whole text."""
+def _tail_start(line: str, offset: int) -> int:
+    """Return where the visible end of a line starts; ``offset`` is the position of the line in the whole text."""
     if len(line) <= MAX_STREAMING_CHARS:
         return 0
-    start = -(-(at + len(line) - MAX_STREAMING_CHARS) // _STRIDE) * _STRIDE - at
+    start = -(-(offset + len(line) - MAX_STREAMING_CHARS) // _STRIDE) * _STRIDE - offset
     return line.find(" ", start, start + _WORD) + 1 or start

@@ -1,4 +1,4 @@
-"""What an empty console says: what to press, and what is missing, each with what to do about it."""
+"""The welcome text of a console without episodes: the keys to press, and what is missing with its remedy."""
 
 from __future__ import annotations
 
@@ -13,59 +13,66 @@ from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 from agentgym_tui.state.run_store import RunStore
 
 KEYS: Final = (
-    ("run.selected", "play the selected environment once"),
-    ("run.form", "choose what to play and how"),
-    ("run.battery", "play all environments of a tier"),
+    ("run.selected", "run the selected environment once"),
+    ("run.form", "choose what to run and how"),
+    ("run.battery", "run all environments of a tier"),
 )
-"""What one may do in an empty console, by the ids of commands, as ``keymap`` has it; that module imports Textual."""
+"""Command ids with their help texts, as in ``commands.keymap``, which cannot be imported here: it imports Textual."""
 
 READ_ONLY_KEYS: Final = (
-    ("app.episodes", "what is stored and what runs"),
-    ("app.help", "all keys of this screen"),
-    ("app.quit", "leave; asks when episodes run"),
+    ("app.episodes", "stored and running episodes"),
+    ("app.help", "show the keys of this screen"),
+    ("app.quit", "quit; asks first if episodes are running"),
 )
-"""The same where nothing can be played."""
+"""Commands of a read-only session."""
 
-BUS_KEYS: Final = (READ_ONLY_KEYS[0], ("app.events", "all that is said on the bus"), READ_ONLY_KEYS[1])
-"""The same where nothing can be played, but heard."""
+BUS_KEYS: Final = (READ_ONLY_KEYS[0], ("app.events", "all bus messages"), READ_ONLY_KEYS[1])
+"""Commands of a read-only session on a bus."""
 
 MAX_ENVS: Final = 12
 MAX_MODELS: Final = 4
 MAX_ROWS: Final = 12
-"""Of one cause."""
+"""Rows of one cause."""
 
 
 class MissingItem(NamedTuple):
-    """What is missing, in a line or some, and what to press or to type: ``command``, and what that does."""
+    """Something that is missing, and its remedy.
 
-    what: SafeText
+    Attributes:
+        text: what is missing; may have several lines.
+        command: the key to press or the command to type.
+        effect: what the command does.
+        tone: tone of the text.
+    """
+
+    text: SafeText
     command: SafeText = trusted("")
-    about: SafeText = trusted("")
+    effect: SafeText = trusted("")
     tone: Tone = "warn"
 
 
 def welcome_lines(store: RunStore, width: int, key: Callable[[str], str], read_only: str = "") -> list[Line]:
-    """For a console that has no episode to watch.
+    """Return the lines shown while there is no episode to watch.
 
     Args:
-        store: what is known.
+        store: the run state.
         width: columns of the terminal.
-        key: what is pressed for a command.
-        read_only: why nothing can be played from here, or "".
+        key: returns the key label of a command id.
+        read_only: why no run can be started from here, or "".
     """
     keys: Sequence[Line] = [
-        [Cell(trusted(f"  {sanitize_line(key(id), 20)}  "), "accent"), Cell(trusted(what))]
-        for id, what in _key_hints(store, read_only)
+        [Cell(trusted(f"  {sanitize_line(key(id), 20)}  "), "accent"), Cell(trusted(help_text))]
+        for id, help_text in _key_hints(store, read_only)
     ]
-    begin: list[Line] = [[Cell(_headline(store, key, read_only), "head")], *keys]
+    intro: list[Line] = [[Cell(_headline(store, key, read_only), "head")], *keys]
     if read_only:
-        begin += [[Cell(row, "dim")] for row in wrap_text(masked_line(read_only), width, MAX_ROWS)]
-    broken = [row for each in _link_items(store, key, read_only) for row in _item_lines(each, width)]
-    lacking = [row for each in _missing_items(store, key, read_only) for row in _item_lines(each, width)]
+        intro += [[Cell(row, "dim")] for row in wrap_text(masked_line(read_only), width, MAX_ROWS)]
+    link_lines = [row for each in _link_items(store, key, read_only) for row in _item_lines(each, width)]
+    item_lines = [row for each in _missing_items(store, key, read_only) for row in _item_lines(each, width)]
     missing: Line = [Cell(trusted("Missing"), "head")]
     if store.link.status == "failed":
-        return [missing, *broken, *lacking, (), *begin]
-    return [*begin, *([(), missing, *broken, *lacking] if broken or lacking else [])]
+        return [missing, *link_lines, *item_lines, (), *intro]
+    return [*intro, *([(), missing, *link_lines, *item_lines] if link_lines or item_lines else [])]
 
 
 def _key_hints(store: RunStore, read_only: str) -> Sequence[tuple[str, str]]:
@@ -75,13 +82,13 @@ def _key_hints(store: RunStore, read_only: str) -> Sequence[tuple[str, str]]:
 
 
 def _headline(store: RunStore, key: Callable[[str], str], read_only: str) -> SafeText:
-    press = trusted(". Press" if not read_only else ". These keys help:")
+    ending = trusted(". Press" if not read_only else ". Available keys:")
     if store.n_stored:
         lists = trusted(f"{sanitize_line(key('app.episodes'), 20)} lists ")
-        return join([trusted("Nothing runs now; "), lists, pluralize(store.n_stored, "stored episode"), press])
+        return join([trusted("Nothing is running; "), lists, pluralize(store.n_stored, "stored episode"), ending])
     if store.n_stored is None:
-        return join([trusted("Nothing was heard of yet" if read_only else "Nothing runs yet"), press])
-    return join([trusted("Nothing has been played yet"), press])
+        return join([trusted("No messages yet" if read_only else "Nothing is running yet"), ending])
+    return join([trusted("Nothing has been run yet"), ending])
 
 
 def _link_items(store: RunStore, key: Callable[[str], str], read_only: str) -> Iterator[MissingItem]:
@@ -89,43 +96,45 @@ def _link_items(store: RunStore, key: Callable[[str], str], read_only: str) -> I
     if status in ("connected", "none"):
         return
     text, tone = LINK_STATES[status]
-    what = join([text, trusted(": "), masked_rows(store.link.cause)]) if store.link.cause else text
+    problem = join([text, trusted(": "), masked_rows(store.link.cause)]) if store.link.cause else text
     if read_only:
-        yield MissingItem(what, trusted("agentgym-tui watch --nats URL" if status == "failed" else ""), tone=tone)
+        yield MissingItem(problem, trusted("agentgym-tui watch --nats URL" if status == "failed" else ""), tone=tone)
     elif status in ("failed", "disconnected"):
         yield MissingItem(
-            what,
+            problem,
             sanitize_line(key("node.start"), 20),
-            trusted("tries again" if status == "failed" else "starts the node again"),
+            trusted("retries" if status == "failed" else "restarts the node"),
             tone,
         )
     else:
-        yield MissingItem(what, tone=tone)
+        yield MissingItem(problem, tone=tone)
 
 
 def _missing_items(store: RunStore, key: Callable[[str], str], read_only: str) -> Iterator[MissingItem]:
-    """Models first: there are few."""
+    """Yield models before environments: there are fewer of them."""
     oracle = (
         (trusted(""), trusted(""))
         if read_only
-        else (sanitize_line(key("run.form"), 20), trusted("agent oracle plays without a model"))
+        else (sanitize_line(key("run.form"), 20), trusted("choose the oracle agent: no model needed"))
     )
-    for known, endpoint in [*store.endpoints.items()][: _n_required_endpoints(store)]:
+    for name, endpoint in [*store.endpoints.items()][: _n_required_endpoints(store)]:
         if not endpoint.is_answering:
             yield MissingItem(
-                join([trusted("model "), masked_line(known, 60), _cause_suffix(endpoint.cause or endpoint.failure)]),
+                join([trusted("model "), masked_line(name, 60), _cause_suffix(endpoint.cause or endpoint.failure)]),
                 *oracle,
             )
     if store.nodes and not store.endpoints and not read_only:
-        yield MissingItem(trusted("no model is checked"), *oracle)
+        yield MissingItem(trusted("no model checked yet"), *oracle)
     for env in [env for env in store.envs.values() if env.status in ("down", "wrong")][:MAX_ENVS]:
-        what = join([sanitize_line(env.name, 40), _cause_suffix(env.cause or env.status)])
-        yield MissingItem(what, trusted("agentgym-runner --list-envs"))
+        text = join([sanitize_line(env.name, 40), _cause_suffix(env.cause or env.status)])
+        yield MissingItem(text, trusted("agentgym-runner --list-envs"))
 
 
 def _n_required_endpoints(store: RunStore) -> int:
-    """How many endpoints are missed where they do not answer: those that are asked before the first one that does."""
-    first = next((n for n, endpoint in enumerate(store.endpoints.values()) if endpoint.is_answering), MAX_MODELS)
+    """Return how many endpoints precede the first one that answers."""
+    first = next(
+        (index for index, endpoint in enumerate(store.endpoints.values()) if endpoint.is_answering), MAX_MODELS
+    )
     return min(first, MAX_MODELS)
 
 
@@ -134,13 +143,13 @@ def _cause_suffix(cause: str | None) -> SafeText:
 
 
 def _item_lines(missing: MissingItem, width: int) -> Iterator[Line]:
-    """The command follows where there is room, else it has a line of its own."""
+    """Put the command on the last line of the text if it fits, else on a line of its own."""
     command: list[Cell] = []
     if missing.command:
-        about = [Cell(join([trusted("  "), missing.about]), "dim")] if missing.about else []
-        command = [Cell(trusted("  → "), "dim"), Cell(missing.command, "accent"), *about]
+        effect = [Cell(join([trusted("  "), missing.effect]), "dim")] if missing.effect else []
+        command = [Cell(trusted("  → "), "dim"), Cell(missing.command, "accent"), *effect]
     rows: list[list[Cell]] = [
-        [Cell(trusted("  ")), Cell(row, missing.tone)] for row in wrap_text(missing.what, width - 2, MAX_ROWS)
+        [Cell(trusted("  ")), Cell(row, missing.tone)] for row in wrap_text(missing.text, width - 2, MAX_ROWS)
     ]
     if rows and command and line_width([*rows[-1], *command]) <= width:
         rows[-1] += command

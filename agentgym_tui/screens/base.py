@@ -1,4 +1,4 @@
-"""Screens that take keys only while they are whole, and those that give a result and go."""
+"""Base classes of screens: readiness, results, dialogs, and the protocols that the app uses to drive a screen."""
 
 from __future__ import annotations
 
@@ -11,87 +11,89 @@ from agentgym_tui.services.timers import ReliableTimers
 from agentgym_tui.state.run_store import RunStore
 
 WIDTH_BREAKPOINTS: Final = [(0, "-narrow"), (110, "-wide")]
-"""Columns from which on what has much to say is wider."""
+"""Columns at which screens switch to a wider layout."""
 
 
 class ConsoleScreen(Screen[ScreenResultType], ReliableTimers):
-    """A screen whose parts come after it and go before it: keys that are faster find nothing to act on."""
+    """A screen that ignores keys until all its widgets are mounted and after they are removed."""
 
     REQUIRED_WIDGETS: ClassVar[str] = ""
-    """Selectors of all that has to be there, with commas."""
+    """Comma-separated selectors of the widgets that must be mounted."""
 
     _required: tuple[Widget, ...] = ()
 
     def on_compose(self) -> None:
-        """Have the classes of this size before there is anything that would be drawn without, and styled anew."""
+        """Set the size classes before anything is drawn, so that nothing is styled twice."""
         width, height = self.app.size
         for size, classes in ((width, self.HORIZONTAL_BREAKPOINTS), (height, self.VERTICAL_BREAKPOINTS)):
             self.add_class(*[name for minimum, name in classes or () if size >= minimum][-1:])
 
     @property
     def is_ready(self) -> bool:
-        """Whether all parts are there."""
+        """Whether all required widgets are mounted."""
         if self.REQUIRED_WIDGETS and not self._required:
             widgets = tuple(self.query(self.REQUIRED_WIDGETS))
             self._required = widgets if len(widgets) == self.REQUIRED_WIDGETS.count(",") + 1 else ()
-        return not self.REQUIRED_WIDGETS or (bool(self._required) and all(widget.is_attached for widget in self._required))
+        return not self.REQUIRED_WIDGETS or (
+            bool(self._required) and all(widget.is_attached for widget in self._required)
+        )
 
     @property
     def accepts_keys(self) -> bool:
-        """Whether keys may do something."""
+        """Whether keys may act on this screen."""
         return self.is_mounted and self.is_current and self.is_attached and self.is_ready
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Whether a key may do something here."""
+        """Return whether keys may act on this screen."""
         return self.accepts_keys
 
 
 class ResultScreen(ConsoleScreen[ScreenResultType]):
-    """A screen that is left once, however fast keys come: a second answer may be on its way when the first is taken."""
+    """A screen that returns its result once, even if a second answer is already queued."""
 
     def leave(self, result: ScreenResultType | None = None) -> None:
-        """Go, with a result; nothing happens where it has gone already."""
+        """Dismiss the screen with ``result``; does nothing if it has been dismissed."""
         if self.is_current:
             self.dismiss(result)
 
 
 class DialogScreen(ModalScreen[ScreenResultType], ResultScreen[ScreenResultType]):
-    """A question or a view above the screen it is about; modal first: styles follow the first base alone."""
+    """A modal screen above another one; ``ModalScreen`` comes first because styles follow the first base."""
 
     HORIZONTAL_BREAKPOINTS = WIDTH_BREAKPOINTS
 
 
 @runtime_checkable
 class Redrawable(Protocol):
-    """A screen that shows what the store holds."""
+    """A screen that shows the store."""
 
     def draw(self, store: RunStore) -> None:
-        """The store changed."""
+        """Redraw after the store changed."""
         ...
 
 
 @runtime_checkable
 class Zoomable(Protocol):
-    """A screen that can show one of its parts alone."""
+    """A screen that can show one of its panes alone."""
 
     def zoom(self) -> None:
-        """Show the focused part alone, or all of them again."""
+        """Show the focused pane alone, or all panes again."""
         ...
 
 
 @runtime_checkable
-class HasHostileText(Protocol):
-    """A screen or widget that shows outside text."""
+class HasUnsafeText(Protocol):
+    """A screen or widget that shows untrusted text."""
 
-    def hostile_text(self) -> str | None:
-        """The selected text as it came, where cleaning changed it."""
+    def unsafe_text(self) -> str | None:
+        """Return the selected raw text if sanitizing changed it."""
         ...
 
 
 @runtime_checkable
 class Resizable(Protocol):
-    """A screen whose panes can be made larger and smaller."""
+    """A screen whose panes can be resized."""
 
     def resize(self, direction: str) -> bool:
-        """Change the size of the focused pane, or ``reset`` all; False where that cannot be."""
+        """Resize the focused pane, or ``reset`` all; return False if it cannot be resized that way."""
         ...

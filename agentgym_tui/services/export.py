@@ -1,4 +1,4 @@
-"""Files for other programs: episodes as JSON, and whatever else is written into a folder of the user's."""
+"""Write files into a folder of the user: episodes as JSON, and screenshots."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ MAX_COPIES: Final = 100
 
 
 class ExportError(Exception):
-    """A file that was not written, and why; hostile text."""
+    """A file could not be written; the message may contain untrusted text."""
 
 
 def export_episode(episode_id: str, data: bytes, folder: Path) -> Path:
-    """Write an episode file for this user alone and return where it is; what is there already stays as it is.
+    """Write an episode file with mode 0600 and return its path. Existing files are kept.
 
     Args:
         episode_id: names the file.
         data: the JSON.
-        folder: where to.
+        folder: the target folder.
 
     Raises:
-        ExportFailed: when the id cannot name a file, or the file cannot be written.
+        ExportError: the id is not a valid file name, or the file cannot be written.
     """
     from runner.store import is_ulid
 
     if not is_ulid(episode_id):
-        raise ExportError(f"the id of this episode, {episode_id[:40]!r}, cannot be the name of a file")
+        raise ExportError(f"the episode id {episode_id[:40]!r} is not a valid file name")
     return write_new_file(folder, episode_id, ".json", data)
 
 
 def write_new_file(folder: Path, stem: str, suffix: str, data: bytes) -> Path:
-    """Write a file for this user alone and return where it is; with a number where its name is taken.
+    """Write a file with mode 0600 and return its path. If the name is taken, a number is added.
 
     Raises:
-        ExportFailed: when it cannot be written.
+        ExportError: the file cannot be written.
     """
     try:
         path, descriptor = _open_new_file(folder, stem, suffix)
@@ -57,7 +57,7 @@ def write_new_file(folder: Path, stem: str, suffix: str, data: bytes) -> Path:
                 path.unlink()
             raise
     except OSError as exc:
-        raise ExportError(f"{folder} cannot be written to: {exc.strerror}; start the console in another") from exc
+        raise ExportError(f"{folder} is not writable: {exc.strerror}; start the console in another folder") from exc
     return path
 
 
@@ -66,16 +66,16 @@ def _open_new_file(folder: Path, stem: str, suffix: str) -> tuple[Path, int]:
         path = folder / (f"{stem}{suffix}" if number == 1 else f"{stem}-{number}{suffix}")
         with contextlib.suppress(FileExistsError):
             return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    raise ExportError(f"{folder} has {MAX_COPIES} files of this name already; move them away")
+    raise ExportError(f"{folder} already has {MAX_COPIES} files of this name; move them away")
 
 
 async def save_screenshot(app: App[Any]) -> None:
-    """Write what is on the screen as SVG into the folder where the console was started, and say where."""
+    """Write the screen as SVG into the current folder, and show the path in a toast."""
     svg = app.export_screenshot().encode("utf-8", "replace")
     name = f"agentgym-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     try:
         path = await asyncio.to_thread(write_new_file, Path.cwd(), name, ".svg", svg)
     except (ExportError, OSError) as exc:
-        toast(app, sanitize_message(f"no picture: {exc}"), failed=True)
+        toast(app, sanitize_message(f"screenshot failed: {exc}"), failed=True)
     else:
-        toast(app, sanitize_message(f"picture written to {path}"))
+        toast(app, sanitize_message(f"screenshot written to {path}"))

@@ -1,4 +1,4 @@
-"""Timers that go off."""
+"""Timers and background work of widgets: reliable one-shot timers, workers, and redraw throttling."""
 
 from __future__ import annotations
 
@@ -10,58 +10,55 @@ from textual.dom import DOMNode
 from textual.message_pump import MessagePump
 from textual.timer import Timer, TimerCallback
 
+MIN_INTERVAL_S: Final = 0.1
+"""Minimum time between two repaints, in seconds."""
+
+MAX_INTERVAL_S: Final = 0.4
+"""Maximum time between two repaints, in seconds."""
+
+SHARE: Final = 5
+"""Wait ``SHARE`` x the CPU time used since the last repaint, at most ``MAX_INTERVAL_S``."""
+
 
 class ReliableTimers(MessagePump):
-    """What is to happen once does happen, however late; to be named behind the framework's own class.
+    """Mixin that runs one-shot timers even if they are late. List it after the Textual class.
 
-    The framework takes a timer whose time is over when it first looks at it for one that has gone off already: held up
-    for a millisecond by other processes it would forget one of a millisecond, and nothing were drawn any more.
+    Textual skips a timer whose time has passed when it is first checked. If other processes delay the console for a
+    millisecond, a timer of one millisecond would be lost, and nothing would be drawn any more.
     """
 
     def set_timer(
         self, delay: float, callback: TimerCallback | None = None, *, name: str | None = None, pause: bool = False
     ) -> Timer:
-        """Call something once, after ``delay`` seconds."""
+        """Call ``callback`` once after ``delay`` seconds."""
         timer = super().set_timer(delay, callback, name=name, pause=pause)
         timer._skip = False
         return timer
 
 
 def start_worker(node: DOMNode, work: Callable[[], Awaitable[None]], *, group: str, exclusive: bool = False) -> None:
-    """Have ``node`` do something; what never begins, as ``node`` is on its way out, leaves nothing unawaited."""
+    """Run ``work`` in the background of ``node``. If ``node`` is closing, no coroutine is created."""
     node.run_worker(cast("Any", work), group=group, exclusive=exclusive)
 
 
-MIN_INTERVAL_S: Final = 0.1
-"""Seconds between two drawings, at least."""
-
-
-MAX_INTERVAL_S: Final = 0.4
-
-
-SHARE: Final = 5
-"""A drawing comes after so many times what the console had to do since the last one, at the latest after the former."""
-
-
 class RedrawThrottle:
-    """Of one screen, or of all.
+    """Spaces repaints of a screen: the more CPU time the console uses, the longer the interval.
 
     Args:
-        now: a monotonic clock, seconds.
-        worked: what the console has used of a processor, seconds.
+        now: a monotonic clock, in seconds.
+        cpu_time: CPU time used by the process, in seconds.
     """
 
-    def __init__(self, now: Callable[[], float], worked: Callable[[], float] = time.process_time) -> None:
-        """The first drawing may come at once."""
-        self._now, self._worked = now, worked
-        self._drawn_at, self._worked_s = now() - MAX_INTERVAL_S, worked()
+    def __init__(self, now: Callable[[], float], cpu_time: Callable[[], float] = time.process_time) -> None:
+        self._now, self._cpu_time = now, cpu_time
+        self._drawn_at, self._cpu_time_s = now() - MAX_INTERVAL_S, cpu_time()  # the first repaint need not wait
 
     def mark_redrawn(self) -> None:
-        """There is a drawing just now."""
-        self._drawn_at, self._worked_s = self._now(), self._worked()
+        """Record a repaint."""
+        self._drawn_at, self._cpu_time_s = self._now(), self._cpu_time()
 
     @property
     def wait_s(self) -> float:
-        """Seconds until the next one."""
-        apart = min(max(MIN_INTERVAL_S, SHARE * (self._worked() - self._worked_s)), MAX_INTERVAL_S)
-        return max(self._drawn_at + apart - self._now(), 0.0)
+        """Seconds until the next repaint."""
+        interval = min(max(MIN_INTERVAL_S, SHARE * (self._cpu_time() - self._cpu_time_s)), MAX_INTERVAL_S)
+        return max(self._drawn_at + interval - self._now(), 0.0)

@@ -1,4 +1,4 @@
-"""What is said in passing, above the screen."""
+"""Short messages above the screen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ERROR_TIMEOUT_S: Final = 6.0
 
 
 def toast(app: App[Any], text: SafeText, *, failed: bool = False) -> None:
-    """Say something instead of what was said last: these texts cover others."""
+    """Show a message in place of the previous one, because toasts cover the screen."""
     app.clear_notifications()
     timeout = ERROR_TIMEOUT_S if failed else TOAST_TIMEOUT_S
     app.notify(text, severity="error" if failed else "information", timeout=timeout, markup=False)

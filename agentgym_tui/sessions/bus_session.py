@@ -50,7 +50,7 @@ class BusSession:
         self._feed = LiveFeed(self.store, self.input_priority)
         self.library: Library | None = None
         self.data_dir: Path | None = None
-        self.control: Control | None = NodeControl(lambda: self._connection, self._node_of, refusal=WATCH_ONLY)
+        self.control: Control | None = NodeControl(lambda: self._connection, self._node_of, read_only=WATCH_ONLY)
         self._bus = BusEventSource()
         self.events: EventSource | None = self._bus
         self.logs: Sequence[LogFile] = ()

@@ -50,8 +50,8 @@ class NodeControl:
     Args:
         connection: the way to it, None while there is none.
         node: its name; asked at each request, given the id of the episode that the request is about, else "".
-        refusal: why nothing may be commanded; "" when it may.
-        on_order: called when the node obeyed.
+        read_only: why nothing may be commanded; "" when it may.
+        on_command: called when the node obeyed.
         start_key: what a person presses to have the node started.
     """
 
@@ -60,15 +60,15 @@ class NodeControl:
         connection: Callable[[], NatsConnection | None],
         node: Callable[[str], str],
         *,
-        refusal: str = "",
-        on_order: Callable[[], object] = lambda: None,
+        read_only: str = "",
+        on_command: Callable[[], object] = lambda: None,
         start_key: str = "N",
     ) -> None:
         """Nothing is asked yet."""
         self._connection = connection
         self._node = node
-        self._refusal = refusal
-        self._on_command = on_order
+        self._read_only = read_only
+        self._on_command = on_command
         self._start_key = start_key
 
     async def start(self, args: StartArgs) -> list[BatchState]:
@@ -115,8 +115,8 @@ class NodeControl:
         return bytes(data) if hashlib.sha256(data).hexdigest() == digest[1] and len(data) == digest[0] else None
 
     async def _command(self, op: Op, args: msgspec.Struct, result: type[_ResultT]) -> _ResultT:
-        if self._refusal:
-            raise ControlRequestError(self._refusal)
+        if self._read_only:
+            raise ControlRequestError(self._read_only)
         answer = await self._request(op, args, result)
         self._on_command()
         return answer
@@ -127,7 +127,7 @@ class NodeControl:
         if connection is None or not connection.connected:
             raise ControlRequestError(
                 f"{op}: there is no connection to the node",
-                "wait for it" + f", or press {self._start_key} to start the node" * (not self._refusal),
+                "wait for it" + f", or press {self._start_key} to start the node" * (not self._read_only),
             )
         node = self._node(args.episode_id or "" if isinstance(args, EpisodeArgs | TargetArgs) else "")
         if _NODE_NAME.fullmatch(node) is None:  # it may come from the bus, and becomes part of a subject
@@ -156,7 +156,7 @@ class NodeControl:
         if payload is None:
             raise ControlRequestError(
                 f"{request.op}: nobody answers as {node}",
-                "its node is gone" + f"; press {self._start_key} to start it again" * (not self._refusal),
+                "its node is gone" + f"; press {self._start_key} to start it again" * (not self._read_only),
             )
         return _checked_result(request, payload[: MAX_REPLY_BYTES + 1])
 

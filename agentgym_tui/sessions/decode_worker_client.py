@@ -54,7 +54,7 @@ class DecodeWorkerClient:
     Args:
         names: the subjects of the durable events.
         command: starts it.
-        patience_s: seconds within which it has to answer.
+        timeout_s: seconds within which it has to answer.
         now: a monotonic clock, seconds.
 
     Attributes:
@@ -66,14 +66,14 @@ class DecodeWorkerClient:
         names: DurableNames,
         command: tuple[str, ...] = _COMMAND,
         *,
-        patience_s: float = REPLY_TIMEOUT_S,
+        timeout_s: float = REPLY_TIMEOUT_S,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nothing is started."""
         self.first_reply: asyncio.Task[bytes | None] | None = None
         self._names = names
         self._command = command
-        self._timeout_s = patience_s
+        self._timeout_s = timeout_s
         self._now = now
         self._not_before = now()
         self._large_at = -math.inf
@@ -119,13 +119,13 @@ class DecodeWorkerClient:
             return
         self.first_reply = asyncio.create_task(self._request(self._process, b"", FIRST_REPLY_FACTOR * self._timeout_s))
 
-    async def _request(self, process: _WorkerProcess, payload: bytes, patience_s: float) -> bytes | None:
+    async def _request(self, process: _WorkerProcess, payload: bytes, timeout_s: float) -> bytes | None:
         """What the process says, None where it does not answer; ended when nobody waits for that any more."""
         if self._idle is not None:
             self._idle.cancel()
         self._idle = asyncio.get_running_loop().call_later(IDLE_S, self.close)
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(timeout_s):
                 return await process.request(payload)
         except (TimeoutError, OSError, asyncio.IncompleteReadError):
             return None

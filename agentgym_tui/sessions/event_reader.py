@@ -28,7 +28,7 @@ class EventReader:
     Args:
         source: the bus.
         log: where to.
-        on_news: called after each change of the log.
+        on_change: called after each change of the log.
         now: the time, with a zone.
 
     Attributes:
@@ -43,7 +43,7 @@ class EventReader:
         self,
         source: EventSource,
         log: EventLog,
-        on_news: Callable[[], object],
+        on_change: Callable[[], object],
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -54,7 +54,7 @@ class EventReader:
         self.n_waiting: int | None = None
         self._source = source
         self._log = log
-        self._on_change = on_news
+        self._on_change = on_change
         self._now = now
         self._until = READ_AHEAD
         self._n_held = 0

@@ -59,7 +59,7 @@ class NodeSession:
         self._finder = StateLocator(wanted)
         self._stored = StateDirLibrary(lambda: self._finder.find().data_dir)
         self._client = NodeControl(
-            lambda: self._connection, lambda _: self._node, on_order=lambda: self._ask.set(), start_key=start_key
+            lambda: self._connection, lambda _: self._node, on_command=lambda: self._ask.set(), start_key=start_key
         )
         self.library: Library | None = self._stored
         self.control: Control | None = self._client
@@ -102,7 +102,7 @@ class NodeSession:
             self._fail(exc)
             return None
         self.data_dir = place.data_dir
-        self.store.apply_profile([(tier, entry.name, entry.ram or "") for tier, entry in place.profile.listed()])
+        self.store.apply_profile([(tier, entry.name, entry.ram or "") for tier, entry in place.profile.tiered_entries()])
         return place
 
     def _fail(self, exc: RunnerError) -> None:

@@ -75,7 +75,10 @@ def list_batteries(store: RunStore) -> list[EnvironmentBattery]:
     if len(found) < 2:
         return list(found.values())
     envs = [name for tier in found.values() for name in tier.envs]
-    return [*found.values(), EnvironmentBattery("everything", envs, [env for tier in found.values() for env in tier.excluded])]
+    return [
+        *found.values(),
+        EnvironmentBattery("everything", envs, [env for tier in found.values() for env in tier.excluded]),
+    ]
 
 
 def is_runnable(env: EnvironmentState) -> bool:

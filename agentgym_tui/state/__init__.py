@@ -1,1 +1,1 @@
-"""What the console knows, whatever it was read from: plain data, no widget."""
+"""State of the console: plain data reduced from events, files and node replies; no widgets."""

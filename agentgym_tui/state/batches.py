@@ -1,4 +1,4 @@
-"""Batches, whatever told of them: live progress, the node's list, the event at their end."""
+"""Batches, merged from live progress, a node's list of batches and completion events."""
 
 from __future__ import annotations
 
@@ -19,26 +19,25 @@ _FINISHED: Final = frozenset({"completed", "cancelled"})
 
 
 class BatchRegistry:
-    """The newest batches, the newest last."""
+    """The newest ``MAX_BATCHES`` batches by id, the newest last."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self.batches: dict[str, BatchRun] = {}
         self._latest_progress: dict[str, tuple[str, int]] = {}
 
     def active(self) -> BatchRun | None:
-        """The newest that is played, paused ones included."""
+        """Return the newest batch that is running or paused."""
         return next((batch for batch in reversed(self.batches.values()) if batch.status in _ACTIVE), None)
 
     def apply_episode_started(self, item: EpisodeStarted) -> None:
-        """An episode of it begins."""
+        """Update the batch of an episode that started."""
         if (batch := self._get(item.batch_id)) is not None:
             batch.env, batch.agent, batch.model = clip_name(item.env), clip_name(item.agent), clip_optional(item.model)
             batch.battery_id = clip_optional(item.battery_id)
             batch.status = "running" if batch.status in _PENDING else batch.status
 
     def apply_progress(self, item: BatchProgress, boot: str) -> None:
-        """It is that far; what is older than what is known is left out."""
+        """Apply a progress item; items older than the newest one of the same process are ignored."""
         if (batch := self._get(item.batch_id)) is None:
             return
         known_boot, seq = self._latest_progress.get(item.batch_id, ("", -1))
@@ -51,7 +50,7 @@ class BatchRegistry:
         batch.tokens, batch.cost = item.tokens, item.cost
 
     def apply_completed(self, event: BatchCompleted, at: datetime | None = None) -> None:
-        """It is over."""
+        """Apply the completion event of a batch, published ``at`` this time."""
         if (batch := self._get(event.batch_id)) is None:
             return
         if batch.n_planned == 0 and event.success_rate is not None:
@@ -63,7 +62,7 @@ class BatchRegistry:
         batch.tokens, batch.cost = event.tokens, event.cost
 
     def apply_list(self, states: Iterable[BatchState]) -> None:
-        """What their node says, the newest first: their order counts."""
+        """Apply a node's own list of batches, the newest first."""
         for state in reversed(list(states)[:MAX_BATCHES]):
             if (batch := self._get(state.batch_id)) is None:
                 continue
@@ -77,15 +76,15 @@ class BatchRegistry:
             batch.n_done, batch.n_planned = clamp_count(state.n_done), clamp_count(state.n_planned)
 
     def update_paused(self, batch_id: str, episodes: Iterable[Episode]) -> None:
-        """It is paused when all of its episodes that run are."""
+        """Mark a batch paused when all of its running episodes are, else running."""
         batch = self.batches.get(batch_id)
         if batch is None or batch.status not in _ACTIVE:
             return
-        own = [episode.paused for episode in episodes if episode.batch_id == batch_id]
-        batch.status = "paused" if own and all(own) else "running"
+        paused = [episode.paused for episode in episodes if episode.batch_id == batch_id]
+        batch.status = "paused" if paused and all(paused) else "running"
 
     def apply_episode_ended(self, episode: Episode) -> None:
-        """One of its episodes is over; one that was interrupted has taken its batch with it."""
+        """Apply the end of an episode; an interrupted episode means that its batch was interrupted."""
         batch = self.batches.get(episode.batch_id)
         if batch is not None and episode.outcome == "interrupted" and batch.status in _ACTIVE:
             batch.status = "interrupted"
@@ -100,7 +99,7 @@ class BatchRegistry:
 
     def _trim(self) -> None:
         while len(self.batches) > MAX_BATCHES:
-            over = (known for known, batch in self.batches.items() if batch.status in _FINISHED)
-            oldest = next(over, next(iter(self.batches)))
+            finished = (batch_id for batch_id, batch in self.batches.items() if batch.status in _FINISHED)
+            oldest = next(finished, next(iter(self.batches)))
             del self.batches[oldest]
             self._latest_progress.pop(oldest, None)

@@ -1,4 +1,4 @@
-"""How far the clocks of those who send are from the server's."""
+"""Estimates how far the clocks of message senders are from the clock of the NATS server."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ from runner.subscribe.buffer import RawMessage
 MAX_SENDERS: Final = 200
 N_SAMPLES: Final = 20
 MAX_CANDIDATES: Final = 50
-"""Messages that are looked at for one sample."""
+"""Messages examined for one sample."""
 
 MAX_DECODED_BYTES: Final = 512 * 1024
-"""Bytes of a message of live items; those of a node have no more."""
+"""Largest message of live items that is decoded; a node sends no larger ones."""
 
 _LIVE_PREFIX: Final = "agentgym.live."
 _GOLDEN_RATIO: Final = 0.618
-"""Multiples of it are spread evenly, however few or many there are."""
+"""Multiples of it, modulo 1, are spread evenly over any number of messages (golden ratio sequence)."""
 
 
 class ClockSkew(NamedTuple):
-    """By how many seconds a sender's clock is ahead of the server's; negative: it is behind, or all came late."""
+    """Seconds by which a sender's clock is ahead of the server's.
+
+    A negative value means that the clock is behind, or that all sampled messages were delayed.
+    """
 
     sender: str
     ahead_s: float
@@ -44,17 +47,19 @@ class _LiveHeader(msgspec.Struct):
 
 
 class ClockSkewEstimator:
-    """What the messages that were looked at say; of a sender the one that took least time counts."""
+    """Samples the senders' time stamps.
+
+    The largest difference of a sender counts: its message took the least time to arrive.
+    """
 
     def __init__(self) -> None:
-        """Nothing is known."""
         self._samples: dict[str, deque[float]] = {}
         self._n_calls = 0
 
     def sample(self, messages: Sequence[RawMessage]) -> None:
-        """Look at one of some messages that a stream keeps and that says when it was sent.
+        """Take a sample from one of some messages: one that a stream stored and that carries the sender's time.
 
-        Each time it is one elsewhere among them: a sender may always be followed by another.
+        Each call starts at another position, because a sender may always be followed by another one.
         """
         self._n_calls += 1
         first = int(self._n_calls * _GOLDEN_RATIO % 1 * len(messages))
@@ -69,9 +74,9 @@ class ClockSkewEstimator:
 
     @property
     def skews(self) -> list[ClockSkew]:
-        """Of each sender, the largest first."""
-        found = [ClockSkew(sender, max(samples)) for sender, samples in self._samples.items()]
-        return sorted(found, key=lambda skew: -abs(skew.ahead_s))
+        """The skew of each sender, the largest first."""
+        skews = [ClockSkew(sender, max(samples)) for sender, samples in self._samples.items()]
+        return sorted(skews, key=lambda skew: -abs(skew.ahead_s))
 
     def _add(self, sender: str, ahead_s: float) -> None:
         if sender not in self._samples and len(self._samples) >= MAX_SENDERS:
@@ -80,7 +85,11 @@ class ClockSkewEstimator:
 
 
 def _sender_and_time(message: RawMessage) -> tuple[str, datetime | None]:
-    """Who sent it when; raises ``ValueError`` and others for what does not say it."""
+    """Return the sender of a message and when it sent it; None where the message does not say.
+
+    Raises:
+        ValueError: for content that does not decode; other decoding errors are possible.
+    """
     if (sent := message.headers.get("ce-time")) is not None:
         return message.headers.get("ce-source", ""), datetime.fromisoformat(sent)
     if not message.subject.startswith(_LIVE_PREFIX) or len(message.payload) > MAX_DECODED_BYTES:

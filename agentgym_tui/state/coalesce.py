@@ -1,4 +1,8 @@
-"""What a live message says, put together for a store, and cut so that a screen is never kept waiting for long."""
+"""Merges the items of live messages into updates, and splits them into portions of bounded work.
+
+A live message may carry thousands of items. ``coalesce_batch`` merges neighbors of one kind and episode into chunks;
+``split_portions`` keeps each portion short enough that the screen stays responsive.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ from runner.subscribe.messages import SubscriptionItem
 from runner.types import DeltaPart
 
 PORTION_WORK: Final = 500
-"""Rounds, other runs and other messages of a portion, about."""
+"""Approximate work of a portion; a step, another update and another message count 1 each."""
 
 _ManyT = TypeVar("_ManyT", TokenText, LazySpan, LazyTimestep)
 _failure_of: Final = attrgetter("failure")
@@ -37,52 +41,57 @@ _EMPTY_RESETS: Final = (b"null", b"[]")
 
 
 def coalesce_batch(row: LiveRow) -> DecodedBatch:
-    """What a live message says."""
+    """Return the items of a decoded live message as updates."""
     batch = row.batch
-    runs = list(_coalesce_items(batch.items))
-    n_items, n_malformed = len(batch.items), len(row.raw)
     return DecodedBatch(
-        node=batch.node, boot=batch.boot, dropped=batch.dropped, n_items=n_items, n_malformed=n_malformed, updates=runs
+        node=batch.node,
+        boot=batch.boot,
+        dropped=batch.dropped,
+        n_items=len(batch.items),
+        n_malformed=len(row.raw),
+        updates=list(_coalesce_items(batch.items)),
     )
 
 
-def split_portions(came: Iterable[SubscriptionItem | DecodedBatch]) -> Iterator[list[SubscriptionItem | DecodedBatch]]:
-    """The same in the same order, in parts each of which is taken in within some milliseconds."""
-    together: list[SubscriptionItem | DecodedBatch] = []
+def split_portions(
+    messages: Iterable[SubscriptionItem | DecodedBatch],
+) -> Iterator[list[SubscriptionItem | DecodedBatch]]:
+    """Split messages, in their order, into portions that each take a few milliseconds to apply."""
+    portion: list[SubscriptionItem | DecodedBatch] = []
     work = 0
-    for each in came:
-        for part in _split_batch(each) if isinstance(each, DecodedBatch) else (each,):
-            together.append(part)
+    for message in messages:
+        for part in _split_batch(message) if isinstance(message, DecodedBatch) else (message,):
+            portion.append(part)
             work += sum(map(_work_of, part.updates)) if isinstance(part, DecodedBatch) else 1
             if work >= PORTION_WORK:
-                yield together
-                together, work = [], 0
-    if together:
-        yield together
+                yield portion
+                portion, work = [], 0
+    if portion:
+        yield portion
 
 
-def _split_batch(digest: DecodedBatch) -> Iterator[DecodedBatch]:
-    first, work, last = 0, 0, len(digest.updates) - 1
-    for place, run in enumerate(digest.updates):
-        work += _work_of(run)
-        if work >= PORTION_WORK and place < last:
-            runs = digest.updates[first : place + 1]
-            yield msgspec.structs.replace(digest, n_items=0, n_malformed=0, updates=runs)
-            first, work = place + 1, 0
-    yield msgspec.structs.replace(digest, updates=digest.updates[first:])
+def _split_batch(batch: DecodedBatch) -> Iterator[DecodedBatch]:
+    first, work, last = 0, 0, len(batch.updates) - 1
+    for position, update in enumerate(batch.updates):
+        work += _work_of(update)
+        if work >= PORTION_WORK and position < last:
+            updates = batch.updates[first : position + 1]
+            yield msgspec.structs.replace(batch, n_items=0, n_malformed=0, updates=updates)
+            first, work = position + 1, 0
+    yield msgspec.structs.replace(batch, updates=batch.updates[first:])
 
 
-def _work_of(run: Update) -> int:
-    return len(run.steps) if isinstance(run, StepChunk) else 1
+def _work_of(update: Update) -> int:
+    return len(update.steps) if isinstance(update, StepChunk) else 1
 
 
 def _coalesce_items(items: Iterable[LazyItem]) -> Iterator[Update]:
-    """All items, those of each episode in their order."""
+    """Merge all items; the items of each episode keep their order."""
     for kind, alike in groupby(items, type):
         if kind is TokenText:
             for part in _split_at_failures(list(cast("Iterable[TokenText]", alike))):
-                for told in _group_by_episode(part):
-                    yield from _coalesce_answer(told)
+                for episode_items in _group_by_episode(part):
+                    yield from _coalesce_answer(episode_items)
         elif kind is LazySpan:
             yield from map(_span_chunk, _group_by_episode(cast("Iterable[LazySpan]", alike)))
         elif kind is LazyTimestep:
@@ -92,7 +101,7 @@ def _coalesce_items(items: Iterable[LazyItem]) -> Iterator[Update]:
 
 
 def _split_at_failures(items: Sequence[TokenText]) -> Iterator[Sequence[TokenText]]:
-    """Where an endpoint fails, what came before that in other episodes comes before it here as well."""
+    """Split where an endpoint fails, so that earlier items of other episodes stay before the failure."""
     if set(map(_failure_of, items)) == {None}:
         yield items
         return
@@ -105,29 +114,29 @@ def _split_at_failures(items: Sequence[TokenText]) -> Iterator[Sequence[TokenTex
 
 
 def _group_by_episode(items: Iterable[_ManyT]) -> Iterable[list[_ManyT]]:
-    found = defaultdict[str, list[_ManyT]](list)
+    by_episode = defaultdict[str, list[_ManyT]](list)
     for item in items:
-        found[item.episode_id].append(item)
-    return found.values()
+        by_episode[item.episode_id].append(item)
+    return by_episode.values()
 
 
 def _coalesce_answer(items: Sequence[TokenText]) -> Iterator[FinishedAnswers | AnswerChunk | TokenText]:
-    """Of one episode: texts that are over, and who was asked; those that go on in runs, other news one by one."""
+    """Merge answer texts of one episode: finished answers, text of the current answer, and other items as they are."""
     steps = [item.step for item in items]
     newest = max(steps)
-    orderly = True not in [item.restart for item in items] and all(map(le, steps, islice(steps, 1, None)))
-    begins = dict(zip(reversed(steps), reversed(items), strict=True)) if orderly else {}
-    past, all_past = list[TokenText](), True
+    is_ordered = True not in [item.restart for item in items] and all(map(le, steps, islice(steps, 1, None)))
+    first_items = dict(zip(reversed(steps), reversed(items), strict=True)) if is_ordered else {}
+    finished, all_finished = list[TokenText](), True
     for item in items:
-        is_over = _only_adds_text(item) and item.step < newest
-        if is_over or (all_past and item is begins.get(item.step) and _only_starts_inference(item)):
-            past.append(item)
+        is_finished = _only_adds_text(item) and item.step < newest
+        if is_finished or (all_finished and item is first_items.get(item.step) and _only_starts_inference(item)):
+            finished.append(item)
         else:
-            all_past = False
-    if past:
-        yield _finished_answers(past, items[0].at)
-        known = {id(item) for item in past}
-        items = [item for item in items if id(item) not in known]
+            all_finished = False
+    if finished:
+        yield _finished_answers(finished, items[0].at)
+        merged = {id(item) for item in finished}
+        items = [item for item in items if id(item) not in merged]
     for part, alike in groupby(items, _chunk_key):
         if part is None:
             yield from alike
@@ -136,33 +145,30 @@ def _coalesce_answer(items: Sequence[TokenText]) -> Iterator[FinishedAnswers | A
 
 
 def _finished_answers(items: Sequence[TokenText], at: datetime) -> FinishedAnswers:
-    asked = [
-        InferenceStarted(place, item.step, item.endpoint, item.model)
-        for place, item in enumerate(items)
+    started = [
+        InferenceStarted(position, item.step, item.endpoint, item.model)
+        for position, item in enumerate(items)
         if item.endpoint is not None
     ]
     seqs = [item.seq for item in items]
-    return FinishedAnswers(episode_id=items[0].episode_id, seqs=seqs, gaps=find_gaps(seqs), at=at, started=asked)
+    return FinishedAnswers(episode_id=items[0].episode_id, seqs=seqs, gaps=find_gaps(seqs), at=at, started=started)
 
 
 def _only_adds_text(item: TokenText) -> bool:
-    """Whether there is more of an answer, and no other news, as in nearly all items there are."""
-    told = item.restart or item.failure is not None or item.endpoint is not None
-    return bool(item.text or item.tool) and not told
+    has_more = item.restart or item.failure is not None or item.endpoint is not None
+    return bool(item.text or item.tool) and not has_more
 
 
 def _only_starts_inference(item: TokenText) -> bool:
-    """Whether it says who is asked and nothing else, as an answer's first item does."""
     return item.endpoint is not None and not (item.restart or item.failure is not None or item.text or item.tool)
 
 
 def _chunk_key(item: TokenText) -> tuple[int, DeltaPart, int] | None:
-    """Of which step and part an item is more, None where it is not only that."""
     return (item.step, item.part, item.call) if _only_adds_text(item) else None
 
 
 def answer_chunk(items: Sequence[TokenText]) -> AnswerChunk:
-    """More of one part of an answer."""
+    """Merge items that extend the same part of an answer."""
     first, seqs = items[0], [item.seq for item in items]
     return AnswerChunk(
         episode_id=first.episode_id,
@@ -197,5 +203,5 @@ def _step_chunk(items: Sequence[LazyTimestep]) -> StepChunk:
         until=items[-1].at,
         steps=steps,
         size=steps_size(steps),
-        resets={place: told for place, told in resets if told not in _EMPTY_RESETS},
+        resets={position: reset for position, reset in resets if reset not in _EMPTY_RESETS},
     )

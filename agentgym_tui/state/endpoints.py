@@ -1,4 +1,4 @@
-"""Endpoints of models: how they are, who answers, and when another one had to."""
+"""Model endpoints: their health, which of them answers, and when another one took over."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from runner.types import skipped_endpoints
 MAX_ENDPOINTS: Final = 50
 MAX_FAILOVERS: Final = 50
 REPEAT_AFTER: Final = timedelta(seconds=60)
-"""How long the same is not told again: each step says it anyway."""
+"""Time after which the same failover is reported again; every step repeats it."""
 
 
 class Failover(NamedTuple):
-    """Another endpoint is asked than the one that comes first; hostile text, all of it.
+    """Another endpoint is used than the configured first one; untrusted text.
 
     Attributes:
-        failed: who gave no answer, and ``why`` the first of them did not; none where all is as configured again.
-        endpoint: who is asked instead.
+        failed: endpoints that gave no answer; empty when the configured endpoint answers again.
+        reason: why the first of them failed.
+        endpoint: the endpoint used instead.
     """
 
     env: str
@@ -37,22 +38,21 @@ class Failover(NamedTuple):
 
 
 class EndpointRegistry:
-    """Endpoints by name, in the order they are asked.
+    """Endpoints by name, in the order in which agents try them.
 
     Attributes:
-        falls: from one endpoint to the next and back again, the newest last.
-        n_falls: how many there were so far.
+        failovers: changes from one endpoint to another and back, the newest last.
+        n_failovers: failovers so far.
     """
 
     def __init__(self) -> None:
-        """Start empty."""
         self.endpoints: dict[str, EndpointState] = {}
         self.failovers: deque[Failover] = deque(maxlen=MAX_FAILOVERS)
         self.n_failovers = 0
         self._reported_at: dict[tuple[tuple[str, ...], str], datetime] = {}
 
     def apply_health(self, item: ModelHealth) -> None:
-        """Whether it answers."""
+        """Apply a health item."""
         if (endpoint := self._get(item.endpoint)) is not None:
             endpoint.status, endpoint.cause = item.status, clip_optional(item.cause, MAX_CAUSE_CHARS)
             endpoint.model, endpoint.rest_s = clip_optional(item.model), item.rest_s
@@ -60,15 +60,21 @@ class EndpointRegistry:
                 endpoint.failure = None
 
     def apply_answer(
-        self, told: FinishedAnswers | AnswerChunk | TokenText, before: StreamingAnswer | None, episode: Episode
+        self, update: FinishedAnswers | AnswerChunk | TokenText, before: StreamingAnswer | None, episode: Episode
     ) -> None:
-        """Who is asked in an episode, who failed, and who answers; ``before``: its answer before that."""
-        if isinstance(told, TokenText):
-            self._apply_failures(told, before, episode)
-        elif isinstance(told, FinishedAnswers) and before is not None and before.failures:
-            for asked in told.started:
-                if asked.step == before.step:
-                    self._apply_started(asked.step, asked.endpoint, before.failures, episode, told.at)
+        """Update endpoints and failovers from answer items of an episode.
+
+        Args:
+            update: the applied items.
+            before: the episode's answer before it.
+            episode: the episode after it.
+        """
+        if isinstance(update, TokenText):
+            self._apply_failures(update, before, episode)
+        elif isinstance(update, FinishedAnswers) and before is not None and before.failures:
+            for start in update.started:
+                if start.step == before.step:
+                    self._apply_started(start.step, start.endpoint, before.failures, episode, update.at)
         answer = episode.streaming
         if answer is None or answer is before or answer.endpoint is None or answer.first_at is None:
             return
@@ -79,9 +85,9 @@ class EndpointRegistry:
         failures = before.failures if before is not None and before.step == item.step else ()
         if item.failure is not None:
             failures = (*failures, item.failure[:MAX_CAUSE_CHARS])[-MAX_FAILURES:]
-            who, _, why = item.failure.partition(": ")
-            if (endpoint := self._get(who)) is not None:
-                endpoint.failure = why[:MAX_CAUSE_CHARS]
+            failed, _, reason = item.failure.partition(": ")
+            if (endpoint := self._get(failed)) is not None:
+                endpoint.failure = reason[:MAX_CAUSE_CHARS]
         if item.endpoint is not None:
             self._apply_started(item.step, item.endpoint, failures, episode, item.at)
 
@@ -90,10 +96,10 @@ class EndpointRegistry:
             self._record_failover(episode.env, failures, endpoint, at)
 
     def apply_steps(self, steps: Sequence[StepState], episode: Episode, at: datetime) -> None:
-        """Who has answered in the newest steps."""
+        """Update endpoints and failovers from the newest steps of an episode."""
         for step in steps:
             if step.endpoint is None or not (step.warnings or step is steps[-1]):
-                continue  # the newest says the same
+                continue  # the newest step names the same endpoint
             self._mark_answered(step.endpoint)
             if step.skipped_endpoints:
                 self._record_failover(episode.env, step.warnings, step.endpoint, at)
@@ -107,17 +113,18 @@ class EndpointRegistry:
 
     def _record_failover(self, env: str, failures: Sequence[str], endpoint: str, at: datetime) -> None:
         if failed := skipped_endpoints(endpoint, failures):
-            why = failures[0].partition(": ")[2][:MAX_CAUSE_CHARS]
-            self._add_failover(Failover(env, tuple(map(clip_name, failed)), why, clip_name(endpoint), as_aware(at)))
+            reason = failures[0].partition(": ")[2][:MAX_CAUSE_CHARS]
+            self._add_failover(Failover(env, tuple(map(clip_name, failed)), reason, clip_name(endpoint), as_aware(at)))
 
-    def _add_failover(self, fall: Failover) -> None:
-        known = fall.failed, fall.endpoint
-        if known in self._reported_at and fall.at - self._reported_at[known] < REPEAT_AFTER:  # what is told late is no news either
+    def _add_failover(self, failover: Failover) -> None:
+        key = failover.failed, failover.endpoint
+        reported_at = self._reported_at.get(key)
+        if reported_at is not None and failover.at - reported_at < REPEAT_AFTER:  # also where this one is older
             return
         if len(self._reported_at) >= MAX_FAILOVERS:
             self._reported_at.clear()
-        self._reported_at[known] = fall.at
-        self.failovers.append(fall)
+        self._reported_at[key] = failover.at
+        self.failovers.append(failover)
         self.n_failovers += 1
 
     def _get(self, endpoint: str) -> EndpointState | None:

@@ -1,4 +1,4 @@
-"""What was said in the rounds of an episode, and its spans: what came live is decoded when somebody looks at it."""
+"""Messages and spans of an episode; those that arrived live stay JSON until a view reads them."""
 
 from __future__ import annotations
 
@@ -14,126 +14,127 @@ from runner.types import Span
 Messages: TypeAlias = list[dict[str, Any]]
 
 FIELD_BYTES: Final = 150
-"""Bytes of a field of an object, about, beside its texts."""
+"""Approximate memory of an object's field beside its texts."""
 
 _SPAN_BYTES: Final = 500
 _RAW_MESSAGES_BYTES: Final = 100
 _RAW_SPAN_BYTES: Final = 250
 _COLONS_PER_SPAN: Final = 10
-"""Colons of a span with few attributes; each more may be of one that takes far more room once it is read."""
+"""Colons in a span with few attributes; each further one may belong to one that takes far more memory when decoded."""
 
 
 class DecodedMessages(msgspec.Struct, frozen=True, tag="told"):
-    """What the agent saw and said in a round, and what the environment answered."""
+    """Messages of a step: the chats of the agent and the observation of the environment."""
 
     chats: list[Messages]
     observation: Messages
 
     @property
     def size(self) -> int:
-        """Bytes it takes, about."""
+        """Approximate memory in bytes."""
         return sum(map(_messages_size, self.chats)) + _messages_size(self.observation)
 
 
 class RawMessages(msgspec.Struct, frozen=True, tag="heard", gc=False):
-    """The same as it came: JSON."""
+    """Messages of a step as JSON, as they arrived."""
 
     raw_chats: bytes
     raw_observation: bytes
 
     @property
     def chats(self) -> list[Messages]:
-        """Decoded each time: at most one round is looked at."""
+        """The chats of the agent; decoded on each access, as a view shows one step at a time."""
         return [as_messages(chat if isinstance(chat, list) else [chat]) for chat in _decode_list(self.raw_chats)]
 
     @property
     def observation(self) -> Messages:
-        """As ``chats``."""
+        """The observation of the environment, decoded on each access."""
         return as_messages(_decode_list(self.raw_observation))
 
     @property
     def size(self) -> int:
-        """Bytes it takes, about."""
+        """Approximate memory in bytes."""
         return _RAW_MESSAGES_BYTES + len(self.raw_chats) + len(self.raw_observation)
 
 
 class Spans:
-    """Those of an episode, in the order they came.
+    """Spans of an episode in order of arrival.
+
+    Args:
+        spans: decoded spans of an episode file.
 
     Attributes:
-        size: bytes they take, about.
+        size: approximate memory in bytes.
     """
 
     def __init__(self, spans: Iterable[Span] = ()) -> None:
-        """Those of a file are decoded already."""
         self._spans = list(spans)
         self._raw: list[bytes] = []
         self.size = spans_size(self._spans)
 
     def append_raw(self, spans: Sequence[bytes], n_bytes: int) -> None:
-        """Add some as they came; ``n_bytes``: see ``raw_spans_size``."""
+        """Append spans as JSON; ``n_bytes`` is their ``raw_spans_size``."""
         self._raw += spans
         self.size += n_bytes
 
     @property
     def all(self) -> list[Span]:
-        """All of them, decoded."""
-        heard, self._raw = self._raw, []
-        for raw in heard:
+        """All spans, decoded."""
+        pending, self._raw = self._raw, []
+        for raw in pending:
             self._spans.append(self._decode_span(raw))
         return self._spans
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self._spans) + len(self._raw)
 
     def __eq__(self, other: object) -> bool:
-        """Whether others say the same."""
         return isinstance(other, Spans) and self.all == other.all
 
-    __hash__ = None  # type: ignore[assignment]  # it grows
+    __hash__ = None  # type: ignore[assignment]  # mutable
 
     def _decode_span(self, raw: bytes) -> Span:
-        """One that cannot be read is at the end of the one before."""
         try:
             return _SPAN_DECODER.decode(raw)
         except (msgspec.MsgspecError, RecursionError) as exc:
-            at, why = self._spans[-1].end_ns if self._spans else 0, f"span that cannot be read: {exc}"[:MAX_CAUSE_CHARS]
-            return Span(id=0, parent=None, name=why, category="", track="", start_ns=at, end_ns=at)
+            # shown at the end of the span before it
+            end_ns = self._spans[-1].end_ns if self._spans else 0
+            name = f"span cannot be decoded: {exc}"[:MAX_CAUSE_CHARS]
+            return Span(id=0, parent=None, name=name, category="", track="", start_ns=end_ns, end_ns=end_ns)
 
 
 def as_messages(chat: Iterable[Any]) -> Messages:
-    """What an agent says it held is kept as it was, also when it is no message."""
+    """Return a chat as messages; an entry that is no object becomes the content of a message."""
     return [message if isinstance(message, dict) else {"content": message} for message in chat]
 
 
 def decode_messages(raw: bytes) -> Messages:
-    """Messages of JSON."""
+    """Decode a JSON list of messages; JSON that does not decode becomes a message that says so."""
     return as_messages(_decode_list(raw))
 
 
 def raw_spans_size(spans: Sequence[bytes]) -> int:
-    """Bytes that spans take as they came, about; more than that where they grow when they are read."""
-    together = b"".join(spans)
+    """Return the approximate memory of spans as JSON, with a surcharge for those that grow when decoded."""
+    joined = b"".join(spans)
     return (
         _RAW_SPAN_BYTES * len(spans)
-        + len(together)
-        + FIELD_BYTES * max(together.count(b":") - _COLONS_PER_SPAN * len(spans), 0)
+        + len(joined)
+        + FIELD_BYTES * max(joined.count(b":") - _COLONS_PER_SPAN * len(spans), 0)
     )
 
 
 def spans_size(spans: Sequence[Span]) -> int:
-    """Bytes that spans take, about."""
+    """Return the approximate memory of decoded spans."""
     named = sum([len(span.name) + len(span.category) + len(span.track) for span in spans])
     return _SPAN_BYTES * len(spans) + named + _values_size([span.attributes for span in spans])
 
 
 def _decode_list(raw: bytes) -> list[Any]:
     try:
-        found = json.loads(raw)
+        value = json.loads(raw)
     except (ValueError, RecursionError) as exc:
-        return [{"content": f"what was said cannot be read: {exc}"[:MAX_CAUSE_CHARS]}]
-    return found if isinstance(found, list) else [found]
+        return [{"content": f"messages cannot be decoded: {exc}"[:MAX_CAUSE_CHARS]}]
+    return value if isinstance(value, list) else [value]
 
 
 def _messages_size(chat: Iterable[object]) -> int:
@@ -141,7 +142,6 @@ def _messages_size(chat: Iterable[object]) -> int:
 
 
 def _values_size(objects: Iterable[Mapping[str, object]]) -> int:
-    """As ``json_size``, but quick: nearly all there is to measure is small objects of texts."""
     total = 0
     for fields in objects:
         for name, value in fields.items():

@@ -1,4 +1,4 @@
-"""What is stored and what runs as one list, the newest first, of which words may pick a part."""
+"""The list of stored and running episodes, with sorting and search."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ MAX_SEARCHED_CHARS: Final = 200
 """Characters of a field that are searched."""
 
 MAX_TASK_INDEX: Final = 10**15
-"""Task indices from this number on are not searchable."""
+"""Task indices from this number on are not written out; Python refuses integers of thousands of digits."""
 
 
 class UnreadableFile(NamedTuple):
-    """A file that is no episode, and why; hostile text, both."""
+    """A file that should be an episode and cannot be read, with the reason; untrusted text, both."""
 
     path: Path
     reason: str
 
 
 ListedEpisode: TypeAlias = "EpisodeRow | Episode"
-"""An episode, stored or running; both have what a list shows."""
+"""A stored or running episode; both have the fields that the list shows."""
 
 ListEntry: TypeAlias = "EpisodeRow | Episode | UnreadableFile"
-"""A line of the list; files that cannot be shown come last."""
+"""A row of the list; unreadable files come last."""
 
 
 DEFAULT_SORTING: Final = Sorting("started", descending=True)
@@ -51,20 +51,19 @@ RANK_BY_COLUMN: Final[Mapping[str, Callable[[ListedEpisode], Rank | None]]] = {
     "node": lambda episode: text_rank(episode.node),
     "id": lambda episode: text_rank(episode.episode_id),
 }
-"""By the titles of columns."""
+"""Sort keys by column title."""
 
 
 class EpisodeList:
-    """Stored episodes, live ones that are not stored yet, and unusable files.
+    """Stored episodes, live episodes that are not stored yet, and unreadable files.
 
     Attributes:
-        shown: the entries that hold all ``words``; those that run are the store's own objects.
-        words: what a person looks for, in small letters.
+        shown: entries that match all ``words``; running episodes are the run store's own objects.
+        words: search words, in lower case.
         sorting: the order; None for the newest first.
     """
 
     def __init__(self) -> None:
-        """Start empty."""
         self.shown: list[ListEntry] = []
         self.words: tuple[str, ...] = ()
         self.sorting: Sorting | None = None
@@ -77,61 +76,64 @@ class EpisodeList:
 
     @property
     def n_episodes(self) -> int:
-        """Episodes, filtered or not."""
+        """Number of episodes, whether they match the search or not."""
         return len(self._stored) + sum(known not in self._stored for known in self._live)
 
     @property
     def n_running(self) -> int:
-        """Those that are played."""
+        """Number of running episodes."""
         return sum(episode.is_active for known, episode in self._live.items() if known not in self._stored)
 
     @property
     def n_unreadable(self) -> int:
-        """Files that cannot be shown."""
+        """Number of unreadable files."""
         return len(self._unreadable)
 
-    def set_stored(self, rows: Iterable[ListedEpisode], unusable: Sequence[UnreadableFile] = ()) -> None:
-        """Take what a library holds, instead of what it held before."""
+    def set_stored(self, rows: Iterable[ListedEpisode], unreadable: Sequence[UnreadableFile] = ()) -> None:
+        """Replace the stored episodes and the unreadable files."""
         self._stored = {row.episode_id: row for row in rows}
-        self._unreadable = list(unusable)
+        self._unreadable = list(unreadable)
         self._search_texts.clear()
         self._arrange()
 
     def update_live(self, episodes: Iterable[Episode]) -> bool:
-        """Take the episodes of the run store; whether lines came, went or may have another place."""
+        """Replace the live episodes; return whether rows were added, removed or may have moved."""
         self._live = {episode.episode_id: episode for episode in episodes}
-        seen = [(episode.episode_id, episode.outcome) for episode in self._live.values()]
-        if changed := seen != self._last_live:
-            self._last_live = seen
+        live = [(episode.episode_id, episode.outcome) for episode in self._live.values()]
+        if changed := live != self._last_live:
+            self._last_live = live
             self._arrange()
         return changed
 
     def search(self, text: str) -> None:
-        """Show only entries that hold all words of ``text_rank``, in whatever field."""
+        """Show only entries that contain all words of ``text`` in any field."""
         words = tuple(text.casefold().split())
         if words != self.words:
             self.words = words
             self._filter()
 
     def sort(self, sorting: Sorting | None) -> None:
-        """Have another order, among equals the newest first; None for the newest first. Files come last in any case."""
+        """Set the order; None for the newest first.
+
+        Equal episodes are sorted from the newest; unreadable files always come last.
+        """
         self.sorting = sorting if sorting is not None and sorting.column in RANK_BY_COLUMN else None
         self._arrange()
 
     def index(self, key: str) -> int | None:
-        """Where the entry of a key is shown."""
+        """Return the row of the entry with this key; None where it is not shown."""
         return next((index for index, entry in enumerate(self.shown) if entry_key(entry) == key), None)
 
     def get(self, key: str) -> ListEntry | None:
-        """The entry of a key, filtered out or not."""
+        """Return the entry with this key, whether it matches the search or not."""
         if (known := self._stored.get(key) or self._live.get(key)) is not None:
             return known
         return next((file for file in self._unreadable if entry_key(file) == key), None)
 
     def neighbor(self, key: str, by: int) -> str | None:
-        """The key of the entry ``by`` lines below (above where negative) the one of ``key``; None where it ends.
+        """Return the key of the entry ``by`` rows below ``key``, above where negative; None past either end.
 
-        Where ``key`` is no longer shown it is the first one.
+        Where ``key`` is not shown, this is the key of the first entry.
         """
         index = self.index(key)
         at = 0 if index is None else index + by
@@ -153,7 +155,6 @@ class EpisodeList:
         return all(word in text for word in self.words)
 
     def _cached_text(self, entry: ListEntry) -> str:
-        """What is searched; of what is stored it is kept, as that stays as it is."""
         if (key := entry_key(entry)) not in self._stored:
             return _search_text(entry)
         if (known := self._search_texts.get(key)) is None:
@@ -162,13 +163,14 @@ class EpisodeList:
 
 
 def entry_key(entry: ListEntry) -> str:
-    """What stays the same of an entry: an episode's id, a file's path."""
+    """Return the stable key of an entry: the id of an episode or the path of a file."""
     return str(entry.path) if isinstance(entry, UnreadableFile) else entry.episode_id
 
 
-def _task(index: int) -> str | None:
-    # Python refuses to print integers of thousands of digits.
-    return f"#{index}" if abs(index) < MAX_TASK_INDEX else None
+def _task(index: int) -> str:
+    if abs(index) < MAX_TASK_INDEX:
+        return f"#{index}"
+    return "#> 1T" if index > 0 else "#< -1T"  # as the list shows it
 
 
 def _start_order(episode: ListedEpisode) -> tuple[datetime, str]:
@@ -176,14 +178,13 @@ def _start_order(episode: ListedEpisode) -> tuple[datetime, str]:
 
 
 def _search_text(entry: ListEntry) -> str:
-    """All that can be found, in small letters."""
     return "\n".join(field[:MAX_SEARCHED_CHARS] for field in searchable_fields(entry) if field).casefold()
 
 
 def searchable_fields(entry: ListEntry) -> tuple[str | None, ...]:
     """Return the texts that ``EpisodeList.search`` looks into; None for a field that is not set."""
     if isinstance(entry, UnreadableFile):
-        return ("unusable", entry.path.name, entry.reason)
+        return ("unreadable", entry.path.name, entry.reason)
     return (
         *(entry.env, entry.outcome or "running", entry.error_type, entry.agent, entry.model, entry.node),
         *(entry.data_label, entry.episode_id, entry.batch_id, _task(entry.task_index)),

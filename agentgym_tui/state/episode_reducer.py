@@ -1,4 +1,8 @@
-"""One episode as live items tell it: what each of them changes."""
+"""Applies updates to one episode, each item once, in whatever order the subjects deliver them.
+
+``SequenceTracker`` recognizes repeated and missing items by their sequence numbers; ``apply_update`` changes the
+episode.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +45,10 @@ from runner.events.live import (
 )
 
 BASE_BYTES: Final = 1_000
-"""Bytes an episode without steps takes, about."""
+"""Approximate memory of an episode without steps."""
 
 MAX_AWAITED_PER_EPISODE: Final = 10_000
-"""Numbers of items per episode that may still come; of more than these only the count is kept."""
+"""Missing sequence numbers tracked per episode; beyond these only their count is kept."""
 
 _SETUP_FIELDS: Final = (
     "env",
@@ -59,14 +63,14 @@ _SETUP_FIELDS: Final = (
     "profile",
 )
 HEADER_FIELDS: Final = ("batch_id", "battery_id", *_SETUP_FIELDS)
-"""What an episode's start says of it."""
+"""Fields of an episode that its start item carries."""
 
 
 class EpisodeResult(Protocol):
-    """How an episode ended, whoever says so."""
+    """Result of an episode: of a live item, a durable event, an index row or a file."""
 
     @property
-    def outcome(self) -> str | None: ...  # noqa: D102 - as in ``Episode``, all of these
+    def outcome(self) -> str | None: ...  # noqa: D102 - fields of ``Episode``, all of these
     @property
     def success(self) -> bool: ...  # noqa: D102
     @property
@@ -78,14 +82,18 @@ class EpisodeResult(Protocol):
 
 
 class SequenceTracker(msgspec.Struct):
-    """What is known of the telling of an episode: by which process, how far, and how much of it is kept.
+    """Tracks which items of an episode have arrived.
+
+    Items of each kind travel on a subject of their own, so the end of an episode may arrive before its last steps.
 
     Attributes:
-        headed: its start is known.
-        filled: a file was read, which counts more than what comes live.
-        awaited: items left out so far: each kind travels on a subject of its own, so the end may come before steps.
-        n_lost: items left out that are not awaited any more.
-        most: how many may be awaited.
+        boot: process that runs the episode; "" where it is not known.
+        size: approximate memory of the episode in bytes.
+        has_header: its start item or file was applied.
+        has_file: its file or journal was applied, which takes precedence over live items.
+        awaited: missing sequence numbers that may still arrive.
+        n_lost: missing items that are no longer awaited.
+        max_awaited: largest size of ``awaited``.
     """
 
     boot: str = ""
@@ -98,9 +106,11 @@ class SequenceTracker(msgspec.Struct):
     max_awaited: int = MAX_AWAITED_PER_EPISODE
 
     def accept_new(self, seqs: Sequence[int], gaps: Iterable[int] | None) -> Sequence[int]:
-        """The places of the items that were not there before, by their numbers, of which is taken note.
+        """Record the sequence numbers of items; return the positions of those that had not arrived before.
 
-        ``gaps``: numbers in between that are not there, None where that is not known, or the numbers do not rise.
+        Args:
+            seqs: the sequence numbers.
+            gaps: missing numbers among them; None where they are not known or the numbers do not ascend.
         """
         first, end = seqs[0], seqs[-1] + 1
         if gaps is not None and first >= self.next_seq and end - self.next_seq <= self.max_awaited - len(self.awaited):
@@ -110,14 +120,14 @@ class SequenceTracker(msgspec.Struct):
         if gaps is not None and end <= self.next_seq and self.awaited.issuperset(seqs):
             self.awaited.difference_update(seqs)
             return range(len(seqs))
-        return [place for place, seq in enumerate(seqs) if self._accept(seq)]
+        return [position for position, seq in enumerate(seqs) if self._accept(seq)]
 
     def _accept(self, seq: int) -> bool:
-        """Take note of an item's number; False when it was there before."""
+        """Record one sequence number; return whether it is new."""
         if seq < self.next_seq:
-            known = seq not in self.awaited
+            is_new = seq in self.awaited
             self.awaited.discard(seq)
-            return not known
+            return is_new
         first_kept = max(self.next_seq, seq - (self.max_awaited - len(self.awaited)))
         self.n_lost += first_kept - self.next_seq
         self.awaited.update(range(first_kept, seq))
@@ -126,60 +136,61 @@ class SequenceTracker(msgspec.Struct):
 
     @property
     def n_missing(self) -> int:
-        """Items that are not there."""
+        """Number of items that have not arrived."""
         return min(len(self.awaited) + self.n_lost, MAX_COUNT)
 
 
-def apply_update(episode: Episode, track: SequenceTracker, run: EpisodeUpdate) -> None:
-    """Change an episode by a run of items, by each once; what is missing so far is counted."""
-    if isinstance(run, EpisodeStarted) and not track.has_header:
-        _apply_started(episode, track, run)
-    expected = track.next_seq
-    if isinstance(run, CHUNK_TYPES):
-        places = track.accept_new(run.seqs, run.gaps)
-        if places and len(places) < len(run.seqs):
-            run = run.select(places)
+def apply_update(episode: Episode, tracker: SequenceTracker, update: EpisodeUpdate) -> None:
+    """Apply the new items of an update to an episode, and count the missing ones."""
+    if isinstance(update, EpisodeStarted) and not tracker.has_header:
+        _apply_started(episode, tracker, update)
+    expected = tracker.next_seq
+    if isinstance(update, CHUNK_TYPES):
+        positions = tracker.accept_new(update.seqs, update.gaps)
+        if positions and len(positions) < len(update.seqs):
+            update = update.select(positions)
     else:
-        places = track.accept_new((run.seq,), ())
-    if not places:
+        positions = tracker.accept_new((update.seq,), ())
+    if not positions:
         return
-    if not track.has_file and (track.awaited or track.n_lost or episode.n_missing):
-        episode.n_missing = track.n_missing
-    match run:
+    if not tracker.has_file and (tracker.awaited or tracker.n_lost or episode.n_missing):
+        episode.n_missing = tracker.n_missing
+    match update:
         case AnswerChunk() | TokenText():
-            _apply_answer(episode, run)
+            _apply_answer(episode, update)
         case FinishedAnswers(started=[*_, newest]):
             _apply_answer(episode, newest)
         case SpanChunk():
-            _add_spans(episode, track, run)
+            _add_spans(episode, tracker, update)
         case StepChunk():
-            _add_steps(episode, track, run)
-        case EpisodePaused() | EpisodeResumed() if run.seq >= expected:
-            episode.paused = episode.running and isinstance(run, EpisodePaused)
+            _add_steps(episode, tracker, update)
+        case EpisodePaused() | EpisodeResumed() if update.seq >= expected:
+            episode.paused = episode.running and isinstance(update, EpisodePaused)
         case EpisodeEnded():
-            _apply_ended(episode, run)
+            _apply_ended(episode, update)
 
 
 def set_field(episode: Episode, field_name: str, value: object) -> None:
-    """Set a field to a value from outside; names are cut."""
+    """Set a field to an untrusted value; texts are clipped as names."""
     setattr(episode, field_name, clip_name(value) if isinstance(value, str) else value)
 
 
-def record_result(episode: Episode, told: EpisodeResult) -> None:
-    """An episode is over."""
-    episode.success, episode.reward, episode.rounds = told.success, clamp_finite(told.reward), clamp_count(told.rounds)
-    episode.duration_s = told.duration_s
+def record_result(episode: Episode, result: EpisodeResult) -> None:
+    """Record the result of an episode."""
+    episode.success, episode.reward = result.success, clamp_finite(result.reward)
+    episode.rounds = clamp_count(result.rounds)
+    episode.duration_s = result.duration_s
     episode.n_missing = max(episode.n_missing, count_missing_steps(episode))
-    mark_ended(episode, str(told.outcome))
+    mark_ended(episode, str(result.outcome))
 
 
 def mark_ended(episode: Episode, outcome: str) -> None:
-    """An episode does not run any more."""
+    """Mark an episode as ended."""
     episode.outcome, episode.streaming, episode.paused, episode.node_lost = outcome, None, False, False
 
 
-def _apply_started(episode: Episode, track: SequenceTracker, item: EpisodeStarted) -> None:
-    track.has_header = True
+def _apply_started(episode: Episode, tracker: SequenceTracker, item: EpisodeStarted) -> None:
+    tracker.has_header = True
     episode.started_at = item.at
     for header_field in HEADER_FIELDS:
         set_field(episode, header_field, getattr(item, header_field))
@@ -192,39 +203,39 @@ def _apply_ended(episode: Episode, item: EpisodeEnded) -> None:
     record_result(episode, item)
 
 
-def _add_steps(episode: Episode, track: SequenceTracker, run: StepChunk) -> None:
-    if run.resets and not episode.reset_observation:
-        episode.reset_observation = said = decode_messages(next(iter(run.resets.values())))
-        track.size += json_size(said)
-    indices = [step.index for step in run.steps]
+def _add_steps(episode: Episode, tracker: SequenceTracker, chunk: StepChunk) -> None:
+    if chunk.resets and not episode.reset_observation:
+        episode.reset_observation = reset = decode_messages(next(iter(chunk.resets.values())))
+        tracker.size += json_size(reset)
+    indices = [step.index for step in chunk.steps]
     if episode.streaming is not None and max(indices) >= episode.streaming.step:
         episode.streaming = None
     if indices[0] > episode.last_step_index and is_ascending(indices):
-        _insert(episode, track, len(episode.steps), run.steps, run.size)
+        _insert(episode, tracker, len(episode.steps), chunk.steps, chunk.size)
         return
-    for step in run.steps:
-        place = bisect_left(episode.steps, step.index, key=attrgetter("index"))
-        if place == len(episode.steps) or episode.steps[place].index != step.index:
-            _insert(episode, track, place, [step], step_size(step))
+    for step in chunk.steps:
+        position = bisect_left(episode.steps, step.index, key=attrgetter("index"))
+        if position == len(episode.steps) or episode.steps[position].index != step.index:
+            _insert(episode, tracker, position, [step], step_size(step))
 
 
-def _insert(episode: Episode, track: SequenceTracker, place: int, steps: Sequence[StepState], n_bytes: int) -> None:
-    episode.steps[place:place] = steps
-    track.size += n_bytes
-    if track.has_file:
+def _insert(
+    episode: Episode, tracker: SequenceTracker, position: int, steps: Sequence[StepState], n_bytes: int
+) -> None:
+    episode.steps[position:position] = steps
+    tracker.size += n_bytes
+    if tracker.has_file:
         episode.n_missing = count_missing_steps(episode)
     if episode.running:
         add_totals(episode, steps)
 
 
-def _apply_answer(episode: Episode, told: InferenceStarted | AnswerChunk | TokenText) -> None:
-    """Add to the answer for the step that is not over."""
-    if episode.outcome is None and told.step > episode.last_step_index:
-        episode.streaming = update_answer(episode.streaming, told)
+def _apply_answer(episode: Episode, update: InferenceStarted | AnswerChunk | TokenText) -> None:
+    if episode.outcome is None and update.step > episode.last_step_index:
+        episode.streaming = update_answer(episode.streaming, update)
 
 
-def _add_spans(episode: Episode, track: SequenceTracker, run: SpanChunk) -> None:
-    """A file that was read at the end has all spans already."""
-    if not track.has_file or episode.outcome is None:
-        episode.spans.append_raw(run.spans, run.size)
-        track.size += run.size
+def _add_spans(episode: Episode, tracker: SequenceTracker, chunk: SpanChunk) -> None:
+    if not tracker.has_file or episode.outcome is None:  # the file of an ended episode has all spans
+        episode.spans.append_raw(chunk.spans, chunk.size)
+        tracker.size += chunk.size

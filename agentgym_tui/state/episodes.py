@@ -1,4 +1,4 @@
-"""Episodes put together from live items, events, stored rows and files, in any order, each thing once."""
+"""Registry of episodes, merged from live items, events, index rows and files in any order."""
 
 from __future__ import annotations
 
@@ -31,32 +31,33 @@ if TYPE_CHECKING:
     from runner.store.index_schema import EpisodeRow
 
 EPISODE_SLACK: Final = 100
-"""Episodes beyond the bound that one message may bring before the oldest make room."""
+"""Episodes beyond the limit that one message may add before the oldest are evicted."""
 
 MAX_AWAITED: Final = 200_000
-"""Numbers of items that may still come, of all episodes together."""
+"""Missing sequence numbers tracked for all episodes together."""
 
 MAX_EVICTED_IDS: Final = 20_000
-"""Ids of episodes that had to make room; nothing more is taken of these."""
+"""Ids of evicted episodes; later items of these are ignored."""
 
 
 class EpisodeRegistry:
-    """The newest episodes, the newest last, within bounds of number and memory.
+    """The newest episodes by id, the newest last, within limits of number and memory.
 
     Args:
-        max_episodes: the oldest that are over make room first.
-        max_bytes: about what their texts may take.
+        max_episodes: largest number of episodes; ended ones are evicted first.
+        max_bytes: approximate limit for the memory of their texts.
 
     Attributes:
-        ended: those that somebody said to be over, to be taken out by the reader.
+        episodes: all episodes by id.
+        running: episodes without an outcome, by id.
+        ended: episodes that have ended since the caller last cleared the list.
     """
 
     def __init__(self, *, max_episodes: int, max_bytes: int) -> None:
-        """Start empty."""
         self.episodes: dict[str, Episode] = {}
         self.running: dict[str, Episode] = {}
         self.ended: list[Episode] = []
-        self._tracks: dict[str, SequenceTracker] = {}
+        self._trackers: dict[str, SequenceTracker] = {}
         self._evicted: dict[str, None] = {}
         self._max_episodes, self._max_bytes = max_episodes, max_bytes
         self._bytes = self._n_missing_evicted = self._n_awaited = 0
@@ -64,36 +65,36 @@ class EpisodeRegistry:
 
     @property
     def n_missing(self) -> int:
-        """Live items that did not come, also of episodes that had to make room."""
-        return self._n_missing_evicted + sum(track.n_missing for track in self._tracks.values())
+        """Live items that have not arrived, including those of evicted episodes."""
+        return self._n_missing_evicted + sum(tracker.n_missing for tracker in self._trackers.values())
 
-    def apply(self, run: EpisodeUpdate, node: str, boot: str) -> bool:
-        """Take a run of live items of an episode; False when they cannot be any."""
-        if (episode := self.episodes.get(run.episode_id)) is None:
-            if not 0 < len(run.episode_id) <= MAX_ID_CHARS:
+    def apply(self, update: EpisodeUpdate, node: str, boot: str) -> bool:
+        """Apply an update of an episode; return False where it has no valid episode id."""
+        if (episode := self.episodes.get(update.episode_id)) is None:
+            if not 0 < len(update.episode_id) <= MAX_ID_CHARS:
                 return False
-            if run.episode_id in self._evicted:
+            if update.episode_id in self._evicted:
                 return True
-            episode = self._create(run.episode_id, run.at)
-        track = self._tracks[run.episode_id]
-        if episode.node is not node or track.boot is not boot:
-            track.boot, episode.node = boot, clip_name(node)
-        before, n_awaited, started_at, outcome = track.size, len(track.awaited), episode.started_at, episode.outcome
-        track.max_awaited = min(MAX_AWAITED_PER_EPISODE, n_awaited + MAX_AWAITED - self._n_awaited)
-        apply_update(episode, track, run)
-        self._n_awaited += len(track.awaited) - n_awaited
-        if track.size != before:
-            self._bytes += track.size - before
+            episode = self._create(update.episode_id, update.at)
+        tracker = self._trackers[update.episode_id]
+        if episode.node is not node or tracker.boot is not boot:
+            tracker.boot, episode.node = boot, clip_name(node)
+        size, n_awaited, started_at, outcome = tracker.size, len(tracker.awaited), episode.started_at, episode.outcome
+        tracker.max_awaited = min(MAX_AWAITED_PER_EPISODE, n_awaited + MAX_AWAITED - self._n_awaited)
+        apply_update(episode, tracker, update)
+        self._n_awaited += len(tracker.awaited) - n_awaited
+        if tracker.size != size:
+            self._bytes += tracker.size - size
         if episode.started_at is not started_at:
             self._in_order = self._in_order and episode.started_at == started_at
         if episode.outcome != outcome:
-            self._mark_ended(episode)
+            self._on_ended(episode)
         if len(self.episodes) > self._max_episodes + EPISODE_SLACK:
             self.enforce_limits()
         return True
 
     def apply_completed(self, event: EpisodeCompleted, at: datetime) -> bool:
-        """Take the event of a finished episode; False when it cannot be one."""
+        """Apply the completion event of an episode; return False where it has no valid episode id."""
         if not 0 < len(event.episode_id) <= MAX_ID_CHARS:
             return False
         if event.episode_id in self._evicted:
@@ -107,7 +108,7 @@ class EpisodeRegistry:
         return True
 
     def apply_foreign(self, episode_id: str, event: ForeignEpisode, at: datetime) -> None:
-        """Take an episode of another field runner, once."""
+        """Add an episode of another field runner, once."""
         if episode_id in self._evicted or episode_id in self.episodes:
             return
         episode = self._create(episode_id, at)
@@ -115,21 +116,29 @@ class EpisodeRegistry:
         episode.reward, episode.rounds = clamp_finite(event.score), clamp_count(event.rounds)
         episode.duration_s = event.duration_sec
         mark_ended(episode, "success" if event.success else "failure")
-        self._mark_ended(episode)
+        self._on_ended(episode)
 
     def apply_stored(self, row: EpisodeRow) -> None:
-        """An episode that runs here is stored already: it is over."""
+        """End a running episode whose index row exists."""
         if (episode := self.running.get(row.episode_id)) is not None:
             episode.error_type = clip_optional(row.error_type)
             self._record_result(episode, row)
 
     def merge_file(self, episode: Episode, boot: str) -> bool:
-        """Take the steps of a journal or a file, which count more than what came live; False for what has no id."""
+        """Merge an episode read from a journal or an episode file, which takes precedence over live items.
+
+        Args:
+            episode: the episode read.
+            boot: process of its node.
+
+        Returns:
+            False where it has no valid episode id.
+        """
         if not 0 < len(episode.episode_id) <= MAX_ID_CHARS:
             return False
         known = self.episodes.get(episode.episode_id) or self._create(episode.episode_id, episode.started_at)
-        track = self._tracks[known.episode_id]
-        track.boot, track.has_file, track.has_header = track.boot or boot, True, True
+        tracker = self._trackers[known.episode_id]
+        tracker.boot, tracker.has_file, tracker.has_header = tracker.boot or boot, True, True
         for field in ("node", *HEADER_FIELDS):
             set_field(known, field, getattr(episode, field) or getattr(known, field))
         known.started_at, self._in_order = as_aware(episode.started_at), False
@@ -137,39 +146,42 @@ class EpisodeRegistry:
         known.spans = Spans(episode.spans.all) if episode.spans else known.spans
         by_index = {step.index: step for step in (*known.steps, *episode.steps)}
         known.steps = [by_index[index] for index in sorted(by_index)]
-        self._add_bytes(track, BASE_BYTES + episode_size(known) - track.size)
+        self._add_bytes(tracker, BASE_BYTES + episode_size(known) - tracker.size)
         known.n_missing = count_missing_steps(known)
         if known.running:
             recompute_totals(known)
         if episode.outcome is not None:
             known.tokens, known.cost = episode.tokens, episode.cost
-            known.error_type, known.error_message = (
-                episode.error_type,
-                clip_optional(episode.error_message, MAX_ERROR_CHARS),
-            )
+            known.error_type = episode.error_type
+            known.error_message = clip_optional(episode.error_message, MAX_ERROR_CHARS)
             known.error_traceback = clip_optional(episode.error_traceback, MAX_ERROR_CHARS)
             self._record_result(known, episode)
         return True
 
     def mark_interrupted(self, node: str, boot: str) -> bool:
-        """The episodes that an earlier process of ``node`` played have been interrupted; whether there were any."""
-        dead = [
-            e for e in self.running.values() if e.node == node and self._tracks[e.episode_id].boot not in ("", boot)
+        """Mark running episodes of earlier processes of a node as interrupted; return whether there were any.
+
+        Args:
+            node: the node.
+            boot: its current process.
+        """
+        interrupted = [
+            e for e in self.running.values() if e.node == node and self._trackers[e.episode_id].boot not in ("", boot)
         ]
-        for episode in dead:
+        for episode in interrupted:
             mark_ended(episode, "interrupted")
-            self._mark_ended(episode)
-        return bool(dead)
+            self._on_ended(episode)
+        return bool(interrupted)
 
     def assign_boot(self, node: str, boot: str) -> None:
-        """Episodes of ``node`` that were read from files are played by this process of it."""
+        """Assign episodes that were read from files of a node to its current process."""
         for episode in self.running.values():
-            track = self._tracks[episode.episode_id]
-            if episode.node == node and not track.boot:
-                track.boot = boot
+            tracker = self._trackers[episode.episode_id]
+            if episode.node == node and not tracker.boot:
+                tracker.boot = boot
 
     def enforce_limits(self) -> None:
-        """Bring what was taken in order and within bounds."""
+        """Restore the order by start time and evict what exceeds the limits."""
         if not self._in_order:
             ordered = sorted(self.episodes.values(), key=attrgetter("started_at"))
             self.episodes = {episode.episode_id: episode for episode in ordered}
@@ -185,36 +197,35 @@ class EpisodeRegistry:
         self._in_order = self._in_order and (newest is None or newest.started_at <= at)
         episode = self.episodes[episode_id] = self.running[episode_id] = Episode(episode_id, "", "", at)
         self._evicted.pop(episode_id, None)
-        self._tracks[episode_id] = SequenceTracker()
+        self._trackers[episode_id] = SequenceTracker()
         self._bytes += BASE_BYTES
         return episode
 
-    def _record_result(self, episode: Episode, told: EpisodeResult) -> None:
-        record_result(episode, told)
-        self._mark_ended(episode)
+    def _record_result(self, episode: Episode, result: EpisodeResult) -> None:
+        record_result(episode, result)
+        self._on_ended(episode)
 
-    def _mark_ended(self, episode: Episode) -> None:
+    def _on_ended(self, episode: Episode) -> None:
         self.running.pop(episode.episode_id, None)
         self.ended.append(episode)
 
-    def _add_bytes(self, track: SequenceTracker, by: int) -> None:
-        track.size += by
+    def _add_bytes(self, tracker: SequenceTracker, by: int) -> None:
+        tracker.size += by
         self._bytes += by
 
     def _eviction_order(self, n: int) -> list[Episode]:
-        """The oldest of those that are over, then the oldest of all."""
         if n <= 0:
             return []
-        over = list(islice((episode for episode in self.episodes.values() if not episode.running), n))
+        ended = list(islice((episode for episode in self.episodes.values() if not episode.running), n))
         running = (episode for episode in self.episodes.values() if episode.running)
-        return [*over, *islice(running, n - len(over))]
+        return [*ended, *islice(running, n - len(ended))]
 
     def _free_memory(self) -> None:
-        """Forget what is over, but the newest; leave out messages; forget what runs."""
+        """Evict ended episodes but the newest, then drop messages, then evict running episodes."""
         newest = next(reversed(self.episodes.values()), None)
         while self._bytes > self._max_bytes:
-            over = (each for each in self.episodes.values() if not each.running and each is not newest)
-            if (episode := next(over, None)) is None:
+            ended = (known for known in self.episodes.values() if not known.running and known is not newest)
+            if (episode := next(ended, None)) is None:
                 break
             self._evict(episode)
         for episode in self.episodes.values():
@@ -225,24 +236,24 @@ class EpisodeRegistry:
             self._evict(next(iter(self.episodes.values())))
 
     def _drop_messages(self, episode: Episode) -> None:
-        """Leave out messages, the oldest first, until there is room."""
-        track = self._tracks[episode.episode_id]
-        for place, step in enumerate(episode.steps):
+        """Drop messages of an episode, the oldest first, until the memory limit holds."""
+        tracker = self._trackers[episode.episode_id]
+        for index, step in enumerate(episode.steps):
             if self._bytes <= self._max_bytes:
                 return
-            episode.steps[place] = smaller = strip_messages(step)
-            self._add_bytes(track, step_size(smaller) - step_size(step))
+            episode.steps[index] = smaller = strip_messages(step)
+            self._add_bytes(tracker, step_size(smaller) - step_size(step))
         episode.spans, episode.reset_observation = Spans(), []
-        self._add_bytes(track, BASE_BYTES + episode_size(episode) - track.size)
+        self._add_bytes(tracker, BASE_BYTES + episode_size(episode) - tracker.size)
 
     def _evict(self, episode: Episode) -> None:
-        known = episode.episode_id
-        self.episodes.pop(known)
-        self.running.pop(known, None)
-        track = self._tracks.pop(known)
-        self._bytes -= track.size
-        self._n_awaited -= len(track.awaited)
-        self._n_missing_evicted += track.n_missing
-        self._evicted[known] = None
+        episode_id = episode.episode_id
+        self.episodes.pop(episode_id)
+        self.running.pop(episode_id, None)
+        tracker = self._trackers.pop(episode_id)
+        self._bytes -= tracker.size
+        self._n_awaited -= len(tracker.awaited)
+        self._n_missing_evicted += tracker.n_missing
+        self._evicted[episode_id] = None
         if len(self._evicted) > MAX_EVICTED_IDS:
             del self._evicted[next(iter(self._evicted))]

@@ -1,6 +1,7 @@
-"""Messages of a bus as they came, the newest of them, and what was said about following it: bounded, not decoded.
+"""The newest messages of a bus, and notices among them: bounded and not decoded.
 
-Texts are kept as they came, hostile ones included; ``views`` makes them safe when it turns them into lines.
+``EventMessage`` and ``LogNotice`` are the entries of an ``EventLog``; ``merge_by_time`` orders messages of several
+streams. Texts are kept as received, including unsafe ones; ``presenters`` sanitize them when they build lines.
 """
 
 from __future__ import annotations
@@ -20,18 +21,20 @@ from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice
 
 MAX_HEADER_BYTES: Final = 64 << 10
+"""Bytes of headers that are kept per message."""
 
 
 ENTRY_BYTES: Final = 400
-"""Bytes that an entry takes beside its texts, about."""
+"""Approximate memory of an entry beside its texts."""
 
 
 class EventMessage(msgspec.Struct, gc=False):
-    """A message: ``at`` by the server's clock where a stream keeps it, else by this machine's.
+    """A message of the bus or a line of a log file.
 
     Attributes:
-        number: counts entries of the log.
-        payload: its beginning; ``n_bytes`` is the length of the whole.
+        number: counts the entries of the log.
+        at: the server's time where a stream stores the message, else this machine's.
+        payload: its first bytes; ``n_bytes`` is the full length.
     """
 
     number: int
@@ -45,13 +48,13 @@ class EventMessage(msgspec.Struct, gc=False):
 
     @property
     def size(self) -> int:
-        """Bytes it takes, about."""
+        """Approximate memory in bytes."""
         headers = sum([len(name) + len(value) for name, value in self.headers.items()]) if self.headers else 0
         return ENTRY_BYTES + len(self.payload) + headers
 
 
 class LogNotice(NamedTuple):
-    """Something about the following, in its place among the messages; ``kind`` as of a ``Notice``."""
+    """A notice about the subscription at its position among the messages; ``kind`` as of a ``Notice``."""
 
     number: int
     at: datetime
@@ -60,7 +63,7 @@ class LogNotice(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes it takes, about."""
+        """Approximate memory in bytes."""
         return ENTRY_BYTES + len(self.text)
 
 
@@ -77,24 +80,25 @@ _NO_HEADERS: Final[dict[str, str]] = {}
 
 
 class EventLog:
-    """The newest messages, and those among them that hold some words.
+    """The newest messages, and those of them that match a search.
 
     Args:
-        max_entries: messages and remarks that are kept.
-        max_bytes: about what they may take; one is kept in any case.
+        max_entries: largest number of messages and notices.
+        max_bytes: approximate memory limit; one entry is kept in any case.
 
     Attributes:
-        shown: the entries that hold all ``words``, the oldest first.
-        words: what a person looks for, in small letters.
-        subjects: what was said where, kept ones or not.
-        clocks: of those who sent it.
-        n_seen: messages since ``begin``; ``n_gone`` entries of them made room for others.
-        n_matched: entries that came into ``shown`` since ``begin`` or ``search``.
-        n_gap: messages that left their stream unread; ``n_skipped`` came too fast and are kept by no stream.
+        shown: entries that match all ``words``, the oldest first.
+        words: search words, in lower case.
+        subjects: counts per subject, including messages that were evicted.
+        clock_skew: clock skew of the senders.
+        n_received: messages since ``reset``.
+        n_evicted: entries evicted since ``reset``.
+        n_matched: entries added to ``shown`` since ``reset`` or ``search``.
+        n_gap: messages that left their stream before they were read.
+        n_skipped: messages that arrived too fast and that no stream stores.
     """
 
     def __init__(self, *, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES) -> None:
-        """Start empty."""
         self.shown: deque[LogEntry] = deque()
         self.words: tuple[str, ...] = ()
         self.subjects = SubjectTree()
@@ -108,46 +112,48 @@ class EventLog:
         self._pending: dict[str, int] = {}
 
     def __len__(self) -> int:
-        """How many are kept, shown or not."""
         return len(self._entries)
 
     @property
     def n_bytes(self) -> int:
-        """What they take, about."""
+        """Approximate memory of all entries."""
         return self._bytes
 
     @property
     def is_full(self) -> bool:
-        """Whether what comes next makes the oldest go."""
+        """Whether the next entry evicts the oldest."""
         return len(self._entries) >= self._max_entries or self._bytes >= self._max_bytes
 
     @property
     def lag(self) -> int:
-        """Messages that streams had behind those that came last."""
+        """Messages that the streams still held when they delivered their last ones."""
         return clamp_count(sum(self._pending.values()))
 
-    def reset(self, only: str = "") -> None:
-        """Forget all; from now on take messages that hold ``only``."""
+    def reset(self, required: str = "") -> None:
+        """Remove all entries; from now on keep only messages that contain ``required``."""
         self._entries.clear()
         self.shown.clear()
         self._pending.clear()
         self.subjects.reset_counts()
         self.n_received = self.n_evicted = self.n_gap = self.n_skipped = self.n_matched = self._bytes = 0
-        self._required = only.encode("utf-8", "replace")
+        self._required = required.encode("utf-8", "replace")
 
-    def append(self, came: Sequence[RawMessage | Notice], at: datetime) -> None:
-        """Take what came, at a time."""
-        for each in merge_by_time(came):
-            if isinstance(each, Notice):
-                self._append_notice(each, at)
+    def append(self, messages: Sequence[RawMessage | Notice], at: datetime) -> None:
+        """Append messages and notices that arrived at a time."""
+        for message in merge_by_time(messages):
+            if isinstance(message, Notice):
+                self._append_notice(message, at)
             else:
-                self._append_message(each, at)
-        self.clock_skew.sample([each for each in came if isinstance(each, RawMessage)])
+                self._append_message(message, at)
+        self.clock_skew.sample([each for each in messages if isinstance(each, RawMessage)])
         while len(self._entries) > 1 and (len(self._entries) > self._max_entries or self._bytes > self._max_bytes):
             self._evict_oldest()
 
     def search(self, text: str) -> None:
-        """Show only entries that hold all words of ``text``, in subject, headers or payload; ASCII in any case."""
+        """Show only entries that contain all words in subject, headers or payload.
+
+        ASCII letters match in either case.
+        """
         self.words = tuple(text.lower().split())
         self._needles = [word.encode("utf-8", "replace") for word in self.words]
         self.shown = deque(entry for entry in self._entries if self._matches(entry))
@@ -161,17 +167,25 @@ class EventLog:
                 self.n_skipped = clamp_count(self.n_skipped + max(notice.count, 1))
         self._add(LogNotice(self._next_number(), at, notice.kind, notice.text[:MAX_CAUSE_CHARS]))
 
-    def _append_message(self, came: RawMessage, at: datetime) -> None:
+    def _append_message(self, message: RawMessage, at: datetime) -> None:
         self.n_received += 1
-        subject = self.subjects.add(came.subject)
-        if came.stream is not None and (came.stream in self._pending or len(self._pending) < MAX_STREAMS):
-            self._pending[came.stream] = came.pending
-        headers = _limit_headers(came.headers)
-        if self._required and self._required not in came.payload and self._required not in _subject_and_headers(subject, headers):
+        subject = self.subjects.add(message.subject)
+        if message.stream is not None and (message.stream in self._pending or len(self._pending) < MAX_STREAMS):
+            self._pending[message.stream] = message.pending
+        headers = _limit_headers(message.headers)
+        if (
+            self._required
+            and self._required not in message.payload
+            and self._required not in _subject_and_headers(subject, headers)
+        ):
             return
-        payload = came.payload[:MAX_PAYLOAD_BYTES]
-        place = (came.stream, came.sequence)
-        self._add(EventMessage(self._next_number(), came.time or at, subject, headers, payload, len(came.payload), *place))
+        payload = message.payload[:MAX_PAYLOAD_BYTES]
+        position = (message.stream, message.sequence)
+        self._add(
+            EventMessage(
+                self._next_number(), message.time or at, subject, headers, payload, len(message.payload), *position
+            )
+        )
 
     def _next_number(self) -> int:
         self._number += 1
@@ -205,14 +219,13 @@ class EventLog:
 
 
 def _limit_headers(headers: dict[str, str]) -> dict[str, str]:
-    """Those there is room for."""
     if not headers:
         return _NO_HEADERS
     kept: dict[str, str] = {}
-    room = MAX_HEADER_BYTES
+    n_left = MAX_HEADER_BYTES
     for name, value in headers.items():
-        room -= len(name) + len(value) + ENTRY_BYTES // 4
-        if room < 0:
+        n_left -= len(name) + len(value) + ENTRY_BYTES // 4
+        if n_left < 0:
             break
         kept[name] = value
     return kept
@@ -227,13 +240,13 @@ def _subject_and_headers(subject: str, headers: dict[str, str]) -> bytes:
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 
 
-def merge_by_time(came: Sequence[RawMessage | Notice]) -> Iterator[RawMessage | Notice]:
-    """What came at once, by time: each stream keeps its own order, and notices stay between what they are between.
+def merge_by_time(messages: Sequence[RawMessage | Notice]) -> Iterator[RawMessage | Notice]:
+    """Yield messages sorted by time: each stream keeps its order, and notices keep their position.
 
-    What no stream keeps has no time, and is the newest.
+    Messages that no stream stores have no time and come last.
     """
     group: list[RawMessage] = []
-    for each in came:
+    for each in messages:
         if isinstance(each, Notice):
             yield from _merge_streams(group)
             group = []
@@ -243,12 +256,12 @@ def merge_by_time(came: Sequence[RawMessage | Notice]) -> Iterator[RawMessage | 
     yield from _merge_streams(group)
 
 
-def _merge_streams(came: list[RawMessage]) -> Iterator[RawMessage]:
+def _merge_streams(messages: list[RawMessage]) -> Iterator[RawMessage]:
     streams: dict[str | None, list[RawMessage]] = {}
-    for each in came:
+    for each in messages:
         streams.setdefault(each.stream, []).append(each)
     return merge(*streams.values(), key=_time)
 
 
-def _time(incoming: RawMessage) -> datetime:
-    return incoming.time or _END_OF_TIME
+def _time(message: RawMessage) -> datetime:
+    return message.time or _END_OF_TIME

@@ -1,4 +1,4 @@
-"""Which messages of a bus a person looks at: subjects, and where their history begins."""
+"""Which messages of a bus to read: subject patterns, and where their history starts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from runner.subscribe.messages import Since
 
 HistoryStart: TypeAlias = Literal["now", "all"] | datetime | int
-"""Where history begins: nowhere, at its beginning, at a time, at this sequence of each stream."""
+"""Where history starts: at the next message, at the first one, at a time, or at this sequence of each stream."""
 
 ALL_SUBJECTS: Final = (">",)
 MAX_PATTERN_CHARS: Final = 255
+"""Longest subject pattern."""
+
 MAX_PATTERNS: Final = 16
 
 _SEQUENCE: Final = re.compile(r"#?([0-9]{1,18})")
@@ -28,13 +30,13 @@ _MAX_AGO: Final = timedelta(days=36_500)
 
 
 class EventQuery(msgspec.Struct, frozen=True):
-    """What is looked at.
+    """Messages to read.
 
     Attributes:
-        patterns: the subjects.
-        start: where it begins.
-        episode: only messages that name this episode; "" for all.
-        is_history: it stays where it begins, and goes on as far as one reads.
+        patterns: subject patterns.
+        start: where the history starts.
+        episode: keep only messages that contain this episode id; "" for all.
+        is_history: stay at the start and read on only as the user scrolls.
     """
 
     patterns: tuple[str, ...] = ALL_SUBJECTS
@@ -44,27 +46,29 @@ class EventQuery(msgspec.Struct, frozen=True):
 
 
 def resolve_start(start: HistoryStart, now: datetime) -> Since:
-    """The same for a follower that begins ``now``."""
+    """Return the start for a subscription made ``now``; a time becomes the time since then."""
     return max(now - start, timedelta()) if isinstance(start, datetime) else start
 
 
 def parse_patterns(text: str) -> tuple[str, ...] | None:
-    """Subject patterns with blanks or commas between them, all subjects for none; None for what is no pattern."""
+    """Parse subject patterns separated by blanks or commas; all subjects for "", None for an invalid pattern."""
     return valid_patterns(text.replace(",", " ").split() or ALL_SUBJECTS)
 
 
 def valid_patterns(patterns: list[str] | tuple[str, ...]) -> tuple[str, ...] | None:
-    """Patterns that can be subscribed to, None when one of them cannot."""
-    fit = len(patterns) <= MAX_PATTERNS and all(len(p) <= MAX_PATTERN_CHARS and PATTERN.fullmatch(p) for p in patterns)
-    return tuple(patterns) if fit else None
+    """Return the patterns as a tuple; None where one of them cannot be subscribed to."""
+    is_valid = len(patterns) <= MAX_PATTERNS and all(
+        len(p) <= MAX_PATTERN_CHARS and PATTERN.fullmatch(p) for p in patterns
+    )
+    return tuple(patterns) if is_valid else None
 
 
 def parse_start(text: str, now: datetime) -> HistoryStart | None:
-    """What a person types: ``all``, ``now``, a sequence, ``10m`` ago, ``14:30``, a date with a time; None for others.
+    """Parse ``all``, ``now``, a sequence, ``10m`` (ago), ``14:30``, or a date with a time; None for anything else.
 
     Args:
-        text: without a zone it is by the clock of this machine.
-        now: the time, with a zone.
+        text: what the user typed; a time without a zone is local time.
+        now: the current time, with a zone.
     """
     text = text.strip()
     if text in ("all", "now"):

@@ -1,4 +1,9 @@
-"""Live items put together: there may be tens of thousands in a second, in runs of one kind and of one episode each."""
+"""Updates: the items of live messages, merged into chunks of one kind and one episode.
+
+A node may send tens of thousands of items per second. Items that occur often are merged into ``AnswerChunk``,
+``FinishedAnswers``, ``SpanChunk`` and ``StepChunk``; the others are updates of their own. ``DecodedBatch`` holds the
+updates of one live message.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +33,18 @@ from runner.events.live import (
 from runner.types import DeltaPart
 
 MAX_GAP_RATIO: Final = 32
-"""How many times as many numbers there may be from the first to the last; of sparser ones no gaps are made."""
+"""Largest range of sequence numbers, as a multiple of their count, whose gaps are listed."""
 
 _ItemT = TypeVar("_ItemT")
 
 
 class _Chunk(msgspec.Struct, kw_only=True, tag_field="kind", gc=False):
-    """Items of an episode.
+    """Merged items of one episode.
 
     Attributes:
-        seqs: their numbers; what is told of each item has as many entries.
-        gaps: numbers in between that others have; None where these do not rise, are sparse, or nobody looked.
-        at: when the first of them was said.
+        seqs: their sequence numbers; lists with a value per item have the same length.
+        gaps: missing numbers in between; None where the numbers are sparse or do not ascend, or gaps are not known.
+        at: time of the first item.
     """
 
     episode_id: str
@@ -49,11 +54,13 @@ class _Chunk(msgspec.Struct, kw_only=True, tag_field="kind", gc=False):
 
 
 class AnswerChunk(_Chunk, kw_only=True, tag="texts"):
-    """More of one part of the answer for a step, and nothing else.
+    """Text that extends one part of the answer for a step.
 
     Attributes:
-        until: when the last of it was said.
-        part: what it belongs to; of a tool call, ``call`` is its number and ``tool`` its name, if it is said here.
+        until: time of the last item.
+        part: the part of the answer; of a tool call, ``call`` is its number and ``tool`` its name, if an item has it.
+        texts: the text of each item.
+        ns: the number of tokens of each item; 0 where it is not known.
     """
 
     until: datetime
@@ -65,15 +72,19 @@ class AnswerChunk(_Chunk, kw_only=True, tag="texts"):
     ns: list[int]
     ttft_s: float | None
 
-    def select(self, places: Sequence[int]) -> Self:
-        """Some of them."""
+    def select(self, positions: Sequence[int]) -> Self:
+        """Return a chunk of the items at some positions."""
         return msgspec.structs.replace(
-            self, seqs=_pick(self.seqs, places), gaps=None, texts=_pick(self.texts, places), ns=_pick(self.ns, places)
+            self,
+            seqs=_pick(self.seqs, positions),
+            gaps=None,
+            texts=_pick(self.texts, positions),
+            ns=_pick(self.ns, positions),
         )
 
 
 class InferenceStarted(NamedTuple):
-    """An endpoint that is asked for the answer of a step; ``place``: where in ``seqs`` the item is that says so."""
+    """An endpoint starts to answer a step; ``position`` is that of the item in ``seqs``."""
 
     position: int
     step: int
@@ -82,41 +93,42 @@ class InferenceStarted(NamedTuple):
 
 
 class FinishedAnswers(_Chunk, kw_only=True, tag="past"):
-    """Texts of answers that another one came after in the same message, and who was ``asked``, steps in their order.
+    """Items of answers that are followed by a later answer in the same message.
 
-    Who is asked for the newest answer may be among these, and may be all there is.
+    Attributes:
+        started: the endpoints used, by step. The endpoint of the newest answer may be among them, or be all there is.
     """
 
     started: list[InferenceStarted]
 
-    def select(self, places: Sequence[int]) -> Self:
-        """Some of them."""
-        by_place = {asked.position: asked for asked in self.started}
-        kept = [by_place[old]._replace(position=new) for new, old in enumerate(places) if old in by_place]
-        return msgspec.structs.replace(self, seqs=_pick(self.seqs, places), gaps=None, started=kept)
+    def select(self, positions: Sequence[int]) -> Self:
+        """Return a chunk of the items at some positions."""
+        by_position = {start.position: start for start in self.started}
+        started = [by_position[old]._replace(position=new) for new, old in enumerate(positions) if old in by_position]
+        return msgspec.structs.replace(self, seqs=_pick(self.seqs, positions), gaps=None, started=started)
 
 
 class SpanChunk(_Chunk, kw_only=True, tag="spans"):
-    """Spans as they came; ``size``: bytes they take, about."""
+    """Spans as JSON; ``size`` is their approximate memory in bytes."""
 
     spans: list[bytes]
     size: int
 
-    def select(self, places: Sequence[int]) -> Self:
-        """Some of them."""
-        spans = _pick(self.spans, places)
+    def select(self, positions: Sequence[int]) -> Self:
+        """Return a chunk of the items at some positions."""
+        spans = _pick(self.spans, positions)
         return msgspec.structs.replace(
-            self, seqs=_pick(self.seqs, places), gaps=None, spans=spans, size=raw_spans_size(spans)
+            self, seqs=_pick(self.seqs, positions), gaps=None, spans=spans, size=raw_spans_size(spans)
         )
 
 
 class StepChunk(_Chunk, kw_only=True, tag="steps"):
-    """Rounds.
+    """Steps.
 
     Attributes:
-        until: when the last was over.
-        size: bytes the steps take, about.
-        resets: JSON of what the reset gave, by place of who says so.
+        until: time of the last step.
+        size: approximate memory of the steps in bytes.
+        resets: JSON of the reset observation, by position of the item that carries it.
     """
 
     until: datetime
@@ -124,10 +136,10 @@ class StepChunk(_Chunk, kw_only=True, tag="steps"):
     size: int
     resets: dict[int, bytes]
 
-    def select(self, places: Sequence[int]) -> Self:
-        """Some of them."""
-        resets = {new: self.resets[old] for new, old in enumerate(places) if old in self.resets}
-        seqs, steps = _pick(self.seqs, places), _pick(self.steps, places)
+    def select(self, positions: Sequence[int]) -> Self:
+        """Return a chunk of the items at some positions."""
+        resets = {new: self.resets[old] for new, old in enumerate(positions) if old in self.resets}
+        seqs, steps = _pick(self.seqs, positions), _pick(self.steps, positions)
         return msgspec.structs.replace(self, seqs=seqs, gaps=None, steps=steps, size=steps_size(steps), resets=resets)
 
 
@@ -139,7 +151,7 @@ CHUNK_TYPES: Final = (AnswerChunk, FinishedAnswers, SpanChunk, StepChunk)
 
 
 class DecodedBatch(msgspec.Struct, kw_only=True, gc=False):
-    """A live message; of ``n_items`` items, ``n_malformed`` not counted, which did not decode."""
+    """A live message as updates; ``n_items`` counts its items without the ``n_malformed`` ones that did not decode."""
 
     node: str
     boot: str
@@ -150,7 +162,7 @@ class DecodedBatch(msgspec.Struct, kw_only=True, gc=False):
 
 
 def find_gaps(seqs: Sequence[int]) -> list[int] | None:
-    """Numbers between the first and the last, None where these are sparse or do not rise."""
+    """Return the numbers missing between the first and the last; None where they are sparse or do not ascend."""
     first, end = seqs[0], seqs[-1] + 1
     if end - first > MAX_GAP_RATIO * len(seqs) or not is_ascending(seqs):
         return None
@@ -158,9 +170,9 @@ def find_gaps(seqs: Sequence[int]) -> list[int] | None:
 
 
 def is_ascending(numbers: Sequence[int]) -> bool:
-    """Whether each is larger than the one before."""
+    """Return whether each number is larger than the one before."""
     return all(map(lt, numbers, islice(numbers, 1, None)))
 
 
-def _pick(entries: Sequence[_ItemT], places: Iterable[int]) -> list[_ItemT]:
-    return [entries[place] for place in places]
+def _pick(entries: Sequence[_ItemT], positions: Iterable[int]) -> list[_ItemT]:
+    return [entries[position] for position in positions]

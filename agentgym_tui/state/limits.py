@@ -1,4 +1,7 @@
-"""How much of what came from outside is kept: lengths of names, ranges of numbers, the memory that messages take."""
+"""Bounds for values from outside: lengths of names, ranges of numbers, and the memory of JSON values.
+
+Messages may carry texts of any length and integers of thousands of digits; the state keeps bounded ones.
+"""
 
 from __future__ import annotations
 
@@ -8,54 +11,63 @@ from collections.abc import Iterable
 from typing import Final
 
 MAX_ID_CHARS: Final = 200
-"""Characters of an id; what is longer is none."""
+"""Longest id; a longer text is not an id."""
 
 MAX_NAME_CHARS: Final = 200
+"""Longest name of an environment, agent, model or node."""
+
 MAX_CAUSE_CHARS: Final = 4_000
+"""Longest cause of a failure."""
+
 MAX_ERROR_CHARS: Final = 64 * 1024
+"""Longest error message or traceback of an episode."""
+
 MAX_COUNT: Final = 10**9
+"""Largest count."""
+
 _OBJECT_BYTES: Final = 64
+"""Approximate memory of an object beside its contents."""
 
 
 def clip_name(text: str) -> str:
-    """A name, cut."""
+    """Return the name, cut to ``MAX_NAME_CHARS``."""
     return text[:MAX_NAME_CHARS]
 
 
 def clip_names(texts: Iterable[str], limit: int = 200) -> list[str]:
-    """Different names, the first ``limit`` of them."""
+    """Return the first ``limit`` distinct names."""
     return list(dict.fromkeys(map(clip_name, texts)))[:limit]
 
 
 def clip_optional(text: str | None, limit: int = MAX_NAME_CHARS) -> str | None:
-    """A text that may be missing, cut."""
+    """Return the text cut to ``limit`` characters; None for None."""
     return None if text is None else text[:limit]
 
 
 def clamp_count(number: int) -> int:
-    """A number of things; JSON has integers of thousands of digits."""
+    """Return the count as a number from 0 to ``MAX_COUNT``; JSON allows integers of thousands of digits."""
     return max(0, min(number, MAX_COUNT))
 
 
 def clamp_finite(number: float) -> float:
-    """A sum may leave the range of numbers."""
+    """Return the number, or the largest float of its sign where a sum has overflowed."""
     return number if math.isfinite(number) else math.copysign(sys.float_info.max, number or 0.0)
 
 
 def json_size(value: object) -> int:
-    """Bytes that a value of JSON takes, about."""
-    total, waiting = 0, [value]
-    while waiting:
-        each = waiting.pop()
+    """Return the approximate memory of a JSON value in bytes."""
+    total, pending = 0, [value]
+    while pending:
+        each = pending.pop()
         if isinstance(each, str):
             total += len(each) + _OBJECT_BYTES
         elif isinstance(each, dict):
             total += _OBJECT_BYTES
-            waiting += each
-            waiting += each.values()
+            pending += each
+            pending += each.values()
         elif isinstance(each, list):
             total += _OBJECT_BYTES
-            waiting += each
+            pending += each
         else:
             total += _OBJECT_BYTES // 2
     return total

@@ -1,6 +1,6 @@
-"""Episodes, nodes and batches as the console knows them, whatever they were read from: plain data, no widget, no bus.
+"""Data model of the console: episodes, steps, environments, batches, nodes, endpoints and the bus link.
 
-Texts are kept as they came, hostile ones included; ``views`` makes them safe when it turns them into lines.
+Texts are kept as received, including unsafe ones; ``presenters`` sanitize them when they build lines.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ Outcome: TypeAlias = str
 
 
 class StepState(msgspec.Struct, gc=False):
-    """One round; ``warnings`` say what went otherwise than configured, ``left_out`` messages were not sent here."""
+    """One step of an episode.
+
+    Attributes:
+        warnings: deviations from the configuration.
+        left_out: number of messages that are not in ``content``.
+    """
 
     index: int
     actor: str
@@ -42,22 +47,22 @@ class StepState(msgspec.Struct, gc=False):
 
     @property
     def chats(self) -> list[Messages]:
-        """What the agent held for it."""
+        """Chats that the agent held to choose its action."""
         return self.content.chats
 
     @property
     def observation(self) -> Messages:
-        """What the environment answered."""
+        """Observation of the environment after the action."""
         return self.content.observation
 
     @property
     def skipped_endpoints(self) -> list[str]:
-        """The endpoints that gave no answer before another one did."""
+        """Endpoints that failed before another one answered."""
         return skipped_endpoints(self.endpoint, self.warnings)
 
 
 class StreamingToolCall(msgspec.Struct, frozen=True):
-    """A tool call as far as it came; ``number`` is its place in the answer, ``n_gone`` as in ``StreamingAnswer``."""
+    """A tool call so far; ``number`` is its position in the answer, ``n_dropped`` as in ``StreamingAnswer``."""
 
     number: int
     tool: str = ""
@@ -66,15 +71,15 @@ class StreamingToolCall(msgspec.Struct, frozen=True):
 
 
 class StreamingAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The answer for the step that is not over, as far as it came.
+    """The answer for the current step so far.
 
     Attributes:
-        n_text_gone: characters that came before ``text`` and are not kept; ``n_reasoning_gone`` before ``reasoning``.
-        endpoint: who is asked; None where that is not known, or nobody is.
-        failures: of those who were asked before, or would have been, each with its name.
-        n: pieces the model has written, each about a token; ``n_first`` of them came first.
-        ttft_s: seconds until the first of them.
-        first_at: when it came, and the newest at ``newest_at``, by the sender's clock.
+        n_text_dropped: characters before ``text`` that are not kept; ``n_reasoning_dropped`` before ``reasoning``.
+        endpoint: the endpoint that answers; None where it is not known or all endpoints failed.
+        failures: why endpoints before it failed or were skipped, each with its name.
+        n_tokens: tokens so far, approximately; ``n_first_tokens`` of them arrived first.
+        ttft_s: seconds until the first token.
+        first_at: sender's time of the first tokens; ``newest_at`` of the newest ones.
     """
 
     step: int = 0
@@ -94,27 +99,31 @@ class StreamingAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def skipped_endpoints(self) -> list[str]:
-        """The endpoints that come before the one that is asked, and gave no answer; all of them when nobody is."""
+        """Endpoints before the one that answers; all that failed where none answers."""
         if self.endpoint is not None:
             return skipped_endpoints(self.endpoint, self.failures)
         return list(dict.fromkeys(failure.partition(": ")[0] for failure in self.failures))
 
     @property
     def tokens_per_s(self) -> float | None:
-        """About how fast it comes; None as long as that cannot be said."""
+        """Approximate token rate; None until a second item has arrived."""
         if self.first_at is None or self.newest_at is None:
             return None
         passed_s = (self.newest_at - self.first_at).total_seconds()
-        return (self.n_tokens - self.n_first_tokens) / passed_s if passed_s > 0 and self.n_tokens > self.n_first_tokens else None
+        return (
+            (self.n_tokens - self.n_first_tokens) / passed_s
+            if passed_s > 0 and self.n_tokens > self.n_first_tokens
+            else None
+        )
 
 
 class EndpointState(msgspec.Struct):
-    """A model endpoint; those of a node come in the order they are asked.
+    """A model endpoint; the endpoints of a node are in the order in which agents try them.
 
     Attributes:
-        model: what it is asked for.
-        rest_s: seconds for which no agent asks it, as it failed when one did; told with its health.
-        failure: why it gave no answer when an agent wanted one the last time, None where it gave one.
+        model: model name requested from it.
+        rest_s: seconds for which agents skip it after a failure, as of its last health item.
+        failure: why its last inference failed; None where it succeeded.
     """
 
     status: str = "unknown"
@@ -125,17 +134,17 @@ class EndpointState(msgspec.Struct):
 
     @property
     def is_answering(self) -> bool:
-        """Whether an agent that asks it now gets an answer, as far as is known."""
+        """Whether an agent that uses it now is expected to get an answer."""
         return self.status in ("up", "slow", "embedded") and self.failure is None and self.rest_s is None
 
 
 class Episode(msgspec.Struct):
-    """An episode that runs or ran; ``outcome`` None while it runs.
+    """A running or finished episode; ``outcome`` is None while it runs.
 
     Attributes:
-        streaming: what is known of the answer for the step that is not over, None before anybody is asked for it.
-        n_missing: items of it that never got here; its file has them.
-        node_lost: it ran when its node was last heard of.
+        streaming: the answer for the current step; None before its inference starts.
+        n_missing: live items that were not received; the episode file has their content.
+        node_lost: the episode was running when its node was last heard.
     """
 
     episode_id: str
@@ -173,31 +182,31 @@ class Episode(msgspec.Struct):
 
     @property
     def running(self) -> bool:
-        """Whether it is being played, or paused, or was when its node was last heard of."""
+        """Whether it is running or paused, or was when its node was last heard."""
         return self.outcome is None
 
     @property
     def is_active(self) -> bool:
-        """Whether it is being played, or paused, by a node that is heard of."""
+        """Whether it is running or paused on a node that is alive."""
         return self.outcome is None and not self.node_lost
 
     @property
     def last_step_index(self) -> int:
-        """The number of its newest step, -1 where there is none."""
+        """Index of the newest step; -1 without steps."""
         return self.steps[-1].index if self.steps else -1
 
     def steps_after(self, index: int) -> list[StepState]:
-        """The steps of larger numbers."""
+        """Return the steps with a larger index."""
         return list(takewhile(lambda step: step.index > index, reversed(self.steps)))[::-1]
 
     @property
     def fallback(self) -> str | None:
-        """The endpoints that answered in the place of others."""
+        """Endpoints that answered instead of others; None where none did."""
         return fallback_endpoints((step.endpoint, step.warnings) for step in self.steps)
 
 
 class EnvironmentState(msgspec.Struct):
-    """An environment of a node's profile; ``status`` None until a health item arrived."""
+    """An environment of a node's profile; ``status`` is None until a health item has arrived."""
 
     name: str
     tier: str = ""
@@ -212,11 +221,11 @@ class EnvironmentState(msgspec.Struct):
     n_success: int = 0
     n_running: int = 0
     baseline: bool = False
-    """The rated episodes are of agents without a model, as no model has played it."""
+    """The success counts are of agents without a model, because no model has run this environment yet."""
 
 
 class BatchRun(msgspec.Struct):
-    """A batch that is queued, running, paused, or over; ``ended_at`` where its end was told by a stream."""
+    """A batch that is queued, running, paused or finished; ``ended_at`` is known where a stream stored the event."""
 
     batch_id: str
     env: str = ""
@@ -235,7 +244,7 @@ class BatchRun(msgspec.Struct):
 
 
 class NodeInfo(msgspec.Struct):
-    """A node that was heard of; times in seconds of the console's monotonic clock."""
+    """A node; ``last_seen_at`` is in seconds of the console's monotonic clock."""
 
     name: str
     boot: str = ""
@@ -254,7 +263,7 @@ BusLinkStatus: TypeAlias = Literal["none", "starting", "connecting", "connected"
 
 
 class BusLink(msgspec.Struct):
-    """The way to the bus; ``cause`` says why it is not there and what to do."""
+    """Connection to the bus; ``cause`` says why it is down and what to do."""
 
     status: BusLinkStatus = "none"
     cause: str = ""
@@ -262,11 +271,11 @@ class BusLink(msgspec.Struct):
 
 
 class ReadProgress(NamedTuple):
-    """Files that were read, and those that were found."""
+    """Numbers of files that were read and found."""
 
     n_read: int
     n_found: int
 
 
 READING_FILES: Final = BusLink("none", "reading files")
-"""Files that were named are being read."""
+"""Link of a session that is reading the files named on the command line."""

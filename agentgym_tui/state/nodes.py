@@ -1,4 +1,4 @@
-"""Nodes that were heard of, and when."""
+"""Nodes, when they were last seen, and the load of their hosts."""
 
 from __future__ import annotations
 
@@ -22,23 +22,22 @@ class NodeRegistry:
     """Nodes by name.
 
     Args:
-        now: the console's monotonic clock.
+        now: the console's monotonic clock, in seconds.
         lost_after_s: seconds of silence after which a node counts as lost.
     """
 
     def __init__(self, now: Callable[[], float], lost_after_s: float) -> None:
-        """Start empty."""
         self.nodes: dict[str, NodeInfo] = {}
         self._now = now
         self._lost_after_s = lost_after_s
 
     @property
     def needs_tick(self) -> bool:
-        """Whether a node may be lost later on."""
+        """Whether a node may still be lost."""
         return any(not node.lost and node.status != "stopped" for node in self.nodes.values())
 
     def get(self, node_name: str) -> NodeInfo:
-        """The node of this name; the one that was silent longest makes room for a new one."""
+        """Return the node of this name, created where needed; the node silent for longest is evicted."""
         node_name = clip_name(node_name)
         if (node := self.nodes.get(node_name)) is None:
             if len(self.nodes) >= MAX_NODES:
@@ -47,7 +46,7 @@ class NodeRegistry:
         return node
 
     def on_heartbeat(self, node_name: str, dropped: int) -> tuple[NodeInfo, bool]:
-        """Something live came from it; returns it, and whether this says anything new of it."""
+        """Record a live message of a node; return the node, and whether the message changed it."""
         known = node_name in self.nodes
         node = self.get(node_name)
         before = (node.lost, node.dropped)
@@ -55,7 +54,7 @@ class NodeRegistry:
         return node, not known or before != (node.lost, node.dropped)
 
     def apply_health(self, health: NodeHealth) -> NodeInfo:
-        """It said how it is."""
+        """Apply a node's health reply."""
         node = self.get(health.node)
         node.last_seen_at, node.lost = self._now(), False
         node.profile, node.status, node.data_dir = (
@@ -66,7 +65,7 @@ class NodeRegistry:
         return node
 
     def on_status_event(self, event: FieldStatus) -> NodeInfo:
-        """It started, stopped, or does something else; what an earlier process of it said does not count any more."""
+        """Apply a status event; events of earlier processes of the node are ignored."""
         node = self.get(event.node)
         if event.boot >= node.boot:
             node.status, node.profile = event.status, clip_name(event.config)
@@ -74,12 +73,12 @@ class NodeRegistry:
 
     @property
     def next_loss_s(self) -> float:
-        """Seconds until a node is lost, if none is heard of until then."""
+        """Seconds until a node is lost if none sends anything until then."""
         known = (node.last_seen_at for node in self.nodes.values() if not node.lost and node.status != "stopped")
         return min(known, default=self._now()) + self._lost_after_s - self._now()
 
     def mark_lost(self, node_name: str) -> bool:
-        """It is known to be gone, before its silence says so; whether that is new."""
+        """Mark a node as lost before its silence shows it; return whether that is new."""
         node = self.nodes.get(clip_name(node_name))
         if node is None or node.lost or node.status == "stopped":
             return False
@@ -87,19 +86,19 @@ class NodeRegistry:
         return True
 
     def on_disconnect(self) -> None:
-        """There is no way to the bus: those that were lost only just now may be as silent as all others."""
+        """Clear recent losses: without a bus the silence of a node means nothing."""
         limit = self._now() - 2 * self._lost_after_s
         for node in self.nodes.values():
             node.lost = node.lost and node.last_seen_at < limit
 
     def on_reconnect(self) -> None:
-        """There is a way to the bus again: silence counts from now on."""
+        """Count the silence of nodes from now on."""
         for node in self.nodes.values():
             if not node.lost:
                 node.last_seen_at = self._now()
 
     def tick(self) -> bool:
-        """Find nodes that are lost; whether there is another one."""
+        """Mark silent nodes as lost; return whether there is a new one."""
         limit = self._now() - self._lost_after_s
         lost = [node for node in self.nodes.values() if not node.lost and node.last_seen_at < limit]
         lost = [node for node in lost if node.status != "stopped"]
@@ -109,7 +108,7 @@ class NodeRegistry:
 
 
 def set_host_load(node: NodeInfo, item: Host) -> None:
-    """The load of its machine."""
+    """Apply the load of a node's host."""
     node.cpu, node.ram = item.cpu, item.ram
     node.gpus = [_gpu(gpu) for gpu in (item.gpu or ())[:MAX_GPUS]]
 

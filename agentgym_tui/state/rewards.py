@@ -1,4 +1,4 @@
-"""What the newest episodes of each environment came to."""
+"""Rewards and success counts of the newest episodes of each environment."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 N_POINTS: Final = 500
-"""Episodes per environment that are looked at."""
+"""Episodes per environment that are kept."""
 
 UNRATED_OUTCOMES: Final = frozenset({"cancelled", "interrupted"})
 """Outcomes that say nothing about the agent."""
 
 
 class RewardPoint(NamedTuple):
-    """An episode that is over; not ``rated_points`` when it was cut off, ``baseline`` when no model played."""
+    """Reward of a finished episode.
+
+    Attributes:
+        rated: False where the episode was cut off.
+        baseline: the agent used no model.
+    """
 
     episode_id: str
     reward: float
@@ -24,7 +29,7 @@ class RewardPoint(NamedTuple):
 
 
 class SuccessCounts(NamedTuple):
-    """Successes among rated episodes: those of models, or, while there is none, the ``baseline`` ones."""
+    """Successes among rated episodes of models; of baseline agents where no model has any."""
 
     n_rated: int
     n_success: int
@@ -32,15 +37,18 @@ class SuccessCounts(NamedTuple):
 
 
 class RewardHistory:
-    """The newest points per environment, the oldest first; ids sort by time."""
+    """Reward points per environment, the oldest first; episode ids sort by time.
+
+    Args:
+        max_envs: largest number of environments.
+    """
 
     def __init__(self, max_envs: int) -> None:
-        """Start empty."""
         self.by_env: dict[str, deque[RewardPoint]] = {}
         self._max_envs = max_envs
 
     def add(self, env: str, point: RewardPoint) -> None:
-        """Add an episode, or say more of a known one."""
+        """Add an episode, or replace a known one."""
         known = self.by_env.get(env)
         if known and point.episode_id > known[-1].episode_id:
             known.append(point)
@@ -52,16 +60,16 @@ class RewardHistory:
         if env not in self.by_env and len(self.by_env) >= self._max_envs:
             return
         by_id = {point.episode_id: point for point in (*self.by_env.get(env, ()), *points)}
-        self.by_env[env] = deque((by_id[known] for known in sorted(by_id)), maxlen=N_POINTS)
+        self.by_env[env] = deque((by_id[episode_id] for episode_id in sorted(by_id)), maxlen=N_POINTS)
 
 
 def rated_points(points: Iterable[RewardPoint]) -> list[RewardPoint]:
-    """Those that say something about the agent: of models, or, while there is none, of baselines."""
-    told = [point for point in points if point.rated]
-    return [point for point in told if not point.baseline] or told
+    """Return the rated points of models; those of baseline agents where no model has any."""
+    rated = [point for point in points if point.rated]
+    return [point for point in rated if not point.baseline] or rated
 
 
 def count_successes(points: Iterable[RewardPoint]) -> SuccessCounts:
-    """Models are not mixed with baselines."""
+    """Count the successes among ``rated_points``, so that models and baselines are never mixed."""
     counted = rated_points(points)
     return SuccessCounts(len(counted), sum(point.success for point in counted), bool(counted) and counted[0].baseline)

@@ -1,4 +1,4 @@
-"""Steps of an episode: made of live items, measured, and made smaller."""
+"""Steps of an episode: built from live items, measured, reduced in size and summed up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STEP_BYTES = 1_500
 
 
 def step_from_item(item: LazyTimestep) -> StepState:
-    """What a live item says of a round."""
+    """Return the step of a live item."""
     return StepState(
         index=clamp_count(item.index),
         actor=item.actor,
@@ -40,37 +40,39 @@ def step_from_item(item: LazyTimestep) -> StepState:
 
 
 def step_size(step: StepState) -> int:
-    """Bytes a step takes, about."""
+    """Return the approximate memory of a step in bytes."""
     calls = sum([FIELD_BYTES + len(call.id) + len(call.name) + len(call.arguments) for call in step.action.tool_calls])
-    told = step.content.size + len(step.action.text or "") + calls
-    return _STEP_BYTES + told + (json_size(list(step.warnings)) if step.warnings else 0)
+    n_chars = step.content.size + len(step.action.text or "") + calls
+    return _STEP_BYTES + n_chars + (json_size(list(step.warnings)) if step.warnings else 0)
 
 
 def steps_size(steps: Iterable[StepState]) -> int:
-    """The same of some."""
+    """Return the approximate memory of steps in bytes."""
     return sum(map(step_size, steps))
 
 
 def episode_size(episode: Episode) -> int:
-    """Bytes that the steps and spans of an episode take, about."""
+    """Return the approximate memory of the steps and spans of an episode in bytes."""
     return steps_size(episode.steps) + episode.spans.size + json_size(episode.reset_observation)
 
 
 def strip_messages(step: StepState) -> StepState:
-    """A step of which only numbers, and the beginning of its action, are kept."""
+    """Return a step without messages: its numbers and the start of its action."""
     n_messages = sum(map(len, step.chats)) + len(step.observation)
     action = LiveAction(clip_optional(step.action.text))
-    return replace(step, content=DecodedMessages([], []), action=action, left_out=clamp_count(step.left_out + n_messages))
+    return replace(
+        step, content=DecodedMessages([], []), action=action, left_out=clamp_count(step.left_out + n_messages)
+    )
 
 
 def recompute_totals(episode: Episode) -> None:
-    """Set what follows from the steps of an episode that is not over."""
+    """Recompute reward, tokens and cost of a running episode from its steps."""
     episode.reward, episode.tokens, episode.cost = 0.0, Tokens(), None
     add_totals(episode, episode.steps)
 
 
 def add_totals(episode: Episode, steps: Sequence[StepState]) -> None:
-    """The same for some more of its steps."""
+    """Add steps to the totals of a running episode."""
     episode.rounds = len(episode.steps)
     episode.reward = clamp_finite(sum([step.reward for step in steps], episode.reward))
     episode.tokens = sum([step.tokens for step in steps if step.tokens], episode.tokens)
@@ -79,5 +81,5 @@ def add_totals(episode: Episode, steps: Sequence[StepState]) -> None:
 
 
 def count_missing_steps(episode: Episode) -> int:
-    """Steps that are not there, of an episode of which some are: gaps, and rounds after the last one."""
+    """Return how many steps are missing: gaps, and rounds after the last step."""
     return max(episode.steps[-1].index + 1, episode.rounds) - len(episode.steps) if episode.steps else 0

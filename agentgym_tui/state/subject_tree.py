@@ -1,4 +1,4 @@
-"""What is said where: subjects as a tree, with counts and rates."""
+"""Subjects of a bus as a tree, with message counts and rates."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import msgspec
 
 SubjectOrder: TypeAlias = Literal["subject", "count", "rate"]
-"""What branches are put in order by."""
+"""Sort order of the branches."""
 
 MAX_SUBJECTS: Final = 6_000
+"""Subjects that are counted one by one."""
+
 MAX_OVERFLOW_GROUPS: Final = 200
-"""First words under which further subjects are counted, not told apart."""
+"""First words under which further subjects are counted together."""
 
 MAX_SUBJECT_CHARS: Final = 256
-"""Characters of a subject that tell it from others."""
+"""Characters of a subject that are compared."""
 
 MAX_DEPTH: Final = 16
 AUTO_OPEN_MAX: Final = 16
-"""Branches of one with more than so many are closed at first."""
+"""A branch with more children than this is closed at first."""
 
 
 class _SubjectCount(msgspec.Struct):
@@ -37,14 +39,14 @@ class _Node(msgspec.Struct):
 
 
 class SubjectRow(NamedTuple):
-    """A row of the tree: a word of subjects, and what is said there and below.
+    """A row of the tree: one word of a subject.
 
     Attributes:
-        path: the words down to this one.
-        n: messages; ``rate`` of them per second.
-        n_below: rows right below it, shown or not.
-        is_subject: something is said on ``path`` itself.
-        is_cut: there is more below than is told apart.
+        path: the words from the root to this one.
+        n: messages on ``path`` and below; ``rate`` of them per second.
+        n_children: rows directly below, shown or not.
+        is_subject: messages arrive on ``path`` itself.
+        is_truncated: further subjects below are counted together.
     """
 
     path: str
@@ -59,22 +61,21 @@ class SubjectRow(NamedTuple):
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """What to subscribe to for all of it; the words are hostile text."""
+        """Patterns to subscribe to the whole branch; the words are untrusted text."""
         below = (f"{self.path}.>",) if self.n_children or self.is_truncated else ()
         return (self.path, *below) if self.is_subject or not below else below
 
 
 class SubjectTree:
-    """The subjects of a bus.
+    """Subjects of a bus with their counts.
 
     Attributes:
-        rate: messages per second, all together.
+        rate: messages per second on all subjects.
     """
 
     def __init__(self) -> None:
-        """Start empty."""
         self.rate = 0.0
-        self._leaves: dict[str, _SubjectCount] = {}
+        self._counts: dict[str, _SubjectCount] = {}
         self._interned: dict[str, str] = {}
         self._overflow: dict[str, _SubjectCount] = {}
         self._others = _SubjectCount()
@@ -82,82 +83,80 @@ class SubjectTree:
         self._ticked_at: float | None = None
 
     def __len__(self) -> int:
-        """How many subjects."""
-        return len(self._leaves)
+        return len(self._counts)
 
     @property
     def n_others(self) -> int:
-        """Messages on further subjects, when there are too many even by their first words."""
+        """Messages on subjects beyond all limits."""
         return self._others.n
 
     def add(self, subject: str) -> str:
-        """Count a message; returns the subject, as one object for all its messages."""
-        if (leaf := self._leaves.get(subject)) is None:
-            subject, leaf = self._new(subject)
-        leaf.n += 1
+        """Count a message; return its subject as one object shared by all its messages."""
+        if (count := self._counts.get(subject)) is None:
+            subject, count = self._new(subject)
+        count.n += 1
         return self._interned.get(subject, subject)
 
     def reset_counts(self) -> None:
-        """Count from 0; the subjects stay known."""
-        for leaf in self._all_counts():
-            leaf.n = leaf.n_before = 0
-            leaf.rate = 0.0
+        """Count from 0 again; the subjects stay known."""
+        for count in self._all_counts():
+            count.n = count.n_before = 0
+            count.rate = 0.0
         self.rate, self._ticked_at = 0.0, None
 
     def tick(self, now: float) -> None:
-        """Work out the rates since the last time, by a monotonic clock."""
-        passed = None if self._ticked_at is None else now - self._ticked_at
-        if passed is not None and passed <= 0:
+        """Compute the rates since the last call; ``now`` is in seconds of a monotonic clock."""
+        elapsed_s = None if self._ticked_at is None else now - self._ticked_at
+        if elapsed_s is not None and elapsed_s <= 0:
             return
-        for leaf in self._all_counts():
-            leaf.rate = (leaf.n - leaf.n_before) / passed if passed else 0.0
-            leaf.n_before = leaf.n
+        for count in self._all_counts():
+            count.rate = (count.n - count.n_before) / elapsed_s if elapsed_s else 0.0
+            count.n_before = count.n
         self._ticked_at = now
-        self.rate = sum(leaf.rate for leaf in self._all_counts())
+        self.rate = sum(count.rate for count in self._all_counts())
 
     def toggle(self, path: str) -> None:
-        """Open what is closed, or close it."""
+        """Open or close a branch."""
         self._toggled ^= {path}
 
     def rows(self, by: SubjectOrder = "subject", *, descending: bool = False) -> list[SubjectRow]:
-        """The tree, the branches of each in an order; closed ones without what is below them."""
+        """Return the rows of the tree, each branch sorted; closed branches without the rows below them."""
         return list(_rows(self._tree(), _child_order(by, descending), self._toggled))
 
     def _new(self, subject: str) -> tuple[str, _SubjectCount]:
         subject = subject[:MAX_SUBJECT_CHARS]
-        if (leaf := self._leaves.get(subject)) is not None:
-            return subject, leaf
-        if len(self._leaves) >= MAX_SUBJECTS:
+        if (count := self._counts.get(subject)) is not None:
+            return subject, count
+        if len(self._counts) >= MAX_SUBJECTS:
             return subject, self._overflow_count(subject)
         self._interned[subject] = subject
-        return subject, self._leaves.setdefault(subject, _SubjectCount())
+        return subject, self._counts.setdefault(subject, _SubjectCount())
 
     def _overflow_count(self, subject: str) -> _SubjectCount:
-        """Where a subject is counted that there is no room for."""
         first = subject.partition(".")[0]
         if first not in self._overflow and len(self._overflow) >= MAX_OVERFLOW_GROUPS:
             return self._others
         return self._overflow.setdefault(first, _SubjectCount())
 
     def _all_counts(self) -> Iterator[_SubjectCount]:
-        yield from self._leaves.values()
+        yield from self._counts.values()
         yield from self._overflow.values()
         yield self._others
 
     def _tree(self) -> _Node:
         root = _Node()
-        for subject, leaf in self._leaves.items():
+        for subject, count in self._counts.items():
             node = root
             for word in subject.split(".", MAX_DEPTH - 1):
                 node = node.children.setdefault(word, _Node())
-                node.n += leaf.n
-                node.rate += leaf.rate
+                node.n += count.n
+                node.rate += count.rate
             node.is_subject = True
-        for first, leaf in self._overflow.items():
+        for first, count in self._overflow.items():
             node = root.children.setdefault(first, _Node(is_subject=True))
             node.is_truncated = True
-            node.n += leaf.n
-            node.rate += leaf.rate
+            node.n += count.n
+            node.rate += count.rate
         return root
 
 
@@ -165,23 +164,23 @@ _ChildOrder: TypeAlias = Callable[[_Node], list[str]]
 
 
 def _child_order(by: SubjectOrder, descending: bool) -> _ChildOrder:
-    """The words below a node in an order; equal ones stay in that of the alphabet."""
+    """Return a function that sorts the children of a node; equal ones stay in alphabetical order."""
 
-    def ranked(node: _Node) -> list[str]:
+    def order(node: _Node) -> list[str]:
         if by == "subject":
             return sorted(node.children, reverse=descending)
-        sizes = {word: found.n if by == "count" else found.rate for word, found in node.children.items()}
-        return sorted(sorted(sizes), key=sizes.__getitem__, reverse=descending)
+        values = {word: child.n if by == "count" else child.rate for word, child in node.children.items()}
+        return sorted(sorted(values), key=values.__getitem__, reverse=descending)
 
-    return ranked
+    return order
 
 
-def _rows(node: _Node, ranked: _ChildOrder, toggled: Set[str], above: str = "", depth: int = 0) -> Iterator[SubjectRow]:
-    for word in ranked(node):
-        found, path = node.children[word], f"{above}.{word}" if depth else word
-        is_open = (len(found.children) <= AUTO_OPEN_MAX) != (path in toggled)
+def _rows(node: _Node, order: _ChildOrder, toggled: Set[str], above: str = "", depth: int = 0) -> Iterator[SubjectRow]:
+    for word in order(node):
+        child, path = node.children[word], f"{above}.{word}" if depth else word
+        is_open = (len(child.children) <= AUTO_OPEN_MAX) != (path in toggled)
         yield SubjectRow(
-            path, word, depth, found.n, found.rate, len(found.children), is_open, found.is_subject, found.is_truncated
+            path, word, depth, child.n, child.rate, len(child.children), is_open, child.is_subject, child.is_truncated
         )
         if is_open:
-            yield from _rows(found, ranked, toggled, path, depth + 1)
+            yield from _rows(child, order, toggled, path, depth + 1)

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Enter and leave the terminal's alternate screen: escape sequences, startup preview, and terminal restoration."""
 
 from __future__ import annotations
 
@@ -12,38 +12,33 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-
+"""Signals that end the console."""
 
 RESTORE_MODES: Final = (
     "\x1b[<u\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?2004l\x1b[?1004l\x1b[?7h\x1b[?1049l\x1b[?25h\x1b[0m"
 )
-"""What undoes what the framework asks of a terminal: keyboard, mouse, paste, focus, wrapping, screen, cursor."""
-
+"""Resets the modes that Textual sets: keyboard, mouse, paste, focus, wrapping, alternate screen, cursor, colors."""
 
 ENTER_ALTERNATE_SCREEN: Final = "\x1b[?1049h"
-"""Gives a screen of its own."""
-
-
 HIDE_CURSOR: Final = "\x1b[?25l"
-"""Hides the cursor."""
 
 
 @contextmanager
 def preview_screen(lines: Sequence[str]) -> Iterator[None]:
-    """Show lines of safe text while the framework is loaded; a terminal that gets none stays as it is.
+    """Show lines of safe text on the alternate screen while Textual is being imported.
 
-    What is typed meanwhile is not seen, and waits for the framework.
+    Without lines the terminal is left as it is. Typed keys are not echoed and stay queued for Textual.
     """
     if not lines:
         yield
         return
-    before, quiet = termios.tcgetattr(0), termios.tcgetattr(0)
-    quiet[tty.LFLAG] &= ~termios.ECHO
+    attributes, no_echo = termios.tcgetattr(0), termios.tcgetattr(0)
+    no_echo[tty.LFLAG] &= ~termios.ECHO
     for number in SIGNALS:
-        signal.signal(number, lambda number, _: exit_after_signal(number, before))
-    signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # until the framework is there, which can give the terminal back
+        signal.signal(number, lambda number, _: exit_after_signal(number, attributes))
+    signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # ignored until Textual can release the terminal
     try:
-        termios.tcsetattr(0, termios.TCSANOW, quiet)
+        termios.tcsetattr(0, termios.TCSANOW, no_echo)
         os.write(
             2,
             "".join(
@@ -51,20 +46,22 @@ def preview_screen(lines: Sequence[str]) -> Iterator[None]:
             ).encode(),
         )
         yield
-        termios.tcsetattr(0, termios.TCSANOW, before)
+        termios.tcsetattr(0, termios.TCSANOW, attributes)
     except BaseException:
-        restore_terminal(before)
+        restore_terminal(attributes)
         raise
 
 
-def exit_after_signal(number: int, before: list[Any]) -> None:
-    restoring = threading.Thread(target=restore_terminal, args=(before,), daemon=True)  # may wait for the terminal, too
+def exit_after_signal(number: int, attributes: list[Any]) -> None:
+    """Restore the terminal and exit with 128 + the signal number, even if the terminal does not respond."""
+    restoring = threading.Thread(target=restore_terminal, args=(attributes,), daemon=True)  # writing may block
     restoring.start()
     restoring.join(1.0)
     os._exit(128 + number)
 
 
 def is_terminal_open() -> bool:
+    """Return whether standard input is still connected to a terminal."""
     try:
         termios.tcgetattr(0)
     except termios.error:
@@ -73,7 +70,7 @@ def is_terminal_open() -> bool:
 
 
 def restore_terminal(attributes: list[Any]) -> None:
-    """For a crash that kept the framework from doing it; doing it twice does no harm."""
+    """Restore modes and attributes of the terminal, in case Textual could not. Repeating it is harmless."""
     if is_terminal_open():
         os.write(2, RESTORE_MODES.encode())
         termios.tcsetattr(0, termios.TCSADRAIN, attributes)

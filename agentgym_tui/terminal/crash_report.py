@@ -1,4 +1,4 @@
-"""The report of a crash: where it happened and in what, but nothing that could quote outside text."""
+"""Crash reports: where the error occurred and the state of the session, without any untrusted text."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ MAX_CHAIN_DEPTH: Final = 8
 
 
 def write_report(error: BaseException | None, session: Session) -> Path | str:
-    """Write the report for this user alone; returns its path, or why there is none."""
+    """Write the report with mode 0600; return its path, or a note that it could not be written."""
     text = "\n".join(report_lines(error, session)) + "\n"
     for folder in _report_folders(session):
         try:
             descriptor, name = tempfile.mkstemp(prefix="agentgym-tui-crash-", suffix=".txt", dir=folder)
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)
-        except (OSError, ValueError):  # ValueError: a folder with a name that no file system takes
+        except (OSError, ValueError):  # ValueError: the folder name contains a null byte
             continue
         return Path(name)
-    return "none could be written"
+    return "no report could be written"
 
 
 def report_lines(error: BaseException | None, session: Session) -> Iterator[str]:
-    """The lines of a report."""
+    """Yield the lines of a report."""
     yield f"agentgym-tui {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     yield ", ".join(f"{name} {_version(name)}" for name in LIBRARIES)
     yield f"TERM {one_line(os.environ.get('TERM', ''), 40)}, size {_terminal_size()}"
@@ -45,13 +45,13 @@ def report_lines(error: BaseException | None, session: Session) -> Iterator[str]
     yield f"link {store.link.status}, {type(session).__name__}"
     yield ""
     if error is None:
-        yield "the framework ended without an error of its own, as when the terminal's input cannot be read"
+        yield "Textual ended without an error, for example because terminal input could not be read"
     else:
         yield from _stack_lines(error, MAX_CHAIN_DEPTH)
 
 
 def _stack_lines(error: BaseException, depth: int) -> Iterator[str]:
-    """Kind and frames of an error and of what led to it; its message may quote anything and stays out."""
+    """Yield types and frames of an error and its causes. Messages are omitted: they may contain untrusted text."""
     yield f"{type(error).__module__}.{type(error).__qualname__}"
     frames = traceback.extract_tb(error.__traceback__, limit=-MAX_FRAMES)
     yield from (f"  {frame.filename}:{frame.lineno} {frame.name}" for frame in frames)
@@ -59,7 +59,7 @@ def _stack_lines(error: BaseException, depth: int) -> Iterator[str]:
         return
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
-            yield "of the group:"
+            yield "in group:"
             yield from _stack_lines(inner, depth - 1)
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if cause is not None:
@@ -73,7 +73,7 @@ def _report_folders(session: Session) -> list[str]:
 
 
 def _version(name: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version  # takes its time, and no start should wait for it
+    from importlib.metadata import PackageNotFoundError, version  # slow import, needed only here
 
     try:
         return version(name)

@@ -1,4 +1,4 @@
-"""The framework's terminal driver, for terminals that go away, come back, or send what is no text."""
+"""Textual's terminal driver, extended for terminals that disappear, resume, or send invalid UTF-8."""
 
 from __future__ import annotations
 
@@ -14,53 +14,53 @@ from agentgym_tui.terminal.alternate_screen import ENTER_ALTERNATE_SCREEN
 
 
 class TerminalDriver(LinuxDriver):
-    """Goes on where the framework's own one would stop reading, or wait for ever for a terminal that is gone."""
+    """A driver that keeps running where Textual's driver would stop reading or wait for a closed terminal."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - the framework's own arguments
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - Textual's arguments
         super().__init__(*args, **kwargs)
         self._file = cast(Any, _TolerantFile(cast(TextIO, self._file)))
-        self._here = self._away = False
-        # by the loop, which it wakes: a handler of the process may be called only when something else happens
-        asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, self._go_on)
+        self._is_active = self._is_suspended = False
+        # registered with the event loop, which it wakes; a plain signal handler could be delayed until the next event
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, self._resume)
 
     def start_application_mode(self) -> None:
-        """Take the terminal."""
-        self._here, self._away = True, False
+        """Enter application mode."""
+        self._is_active, self._is_suspended = True, False
         super().start_application_mode()  # type: ignore[no-untyped-call]
 
     def suspend_application_mode(self) -> None:
-        """Give it back for a while."""
-        self._away = True
+        """Leave application mode until the process resumes."""
+        self._is_suspended = True
         super().suspend_application_mode()
 
     def close(self) -> None:
-        """Give it back."""
-        self._here = False
+        """Leave application mode."""
+        self._is_active = False
         super().close()
 
-    def _go_on(self) -> None:
-        """Take it anew: somebody may have used it. Without giving it back it would be read twice, and stay as it is.
+    def _resume(self) -> None:
+        """Enter application mode again after SIGCONT, because another program may have changed the terminal.
 
-        In the background it is somebody else's, and to touch it would stop the process in the midst of this: it stops
-        here, until it goes on in front.
+        Application mode is left first; otherwise the terminal would be read by two threads. A background process must not touch
+        the terminal: it stops itself until it is in the foreground.
         """
-        if not self._in_front():
+        if not self._is_in_foreground():
             os.kill(os.getpid(), signal.SIGSTOP)
-            return  # it is called again
-        if self._here:
+            return  # called again by the next SIGCONT
+        if self._is_active:
             self.suspend_application_mode()
-        if self._away:
+        if self._is_suspended:
             self.resume_application_mode()
-            self._app.call_later(partial(self._app.refresh, layout=True))  # the terminal is empty now
+            self._app.call_later(partial(self._app.refresh, layout=True))  # the screen was cleared
 
-    def _in_front(self) -> bool:
+    def _is_in_foreground(self) -> bool:
         try:
             return os.tcgetpgrp(self.fileno) == os.getpgrp()
-        except OSError:  # there are no jobs in this terminal
+        except OSError:  # no job control in this terminal
             return True
 
     def run_input_thread(self) -> None:
-        """Read until the end; bytes that are no UTF-8 are lost, together with what was read along with them."""
+        """Read input until the end. A read with invalid UTF-8 is discarded."""
         while not self.exit_event.is_set():
             try:
                 super().run_input_thread()
@@ -69,20 +69,20 @@ class TerminalDriver(LinuxDriver):
 
 
 class PreparedTerminalDriver(TerminalDriver):
-    """For a terminal that was taken before: taken once more some would be empty until the first paint."""
+    """A driver for a terminal whose alternate screen is already active: entering it twice would clear some terminals."""
 
-    _first = True
+    _is_first_write = True
 
     def write(self, data: str) -> None:
-        """All but the first request for the screen that is there."""
-        if self._first and data == ENTER_ALTERNATE_SCREEN:
-            self._first = False
+        """Write ``data``, except the first request to enter the alternate screen."""
+        if self._is_first_write and data == ENTER_ALTERNATE_SCREEN:
+            self._is_first_write = False
         else:
             super().write(data)
 
 
 class _TolerantFile:
-    """Takes what is written also when there is no terminal any more: the thread that writes has to go on."""
+    """Ignores write errors of a closed terminal, so that the writer thread continues."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file

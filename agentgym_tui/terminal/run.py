@@ -1,4 +1,4 @@
-"""The console in its terminal: refused where it cannot be shown, and restored whatever happens."""
+"""Run the console in its terminal, and restore the terminal however the console ends."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from agentgym_tui.terminal.alternate_screen import SIGNALS, exit_after_signal, is_terminal_open, restore_terminal
 from runner.errors import catch_foreign
 
 if TYPE_CHECKING:
@@ -22,78 +23,76 @@ if TYPE_CHECKING:
     from textual.driver import Driver
 
     from agentgym_tui.sessions.protocols import Session
-from agentgym_tui.terminal.alternate_screen import SIGNALS, exit_after_signal, is_terminal_open, restore_terminal
 
 MIN_SIZE: Final = (60, 20)
+"""Smallest supported terminal: columns and lines."""
 EXIT_TIMEOUT_S: Final = 3.0
-"""Seconds that it may take to end after a signal."""
+"""Seconds after a signal until the process is forced to exit."""
 
 
 def unsupported_reason(environ: Mapping[str, str]) -> str | None:
-    """Why the console cannot be shown here, None when it can."""
+    """Return why the console cannot be shown in this terminal, None if it can."""
     if not all(os.isatty(number) for number in (0, 1, 2)):
-        return "input and output have to be a terminal; for pipes there is agentgym-runner watch --json"
+        return "the console needs a terminal; for pipes use agentgym-runner watch --json"
     if environ.get("TERM", "") in ("", "dumb", "unknown"):
-        return "this terminal cannot show it (TERM is not set, or dumb); set TERM, e.g. to xterm-256color"
+        return "unsupported terminal (TERM is unset or dumb); set TERM, for example to xterm-256color"
     columns, lines = os.get_terminal_size(0)
     if columns < MIN_SIZE[0] or lines < MIN_SIZE[1]:
-        return (
-            f"the terminal has {columns}x{lines} characters, {MIN_SIZE[0]}x{MIN_SIZE[1]} is the least; make it larger"
-        )
+        return f"the terminal has {columns}x{lines} characters; enlarge it to at least {MIN_SIZE[0]}x{MIN_SIZE[1]}"
     return None
 
 
-def run_console(app: App[Any], session: Session, *, entered: bool = False) -> int:
-    """Show the console until it is left; returns the exit code. Nothing that outside text is part of is printed.
+def run_console(app: App[Any], session: Session, *, prepared: bool = False) -> int:
+    """Run the console and return the exit code. Nothing that contains untrusted text is printed.
 
     Args:
         app: the console.
-        session: what it looks at.
-        entered: the terminal is taken already.
+        session: the session it shows.
+        prepared: the alternate screen was already entered for the startup preview.
     """
-    logging.getLogger().addHandler(logging.NullHandler())  # else warnings of libraries would be printed at the end
+    logging.getLogger().addHandler(logging.NullHandler())  # otherwise library warnings would be printed at exit
     silenced = io.StringIO()
     app.error_console.file = silenced
-    before = termios.tcgetattr(0)
-    app.driver_class = _driver_class(entered=entered)
+    attributes = termios.tcgetattr(0)
+    app.driver_class = _driver_class(prepared=prepared)
     crashes: list[BaseException] = []
-    import asyncio  # with what comes next: until then its own start would be waited for
+    import asyncio  # imported late, so that it does not delay the start
 
     with catch_foreign(crashes.append):
-        asyncio.run(_run_app(app, before))
-    if not crashes and app._exception is not None:  # public only as a printed traceback, which quotes variables
+        asyncio.run(_run_app(app, attributes))
+    if not crashes and app._exception is not None:  # the public API prints a traceback with variables
         crashes.append(_original_error(app._exception))
     if crashes or silenced.getvalue():
-        restore_terminal(before)
-        from agentgym_tui.terminal.crash_report import write_report  # what it takes is not needed otherwise
+        restore_terminal(attributes)
+        from agentgym_tui.terminal.crash_report import write_report  # its imports are needed only here
 
         path = write_report(crashes[0] if crashes else None, session)
-        sys.stderr.write(f"agentgym-tui: the console failed, which harms no episode; report: {path}\n")
+        sys.stderr.write(f"agentgym-tui: the console crashed; episodes are not affected; report: {path}\n")
         return 1
     return app.return_code or 0
 
 
 def _original_error(error: BaseException) -> BaseException:
-    """A failure in a worker is told by another error, which does not link to it."""
+    """Textual wraps an error in a worker in a ``WorkerFailed`` that does not link to it."""
     from textual.worker import WorkerFailed
 
     return error.error if isinstance(error, WorkerFailed) else error
 
 
-def _driver_class(*, entered: bool) -> type[Driver]:
+def _driver_class(*, prepared: bool) -> type[Driver]:
     from agentgym_tui.terminal.driver import PreparedTerminalDriver, TerminalDriver
 
-    return PreparedTerminalDriver if entered else TerminalDriver
+    return PreparedTerminalDriver if prepared else TerminalDriver
 
 
-async def _run_app(app: App[Any], before: list[Any]) -> None:
+async def _run_app(app: App[Any], attributes: list[Any]) -> None:
     import asyncio
 
     loop = asyncio.get_running_loop()
 
     def leave(number: int, _: FrameType | None) -> None:
-        """Runs even while the loop waits for the terminal to take what is written, which it may never do."""
-        _force_exit_later(number, before)
+        # a plain signal handler runs even while the event loop is blocked by a write to the terminal
+        _force_exit_later(number, attributes)
         loop.call_soon_threadsafe(partial(app.exit, return_code=128 + number))
 
     for number in SIGNALS:
@@ -101,15 +100,15 @@ async def _run_app(app: App[Any], before: list[Any]) -> None:
     await app.run_async()
 
 
-def _force_exit_later(number: int, before: list[Any]) -> None:
-    """End the process in a few seconds if it has not ended by then; a terminal that is gone is done without."""
+def _force_exit_later(number: int, attributes: list[Any]) -> None:
+    """Exit after ``EXIT_TIMEOUT_S`` unless the console has ended. After a hang-up, detach from the terminal."""
     if number == signal.SIGHUP and not is_terminal_open():
-        signal.signal(signal.SIGCONT, signal.SIG_IGN)  # comes with a hang-up, and would make the framework start anew
+        signal.signal(signal.SIGCONT, signal.SIG_IGN)  # sent with a hang-up; Textual would resume
         null = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(null, descriptor)
         os.close(null)
 
-    timer = threading.Timer(EXIT_TIMEOUT_S, exit_after_signal, (number, before))
+    timer = threading.Timer(EXIT_TIMEOUT_S, exit_after_signal, (number, attributes))
     timer.daemon = True
     timer.start()

@@ -1,4 +1,4 @@
-"""The first lines of a log as plain text, for the time until the framework is there that draws them."""
+"""The first lines of a log as plain text, shown while Textual is being imported."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.safe_text import trusted
 
 _SCROLLBAR_COLUMNS: Final = 1
-"""Columns of a scroll bar, in the table also where there is none."""
+"""Columns that the table reserves for its scroll bar."""
 
 _HEADER_LINES: Final = 2
 """Lines above the table."""
 
 
 def preview_lines(log: LogFile, columns: int, lines: int) -> list[str]:
-    """At most ``lines`` lines of safe text, none as wide as ``columns``; nothing of a log that has no line.
+    """Return at most ``lines`` lines of safe text, each narrower than ``columns``; none for an empty log.
 
     Args:
-        log: as far as it was read.
-        columns: of the terminal.
-        lines: of the terminal.
+        log: the log, as far as it has been indexed.
+        columns: columns of the terminal.
+        lines: lines of the terminal.
     """
     rows = LogRows(log)
     rows.refresh()
@@ -40,9 +40,9 @@ def preview_lines(log: LogFile, columns: int, lines: int) -> list[str]:
 
 
 def _table_lines(rows: list[Line], width: int) -> Iterator[str]:
-    places = arrange_columns(LOG_COLUMNS, width)
+    layout = arrange_columns(LOG_COLUMNS, width)
     for row in rows:
-        yield " " + "".join(text for text, _ in fit_row(row, LOG_COLUMNS, places, width))
+        yield " " + "".join(text for text, _ in fit_row(row, LOG_COLUMNS, layout, width))
 
 
 def _line_text(line: Line) -> str:

@@ -1,1 +1,1 @@
-"""What the screens are made of: lists drawn line by line, which take only texts made safe."""
+"""Widgets of the console, all drawn line by line from text that has been made safe."""

@@ -1,4 +1,4 @@
-"""Widgets that seldom look different: what they have drawn is kept, as each drawing around them asks for it again."""
+"""Widgets that cache the rows they have drawn, because Textual renders them again with every neighboring repaint."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from textual.widget import Widget
 
 
 class _CachedWidget(Widget):
-    """Draws all of itself at once, and again when something about it has changed."""
+    """Renders all its rows at once and keeps them until something about it changes."""
 
     _rows: Sequence[Strip] = ()
     _region = Region()
 
     def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
-        """Draw again."""
+        """Drop the cached rows and repaint."""
         if repaint:
             self._region = Region()
         return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
 
     def notify_style_update(self) -> None:
-        """The colours may be others."""
+        """Drop the cached rows, since the colors may have changed."""
         self._region = Region()
         super().notify_style_update()
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """The rows that are asked for."""
+        """Return the rows inside ``crop``."""
         region = self.outer_size.region
         if region != self._region:
             self._rows, self._region = self.render_rows(region), region
@@ -40,19 +40,19 @@ class _CachedWidget(Widget):
         return [*rows] if crop.width == region.width else [row.crop(crop.x, crop.right) for row in rows]
 
     def render_rows(self, region: Region) -> list[Strip]:
-        """All rows there are."""
+        """Render all rows of ``region``."""
         return super().render_lines(region)
 
 
 class CachedContainer(_CachedWidget, Container):
-    """A part of the screen that shows nothing itself but its border."""
+    """A container that draws nothing but its border."""
 
 
 class CachedScrollBar(_CachedWidget, ScrollBar):
     """A vertical scroll bar."""
 
     def render_rows(self, region: Region) -> list[Strip]:
-        """Not by way of what the framework draws anything with, which takes longer than the list beside it."""
+        """Render the bar directly: Textual's general path takes longer than drawing the list beside it."""
         bar = self.render()
         if not (isinstance(bar, ScrollBarRender) and isinstance(style := bar.style, Style)):
             return super().render_rows(region)

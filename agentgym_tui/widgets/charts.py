@@ -1,4 +1,4 @@
-"""TODO."""
+"""Charts of an episode and its environment: the span waterfall and the reward plot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DURATION_WIDTH: Final = 9
 
 
 class Waterfall(LineList):
-    """The spans of an episode."""
+    """The spans of an episode as a tree, each with a bar on one time axis (Perfetto's track model)."""
 
     N_HEADER: ClassVar[int] = 1
 
@@ -27,14 +27,14 @@ class Waterfall(LineList):
         self.show(SpanRows(spans), follow=follow)
 
     def header(self, width: int) -> Iterable[tuple[str, Tone]]:
-        """The axis."""
+        """Return the time axis."""
         name, bar = _column_widths(width)
         if isinstance(self.source, SpanRows):
             yield fit("span", name + 1), "head"
             yield fit(self.source.axis(bar), bar), "dim"
 
     def row_cells(self, index: int, width: int) -> Iterable[tuple[str, Tone]]:
-        """Name, bar and duration."""
+        """Return name, bar and duration of a span."""
         rows, (name, bar) = self.source, _column_widths(width)
         if not isinstance(rows, SpanRows):
             return
@@ -42,30 +42,29 @@ class Waterfall(LineList):
             yield fit(cell.text, room) + " ", cell.tone
         yield fit(rows.duration(index).text, _DURATION_WIDTH, right=True), "plain"
 
-    def hostile_text(self) -> str | None:
-        """Name and attributes of the span under the cursor, where cleaning changes them."""
-        return self.source.hostile_text(self.cursor) if isinstance(self.source, SpanRows) else None
+    def unsafe_text(self) -> str | None:
+        """Return name and attributes of the span under the cursor if sanitizing changes them."""
+        return self.source.unsafe_text(self.cursor) if isinstance(self.source, SpanRows) else None
 
 
 def _column_widths(width: int) -> tuple[int, int]:
-    """Columns of name and bar."""
     name = min(max(width // 3, 12), 48)
     return name, max(width - name - _DURATION_WIDTH - 2, 1)
 
 
 class RewardPlot(LineList):
-    """Rewards and success rate."""
+    """Rewards and success rate of an environment's episodes, as large as the widget."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(cursor_type="none", id=id)
         self._points: Sequence[RewardPoint] = ()
 
     def show_points(self, points: Sequence[RewardPoint]) -> None:
-        """Show other episodes, the newest last."""
+        """Show the rewards of episodes, the newest last."""
         self._points = points
         size = self.scrollable_content_region
         self.show(FixedLines(reward_lines(points, max(size.width - LIST_MARGIN, 0), size.height)))
 
     def on_resize(self) -> None:
-        """As large as there is room."""
+        """Draw the plot in the new size."""
         self.show_points(self._points)

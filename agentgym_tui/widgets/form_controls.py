@@ -1,4 +1,4 @@
-"""Ways to choose in a form: some of a list, and one of a few."""
+"""Form controls: a list with check marks, and a stepper through a few options."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from agentgym_tui.widgets.static_lines import StaticLines
 
 
 class CheckRows:
-    """Names with a mark for each that is chosen.
+    """Names as rows with a check mark.
 
     Args:
-        names: what is shown, in this order.
-        chosen: the indices of those that are chosen.
+        names: the rows, in this order.
+        chosen: indices of the checked rows.
     """
 
     def __init__(self, names: Sequence[SafeText], chosen: set[int]) -> None:
@@ -30,11 +30,10 @@ class CheckRows:
         self._chosen = chosen
 
     def __len__(self) -> int:
-        """How many names."""
         return len(self._names)
 
     def line(self, index: int, width: int) -> Line:
-        """Mark and name."""
+        """Return check mark and name."""
         is_chosen = index in self._chosen
         return [
             Cell(trusted("[x] " if is_chosen else "[ ] "), "accent" if is_chosen else "dim"),
@@ -42,16 +41,16 @@ class CheckRows:
         ]
 
     def key(self, index: int) -> str:
-        """The number."""
+        """Return the index as the row's key."""
         return str(index)
 
 
 class CheckList(LineList):
-    """Chooses any number of names.
+    """Lets the user check any number of names.
 
     Args:
-        names: what is shown.
-        chosen: the indices that are chosen at first.
+        names: the rows.
+        chosen: indices that are checked at first.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("checks")]
@@ -61,41 +60,41 @@ class CheckList(LineList):
         super().__init__(CheckRows(names, chosen), id=id)
 
     def on_mount(self) -> None:
-        """Start at the first chosen one."""
+        """Put the cursor on the first checked row."""
         super().on_mount()
         self.move_to(min(self.chosen, default=0))
 
     def action_check(self) -> None:
-        """Choose the one of the cursor, or do not."""
+        """Toggle the row under the cursor."""
         if len(self.source):
             self.chosen ^= {self.cursor}
             self.refresh()
 
     def action_all(self) -> None:
-        """Choose all, or none."""
+        """Check all rows, or none if all are checked."""
         everything = set(range(len(self.source)))
         self.chosen ^= everything if self.chosen in (everything, set()) else everything - self.chosen
         self.refresh()
 
     def on_click(self, event: events.Click) -> None:
-        """A click is enough."""
+        """Toggle the clicked row."""
         if event.chain == 1:
             super().on_click(event)
             self.action_check()
 
 
 class OptionStepper(StaticLines, can_focus=True):
-    """Chooses one of a few names, which are gone through with left and right.
+    """Steps through a few options with left and right.
 
     Args:
-        names: what can be chosen.
-        index: which one is chosen at first.
+        names: the options.
+        index: the option selected at first.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("choice")]
 
     class Changed(Message):
-        """Another one was chosen."""
+        """Another option was selected."""
 
     def __init__(self, names: Sequence[SafeText], index: int = 0, *, id: str) -> None:
         super().__init__(self._lines, id=id)
@@ -103,25 +102,25 @@ class OptionStepper(StaticLines, can_focus=True):
         self.index = index
 
     def set_options(self, names: Sequence[SafeText]) -> None:
-        """Offer other names; the first one is chosen if they are others."""
+        """Replace the options; the first one is selected if they differ from the current ones."""
         if list(names) != list(self._names):
             self._names, self.index = names, 0
             self.show(self._lines)
 
     def mark(self, index: int) -> str:
-        """That the keys go there."""
+        """Return the focus bar."""
         return "▌" if self.has_focus and index == 0 else " "
 
     def action_left(self) -> None:
-        """The one before."""
+        """Select the previous option."""
         self._select(-1)
 
     def action_right(self) -> None:
-        """The next one."""
+        """Select the next option."""
         self._select(1)
 
     def on_click(self) -> None:
-        """The next one."""
+        """Select the next option."""
         self._select(1)
 
     def _select(self, by: int) -> None:

@@ -1,4 +1,4 @@
-"""Where one types, however fast."""
+"""Text inputs: a field that keeps keys in order, search words, the filter of a list, and a one-line prompt."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from agentgym_tui.safe_text import sanitize_line
 
 
 class TextField(Input):
-    """A line in which keys act in their order.
+    """An input that handles keys in the order they were pressed.
 
-    The framework adds a letter at once, and looks for what another key does only when all that is around the field has
-    seen it: of keys that come together, as over a slow line, a letter would overtake the backspace before it.
+    Textual's ``Input`` inserts a letter at once but resolves other keys only after every ancestor has seen them. When
+    keys arrive together, as over a slow connection, a letter would overtake the backspace before it.
     """
 
     async def on_key(self, event: events.Key) -> None:
-        """Do what a key does here or on this screen; once a key before it has gone elsewhere, it is for that part."""
+        """Run the key's binding here or on the screen; forward the key if an earlier one has moved the focus."""
         if self.app.focused is not self:
             self.app.post_message(events.Key(event.key, event.character))
         elif event.is_printable or not await self._run_binding(event.key):
@@ -38,40 +38,40 @@ class TextField(Input):
 
 
 MAX_QUERY_CHARS: Final = 200
-"""Characters of what is looked for."""
+"""Characters in a search text."""
 
 
 class SearchInput(TextField):
-    """A line of words; what is pasted is from outside too, and is made safe."""
+    """A line of search words; pasted text is untrusted and is made safe."""
 
     def replace(self, text: str, start: int, end: int) -> None:
-        """All that is typed or pasted comes through here."""
+        """Insert ``text`` after making it safe; all typed and pasted text comes through here."""
         super().replace(sanitize_line(text, MAX_QUERY_CHARS), start, end)
 
     def focus_main_widget(self) -> None:
-        """To what its screen is about, at once: the next key is for that."""
+        """Focus the screen's main widget at once, so that the next key goes there."""
         self.screen.set_focus(self.screen.query_one(self.screen.AUTO_FOCUS or "", Widget))
 
 
 class FilterInput(SearchInput):
-    """The words that rows of a list must hold."""
+    """The words that the rows of a list must contain."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("filter")]
 
     class Closed(Message):
-        """The person is done with it; ``cleared`` when nothing is looked for any more."""
+        """The user has left the filter; ``cleared`` if no words remain."""
 
         def __init__(self, cleared: bool) -> None:
             super().__init__()
             self.cleared = cleared
 
     def action_clear(self) -> None:
-        """Look for nothing."""
+        """Clear the filter and leave it."""
         self.value = ""
         self._leave(cleared=True)
 
     def action_leave(self) -> None:
-        """To the list, still filtered; without words as if it had never been asked."""
+        """Return to the list and keep the filter; without words the filter is closed."""
         self._leave(cleared=not self.value.strip())
 
     def _leave(self, *, cleared: bool) -> None:
@@ -80,28 +80,28 @@ class FilterInput(SearchInput):
 
 
 class EntryInput(SearchInput):
-    """A line that counts once it is taken."""
+    """A one-line prompt whose text counts once it is submitted."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("entry")]
 
     class Closed(Message):
-        """The person is done with it; ``text`` is None when nothing is to change."""
+        """The prompt was closed; ``text`` is None if it was canceled."""
 
         def __init__(self, text: str | None) -> None:
             super().__init__()
             self.text = text
 
     def prompt(self, placeholder: str) -> None:
-        """Ask for something; ``placeholder`` is of our own words."""
+        """Open the prompt; ``placeholder`` is trusted text."""
         self.value, self.placeholder = "", placeholder
         self.screen.set_focus(self)
 
     def action_take(self) -> None:
-        """That is it."""
+        """Submit the text."""
         self._leave(self.value)
 
     def action_leave(self) -> None:
-        """Nothing."""
+        """Cancel the prompt."""
         self._leave(None)
 
     def _leave(self, text: str | None) -> None:

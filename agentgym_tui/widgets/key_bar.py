@@ -1,4 +1,4 @@
-"""TODO."""
+"""The key bar at the bottom of a screen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentgym_tui.safe_text import trusted
 from agentgym_tui.widgets.static_lines import StaticLines
 
 ALWAYS_SHOWN: Final = ("app.help", "app.quit")
-"""What is shown however narrow it is."""
+"""Commands that are shown however narrow the screen is."""
 
 
 PALETTE: Final = "app.palette"
@@ -33,29 +33,29 @@ class _Key(NamedTuple):
 
 
 class KeyBar(StaticLines):
-    """What can be pressed; a click does the same. What has no room is in the help.
+    """The available keys; clicking one runs its command. Keys without room are listed in the help.
 
     Args:
-        place: whose commands come first, at the left; at the right those that work everywhere.
-        without: ids of commands that are of no use here.
+        scope: scope whose commands come first, at the left; those that work everywhere follow at the right.
+        without: ids of commands that are not available here.
     """
 
-    def __init__(self, place: Scope, *, without: Collection[str] = ()) -> None:
+    def __init__(self, scope: Scope, *, without: Collection[str] = ()) -> None:
         super().__init__(self._make_lines)
-        self._place, self._without = place, without
+        self._scope, self._without = scope, without
         self._local_keys: list[_Key] = []
         self._everywhere: list[_Key] = []
 
     def on_mount(self) -> None:
-        """Learn which keys hold."""
+        """Read the keymap."""
         keys = keymap_of(self.app)
-        self._local_keys = [key for key in _footer_keys(self._place, keys) if key.command.id not in self._without]
-        without = {*self._without, f"app.{self._place}"}  # nobody goes where one is
+        self._local_keys = [key for key in _footer_keys(self._scope, keys) if key.command.id not in self._without]
+        without = {*self._without, f"app.{self._scope}"}  # the current screen
         self._everywhere = [key for key in _footer_keys("everywhere", keys) if key.command.id not in without]
         self.refresh()
 
     async def on_click(self, event: events.Click) -> None:
-        """Do what is under the pointer."""
+        """Run the command under the pointer."""
         for start, key in self._positions(max(self.size.width - 2, 0)):
             if start <= event.x - 1 < start + key.width:
                 await self.app.run_action(
@@ -72,9 +72,9 @@ class KeyBar(StaticLines):
         return [line]
 
     def _positions(self, width: int) -> Iterator[tuple[int, _Key]]:
-        """Where each key stands: the screen's at the left, help and quit at the right, more if there is room.
+        """Yield each key with its column: the screen's at the left, help and quit at the right, more if there is room.
 
-        Other screens come before the palette, which finds them all.
+        Other screens come before the palette, which lists them all.
         """
         always_shown = [key for key in self._everywhere if key.command.id in ALWAYS_SHOWN]
         local_keys = _fit_keys(self._local_keys, width - _total_width(always_shown) - 2 * len(_GAP))
@@ -86,9 +86,9 @@ class KeyBar(StaticLines):
         yield from _row(right_keys, width - _total_width(right_keys))
 
 
-def _footer_keys(place: Scope, keys: Keymap) -> Iterator[_Key]:
+def _footer_keys(scope: Scope, keys: Keymap) -> Iterator[_Key]:
     for command in COMMANDS:
-        if command.scope == place and command.footer:
+        if command.scope == scope and command.footer:
             yield _Key(command, keys.display(command)[0])
 
 

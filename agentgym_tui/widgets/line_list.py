@@ -1,4 +1,4 @@
-"""The one base of all lists: draws only the lines that are visible, moves a cursor, and follows a growing end."""
+"""The base of all lists: draws only the visible lines, moves a cursor, and can follow a growing end."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from agentgym_tui.presenters.cells import KeyLookup, TextSource
 from agentgym_tui.widgets.line_renderer import LineRenderer
 
 CursorType: TypeAlias = Literal["line", "none"]
-"""``none`` is for prose: keys scroll, and the cursor only says which part of the visible text is meant."""
+"""``none`` is for prose: keys scroll, and the invisible cursor only marks the current part of the visible text."""
 
 
 class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
-    """A list of lines that come from a ``TextSource``.
+    """A list of lines from a ``TextSource``.
 
     Args:
-        source: what is shown at first.
-        cursor_type: whether there is a visible cursor.
+        source: the lines shown at first.
+        cursor_type: whether the cursor is visible.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("list")]
@@ -33,7 +33,7 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
 
         @property
         def control(self) -> LineList:
-            """The list it came from, for ``@on(…, "#id")``."""
+            """The list that sent the message, for ``@on(…, "#id")``."""
             return self.view
 
     class _LineMessage(_ListMessage):
@@ -43,13 +43,13 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
             self.key = key
 
     class CursorMoved(_LineMessage):
-        """The cursor is on another line, or another line is where the cursor is."""
+        """The cursor is on another line, or the line under the cursor was replaced."""
 
     class Selected(_LineMessage):
         """Enter or a double click on a line."""
 
     class FollowChanged(_ListMessage):
-        """It started or stopped staying at the end."""
+        """The list started or stopped following its end."""
 
         def __init__(self, view: LineList, following: bool) -> None:
             super().__init__(view)
@@ -72,21 +72,22 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
 
     @property
     def cursor(self) -> int:
-        """The line of the cursor, 0 in an empty list."""
+        """Index of the line under the cursor, 0 in an empty list."""
         return self._cursor
 
     @property
     def key(self) -> str:
-        """The key of the cursor's line, "" in an empty list."""
+        """Key of the line under the cursor, "" in an empty list."""
         return self._key
 
     @property
     def follow(self) -> bool:
-        """Whether it stays at the end; setting it makes the list one that has an end to follow."""
+        """Whether the list stays at its end; setting it to True also enables following for ``action_bottom``."""
         return self._follow
 
     @follow.setter
     def follow(self, follow: bool) -> None:
+        """Whether the list stays at its end; setting it to True also enables following for ``action_bottom``."""
         self._can_follow |= follow
         if follow != self._follow:
             self._follow = follow
@@ -94,11 +95,11 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
             self._sync()
 
     def show(self, source: TextSource, *, follow: bool | None = None) -> None:
-        """Show other lines; the cursor stays on its key where there is one.
+        """Show another source; the cursor stays on its key if the source has it.
 
         Args:
             source: the lines.
-            follow: whether to stay at the end; None leaves that to what the user chose.
+            follow: whether to stay at the end; None keeps the user's choice.
         """
         self.source = source
         if follow is not None:
@@ -106,14 +107,14 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
         self._sync()
 
     def refresh_lines(self, y_start: int = 0, line_count: int | None = None) -> None:
-        """Draw again, all of it or some rows, after lines of the source changed, came or went."""
+        """Redraw all lines, or some rows, after the source has changed."""
         if line_count is None:
             self._sync()
         else:
             super().refresh_lines(y_start, line_count)
 
     def move_to(self, index: int) -> None:
-        """Put the cursor on a line, or on the nearest there is, and bring it into view."""
+        """Move the cursor to ``index``, clamped to the list, and scroll it into view."""
         self._sync_if_stale()
         index = max(0, min(index, self._n_lines - 1))
         if index < self._n_lines - 1:
@@ -122,7 +123,7 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
         self._set_cursor(index)
 
     def select(self, key: str) -> bool:
-        """Put the cursor on the line of a key; False when there is none."""
+        """Move the cursor to the line with ``key``; return False if there is none."""
         self._sync()  # the source may have changed since it was drawn
         found = self._find(key)
         if found is not None:
@@ -130,20 +131,19 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
         return found is not None
 
     def is_highlighted(self, index: int) -> bool:
-        """The cursor's line, where there is one to see."""
+        """Return whether ``index`` is the line of a visible cursor."""
         return index == self._cursor and self.cursor_type == "line"
 
-    def hostile_text(self) -> str | None:
-        """What is behind the cursor's text where cleaning changed it, for a look at its bytes."""
+    def unsafe_text(self) -> str | None:
+        """Return the raw text under the cursor if sanitizing changed it, for the hex dump."""
         return None
 
     def _sync_if_stale(self) -> None:
-        """Know the lines there are, which may be others than when they were drawn."""
         if len(self.source) != self._n_lines or (self._n_lines and self.source.key(self._cursor) != self._key):
             self._sync()
 
     def _sync(self) -> None:
-        """Take in what the source is now."""
+        """Adopt the source's current length, cursor key and content."""
         before, self._n_lines = self._cursor, len(self.source)
         self._cursor = self._cursor_after_change()
         self.grow_to(self._n_lines + self.N_HEADER)
@@ -155,7 +155,7 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
         self._report_cursor()
 
     def _cursor_after_change(self) -> int:
-        """Where the cursor belongs: on its key, else where it was."""
+        """Return the cursor's index in the changed source: the index of its key, else where it was."""
         last = max(self._n_lines - 1, 0)
         guess = last if self._follow else min(self._cursor, last)
         if self._follow or not self._key or not self._n_lines or self.source.key(guess) == self._key:
@@ -189,7 +189,7 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
             self._scroll(index if index < top else index - page + 1)
 
     def _keep_cursor_visible(self) -> None:
-        """Keep the cursor in view; lines that only a lack of room had pushed out above it come back with the room."""
+        """Keep the cursor visible; when the list grows, scroll back lines that lack of room had pushed out above it."""
         before, self._n_visible = self._n_visible, self._page()
         if self._n_visible > before and self._cursor == self.scroll_offset.y + before - 1:
             self._scroll(max(self._cursor - self._n_visible + 1, 0))
@@ -197,7 +197,7 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
             self._scroll_into_view(self._cursor)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Going up by wheel or scroll bar leaves the end; the cursor of prose stays in view."""
+        """Stop following when the user scrolls up; keep the cursor of prose in view."""
         super().watch_scroll_y(old_value, new_value)
         if new_value < old_value and new_value < self.max_scroll_y:
             self.follow = False
@@ -206,7 +206,7 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
             self._set_cursor(min(max(top, min(self._cursor, top + self._page() - 1)), self._n_lines - 1))
 
     def on_mount(self) -> None:
-        """Take in what was given at first."""
+        """Adopt the first source."""
         self._sync()
 
     def on_resize(self) -> None:
@@ -217,7 +217,7 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
             self._keep_cursor_visible()
 
     def on_click(self, event: events.Click) -> None:
-        """A click moves the cursor, a second one chooses."""
+        """Move the cursor to the clicked line; a double click selects it."""
         offset = event.get_content_offset(self)
         index = self.scroll_offset.y + offset.y - self.N_HEADER if offset else -1
         if offset is None or offset.y < self.N_HEADER or index >= self._n_lines:
@@ -227,37 +227,37 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
             self.action_choose()
 
     def action_down(self) -> None:
-        """The next line."""
+        """Move to the next line."""
         self._step(1)
 
     def action_up(self) -> None:
-        """The line before."""
+        """Move to the previous line."""
         self._step(-1)
 
     def action_page_down(self) -> None:
-        """A screenful on."""
+        """Move one page down."""
         self._step(self._page())
 
     def action_page_up(self) -> None:
-        """A screenful back."""
+        """Move one page up."""
         self._step(-self._page())
 
     def action_top(self) -> None:
-        """The first line."""
+        """Move to the first line."""
         self.move_to(0)
 
     def action_bottom(self) -> None:
-        """The last line, and to stay there where there is something to follow."""
+        """Move to the last line, and follow the end if the list can grow."""
         self.move_to(len(self.source) - 1)
         self.follow = self._can_follow
 
     def action_choose(self) -> None:
-        """Say that this line is meant."""
+        """Post ``Selected`` for the line under the cursor."""
         if self._n_lines:
             self.post_message(self.Selected(self, self._cursor, self._key))
 
     def _step(self, by: int) -> None:
-        """Move the cursor; in prose scroll as long as there is something to scroll to."""
+        """Move the cursor; in prose scroll as long as there is room to scroll."""
         self._sync_if_stale()
         room = self.max_scroll_y - self.scroll_offset.y if by > 0 else self.scroll_offset.y
         if self.cursor_type == "none" and room:

@@ -1,4 +1,4 @@
-"""How lines are drawn: only those in view are asked for, in the colours of their tones, and wide ones move sideways."""
+"""Line rendering: draws only the visible lines in the styles of their tones, and scrolls wide lines sideways."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ _CURSOR_CLASS: Final = {True: "tone--cursor-focused", False: "tone--cursor"}
 
 
 TONE_CLASSES: Final = {*_TONE_CLASS.values(), *_CURSOR_CLASS.values()}
-"""The component classes that an app with lists must have."""
+"""Component classes that an app with line lists must declare."""
 
 
 def tone_style(widget: Widget, tone: Tone, background: Color) -> Style:
-    """How text of a tone looks on a background."""
+    """Return the style of ``tone`` on ``background``; looked up once per app rather than once per list."""
     styles = widget.app.get_component_styles(_TONE_CLASS[tone])
     color = background.get_contrast_text(styles.color.a) if styles.auto_color else styles.color
     return Style.from_color((background + color).rich_color, background.rich_color) + styles.text_style
 
 
 def cursor_style(widget: Widget) -> Style:
-    """What the cursor's line has besides."""
+    """Return the style that the cursor adds to its line."""
     return widget.app.get_component_styles(_CURSOR_CLASS[widget.has_focus]).partial_rich_style
 
 
 SCROLL_COLUMNS = 8
-"""Columns that one key press moves a wide line."""
+"""Columns that one key press scrolls sideways."""
 
 CACHED_ROWS: Final = 50
-"""Rows that are known beside those on the screen, so that those that move are not made again."""
+"""Strips cached beyond those on the screen, so that scrolled rows need not be drawn again."""
 
 
 class LineRenderer(ScrollView, inherit_bindings=False):
-    """The visible lines of a ``TextSource``."""
+    """Draws the visible lines of a ``TextSource``."""
 
     ALLOW_SELECT = False
     DEFAULT_CSS = """
-    DrawnLines { overflow-x: hidden; scrollbar-gutter: stable; scrollbar-size-vertical: 1; }
+    LineRenderer { overflow-x: hidden; scrollbar-gutter: stable; scrollbar-size-vertical: 1; }
     """
     virtual_size = Reactive(Size(0, 0), layout=False, repaint=False)
     N_HEADER: ClassVar[int] = 0
@@ -76,7 +76,7 @@ class LineRenderer(ScrollView, inherit_bindings=False):
 
     @property
     def vertical_scrollbar(self) -> ScrollBar:
-        """The framework's own would take longer to draw than the lines."""
+        """The cached scroll bar; Textual's takes longer to draw than the lines."""
         if self._vertical_scrollbar is None:
             self._vertical_scrollbar = CachedScrollBar(thickness=self.scrollbar_size_vertical)
             self._vertical_scrollbar.display = False
@@ -84,23 +84,23 @@ class LineRenderer(ScrollView, inherit_bindings=False):
         return self._vertical_scrollbar
 
     def is_highlighted(self, index: int) -> bool:
-        """Whether a line is drawn as the one of the cursor."""
+        """Return whether line ``index`` is drawn as the cursor's line."""
         return False
 
     def mark(self, index: int) -> str:
-        """What stands left of a line, a column wide."""
+        """Return the one-column mark left of line ``index``."""
         return "▸" if self.is_highlighted(index) else " "
 
     def row_cells(self, index: int, width: int) -> Iterable[tuple[str, Tone]]:
-        """The texts of a line and their tones."""
+        """Return the texts of line ``index`` with their tones."""
         return self.source.line(index, width)
 
     def header(self, width: int) -> Iterable[tuple[str, Tone]]:
-        """The texts above the list, when ``N_HEADER`` says that there is such a line."""
+        """Return the texts of the header with their tones; used if ``N_HEADER`` is not 0."""
         return ()
 
     def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
-        """Draw again some rows, or all of it, also in other colours."""
+        """Repaint some regions, or everything, with fresh styles."""
         if repaint and regions:
             self._rendered_crop = None
             for region in regions:
@@ -111,20 +111,20 @@ class LineRenderer(ScrollView, inherit_bindings=False):
         return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
 
     def notify_style_update(self) -> None:
-        """The colours may be others."""
+        """Drop all cached strips, since the colors may have changed."""
         self._clear_caches()
         super().notify_style_update()
 
     def grow_to(self, height: int) -> None:
-        """So many lines there are now, the header among them; only a scroll bar that comes moves other things.
+        """Set the number of lines, header included; only a scroll bar that appears causes a layout.
 
-        That is known here alone: for the framework each line that is added would be a reason to arrange all anew. So
-        would be a scroll bar that goes: it stays until the list gets another size.
+        The size is kept here because Textual would lay out the screen for every added line. For the same reason a
+        scroll bar that is no longer needed stays until the next resize.
         """
         if height == self.virtual_size.height:
             return
         self.virtual_size = Size(1, height)
-        needed = 0 < self.scrollable_content_region.height < height  # without room yet nobody knows
+        needed = 0 < self.scrollable_content_region.height < height  # a height of 0 means no layout yet
         if self.styles.overflow_y == "auto" and (needed or self.show_vertical_scrollbar):
             self.styles.overflow_y = "scroll"
         if self.styles.overflow_y == "scroll":
@@ -133,12 +133,12 @@ class LineRenderer(ScrollView, inherit_bindings=False):
             self._scroll(self.max_scroll_y)
 
     def on_resize(self) -> None:
-        """Let a scroll bar go that shows nothing any more: now all is arranged anyway."""
+        """Hide a scroll bar that is no longer needed: the layout runs anyway."""
         if self.styles.overflow_y == "scroll" and self.virtual_size.height <= self.scrollable_content_region.height:
             self.styles.overflow_y = "auto"
 
     def refresh_changed(self) -> None:
-        """Draw again only the rows that say something else than those that are on the screen."""
+        """Repaint only the rows whose content differs from the screen."""
         if self._update_geometry() or not self._screen_strips:
             self.refresh(self._inner_size.region)
             return
@@ -147,7 +147,7 @@ class LineRenderer(ScrollView, inherit_bindings=False):
             self.refresh(*(Region(0, row, self._inner_size.width, 1) for row in changed))
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """The visible lines; where nothing is around them, those that are as before are not made again."""
+        """Return the visible rows; without border or padding, unchanged rows come from the cache."""
         self._update_geometry()
         if self.styles.gutter:
             return super().render_lines(crop)
@@ -156,18 +156,24 @@ class LineRenderer(ScrollView, inherit_bindings=False):
         return self._rendered_crop[1]
 
     def render_line(self, y: int) -> Strip:
-        """One row of the widget; what says the same is the same object."""
+        """Return row ``y`` of the widget; equal content yields the same strip object."""
         width, index = self._width - LIST_MARGIN, self._top + y - self.N_HEADER
         if y >= self.N_HEADER and index >= len(self.source):
             return self._blank()
         if y < self.N_HEADER:
             row_cells, mark, highlighted = tuple(self.header(width)), " ", False
         else:
-            row_cells, mark, highlighted = tuple(self.row_cells(index, width)), self.mark(index), self.is_highlighted(index)
+            row_cells, mark, highlighted = (
+                tuple(self.row_cells(index, width)),
+                self.mark(index),
+                self.is_highlighted(index),
+            )
         if (strip := self._strip_cache.get((row_cells, mark, highlighted))) is None:
             if len(self._strip_cache) >= len(self._screen_strips) + CACHED_ROWS:
                 shown = set(map(id, self._screen_strips.values()))
-                self._strip_cache = {content: strip for content, strip in self._strip_cache.items() if id(strip) in shown}
+                self._strip_cache = {
+                    content: strip for content, strip in self._strip_cache.items() if id(strip) in shown
+                }
             strip = self._strip_cache[(row_cells, mark, highlighted)] = self._strip(row_cells, mark, highlighted)
         return strip
 
@@ -184,9 +190,9 @@ class LineRenderer(ScrollView, inherit_bindings=False):
         return strip
 
     def _update_geometry(self) -> bool:
-        """Look up once what all rows of a drawing need; whether it is something else than the last time."""
+        """Measure sizes and offsets once per repaint; return whether they changed."""
         measured = self.outer_size, self.show_vertical_scrollbar
-        if measured != self._measured_size:  # what follows from these takes the framework long
+        if measured != self._measured_size:  # deriving the rest from Textual is slow
             self._measured_size, edges = measured, self.styles.gutter
             self._inner_size = Size(max(measured[0].width - edges.width, 0), max(measured[0].height - edges.height, 0))
             self._width = max(measured[0].width - self.gutter.width, LIST_MARGIN)
@@ -213,10 +219,11 @@ class LineRenderer(ScrollView, inherit_bindings=False):
             segments = [*Strip(segments, used).crop_extend(self._left, self._left + room, blank)]
             used = room
         rest = Segment(" " * (room - used + 1), blank)
-        return self._pad_to_widget(Strip([Segment(mark, self._style("accent", highlighted)), *segments, rest], self._width))
+        return self._pad_to_widget(
+            Strip([Segment(mark, self._style("accent", highlighted)), *segments, rest], self._width)
+        )
 
     def _pad_to_widget(self, strip: Strip) -> Strip:
-        """With what is under the scroll bar."""
         return strip.adjust_cell_length(self._geometry[3], Style.from_color(None, self._background().rich_color))
 
     def _blank(self) -> Strip:
@@ -239,24 +246,24 @@ class LineRenderer(ScrollView, inherit_bindings=False):
         return style
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """With shift, the wheel goes sideways."""
+        """Scroll right if shift is held."""
         if event.shift:
             self.action_right()
             event.stop().prevent_default()
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """With shift, the wheel goes sideways."""
+        """Scroll left if shift is held."""
         if event.shift:
             self.action_left()
             event.stop().prevent_default()
 
     def action_left(self) -> None:
-        """The part of wide lines further left."""
+        """Scroll wide lines left."""
         self._left = max(self._left - SCROLL_COLUMNS, 0)
         self.refresh()
 
     def action_right(self) -> None:
-        """The part of wide lines further right, as far as a visible line goes."""
+        """Scroll wide lines right, as far as the widest visible line."""
         if self._widest() > self._left + self._width - LIST_MARGIN:
             self._left += SCROLL_COLUMNS
             self.refresh()
@@ -272,4 +279,6 @@ class LineRenderer(ScrollView, inherit_bindings=False):
 
     def _widest(self) -> int:
         width = self._width - LIST_MARGIN
-        return max((sum(display_width(text) for text, _ in self.row_cells(row, width)) for row in self._in_view()), default=0)
+        return max(
+            (sum(display_width(text) for text, _ in self.row_cells(row, width)) for row in self._in_view()), default=0
+        )

@@ -1,4 +1,4 @@
-"""The lines around a screen's lists: the title of a pane, and the keys that can be pressed."""
+"""Frames: a titled pane around a list, and the frame of a dialog."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from agentgym_tui.widgets.static_lines import LineFactory, StatusText
 
 
 class PaneTitle(StatusText):
-    """The line above a list; a bar at its left end says that the keys go there."""
+    """The title line of a pane, with a bar at the left while the pane has the focus."""
 
     def mark(self, index: int) -> str:
-        """The bar."""
+        """Return the focus bar."""
         return "▌" if isinstance(self.parent, Pane) and self.parent.has_class("-focused") else " "
 
 
@@ -25,13 +25,13 @@ class Pane(Vertical):
 
     Args:
         view: the list.
-        id: of the pane.
+        id: id of the pane.
     """
 
     DEFAULT_CSS = """
-    Pane > LineView { height: 1fr; }
+    Pane > LineList { height: 1fr; }
     """
-    BLANK = True  # all of it is covered, and the framework draws also what is behind
+    BLANK = True  # fully covered by children; Textual need not draw the background
 
     def __init__(self, view: LineList, *, id: str) -> None:
         super().__init__(id=id)
@@ -39,7 +39,7 @@ class Pane(Vertical):
         self._title = PaneTitle()
 
     def compose(self) -> ComposeResult:
-        """Title and list."""
+        """Yield title and list."""
         yield self._title
         yield self._view
 
@@ -48,12 +48,12 @@ class Pane(Vertical):
         self._title.show(make_lines)
 
     def on_descendant_focus(self) -> None:
-        """Mark it."""
+        """Mark the pane as focused."""
         self.add_class("-focused")
         self._title.refresh()
 
     def on_descendant_blur(self) -> None:
-        """Take the mark away."""
+        """Remove the focus mark."""
         self.remove_class("-focused")
         self._title.refresh()
 
@@ -62,8 +62,8 @@ class DialogFrame(Vertical):
     """A box in the middle of the screen.
 
     Args:
-        title: in its upper edge.
-        keys: in its lower edge, how to leave it: with the ids of commands for their keys, as in ``{dialog.close}``.
+        title: text of the upper border.
+        keys: text of the lower border, how to leave the dialog; ids such as ``{dialog.close}`` become keys.
     """
 
     def __init__(self, title: SafeText, *, keys: str, id: str | None = None) -> None:

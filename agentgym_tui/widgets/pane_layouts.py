@@ -1,4 +1,4 @@
-"""How much room panes take: what a key changes, for whichever pane has the focus, in each arrangement of a screen."""
+"""Pane layouts: the sizes that a resize key changes for each focused pane, in each arrangement of a screen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Axis: TypeAlias = Literal["width", "height"]
 ResizeDirection: TypeAlias = Literal["narrower", "wider", "lower", "higher", "reset"]
 
 STEP_PERCENT: Final = 5
-"""Per cent that one key press changes."""
+"""Percent that one key press changes."""
 
 RESIZE_STEPS: Final[Mapping[str, tuple[Axis, int]]] = {
     "narrower": ("width", -STEP_PERCENT),
@@ -20,30 +20,30 @@ RESIZE_STEPS: Final[Mapping[str, tuple[Axis, int]]] = {
 
 
 class PaneSize(NamedTuple):
-    """A part whose share of its container can be set, in per cent; what is beside it takes the rest."""
+    """A widget whose share of its container can be set, in percent; its neighbor takes the rest."""
 
     key: str
-    """Under which it is kept."""
+    """Key in the saved UI state."""
     widget_id: str
-    """The id of the widget."""
+    """Id of the widget."""
     axis: Axis
     minimum: int
     maximum: int
 
-    def clamp(self, share: int) -> int:
-        """The nearest share it may have."""
-        return max(self.minimum, min(share, self.maximum))
+    def clamp(self, percent: int) -> int:
+        """Return ``percent`` clamped to the allowed range."""
+        return max(self.minimum, min(percent, self.maximum))
 
 
 class ResizeRule(NamedTuple):
-    """What changes when a pane is to grow: a share, upwards or, where the pane has the rest, downwards."""
+    """The size that changes when a pane grows; ``sign`` is -1 if the pane takes the rest."""
 
-    share: PaneSize
+    size: PaneSize
     sign: int = 1
 
 
 PaneLayout: TypeAlias = Mapping[tuple[str, Axis], ResizeRule]
-"""By the pane that has the focus."""
+"""Resize rules by focused pane and axis."""
 
 _SIDE: Final = PaneSize("live.wide.left", "left", "width", 20, 80)
 _ENVIRONMENTS: Final = PaneSize("live.wide.environments", "environments-pane", "height", 10, 45)
@@ -72,7 +72,7 @@ LIVE_NARROW_TRACE: Final[PaneLayout] = {
     ("steps", "height"): ResizeRule(_FEW_ENVIRONMENTS, -1),
     ("trace", "height"): ResizeRule(_FEW_ENVIRONMENTS, -1),
 }
-"""The trace takes the place of what is below."""
+"""The trace replaces the panes below it."""
 
 _STEPS: Final = PaneSize("episode.wide.steps", "steps", "width", 15, 80)
 _FEW_STEPS: Final = PaneSize("episode.narrow.steps", "steps", "height", 15, 80)
@@ -110,5 +110,5 @@ LOG: Final[PaneLayout] = {("lines", "height"): ResizeRule(_LINES), ("payload", "
 
 
 def sizes_of(layout: PaneLayout) -> list[PaneSize]:
-    """What can be set in an arrangement."""
-    return list(dict.fromkeys(rule.share for rule in layout.values()))
+    """Return the sizes that a layout can set, without duplicates."""
+    return list(dict.fromkeys(rule.size for rule in layout.values()))

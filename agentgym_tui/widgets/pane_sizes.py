@@ -1,4 +1,4 @@
-"""Panes that take the room a person gives them."""
+"""Resizable panes: a split view with a border to drag, and the sizes that the user has chosen."""
 
 from __future__ import annotations
 
@@ -18,100 +18,112 @@ if TYPE_CHECKING:
 
 
 class SplitView(Container):
-    """Its second child has a border at its left; dragging that says where it should be."""
+    """A container whose second child has a border at its left that the user can drag."""
 
     ALLOW_SELECT: ClassVar[bool] = False
-    BLANK = True  # all of it is covered, and the framework draws also what is behind
+    BLANK = True  # fully covered by children; Textual need not draw the background
 
     class Dragged(Message):
-        """What the first one should take, in per cent."""
+        """The border was dragged; ``percent`` is the requested width of the first child."""
 
-        def __init__(self, share: int) -> None:
+        def __init__(self, percent: int) -> None:
             super().__init__()
-            self.share = share
+            self.percent = percent
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        """Take hold of the border."""
+        """Start dragging the border."""
         first, second = (self.children[0], self.children[1]) if len(self.children) > 1 else (self, self)
-        beside = second.display and second.region.x > first.region.x
-        if beside and event.screen_x == second.region.x:
+        is_beside = second.display and second.region.x > first.region.x
+        if is_beside and event.screen_x == second.region.x:
             self.capture_mouse()
             event.stop()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Say where it is wanted."""
+        """Report the requested width."""
         if self.app.mouse_captured is self:
-            share = round(100 * (event.screen_x - self.region.x) / max(self.region.width, 1))
-            self.post_message(self.Dragged(max(1, min(share, 99))))
+            percent = round(100 * (event.screen_x - self.region.x) / max(self.region.width, 1))
+            self.post_message(self.Dragged(max(1, min(percent, 99))))
 
     def on_mouse_up(self) -> None:
-        """Let go."""
+        """Stop dragging."""
         if self.app.mouse_captured is self:
             self.release_mouse()
 
 
 class PaneSizes:
-    """The panes of a screen.
+    """Applies and changes the pane sizes of a screen.
 
     Args:
-        root: what holds them all.
-        kept: the shares as they were left; changed along with them.
-        arrangements: what can be set, in each arrangement of the screen.
+        root: ancestor of all panes.
+        ui_state: saved sizes; updated in place.
+        layouts: one per arrangement of the screen.
     """
 
-    def __init__(self, root: DOMNode, kept: UiState, *layouts: PaneLayout) -> None:
-        self._root, self._kept = root, kept
-        self._sizes = list(dict.fromkeys(share for layout in layouts for share in sizes_of(layout)))
+    def __init__(self, root: DOMNode, ui_state: UiState, *layouts: PaneLayout) -> None:
+        self._root, self._ui_state = root, ui_state
+        self._sizes = list(dict.fromkeys(size for layout in layouts for size in sizes_of(layout)))
 
     def apply(self, layout: PaneLayout | None, default_sizes: Mapping[str, int] | None = None) -> None:
-        """Give each part its share, or where none was set what the styles say.
+        """Set the size of each pane; panes without a saved size keep that of the style sheet.
 
         Args:
-            levers: of the arrangement there is; None where a pane is shown alone.
-            usual: rows or columns of parts that have a size of their own where none was set.
+            layout: the current arrangement; None if one pane is zoomed.
+            default_sizes: rows or columns of widgets that have a computed default, by widget id.
         """
-        here = sizes_of(layout or {})
-        sizes = {share.widget_id: (share, self._kept.sizes.get(share.key)) for share in here}
-        for widget_id, axis in dict.fromkeys((share.widget_id, share.axis) for share in self._sizes):
-            share, size = sizes.get(widget_id, (None, None))
+        saved = {size.widget_id: (size, self._ui_state.sizes.get(size.key)) for size in sizes_of(layout or {})}
+        for widget_id, axis in dict.fromkeys((size.widget_id, size.axis) for size in self._sizes):
+            size, percent = saved.get(widget_id, (None, None))
             for widget in self._root.query(f"#{widget_id}"):
-                if share is not None and size is not None and share.axis == axis:
-                    _set(widget, axis, f"{share.clamp(size)}%")
+                if size is not None and percent is not None and size.axis == axis:
+                    _set(widget, axis, f"{size.clamp(percent)}%")
                 else:
                     _set(widget, axis, (default_sizes or {}).get(widget_id))
 
     def resize(self, layout: PaneLayout, pane: str | None, direction: str) -> bool:
-        """Make a pane larger or smaller, or all as at first; False where it cannot be. It has to be applied then."""
+        """Change the saved size of a pane, or reset all; call ``apply`` afterwards.
+
+        Args:
+            layout: the current arrangement.
+            pane: id of the focused pane.
+            direction: a key of ``RESIZE_STEPS``, or ``reset``.
+
+        Returns:
+            False if the pane cannot be resized that way.
+        """
         if direction not in RESIZE_STEPS:
-            for share in self._sizes:
-                self._kept.sizes.pop(share.key, None)
+            for size in self._sizes:
+                self._ui_state.sizes.pop(size.key, None)
             return True
         axis, by = RESIZE_STEPS[direction]
         rule = layout.get((pane or "", axis))
-        parts = [widget_id for widget_id in self._root.query(f"#{rule.share.widget_id}") if widget_id.size] if rule is not None else []
-        if rule is None or not parts:
+        if rule is None:
             return False
-        before = self._kept.sizes.get(rule.share.key) or _current_percent(parts[0], axis)
-        self._kept.sizes[rule.share.key] = rule.share.clamp(before + rule.sign * by)
+        size = rule.size
+        visible = [widget for widget in self._root.query(f"#{size.widget_id}") if widget.size]
+        if not visible:
+            return False
+        percent = self._ui_state.sizes.get(size.key) or _current_percent(visible[0], axis)
+        self._ui_state.sizes[size.key] = size.clamp(percent + rule.sign * by)
         return True
 
-    def drag(self, layout: PaneLayout, to: int) -> None:
-        """Put the border between two sides to a share, where there is one. It has to be applied then."""
-        for share in sizes_of(layout):
-            if share.axis == "width":
-                self._kept.sizes[share.key] = share.clamp(to)
+    def drag(self, layout: PaneLayout, percent: int) -> None:
+        """Save ``percent`` as the width of the split view's first child; call ``apply`` afterwards."""
+        for size in sizes_of(layout):
+            if size.axis == "width":
+                self._ui_state.sizes[size.key] = size.clamp(percent)
 
 
 def _set(widget: Widget, axis: Axis, size: str | int | None) -> None:
     if size is None and not widget.styles.inline.has_rule(axis):
-        return  # else the framework would arrange all anew
+        return  # setting it would trigger a layout
     if axis == "width":
         widget.styles.width = size
     else:
         widget.styles.height = size
 
 
-def _current_percent(widget_id: Widget, axis: Axis) -> int:
-    """What it takes now, in per cent."""
-    whole, own = widget_id.parent.size if isinstance(widget_id.parent, Widget) else widget_id.size, widget_id.outer_size
-    return round(100 * (own.width / max(whole.width, 1) if axis == "width" else own.height / max(whole.height, 1)))
+def _current_percent(widget: Widget, axis: Axis) -> int:
+    container, size = widget.parent.size if isinstance(widget.parent, Widget) else widget.size, widget.outer_size
+    if axis == "width":
+        return round(100 * size.width / max(container.width, 1))
+    return round(100 * size.height / max(container.height, 1))

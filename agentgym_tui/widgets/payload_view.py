@@ -1,4 +1,4 @@
-"""All of the selected message of a bus, or line of a log, in one of some views."""
+"""Views of one payload: long text, and a bus message or log line in several representations."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from agentgym_tui.widgets.tab_bar import Tab, TabBar
 
 
 class TextView(LineList):
-    """Numbered lines, such as the JSON of an episode.
+    """Numbered lines of a long text, such as the JSON of an episode; each line is made safe when it is drawn.
 
     Args:
-        source: what is shown at first.
+        source: the lines shown at first.
     """
 
     def __init__(
@@ -34,24 +34,24 @@ class TextView(LineList):
         super().__init__(source, cursor_type="none", name=name, id=id, classes=classes)
 
     def show_text(self, text: str) -> None:
-        """Show a text from outside, whatever it holds."""
+        """Show an untrusted text."""
         self.show(TextRows(text))
 
-    def hostile_text(self) -> str | None:
-        """The first line in view that cleaning changes."""
+    def unsafe_text(self) -> str | None:
+        """Return the first line in view that sanitizing changes."""
         rows = self.source
         if not isinstance(rows, TextRows):
             return None
-        return next((unsafe_excerpt(rows.raw(index)) for index in self._in_view() if rows.is_hostile(index)), None)
+        return next((unsafe_excerpt(rows.raw(index)) for index in self._in_view() if rows.is_unsafe(index)), None)
 
 
 class PayloadView(Vertical):
-    """All of one message.
+    """The selected bus message or log line in one of several representations.
 
     Args:
-        views: the ways of looking at it, of those that there are.
-        about: what is said of it in one of them, beside their names.
-        command: goes to the next view.
+        views: names of the representations, in tab order.
+        about: returns the note beside the tabs for an entry and a view.
+        command: id of the command that shows the next view.
     """
 
     def __init__(
@@ -65,28 +65,28 @@ class PayloadView(Vertical):
         self._view = self._views[0]
 
     def compose(self) -> ComposeResult:
-        """The names of the views, and the text."""
+        """Yield the tab bar and the text."""
         yield TabBar([Tab(name, trusted(name.capitalize()), self._command) for name in self._views], id="tabs")
         yield TextView(id="payload")
 
     def show(self, entry: LogEntry | None) -> None:
-        """Show another one."""
+        """Show another entry."""
         if entry is not self._entry:
             self._entry = entry
             self._fill()
 
     def next_view(self) -> None:
-        """Another one of the views, after the last the first."""
+        """Show the next view; the first one follows the last."""
         self.select_view(self._views[(self._views.index(self._view) + 1) % len(self._views)])
 
     def select_view(self, view: str) -> None:
-        """One of the views."""
+        """Show the view named ``view``."""
         self._view = view
         self.query_one(TabBar).select_tab(view)
         self._fill()
 
     def text(self) -> str:
-        """What is shown, hostile as it came."""
+        """Return the shown text, untrusted and unchanged."""
         return payload_text(self._entry, self._view)
 
     @on(TabBar.TabSelected)

@@ -1,4 +1,4 @@
-"""A few lines above a list, made for the width there is."""
+"""Text generated for the available width: fixed lines, a status text, and wrapped text that scrolls."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.line_renderer import LineRenderer
 
 LineFactory: TypeAlias = Callable[[int], Sequence[Line]]
-"""Lines for a number of columns."""
+"""Makes the lines for a number of columns."""
 
 
 class GeneratedLines:
-    """Lines that are made again when the width is another."""
+    """Lines that are generated again when the width changes."""
 
     def __init__(self, make_lines: LineFactory) -> None:
-        """Nothing is made yet."""
         self._make_lines = make_lines
         self._cached: tuple[int, Sequence[Line]] = (-1, ())
 
     def __len__(self) -> int:
-        """As many as one likes; those that are not there are empty."""
-        return 1 << 16
+        return 1 << 16  # missing lines read as empty
 
     def line(self, index: int, width: int) -> Line:
-        """A line, or an empty one."""
+        """Return line ``index``, empty if it does not exist."""
         if self._cached[0] != width:
             self._cached = width, self._make_lines(width)
         lines = self._cached[1]
         return lines[index] if index < len(lines) else ()
 
     def key(self, index: int) -> str:
-        """Its number."""
+        """Return the index as the line's key."""
         return str(index)
 
 
 class StaticLines(LineRenderer, can_focus=False):
-    """Lines of safe text that cannot be focused or scrolled; as many as the style has room for."""
+    """Lines of safe text without focus or scrolling; shows as many as its style has room for."""
 
     DEFAULT_CSS = """
-    Heading { height: 1; overflow: hidden hidden; scrollbar-gutter: auto; }
+    StaticLines { height: 1; overflow: hidden hidden; scrollbar-gutter: auto; }
     """
 
-    def __init__(self, make_lines: LineFactory | None = None, *, id: str | None = None, classes: str | None = None) -> None:
+    def __init__(
+        self, make_lines: LineFactory | None = None, *, id: str | None = None, classes: str | None = None
+    ) -> None:
         super().__init__(GeneratedLines(make_lines or _no_lines), name=None, id=id, classes=classes)
 
     def show(self, make_lines: LineFactory) -> None:
@@ -56,7 +56,7 @@ class StaticLines(LineRenderer, can_focus=False):
         self.refresh()
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Not by its content: that would be endless."""
+        """Return 1: the source has no end that Textual could measure."""
         return 1
 
 
@@ -65,7 +65,7 @@ def _no_lines(width: int) -> Sequence[Line]:
 
 
 class StatusText(StaticLines):
-    """A heading that is drawn again only when it says something else."""
+    """Static lines that repaint only the rows whose content changed."""
 
     def show(self, make_lines: LineFactory) -> None:
         """Show other lines."""
@@ -74,10 +74,10 @@ class StatusText(StaticLines):
 
 
 class WrappedText(LineList):
-    """A list without a cursor whose lines are made again when the width is another.
+    """A list without a cursor whose lines are generated again when the width changes.
 
     Args:
-        make: the lines for a number of columns.
+        make_lines: makes the lines for a number of columns.
     """
 
     def __init__(self, make_lines: LineFactory, *, id: str) -> None:
@@ -91,7 +91,7 @@ class WrappedText(LineList):
         self.on_resize()
 
     def on_resize(self) -> None:
-        """Make the lines anew."""
+        """Generate the lines for the new width."""
         lines = self._make_lines(max(self.scrollable_content_region.width - LIST_MARGIN, 0))
         if lines != self._cached:
             self._cached = lines

@@ -1,4 +1,4 @@
-"""A line of names, one of which is shown below it."""
+"""A line of tabs, one of which is shown below it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _GAP = "  "
 
 
 class Tab(NamedTuple):
-    """A name, and the command whose key picks it."""
+    """A tab's id and title, and the command whose key selects it."""
 
     id: str
     title: SafeText
@@ -26,14 +26,14 @@ class Tab(NamedTuple):
 
 
 class TabBar(StaticLines):
-    """Names that can be clicked; the keys are the screen's.
+    """Tabs that can be clicked; their keys belong to the screen.
 
     Args:
-        tabs: from left to right, the first one is shown at first.
+        tabs: from left to right; the first one is selected.
     """
 
     class TabSelected(Message):
-        """A click on a name."""
+        """A tab was clicked."""
 
         def __init__(self, tab: str) -> None:
             super().__init__()
@@ -46,17 +46,17 @@ class TabBar(StaticLines):
         self._note: Line = ()
 
     def select_tab(self, tab: str) -> None:
-        """Say that another one is shown."""
+        """Mark a tab as selected."""
         self._shown = tab
         self.show(self._line)
 
     def set_note(self, note: Line) -> None:
-        """What stands right of the names."""
+        """Set the text right of the tabs."""
         self._note = note
         self.show(self._line)
 
     def on_click(self, event: events.Click) -> None:
-        """Find the name below the pointer."""
+        """Report the tab under the pointer."""
         column = event.x - 1
         for tab in self._tabs:
             width = display_width(self._label(tab, False))

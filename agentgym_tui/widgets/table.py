@@ -1,4 +1,4 @@
-"""A list with columns and a header; columns that have no room are left out by rank."""
+"""Tables: lists with columns and a header, whose columns are dropped by rank when room is short, and sortable ones."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Table(LineList):
     """A list whose lines have one cell per column.
 
     Args:
-        columns: what they are, from left to right.
-        source: what is shown at first.
+        columns: from left to right.
+        source: the lines shown at first.
     """
 
     N_HEADER: ClassVar[int] = 1
@@ -51,15 +51,15 @@ class Table(LineList):
         self._layout: tuple[int, ColumnLayout] = (-1, ())
 
     def header(self, width: int) -> Iterable[tuple[str, Tone]]:
-        """The titles."""
+        """Return the column titles."""
         return self._fit_cells([(column.title, "head") for column in self._columns], width)
 
     def row_cells(self, index: int, width: int) -> Iterable[tuple[str, Tone]]:
-        """The cells that have room, each as wide as its column."""
+        """Return the cells that have room, each as wide as its column."""
         return self._fit_cells(self.source.line(index, width), width)
 
     def visible_columns(self, width: int) -> ColumnLayout:
-        """The columns that have room in ``width``."""
+        """Return the columns that fit into ``width``."""
         if self._layout[0] != width:
             self._layout = (width, arrange_columns(self._columns, width))
         return self._layout[1]
@@ -69,19 +69,19 @@ class Table(LineList):
 
 
 class SortableTable(Table, inherit_bindings=False):
-    """Says which order is wanted; its source has to have it.
+    """Reports the order the user requests; its source has to apply it.
 
     Args:
-        columns: what they are, from left to right.
-        source: what is shown at first.
-        sorting: the order at first; None for the usual one.
-        usual: the column of that one, if there is one.
+        columns: from left to right.
+        source: the lines shown at first.
+        sorting: the order at first; None for the default one.
+        default_sorting: the default order, if there is one.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("list"), *bindings("table")]
 
     class Sorted(Message):
-        """Another order is wanted; None for the usual one."""
+        """Another order was requested; None for the default one."""
 
         def __init__(self, view: SortableTable, sorting: Sorting | None) -> None:
             super().__init__()
@@ -90,7 +90,7 @@ class SortableTable(Table, inherit_bindings=False):
 
         @property
         def control(self) -> SortableTable:
-            """The table it came from."""
+            """The table that sent the message."""
             return self.view
 
     def __init__(
@@ -106,25 +106,27 @@ class SortableTable(Table, inherit_bindings=False):
         self.sorting, self._default_sorting = sorting, default_sorting
 
     def header(self, width: int) -> Iterable[tuple[str, Tone]]:
-        """The titles, one of them with the direction."""
+        """Return the column titles, one of them with the sort direction."""
         widths = {number: size for number, size, _ in self.visible_columns(width)}
         shown = self.sorting or self._default_sorting
-        return self._fit_cells([(column_title(c, shown, widths.get(n, 0)), "head") for n, c in enumerate(self._columns)], width)
+        return self._fit_cells(
+            [(column_title(c, shown, widths.get(n, 0)), "head") for n, c in enumerate(self._columns)], width
+        )
 
     def on_click(self, event: events.Click) -> None:
-        """On a title: sort by it."""
+        """Sort by the clicked column title."""
         offset = event.get_content_offset(self)
         if offset is not None and offset.y == 0 and (column := self._column_at(offset.x)) is not None:
             self._sort(sorting_after_click(self.sorting, column))
 
     def action_sort(self) -> None:
-        """By the next column that is visible; of a table that is about to be drawn for the first time all will be."""
+        """Sort by the next visible column; before the first layout all columns count as visible."""
         width = self._width - LIST_MARGIN
         visible = [self._columns[number] for number, _, _ in self.visible_columns(width)] if width else self._columns
         self._sort(next_sorting(self.sorting or self._default_sorting, visible))
 
     def action_reverse(self) -> None:
-        """The other way round."""
+        """Reverse the order."""
         if (sorting := self.sorting or self._default_sorting) is not None:
             self._sort(Sorting(sorting.column, not sorting.descending))
 

@@ -1,4 +1,4 @@
-"""What was said in a step, as blocks of wrapped text under headings."""
+"""The transcript of a step, as blocks of wrapped text under headings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _INDENT: Final = 2
 
 
 class _Row(NamedTuple):
-    """A row of a block: part of one of its lines, or its heading (-1), or the space below it (-2)."""
+    """A row of a block: part of one of its lines, its heading (-1), or the space below it (-2)."""
 
     line: int
     start: int = 0
@@ -38,16 +38,18 @@ _HEADING, _SPACE = _Row(-1), _Row(-2)
 
 
 class BlockRows:
-    """Blocks as rows of a width; blocks that ``previous`` has already are not wrapped again.
+    """Blocks as rows of a given width; blocks that ``previous`` has wrapped already are reused.
 
     Args:
-        blocks: what to show.
-        width: columns of the terminal.
-        subject: which text it is.
-        before: what was shown before.
+        blocks: the blocks to show.
+        width: columns.
+        subject: identifies the step.
+        previous: the rows shown before.
     """
 
-    def __init__(self, blocks: Sequence[Block], width: int, subject: str = "", previous: BlockRows | None = None) -> None:
+    def __init__(
+        self, blocks: Sequence[Block], width: int, subject: str = "", previous: BlockRows | None = None
+    ) -> None:
         self.blocks = tuple(blocks)
         self.width = width
         self.subject = subject
@@ -59,11 +61,10 @@ class BlockRows:
         self._positions = [(number, row) for number, (_, rows) in enumerate(self.wrapped_blocks) for row in rows]
 
     def __len__(self) -> int:
-        """How many rows."""
         return len(self._positions)
 
     def line(self, index: int, width: int) -> Line:
-        """A heading, a row of text, or nothing."""
+        """Return a heading, a row of text, or an empty line."""
         number, row = self._positions[index]
         block = self.blocks[number]
         tone = _TONES.get(block.kind, "plain")
@@ -79,21 +80,21 @@ class BlockRows:
         return Cell(trusted(" " * _INDENT)), Cell(safe_slice(block.lines[row.line], row.start, row.stop), tone)
 
     def key(self, index: int) -> str:
-        """The block, its line, and where in that the row starts."""
+        """Return block, line and start offset of the row."""
         number, row = self._positions[index]
         return f"{self.subject}/{number}.{row.line}.{row.start}"
 
     def block(self, index: int) -> int:
-        """The number of the block a row belongs to."""
+        """Return the index of the block a row belongs to."""
         return self._positions[index][0]
 
     def is_text(self, index: int) -> bool:
-        """Whether the row is more than the space between two blocks."""
+        """Return whether the row is more than the space between two blocks."""
         return self._positions[index][1] != _SPACE
 
 
 class Transcript(LineList):
-    """The blocks of a step; the keys of ``Selected`` and ``CursorMoved`` are of no use, ask ``block``."""
+    """The blocks of a step; use ``block`` instead of the keys of ``Selected`` and ``CursorMoved``."""
 
     def __init__(self, *, name: str | None = None, id: str | None = None, classes: str | None = None) -> None:
         self._rows = BlockRows((), 0)
@@ -103,8 +104,8 @@ class Transcript(LineList):
         """Show blocks.
 
         Args:
-            blocks: from ``views_episode.blocks``.
-            subject: which step of which episode they are of; another one is shown from its beginning.
+            blocks: the blocks of a step.
+            subject: identifies episode and step; a new one is shown from its beginning.
             follow: as in ``show``.
         """
         is_new = subject != self._rows.subject
@@ -118,19 +119,19 @@ class Transcript(LineList):
         """The block under the cursor."""
         return self._rows.blocks[self._rows.block(self.cursor)] if len(self._rows) else None
 
-    def hostile_text(self) -> str | None:
-        """The text of the block under the cursor where cleaning changed it, else of the first such block in view."""
+    def unsafe_text(self) -> str | None:
+        """Return the raw text of the block under the cursor, else in view, that sanitizing changed."""
         rows_in_view = [self.cursor, *self._in_view()] if len(self._rows) else []
         blocks = [self._rows.blocks[number] for number in dict.fromkeys(self._rows.block(row) for row in rows_in_view)]
         return next((unsafe_excerpt(block.raw) for block in blocks if block.has_unsafe), None)
 
     def mark(self, index: int) -> str:
-        """A bar beside the block under the cursor, while the keys go here."""
+        """Return a bar beside the block under the cursor while the transcript has the focus."""
         rows = self._rows
         return "▎" if self.has_focus and rows.is_text(index) and rows.block(index) == rows.block(self.cursor) else " "
 
     def on_resize(self) -> None:
-        """Break the lines anew."""
+        """Wrap the lines for the new width."""
         if self._text_width() != self._rows.width:
             self._rows = BlockRows(self._rows.blocks, self._text_width(), self._rows.subject)
             self.show(self._rows)

@@ -10,7 +10,7 @@ import msgspec
 from runner import plugins
 from runner.agents.scripted import Script
 from runner.config import AgentSettings, Profile, SkipEntry
-from runner.envs.placement import Placement, server_address, has_http_dialect
+from runner.envs.placement import Placement, has_http_dialect, server_address
 from runner.episode.runner import Runner
 from runner.errors import ConfigError
 from runner.inference.models import Models
@@ -159,7 +159,9 @@ def _validated_environment(env: str, agent: str) -> str:
     if plugins.is_registered(plugins.ENVS, env) or not has_http_dialect(env):
         env = plugins.canonical_name(plugins.ENVS, env)
         environment = plugins.load(plugins.ENVS, env)
-    is_class = environment is None or isinstance(environment, type)  # a factory's product is unknown before it is called
+    is_class = environment is None or isinstance(
+        environment, type
+    )  # a factory's product is unknown before it is called
     if agent == "oracle" and is_class and not hasattr(environment, "oracle"):
         raise ConfigError(f"{env} has no oracle; choose another agent, e.g. random")
     return env
@@ -171,14 +173,14 @@ def resolve_environment(profile: Profile, name: str) -> str:
     Raises:
         ConfigError: if the environment is unknown, skipped or not installed; the message names the reason.
     """
-    entry = profile.find(name)
+    entry = profile.find_entry(name)
     if isinstance(entry, SkipEntry):
         raise ConfigError(f"{entry.name} is skipped in profile {profile.id}: {entry.reason}")
     if plugins.is_registered(plugins.ENVS, name):
         return plugins.canonical_name(plugins.ENVS, name if entry is None else entry.name)
     installed = plugins.registered_names(plugins.ENVS)
     if entry is None:
-        known = [*installed, *(listed.name for _, listed in profile.listed())]
+        known = [*installed, *(listed.name for _, listed in profile.tiered_entries())]
         raise ConfigError(f"There is no environment {name!r}. {plugins.suggest_name(name, known)}")
     if server_address(entry) is not None and has_http_dialect(entry.name):
         return entry.name

@@ -1,4 +1,4 @@
-"""How long to wait before trying again."""
+"""Pauses between retries: ``Backoff`` for one operation, ``SubjectBackoff`` for each subject separately."""
 
 from __future__ import annotations
 
@@ -7,64 +7,64 @@ import time
 
 
 class Backoff:
-    """Seconds between attempts: growing to ``longest``, each shortened by chance so that clients spread."""
+    """Exponential backoff from 0.1 s to ``max_s``, with jitter that spreads the retries of many clients."""
 
-    def __init__(self, longest: float) -> None:
-        """Start small."""
-        self._longest = longest
+    def __init__(self, max_s: float) -> None:
+        """Create a backoff that starts at its shortest pause."""
+        self._max_s = max_s
         self.reset()
 
     def reset(self) -> None:
-        """Start small again."""
+        """Return to the shortest pause."""
         self._next = 0.05
 
     def next(self) -> float:
-        """How long to wait now."""
-        self._next = min(self._next * 2, self._longest)
+        """Return the next pause in seconds."""
+        self._next = min(self._next * 2, self._max_s)
         return self._next * random.uniform(0.5, 1.0)
 
 
 class SubjectBackoff:
-    """Subjects that are not to be tried for a while, each with pauses of its own: the others go on."""
+    """Backoff per subject, so that a failing subject does not delay the others."""
 
-    def __init__(self, longest: float) -> None:
-        """Hold nothing."""
-        self._longest = longest
-        self._pauses: dict[str, Backoff] = {}
-        self._held: dict[str, tuple[float, str]] = {}
+    def __init__(self, max_s: float) -> None:
+        """Create the backoff with no paused subject."""
+        self._max_s = max_s
+        self._backoffs: dict[str, Backoff] = {}
+        self._paused: dict[str, tuple[float, str]] = {}
 
     @property
     def subjects(self) -> list[str]:
-        """Those that pause now."""
-        return list(self._held)
+        """Return the subjects that are paused."""
+        return list(self._paused)
 
     @property
     def cause(self) -> str | None:
-        """Why there are any."""
-        return next((cause for _, cause in self._held.values()), None)
+        """Return why a subject is paused, None when none is."""
+        return next((cause for _, cause in self._paused.values()), None)
 
-    def hold(self, subject: str, cause: str) -> None:
-        """Let a subject pause, longer each time until it is ``settle``d."""
-        pause = self._pauses.setdefault(subject, Backoff(self._longest)).next()
-        self._held[subject] = (time.monotonic() + pause, cause)
+    def pause(self, subject: str, cause: str) -> None:
+        """Pause a subject after a failure, longer each time until ``record_success``."""
+        pause_s = self._backoffs.setdefault(subject, Backoff(self._max_s)).next()
+        self._paused[subject] = (time.monotonic() + pause_s, cause)
 
-    def settle(self, subject: str) -> None:
-        """It worked."""
-        self._pauses.pop(subject, None)
+    def record_success(self, subject: str) -> None:
+        """Reset the backoff of a subject."""
+        self._backoffs.pop(subject, None)
 
-    def doubted(self, subject: str) -> bool:
-        """Whether it did not work the last time."""
-        return subject in self._pauses
+    def has_failed(self, subject: str) -> bool:
+        """Whether the last attempt at a subject failed."""
+        return subject in self._backoffs
 
-    def release(self) -> bool:
-        """Let those be tried again whose pause is over; returns whether there are any."""
+    def resume_due(self) -> bool:
+        """Resume the subjects whose pause has ended; returns whether there were any."""
         now = time.monotonic()
-        over = [subject for subject, (until, _) in self._held.items() if until <= now]
-        for subject in over:
-            del self._held[subject]
-        return bool(over)
+        due = [subject for subject, (until, _) in self._paused.items() if until <= now]
+        for subject in due:
+            del self._paused[subject]
+        return bool(due)
 
     def clear(self) -> None:
-        """Let all of them be tried again, as if nothing had happened."""
-        self._pauses.clear()
-        self._held.clear()
+        """Resume all subjects and forget their failures."""
+        self._backoffs.clear()
+        self._paused.clear()

@@ -1,4 +1,4 @@
-"""A NATS client that keeps to its address: keys as the files say now, never plaintext where TLS is required."""
+"""NATS client and its connect options: key files are read at connect, plaintext is refused where TLS is required."""
 
 from __future__ import annotations
 
@@ -24,10 +24,13 @@ OPTIONS: dict[str, Any] = {
     "connect_timeout": 2,
     "pending_size": -1,
 }
-"""The options that held against every outage; the defaults hang for minutes and hide the cause."""
+"""Options that recovered from every tested outage; nats-py's defaults hang for minutes and hide the cause."""
 
 UNADVERTISED_TIMEOUT_S = 0.5
-"""Seconds to wait for JetStream where the server says that it has none: one who listens to all takes the question."""
+"""Seconds to wait for JetStream when the server does not advertise it.
+
+A subscriber to ``>`` receives the API request too, so the server sends no immediate "no responders" reply.
+"""
 
 _JWT = re.compile(r"-+BEGIN NATS USER JWT-+\s+(\S+)\s")
 _SEED = re.compile(r"-+BEGIN USER NKEY SEED-+\s+(\S+)\s")
@@ -42,29 +45,33 @@ _CREDENTIALS = """-----BEGIN NATS USER JWT-----
 
 
 class HardenedNatsClient(Client):
-    """The client of nats-py with some of its traps closed.
+    """nats-py client with fixes for stalled read loops, plaintext downgrades and lost error causes.
 
     Args:
-        tls_required: refuse to log in over plaintext. With ``tls://`` or TLS settings alone the client follows what
-            the server offers, and a server in the middle offers none.
+        tls_required: refuse to log in over plaintext. nats-py alone follows the server's offer even with ``tls://``
+            or TLS settings, so a server in the middle could downgrade the connection.
 
     Attributes:
-        disconnect_cause: what ended the last connection.
+        disconnect_cause: the error that ended the last connection.
     """
 
     def __init__(self, *, tls_required: bool) -> None:
-        """Not connected yet."""
+        """Create an unconnected client."""
         super().__init__()
         self._tls_required = tls_required
         self.disconnect_cause: Exception | None = None
 
     def drop_socket(self) -> None:
-        """Close what a failed attempt to reconnect has opened, which the next one would only forget."""
+        """Close the socket of a failed reconnect attempt, which the next attempt would leak."""
         if self._transport is not None:
             self._transport.close()  # type: ignore[no-untyped-call]
 
     def _connect_command(self) -> bytes:
-        """What is sent first, with the credentials in it; at every reconnect, too."""
+        """Return the CONNECT line, which holds the credentials and is sent at each reconnect.
+
+        Raises:
+            PlaintextRefused: TLS is required and the connection has none.
+        """
         if self._tls_required:
             writer = getattr(self._transport, "_io_writer", None)
             if writer is None or writer.get_extra_info("ssl_object") is None:
@@ -72,47 +79,47 @@ class HardenedNatsClient(Client):
         return super()._connect_command()
 
     async def _process_pong(self) -> None:
-        """A pong for a ping nobody waits for any more: setting its cancelled future would end the read loop."""
+        """Replace the future of an abandoned ping; setting a cancelled future would end the read loop."""
         if self._pongs and self._pongs[0].done():
             self._pongs[0] = asyncio.get_running_loop().create_future()
         await super()._process_pong()
 
     async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
-        """Bytes that are no headers count as none: what they raise would end the read loop, for ever unnoticed."""
+        """Ignore malformed headers; their exception would silently end the read loop."""
         try:
             return await super()._process_headers(headers)
         except (UnicodeDecodeError, IndexError):
             return None
 
     async def _send_ping(self, future: asyncio.Future[Any] | None = None) -> None:
-        """A ping behind what was sent before it; the client's own overtakes that, and ``flush`` would prove nothing."""
+        """Queue the ping behind earlier data; nats-py's own ping overtakes it, so ``flush`` would prove nothing."""
         self._pongs.append(future or asyncio.get_running_loop().create_future())
         await self._send_command(b"PING\r\n")
         await self._flush_pending()
 
     async def _process_op_err(self, e: Exception) -> None:
-        """The connection breaks; the client forgets the cause before it tells of it."""
-        if self.is_connected:  # a reset is an end that came before everything was read
+        """Store the cause of a disconnect, which nats-py discards before its callback runs."""
+        if self.is_connected:  # a reset is an EOF with unread data
             self.disconnect_cause = UnexpectedEOF() if isinstance(e, ConnectionResetError | BrokenPipeError) else e
         await super()._process_op_err(e)
 
     @property
     def is_reading(self) -> bool:
-        """Whether it still listens to the server."""
+        """Whether the read loop is running."""
         return self._reading_task is not None and not self._reading_task.done()
 
 
 def advertises_jetstream(client: Client) -> bool:
-    """Whether the server itself has JetStream; without, another one may still answer for it (cluster, leaf node)."""
+    """Whether the server advertises JetStream; another server (cluster, leaf node) may still provide it otherwise."""
     return bool(client._server_info.get("jetstream"))
 
 
 def connect_options(address: BusAddress) -> dict[str, Any]:
-    """What ``Client.connect`` needs for an address, whose secret files are read now.
+    """Return the arguments of ``Client.connect`` for an address; reads the secret files.
 
     Raises:
-        BusError: for files that hold no usable key or certificate.
-        ConfigError: for a bad URL, and for secret files that are missing or open to others.
+        BusError: a file holds no usable key or certificate.
+        ConfigError: the URL is invalid, or a secret file is missing or readable by others.
     """
     address = address.with_split_login()
     options = {**OPTIONS, "servers": address.servers, **_login(address)}
@@ -131,21 +138,21 @@ def _login(address: BusAddress) -> dict[str, Any]:
 
 
 def _credentials(text: str) -> RawCredentials:
-    """Only well-formed ones are handed on: the client would look for a missing part for ever."""
+    """Rebuild the credentials from their parts; nats-py loops forever when one is missing."""
     jwt, seed = _JWT.search(text), _SEED.search(text)
     if jwt is None or seed is None:
-        raise BusError("auth", "the file of NATS_CREDS holds no user JWT with its key; download it again")
+        raise BusError("auth", "the NATS_CREDS file has no user JWT and key; download it again")
     return RawCredentials(_CREDENTIALS.format(jwt[1], _checked_seed(seed[1])))
 
 
 def _checked_seed(seed: str) -> str:
-    import nkeys  # type: ignore[import-untyped]  # has no types, and is rarely needed
+    import nkeys  # type: ignore[import-untyped]  # untyped, and rarely needed
 
     try:
         nkeys.from_seed(bytearray(seed.encode())).wipe()
     except (nkeys.NkeysError, ValueError):
-        # The cause may quote the key.
-        raise BusError("auth", "the key file of the bus holds no nkey seed; it begins with SU") from None
+        # The cause may contain the key.
+        raise BusError("auth", "the NATS_NKEY file has no nkey seed; a user seed starts with SU") from None
     return seed
 
 
@@ -153,11 +160,11 @@ def _tls_context(tls: TlsSettings) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=tls.ca)
         if tls.cert:
-            # Without a password OpenSSL would ask for one at the terminal.
+            # Without a password, OpenSSL prompts for one at the terminal.
             context.load_cert_chain(tls.cert, tls.key, password="")
     except ssl.SSLError as exc:
         reason = (exc.reason or "not in PEM format").replace("_", " ").lower()
-        raise BusError("tls", f"the files of NATS_CA, NATS_CERT or NATS_KEY cannot be used: {reason}") from exc
+        raise BusError("tls", f"the NATS_CA, NATS_CERT or NATS_KEY file is invalid: {reason}") from exc
     except OSError as exc:
-        raise ConfigError(f"the files of NATS_CA, NATS_CERT or NATS_KEY cannot be read: {exc.strerror}") from exc
+        raise ConfigError(f"the NATS_CA, NATS_CERT or NATS_KEY file cannot be read: {exc.strerror}") from exc
     return context

@@ -1,4 +1,4 @@
-"""The life of one client: its first connect, its reconnects, and the end after which another one is needed."""
+"""Lifecycle of one NATS client: first connect, reconnects and retirement, reported as ``ClientEvent``s."""
 
 from __future__ import annotations
 
@@ -20,54 +20,54 @@ from runner.errors import catch_foreign
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 2.0
-STUCK_S = 10.0
-"""A client that reconnects reports each attempt; one that says nothing for this long has lost its way."""
+RECONNECT_SILENCE_S = 10.0
+"""A reconnecting client reports each attempt; without a report for this long it is stuck and gets replaced."""
 
 
 @dataclass(frozen=True)
 class Connected:
-    """The client is connected, again."""
+    """The client connected or reconnected."""
 
 
 @dataclass(frozen=True)
 class Disconnected:
-    """The client is not connected any more, or another attempt failed."""
+    """The connection was lost, or another reconnect attempt failed."""
 
     error: BusError | None
 
 
 @dataclass(frozen=True)
 class PermissionDenied:
-    """The server refused a subject."""
+    """The server denied publishing or subscribing to a subject."""
 
     error: BusError
 
 
 @dataclass(frozen=True)
 class AsyncError:
-    """Anything else that went wrong, such as a slow subscription; the client goes on."""
+    """Any other asynchronous error, such as a slow consumer; the client continues."""
 
     exc: Exception
 
 
 @dataclass(frozen=True)
 class ClientClosed:
-    """The client will not come back."""
+    """The client will not reconnect and must be replaced."""
 
 
 ClientEvent: TypeAlias = Connected | Disconnected | PermissionDenied | AsyncError | ClientClosed
 
 
 class ClientLifecycle:
-    """One client of the bus. When ``over`` it is to be closed and replaced: a closed client never revives.
+    """One client of the bus. Close and replace it when ``is_retired``: a closed nats-py client cannot be reused.
 
     Args:
-        address: where to connect.
-        tell: hears what happens after ``open`` has returned.
+        address: the bus to connect to.
+        emit: receives the events after ``open`` has returned.
     """
 
     def __init__(self, address: BusAddress, emit: Callable[[ClientEvent], None]) -> None:
-        """Not connected yet."""
+        """Create an unconnected client."""
         self.client = HardenedNatsClient(tls_required=address.tls_required)
         self.is_retired = False
         self._address = address
@@ -80,11 +80,11 @@ class ClientLifecycle:
         self._opening: asyncio.Future[None] | None = None
 
     async def open(self, name: str, timeout_s: float) -> None:
-        """Connect, trying each server once.
+        """Connect, trying each server once within ``timeout_s`` seconds.
 
         Raises:
-            BusError: the first error, as itself; the client is closed then.
-            ConfigError: for an address that cannot be used.
+            BusError: the first error of the attempt; the client is closed.
+            ConfigError: the address is invalid.
         """
         options = connect_options(self._address)
         self._opening = asyncio.get_running_loop().create_future()
@@ -103,9 +103,9 @@ class ClientLifecycle:
                 await self.close()
 
     async def close(self) -> None:
-        """End the client without waiting for a server that hangs."""
+        """Close the client; waits at most ``CLOSE_TIMEOUT_S`` for a hanging server."""
         self.is_retired = True
-        # A task of its own: what it waits for may have been cancelled, which must not look like our cancellation.
+        # In its own task: a future it awaits may be cancelled, which must not look like a cancellation of this one.
         closing = asyncio.create_task(self.client.close())
         await asyncio.wait({closing}, timeout=CLOSE_TIMEOUT_S)
         self.client.drop_socket()
@@ -113,15 +113,15 @@ class ClientLifecycle:
             logger.debug("closing a client: %s", exc)
 
     def retire(self) -> None:
-        """Ask to be replaced."""
+        """Mark the client for replacement and emit ``ClientClosed``."""
         if not self.is_retired:
             self.is_retired = True
             self._emit(ClientClosed())
 
     async def is_responsive(self, timeout_s: int) -> bool:
-        """Whether the server reacts, or is known not to be there."""
+        """Whether the server answers a ping within ``timeout_s`` seconds; True while disconnected."""
         if not self.client.is_connected:
-            if time.monotonic() - self._last_activity > STUCK_S:
+            if time.monotonic() - self._last_activity > RECONNECT_SILENCE_S:
                 self.retire()
             return True
         if not self.client.is_reading:
@@ -131,19 +131,18 @@ class ClientLifecycle:
         try:
             await self.client.flush(timeout=timeout_s)
         except nats.errors.TimeoutError:
-            # A reconnect in the meantime takes the answer with it.
+            # A reconnect in the meantime discards the answer.
             return not self.client.is_connected or self._connects != connects
         except (nats.errors.Error, OSError):
             return True
         return True
 
     def _succeeded(self, attempt: asyncio.Task[None]) -> bool:
-        """A foreign server may greet with anything, so any exception may come of it."""
-        succeeded: list[None] = []
+        succeeded: list[None] = []  # a foreign server may send any greeting, so any exception may be raised
         if attempt.done():
             with catch_foreign(lambda exc: self._first_errors.append(self._error(exc))):
                 succeeded.append(attempt.result())
-        if succeeded and not self.client.is_connected:  # the client takes any answer for a welcome
+        if succeeded and not self.client.is_connected:  # nats-py accepts any reply as a greeting
             self._first_errors.append(self._rejected())
         return self.client.is_connected
 
@@ -172,7 +171,7 @@ class ClientLifecycle:
         self._last_activity = time.monotonic()
         self.client.drop_socket()
         self._emit(Disconnected(error))
-        # Keys and certificates are read when a client is made: they may have been replaced.
+        # Only a new client reads keys and certificates, which may have been replaced.
         if error.kind in ("auth", "tls"):
             self.retire()
         await asyncio.sleep(self._backoff.next())
@@ -197,9 +196,9 @@ class ClientLifecycle:
     def _rejected(self) -> BusError:
         if self._address.tls_required:
             return BusError(
-                "tls", f"{self._address.display_url} ended the connection; it may want NATS_CERT and NATS_KEY"
+                "tls", f"{self._address.display_url} closed the connection; it may require NATS_CERT and NATS_KEY"
             )
-        return BusError("other", f"{self._address.display_url} ended the connection; is it a NATS server?")
+        return BusError("other", f"{self._address.display_url} closed the connection; is it a NATS server?")
 
     def _error(self, exc: BaseException) -> BusError:
         if self._opening is not None and isinstance(exc, ConnectionResetError | BrokenPipeError):

@@ -1,4 +1,4 @@
-"""A connection to a bus that shows its first error as itself and afterwards never gives up."""
+"""Connection to a bus that reports the first error as itself and reconnects forever."""
 
 from __future__ import annotations
 
@@ -39,22 +39,26 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-PROBE_EVERY_S = 1.0
+PROBE_INTERVAL_S = 1.0
 PROBE_TIMEOUT_S = 2
-LONGEST_PAUSE_S = 2.0
-MAX_DENIED = 100
+MAX_BACKOFF_S = 2.0
+MAX_DENIED_SUBJECTS = 100
 
 
 class NatsConnection:
-    """A connection that outlives its clients; made by ``open``, closed as a context manager or by ``close``.
+    """Connection that outlives its clients; create it with ``open``, close it as a context manager or with ``close``.
 
-    ``client`` reconnects by itself and keeps its subscriptions. It is replaced after errors that a client does not
-    survive, such as a revoked password, and when the bus moved: then ``generation`` is one higher and subscriptions
-    must be made again.
+    ``client`` reconnects by itself and keeps its subscriptions. It is replaced after fatal errors, such as a revoked
+    password, and when the bus address changes; ``generation`` then increases and subscriptions must be made again.
 
-    ``last_loss`` is why it was lost the last time, which ``state`` does not tell any more once it is there again.
-    Set ``on_permission`` to learn of refused subjects, as publishing to one only looks like a time-out, and
-    ``on_error`` of everything else that comes asynchronously, such as ``nats.errors.SlowConsumerError``.
+    Attributes:
+        address: current address of the bus.
+        state: current state.
+        generation: number of clients connected so far.
+        last_loss: reason of the last disconnect, "" before the first one.
+        last_permission_error: the last denied subject.
+        on_permission: called for each denied subject; without it a denied publish looks like a time-out.
+        on_error: called for other asynchronous errors, such as ``nats.errors.SlowConsumerError``.
     """
 
     def __init__(
@@ -66,7 +70,7 @@ class NatsConnection:
         read_address: Callable[[], BusAddress | None] | None = None,
         timeout_s: float = 3.0,
     ) -> None:
-        """See ``open``."""
+        """Create an unconnected connection; use ``open`` instead."""
         self.address = address
         self.state = BusState("connecting")
         self.generation = 0
@@ -82,7 +86,7 @@ class NatsConnection:
         self._denied: dict[str, BusError] = {}
         self._closed = False
         self._wake = asyncio.Event()
-        self._backoff = Backoff(LONGEST_PAUSE_S)
+        self._backoff = Backoff(MAX_BACKOFF_S)
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
@@ -99,16 +103,16 @@ class NatsConnection:
         """Connect to a bus and stay connected.
 
         Args:
-            address: where.
-            name: shown by the server.
-            on_state: told of each change, in the event loop.
-            read_address: asked again before each attempt, for a bus that may move; None keeps the last one.
-            timeout_s: bounds each attempt, in seconds.
-            required: raise when the first attempt fails; else it goes on in the background.
+            address: the bus.
+            name: client name shown by the server.
+            on_state: called in the event loop at each change of state.
+            read_address: called before each attempt, for a bus that may move; None keeps the last address.
+            timeout_s: time limit of each attempt, in seconds.
+            required: raise when the first attempt fails; otherwise retry in the background.
 
         Raises:
-            BusError: the first attempt's first error.
-            ConfigError: for an address that cannot be used.
+            BusError: the first error of the first attempt.
+            ConfigError: the address is invalid.
         """
         connection = cls(address, name=name, on_state=on_state, read_address=read_address, timeout_s=timeout_s)
         try:
@@ -125,10 +129,10 @@ class NatsConnection:
 
     @property
     def client(self) -> Client:
-        """The client in use.
+        """Return the current client.
 
         Raises:
-            BusError: when there never was a connection.
+            BusError: there has been no connection yet.
         """
         if self._lifecycle is None:
             raise BusError(self.state.kind or "other", self.state.reason or "not connected")
@@ -136,15 +140,15 @@ class NatsConnection:
 
     @property
     def connected(self) -> bool:
-        """Whether the bus is there and answers, as far as is known."""
+        """Whether the last known state is connected and responsive."""
         return self.state.status == "connected"
 
     def permission_error(self, subject: str) -> BusError | None:
-        """Whether publishing or subscribing to a subject was refused since the last connect."""
+        """Return the error when the server denied publishing or subscribing to a subject since the last connect."""
         return self._denied.get(subject.lower())
 
     async def __aenter__(self) -> Self:
-        """Already open."""
+        """Return the open connection."""
         return self
 
     async def __aexit__(
@@ -154,7 +158,7 @@ class NatsConnection:
         await self.close()
 
     async def close(self) -> None:
-        """Send what is written, then close for good; a server that hangs is waited for some seconds at most."""
+        """Send pending data, then close permanently; waits at most ``CLOSE_TIMEOUT_S`` for a hanging server."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
@@ -164,7 +168,6 @@ class NatsConnection:
         self._set_state(BusState("closed"))
 
     async def _connect(self) -> None:
-        """One attempt with a new client."""
         lifecycle = ClientLifecycle(self.address, lambda event: self._handle_event(lifecycle, event))
         await lifecycle.open(self._name, self._timeout_s)
         self._lifecycle = lifecycle
@@ -172,7 +175,6 @@ class NatsConnection:
         self._handle_event(lifecycle, Connected())
 
     async def _keep_connected(self) -> None:
-        """Replace the client whenever it is over."""
         while True:
             if self._lifecycle is not None and not self._lifecycle.is_retired:
                 await self._wake.wait()
@@ -191,9 +193,9 @@ class NatsConnection:
             await asyncio.sleep(self._backoff.next())
 
     async def _probe(self) -> None:
-        """Look whether the server answers: one that hangs keeps its connections."""
+        """Detect a hanging server, which keeps its connections open."""
         while not self._closed:  # flushing may swallow a cancellation
-            await asyncio.sleep(PROBE_EVERY_S)
+            await asyncio.sleep(PROBE_INTERVAL_S)
             lifecycle = self._lifecycle
             if lifecycle is None or lifecycle.is_retired:
                 continue
@@ -206,7 +208,7 @@ class NatsConnection:
                 self._set_state(BusState("connected"))
 
     def _handle_event(self, lifecycle: ClientLifecycle, event: ClientEvent) -> None:
-        if lifecycle is not self._lifecycle:  # event of a client that was given up
+        if lifecycle is not self._lifecycle:  # event of a replaced client
             return
         match event:
             case Connected():
@@ -225,17 +227,17 @@ class NatsConnection:
                 self._wake.set()
 
     def _refresh_address(self) -> bool:
-        """Read the address again; whether the bus is elsewhere now."""
+        """Read the address again; returns whether it changed."""
         before = self.address
         if self._read_address is not None:
-            with contextlib.suppress(RunnerError):  # its files are being replaced, or damaged: the old one may do
+            with contextlib.suppress(RunnerError):  # files may be damaged or half replaced; keep the old address
                 self.address = self._read_address() or before
         return self.address != before
 
     def _record_denial(self, error: BusError) -> None:
         self.last_permission_error = error
-        if len(self._denied) < MAX_DENIED:
-            self._denied[error.subject.lower()] = error  # the client reads it in lower case
+        if len(self._denied) < MAX_DENIED_SUBJECTS:
+            self._denied[error.subject.lower()] = error  # nats-py lowercases the subject of the error
         if self.on_permission is not None:
             with catch_foreign(log_failure(logger, "a permission callback")):
                 self.on_permission(error)
@@ -249,7 +251,7 @@ class NatsConnection:
         if error is not None:
             kind = error.kind if isinstance(error, BusError) else "other"
             self._set_state(BusState("disconnected", kind, str(error)))
-        elif self.state.status != "disconnected":  # else the reason that is known says more
+        elif self.state.status != "disconnected":  # otherwise keep the known reason
             self._set_state(BusState("disconnected"))
 
     def _set_state(self, state: BusState) -> None:

@@ -1,4 +1,4 @@
-"""What can be wrong with a bus, by kind, so that a wrong password is never shown as a time-out."""
+"""Bus errors and states. ``bus_error`` classifies errors, so that a wrong password is not reported as a time-out."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ BusErrorKind: TypeAlias = Literal["auth", "tls", "refused", "timeout", "permissi
 _AUTH = re.compile(r"(?i)authori[sz]ation|authentication|credentials|nkey|seed")
 _PERMISSION = re.compile(r"(?i)permissions violation for (publish|subscription) to \"([^\"]*)\"")
 _CLIENT_CERTIFICATE = re.compile(r"(?i)alert.*(certificate|unknown ca)")
-_GREETING_HINT = "is it a NATS server, and is NATS_TLS_FIRST as it wants it?"
+_GREETING_HINT = "check that it is a NATS server and that NATS_TLS_FIRST matches its settings"
 
 
 class BusError(RunnerError):
-    """The bus did not do what was asked.
+    """Failed operation on the bus.
 
     Args:
-        kind: ``auth`` and ``tls`` need another setting, ``permission`` another right on the server; ``refused`` and
-            ``timeout`` may pass by themselves.
-        message: safe to show; secrets have no way into it.
-        subject: what may not be published or subscribed, of a ``permission`` error.
+        kind: ``auth`` and ``tls`` need other settings, ``permission`` needs another right on the server; ``refused``
+            and ``timeout`` may be temporary.
+        message: text without secrets.
+        subject: the denied subject of a ``permission`` error.
     """
 
     def __init__(self, kind: BusErrorKind, message: str, *, subject: str = "") -> None:
-        """Keep kind and subject beside the message."""
+        """Create the error with its kind and subject."""
         super().__init__(message)
         self.kind = kind
         self.subject = subject
@@ -40,7 +40,7 @@ BusStatus: TypeAlias = Literal["connecting", "connected", "stalled", "disconnect
 
 
 class BusState(msgspec.Struct, frozen=True):
-    """How a connection is, and why: ``stalled`` is connected to a server that does not answer."""
+    """State of a connection and its reason; ``stalled`` is connected to a server that does not answer."""
 
     status: BusStatus
     kind: BusErrorKind | None = None
@@ -48,52 +48,55 @@ class BusState(msgspec.Struct, frozen=True):
 
 
 class PlaintextRefused(ConnectionError):
-    """The server offered no TLS although TLS is required; nothing was sent."""
+    """TLS is required, but the server offers none; no credentials were sent."""
 
 
 def bus_error(exc: BaseException, servers: str) -> BusError:
-    """What an error of the connection means.
+    """Classify an error of a connection.
 
     Args:
-        exc: from the client, the system or the TLS library.
-        servers: shown; without user information.
+        exc: error of the NATS client, the operating system or the TLS library.
+        servers: server URLs for the message, without user information.
     """
     if isinstance(exc, BusError):
         return exc
     if isinstance(exc, PlaintextRefused):
-        return BusError("tls", f"{servers} offers no TLS, which is required here; nothing was sent to it")
+        return BusError("tls", f"{servers} offers no TLS, but TLS is required; no credentials were sent")
     if isinstance(exc, ssl.SSLError):
         return BusError("tls", _tls_message(exc, servers))
     if isinstance(exc, TimeoutError):
         return BusError("timeout", f"{servers} does not answer; {_GREETING_HINT}")
     if isinstance(exc, OSError):
-        return BusError("refused", f"{servers} cannot be reached: {_shown(exc.strerror or str(exc))}; is it running?")
+        reason = _masked(exc.strerror or str(exc))
+        return BusError("refused", f"{servers} cannot be reached: {reason}; check that it is running")
     return _server_error(str(exc), servers)
 
 
 def _server_error(text: str, servers: str) -> BusError:
     if (denied := _PERMISSION.search(text)) is not None:
-        what = "publish to" if denied[1].lower() == "publish" else "subscribe to"
-        return BusError("permission", f"not allowed to {what} {one_line(denied[2])} on {servers}", subject=denied[2])
+        operation = "publish to" if denied[1].lower() == "publish" else "subscribe to"
+        text = f"not allowed to {operation} {one_line(denied[2])} on {servers}"
+        return BusError("permission", text, subject=denied[2])
     if _AUTH.search(text):
-        return BusError("auth", f"{servers} does not accept the credentials: {_shown(text)}")
+        return BusError("auth", f"{servers} does not accept the credentials: {_masked(text)}")
     if "expecting INFO" in text:
-        return BusError("other", f"{servers} does not greet; {_GREETING_HINT}")
+        return BusError("other", f"{servers} sends no NATS greeting; {_GREETING_HINT}")
     if "unexpected EOF" in text:
-        return BusError("other", f"{servers} ended the connection: it stops, or we were too slow for it")
+        return BusError("other", f"{servers} closed the connection: it is stopping, or this client was too slow")
     if "stale connection" in text:
-        return BusError("timeout", f"the connection with {servers} was cut: pings were not answered in time")
-    return BusError("other", f"{servers}: {_shown(text)}")
+        return BusError("timeout", f"the connection to {servers} was closed: pings were not answered in time")
+    return BusError("other", f"{servers}: {_masked(text)}")
 
 
 def _tls_message(exc: ssl.SSLError, servers: str) -> str:
     if isinstance(exc, ssl.SSLCertVerificationError):
-        return f"the certificate of {servers} is not accepted: {_shown(exc.verify_message)}; check NATS_CA and the host"
-    reason = _shown(exc.reason or str(exc)).replace("_", " ").lower()
+        cause = _masked(exc.verify_message)
+        return f"the certificate of {servers} was rejected: {cause}; check NATS_CA and the host name"
+    reason = _masked(exc.reason or str(exc)).replace("_", " ").lower()
     if _CLIENT_CERTIFICATE.search(reason):
         return f"{servers} does not accept this client's certificate: {reason}; set NATS_CERT and NATS_KEY"
-    return f"no TLS connection with {servers}: {reason}"
+    return f"no TLS connection to {servers}: {reason}"
 
 
-def _shown(text: str) -> str:
+def _masked(text: str) -> str:
     return one_line(mask(text.removeprefix("nats: ")))

@@ -1,4 +1,4 @@
-"""Requests and replies over the bus, as the control subject uses them."""
+"""Request and reply over the bus, used by the control subject: ``send_request`` for clients, ``serve`` for nodes."""
 
 from __future__ import annotations
 
@@ -20,74 +20,74 @@ from runner.errors import catch_foreign, log_failure
 
 logger = logging.getLogger(__name__)
 
-FLUSH_S = 5
-"""Seconds to wait for the server to read a subscription."""
+FLUSH_TIMEOUT_S = 5
+"""Seconds to wait for the server to process a subscription."""
 
 
 class _StreamAck(msgspec.Struct):
-    """A stream's acknowledgement; a reply has an id."""
+    """Acknowledgement of a stream, which has no ``id``, unlike a reply."""
 
     stream: str
     seq: int
     id: None = None
 
 
-_STORED = msgspec.json.Decoder(_StreamAck)
+_STREAM_ACK = msgspec.json.Decoder(_StreamAck)
 
 
 async def send_request(connection: NatsConnection, subject: str, payload: bytes, *, timeout_s: float) -> bytes | None:
-    """The reply to a request, None when nobody serves the subject.
+    """Send a request and return the reply, None when no service subscribes to the subject.
 
-    A stream over the subject acknowledges requests, too, and sooner than anybody replies: that is no reply.
+    A stream that keeps the subject acknowledges the request as well; this acknowledgement is not a reply.
 
     Raises:
-        BusError: when somebody serves it but did not answer in time, or the bus refused.
+        BusError: the service did not answer within ``timeout_s`` seconds, or the bus denied the request.
     """
     inbox = _Inbox()
     try:
-        async with inbox.opened(connection.client) as address:
+        async with inbox.subscribed(connection.client) as address:
             await connection.client.publish(subject, payload, reply=address)
             await asyncio.wait({inbox.reply}, timeout=timeout_s)
     except nats.errors.Error as exc:
-        raise BusError("other", f"{subject} could not be asked: {exc}") from exc
+        raise BusError("other", f"the request to {subject} failed: {exc}") from exc
     if inbox.reply.done():
         message = inbox.reply.result()
         return None if (message.headers or {}).get(Header.STATUS) == NO_RESPONDERS_STATUS else message.data
-    if (refused := connection.permission_error(subject)) is not None:
-        raise refused
-    if inbox.stored:
+    if (denied := connection.permission_error(subject)) is not None:
+        raise denied
+    if inbox.was_stored:
         return None
-    raise BusError("timeout", f"{subject} did not answer within {timeout_s:g} s; is its node stalled?")
+    raise BusError("timeout", f"{subject} did not answer within {timeout_s:g} s; check that its node is responsive")
 
 
 class _Inbox:
-    """Where the answers to one request come: the first that is no acknowledgement is the reply."""
+    """Inbox of one request: the first message that is no stream acknowledgement is the reply."""
 
     def __init__(self) -> None:
         self.reply: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
-        self.stored = False
+        self.was_stored = False
 
     @contextlib.asynccontextmanager
-    async def opened(self, client: Client) -> AsyncIterator[str]:
+    async def subscribed(self, client: Client) -> AsyncIterator[str]:
         address = client.new_inbox()
-        subscription = await client.subscribe(address, cb=self._take)
+        subscription = await client.subscribe(address, cb=self._on_message)
         try:
             yield address
         finally:
             with contextlib.suppress(nats.errors.Error):
                 await subscription.unsubscribe()
 
-    async def _take(self, message: Msg) -> None:
-        if _is_stored(message.data):
-            self.stored = True
+    async def _on_message(self, message: Msg) -> None:
+        if _is_stream_ack(message.data):
+            self.was_stored = True
         elif not self.reply.done():
             self.reply.set_result(message)
 
 
-def _is_stored(data: bytes) -> bool:
+def _is_stream_ack(data: bytes) -> bool:
     try:
-        _STORED.decode(data)
-    except (ValueError, RecursionError):  # msgspec's and that of bad UTF-8 are among them
+        _STREAM_ACK.decode(data)
+    except (ValueError, RecursionError):  # msgspec's errors and UnicodeDecodeError are ValueErrors
         return False
     return True
 
@@ -100,32 +100,32 @@ async def serve(
     name: str,
     on_served: Callable[[], None] | None = None,
 ) -> None:
-    """Answer requests until cancelled, through all outages of the bus.
+    """Answer requests until cancelled, across all outages of the bus.
 
     Args:
-        subject: what to serve.
-        handle: makes the reply on a thread of its own; has to answer everything, what it raises is only logged.
-        read_address: where the bus is; None ends the service at once.
-        name: shown by the server.
-        on_served: called each time the bus has taken notice that we answer.
+        subject: the subject to serve.
+        handle: returns the reply to a request; runs in a worker thread, and its exceptions are only logged.
+        read_address: returns the address of the bus; None ends the service immediately.
+        name: client name shown by the server.
+        on_served: called each time the subscription is active on the server.
     """
     address = read_address()
     if address is None:
         return
     changed = asyncio.Event()
 
-    def note(state: BusState) -> None:
+    def on_state(state: BusState) -> None:
         changed.set()
 
     async def answer(message: Msg) -> None:
-        with catch_foreign(log_failure(logger, "answering a request")):  # the client would only keep it to itself
+        with catch_foreign(log_failure(logger, "answering a request")):  # nats-py would swallow the exception
             reply = await asyncio.to_thread(handle, message.data)
             if message.reply:
                 await message.respond(reply)
 
     served: int | None = None
     async with await NatsConnection.open(
-        address, name=name, on_state=note, read_address=read_address, required=False
+        address, name=name, on_state=on_state, read_address=read_address, required=False
     ) as connection:
         while True:
             changed.clear()
@@ -139,6 +139,5 @@ async def serve(
 
 
 async def _flush(connection: NatsConnection) -> None:
-    """Wait until the server has read what was sent; when it cannot, the connection tells."""
-    with contextlib.suppress(nats.errors.Error):
-        await connection.client.flush(timeout=FLUSH_S)
+    with contextlib.suppress(nats.errors.Error):  # the connection reports the failure
+        await connection.client.flush(timeout=FLUSH_TIMEOUT_S)

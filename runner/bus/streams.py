@@ -1,4 +1,4 @@
-"""The streams of the own broker, made as they are wanted; and which stream of a foreign one keeps a subject."""
+"""JetStream streams: creates those of the node's own broker, and finds the stream that keeps a subject on any bus."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _T = TypeVar("_T")
 DEFAULT_STREAMS = StreamSettings()
 
 _LIVE_WINDOW_S = 120.0
-"""Live items have no ids to remember, but a stream always has a window, of at most the age of its messages."""
+"""Live items have no message ids, but JetStream requires a duplicate window of at most ``max_age``."""
 
 _NOT_ENABLED = (None, 10039, 10076)
-"""Error codes of a broker that has no JetStream, or none for us; without a code nobody has heard the question."""
+"""API error codes of a server without JetStream, or with none for this account; None: the server sent no code."""
 
 
 def stream_configs(durable_subjects: Sequence[str], settings: StreamSettings = DEFAULT_STREAMS) -> list[StreamConfig]:
-    """What the own broker keeps: durable events, and live items."""
+    """Return the streams of the own broker: durable events and live items."""
     events = StreamConfig(
         name=EVENTS_STREAM,
         subjects=sorted(set(durable_subjects)),
         retention=RetentionPolicy.LIMITS,
         storage=StorageType.FILE,
-        discard=DiscardPolicy.NEW,  # a full stream is an error that the outbox waits out, never a lost event
+        discard=DiscardPolicy.NEW,  # a full stream rejects events, and the outbox retries them
         max_age=settings.events.max_age_sec,
         max_bytes=settings.events.max_bytes,
         duplicate_window=settings.events.duplicate_window_sec,
@@ -58,29 +58,33 @@ def _live_config(settings: StreamSettings) -> StreamConfig:
 async def ensure_streams(
     js: JetStreamContext, durable_subjects: Sequence[str], settings: StreamSettings = DEFAULT_STREAMS
 ) -> None:
-    """Make the streams of the own broker, or change them into what they should be.
+    """Create the streams of the own broker, or update their configuration.
 
-    What they hold stays, but for what a shorter age makes too old; a stream of durable events that is now too large
-    takes nothing more until enough has aged.
+    Messages stay, except those that are older than a reduced maximum age. A stream of durable events that exceeds a
+    reduced maximum size rejects events until enough messages have expired.
 
     Raises:
-        nats.errors.Error: no answer; ``nats.js.errors.APIError`` when refused, e.g. as another stream has the subjects.
+        nats.errors.Error: no answer, or ``nats.js.errors.APIError``, e.g. when another stream has the subjects.
     """
     for config in stream_configs(durable_subjects, settings):
         await _ensure(js, config)
 
 
 async def ensure_live_stream(js: JetStreamContext, settings: StreamSettings = DEFAULT_STREAMS) -> None:
-    """The same for the stream of live items alone, which the own broker has lost each time it was started again."""
+    """Create or update the stream of live items, which is in memory and is lost when the broker restarts.
+
+    Raises:
+        nats.errors.Error: see ``ensure_streams``.
+    """
     await _ensure(js, _live_config(settings))
 
 
 async def find_stream_or_none(js: JetStreamContext, subject: str) -> str | None:
-    """The stream that keeps a subject; None when there is none, also where the bus has no JetStream, or none for us.
+    """Return the stream that keeps a subject, None when there is none or JetStream is not available.
 
     Raises:
-        nats.errors.Error: no answer, or none that can be read; without the permission to ask, a time-out, see
-            ``Connection.permission_error``.
+        nats.errors.Error: no or no valid answer; a missing permission is a time-out, see
+            ``NatsConnection.permission_error``.
     """
     try:
         return await find_stream(js, subject)
@@ -89,11 +93,16 @@ async def find_stream_or_none(js: JetStreamContext, subject: str) -> str | None:
 
 
 class NoJetStream(nats.errors.Error):
-    """The bus has no JetStream, or none for us."""
+    """The bus has no JetStream, or none for this account."""
 
 
 async def find_stream(js: JetStreamContext, subject: str) -> str | None:
-    """The stream that keeps a subject, None when there is none; raises as ``find_stream_or_none``, and ``NoJetStream``."""
+    """Return the stream that keeps a subject, None when there is none.
+
+    Raises:
+        NoJetStream: JetStream is not available.
+        nats.errors.Error: see ``find_stream_or_none``.
+    """
     try:
         return await checked_reply(_checked_name(js, subject))
     except NotFoundError:
@@ -101,35 +110,42 @@ async def find_stream(js: JetStreamContext, subject: str) -> str | None:
     except nats.errors.NoRespondersError as exc:
         raise NoJetStream from exc
     except ServiceUnavailableError as exc:
-        if exc.err_code not in _NOT_ENABLED:  # it is there, and cannot say it now
+        if exc.err_code not in _NOT_ENABLED:  # JetStream exists but is temporarily unavailable
             raise
         raise NoJetStream from exc
 
 
 async def stream_info(js: JetStreamContext, stream: str) -> StreamInfo:
-    """What a stream is and holds; raises as ``checked_reply``, ``NotFoundError`` where it is not there."""
+    """Return configuration and state of a stream.
+
+    Raises:
+        nats.js.errors.NotFoundError: there is no such stream.
+        nats.errors.Error, OSError: see ``checked_reply``.
+    """
     return await checked_reply(_checked_info(js, stream))
 
 
-async def checked_reply(asked: Awaitable[_T]) -> _T:
-    """What JetStream answers; anyone may answer in its place, and what the client cannot read is an error of the bus.
+async def checked_reply(request: Awaitable[_T]) -> _T:
+    """Await a JetStream request and turn an unreadable answer into an error of the bus.
+
+    Any subscriber can answer in place of JetStream, so nats-py may raise anything while it reads the answer.
 
     Raises:
-        nats.errors.Error, OSError: no answer, a refusal, or nonsense.
+        nats.errors.Error, OSError: no answer, an API error, or an invalid answer.
     """
     answers: list[_T] = []
     problems: list[BaseException] = []
     with catch_foreign(problems.append):
-        answers.append(await asked)
+        answers.append(await request)
     for problem in problems:
         if isinstance(problem, nats.errors.Error | OSError):
             raise problem
-        raise nats.errors.Error("what answers for JetStream is none") from problem
+        raise nats.errors.Error("the JetStream answer is invalid") from problem
     return answers[0]
 
 
 async def _checked_name(js: JetStreamContext, subject: str) -> str:
-    """The client does not look at the types of what it is told."""
+    # nats-py does not check the types of an answer.
     return msgspec.convert(await js.find_stream_name_by_subject(subject), str)
 
 
@@ -147,12 +163,12 @@ async def _ensure(js: JetStreamContext, wanted: StreamConfig) -> None:
     except NotFoundError:
         await js.add_stream(wanted)
         return
-    if not _is_as_wanted(info.config, wanted):
+    if not _matches(info.config, wanted):
         await js.update_stream(wanted)
 
 
-def _is_as_wanted(config: StreamConfig, wanted: StreamConfig) -> bool:
-    """Compared in what is set here; the server adds defaults of its own."""
+def _matches(config: StreamConfig, wanted: StreamConfig) -> bool:
+    # The server adds defaults, so only the fields that are set here are compared.
     names = ("subjects", "retention", "storage", "discard", "max_age", "max_bytes", "duplicate_window")
     return all(_plain(getattr(config, name)) == _plain(getattr(wanted, name)) for name in names)
 

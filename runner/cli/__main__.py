@@ -1,4 +1,4 @@
-"""``python -m runner.cli`` is ``agentgym-runner``."""
+"""Entry point of ``python -m runner.cli``, the same as ``agentgym-runner``."""
 
 import sys
 

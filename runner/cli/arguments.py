@@ -1,4 +1,4 @@
-"""The options of ``agentgym-runner``."""
+"""The options of ``agentgym-runner`` and the option types that its subcommands share."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from typing import Literal, get_args
 from runner import __version__
 from runner.types import SpanLevel
 
-EPILOG = """commands with options of their own, see agentgym-runner COMMAND --help:
-  node         play what is asked for over the bus
-  watch        show what is said on a bus
-  outbox       show what waits to be delivered
-  preflight    show whether models, environments and buses are well, and what to do where not
-  serve        play environments for others, over AgentGym's protocol
-  serve-model  a test endpoint in the place of a language model
+EPILOG = """subcommands (see agentgym-runner COMMAND --help):
+  node         run batches on request over the bus
+  watch        print the messages of a bus
+  outbox       show events that are not delivered yet
+  preflight    check models, environments, buses and the state directory, with a hint for each problem
+  serve        serve environments over AgentGym's HTTP protocol
+  serve-model  serve a test endpoint in place of a language model
   nats-info    print the URL and the credential file of the node's broker
 
 exit codes:
-  0  every episode ran, whatever its outcome
-  1  an episode ended in an error, or something could not be stored or printed; with --dry-run: the run would not work
-  2  usage or configuration
-  130  interrupted; what ran is kept and summarised"""
+  0    every episode ran to an outcome, successful or not
+  1    an episode ended in an error, or a result could not be stored or printed; with --dry-run: a check failed
+  2    invalid usage or configuration
+  130  interrupted; finished episodes are stored and summarized"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The command line; None where the profile decides."""
+    """The parsed command line; None stands for the profile's value."""
 
     run: str | None = None
     battery: Literal["lightweight", "moderate", "all"] | None = None
@@ -57,34 +57,34 @@ class Options:
     argv: tuple[str, ...] = ()
 
 
-_EVERYWHERE = frozenset({"config", "json"})
-_APPLY = {"list_envs": _EVERYWHERE, "results": _EVERYWHERE | {"env", "data_dir"}}
-"""The options that mean something beside a goal; a run takes all but ``--env``."""
+_ALWAYS_ALLOWED = frozenset({"config", "json"})
+_ALLOWED_WITH = {"list_envs": _ALWAYS_ALLOWED, "results": _ALWAYS_ALLOWED | {"env", "data_dir"}}
+"""The options that are valid with a goal; a run accepts all but ``--env``."""
 
 
-def parse(argv: Sequence[str]) -> Options:
-    """Read the command line; argparse itself answers ``--help``, ``--version`` and misuse (exit 2)."""
+def parse_options(argv: Sequence[str]) -> Options:
+    """Parse the command line; argparse handles ``--help``, ``--version`` and invalid usage (exit code 2)."""
     parser = _parser()
     given = vars(parser.parse_args(argv))  # only what is on the command line
     options = Options(**given, argv=tuple(argv))
     if options.env is not None and not options.results:
-        parser.error("--env narrows --results; to play an environment use --run")
+        parser.error("--env is only valid with --results; use --run ENV to run an environment")
     if options.dry_run and not (options.run or options.battery):
-        parser.error("--dry-run tries what --run or --battery would play; name one of them")
-    for goal, apply in _APPLY.items():
+        parser.error("--dry-run requires --run or --battery")
+    for goal, apply in _ALLOWED_WITH.items():
         if goal in given and (others := sorted(given.keys() - apply - {goal})):
-            parser.error(f"{', '.join(map(_spelled, others))} cannot be given with {_spelled(goal)}")
+            parser.error(f"{', '.join(map(_option_name, others))} cannot be given with {_option_name(goal)}")
     return options
 
 
-def _spelled(name: str) -> str:
+def _option_name(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="agentgym-runner",
-        description="Play agents through AgentGym environments and keep every episode as a file.",
+        description="Run agents in AgentGym environments and store every episode as a file.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
@@ -92,78 +92,100 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"agentgym-runner {__version__}")
     _add_goals(parser)
-    _add_play(parser)
-    _add_place(parser)
+    _add_run_options(parser)
+    _add_general_options(parser)
     return parser
 
 
 def _add_goals(parser: argparse.ArgumentParser) -> None:
-    goals = parser.add_argument_group("what to do").add_mutually_exclusive_group(required=True)
-    goals.add_argument("--run", metavar="ENV", help="play one environment (any case)")
-    goals.add_argument("--battery", choices=["lightweight", "moderate", "all"], help="play a tier of the profile")
-    goals.add_argument("--list-envs", action="store_true", help="show the environments and whether they can be played")
-    goals.add_argument("--results", action="store_true", help="show what was played so far")
-
-
-def _add_play(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("how to play")
-    group.add_argument(
-        "--agent", help="react (default) or tools, which ask a model; oracle, random, scripted, or an installed one"
+    goals = parser.add_argument_group("actions, one is required").add_mutually_exclusive_group(required=True)
+    goals.add_argument("--run", metavar="ENV", help="run one environment; upper and lower case are equal")
+    goals.add_argument(
+        "--battery", choices=["lightweight", "moderate", "all"], help="run all environments of a tier of the profile"
     )
-    group.add_argument("--model", metavar="NAME", help="the model to ask (default: the profile's)")
-    group.add_argument("--script", type=Path, metavar="FILE", help="the scripted agent's actions, one per line")
-    group.add_argument("--repeat", type=_at_least(1), metavar="N", help="play N tasks, one after the other")
-    group.add_argument("--attempts", type=_at_least(1), metavar="K", help="play each task K times")
-    group.add_argument("--task-index", type=_at_least(0), metavar="I", help="the first task (default 0)")
-    group.add_argument("--seed", type=int, help="for the agent's randomness (default 0)")
-    group.add_argument("--concurrency", type=_at_least(1), metavar="N", help="episodes at the same time")
-    group.add_argument("--max-rounds", type=_at_least(1), metavar="N", help="rounds after which an episode is cut")
-    group.add_argument("--max-duration", type=seconds, metavar="SEC", help="seconds after which an episode is cut")
-    group.add_argument("--tracing", choices=get_args(SpanLevel), help="how much goes into the trace (default full)")
-    group.add_argument("--compat", action="store_true", help="AgentGym's rules with their quirks, not the strict ones")
-    group.add_argument("--dry-run", action="store_true", help="only try whether that run would work")
+    goals.add_argument("--list-envs", action="store_true", help="list the environments and their availability")
+    goals.add_argument("--results", action="store_true", help="show the results of all stored episodes")
 
 
-def _add_place(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("where and how to show")
-    group.add_argument("--config", metavar="NAME|PATH", help="the profile (default field-runner-4090)")
-    group.add_argument("--data-dir", metavar="DIR", help="the state directory (default ./data)")
-    group.add_argument("--node", metavar="NAME", help="this machine's name in what is stored")
-    group.add_argument("--env", metavar="ENV", help="with --results: only this environment")
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("run options")
+    group.add_argument(
+        "--agent",
+        help="react (default) or tools use a model; oracle, random, scripted and installed agents are also available",
+    )
+    group.add_argument("--model", metavar="NAME", help="model name (default: from the profile)")
+    group.add_argument("--script", type=Path, metavar="FILE", help="actions of the scripted agent, one per line")
+    group.add_argument("--repeat", type=_at_least(1), metavar="N", help="number of consecutive tasks (default 1)")
+    group.add_argument("--attempts", type=_at_least(1), metavar="K", help="number of episodes per task (default 1)")
+    group.add_argument("--task-index", type=_at_least(0), metavar="I", help="index of the first task (default 0)")
+    group.add_argument("--seed", type=int, help="random seed of the agent (default 0)")
+    group.add_argument(
+        "--concurrency", type=_at_least(1), metavar="N", help="number of parallel episodes (default: from the profile)"
+    )
+    group.add_argument(
+        "--max-rounds", type=_at_least(1), metavar="N", help="round limit per episode (default: from the profile)"
+    )
+    group.add_argument(
+        "--max-duration",
+        type=positive_seconds,
+        metavar="SEC",
+        help="time limit per episode (default: from the profile)",
+    )
+    group.add_argument("--tracing", choices=get_args(SpanLevel), help="detail of the trace (default: from the profile)")
+    group.add_argument(
+        "--compat", action="store_true", help="use AgentGym's rules with their quirks (default: strict rules)"
+    )
+    group.add_argument("--dry-run", action="store_true", help="check whether the run would work; store nothing")
+
+
+def _add_general_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("general options")
+    group.add_argument("--config", metavar="NAME|PATH", help="profile (default field-runner-4090)")
+    group.add_argument("--data-dir", metavar="DIR", help="state directory (default ./data)")
+    group.add_argument("--node", metavar="NAME", help="name of this machine in stored data (default: host name)")
+    group.add_argument("--env", metavar="ENV", help="with --results: show only this environment")
     group.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
 
 
-def _at_least(least: int) -> type[int]:
+def _at_least(minimum: int) -> type[int]:
     def number(text: str) -> int:
         value = int(text)
-        if value < least:
-            raise argparse.ArgumentTypeError(f"{value} is below {least}")
+        if value < minimum:
+            raise argparse.ArgumentTypeError(f"{value} is below {minimum}")
         return value
 
     number.__name__ = "whole number"
     return number  # type: ignore[return-value]  # argparse takes any callable; int is what it returns
 
 
-def seconds(text: str) -> float:
-    """A positive number of seconds, for argparse."""
+def positive_seconds(text: str) -> float:
+    """Parse a positive number of seconds, for argparse."""
     value = float(text)
     if not (value > 0 and math.isfinite(value)):
         raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
     return value
 
 
-def add_listening(group: argparse._ActionsContainer) -> None:
+def add_server_options(group: argparse._ActionsContainer) -> None:
     """Add ``--host``, ``--token`` and ``--allow-host``."""
-    group.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1; any other machine's needs --token")
-    group.add_argument("--token", metavar="NAME|@FILE", help="the variable or private file with what clients must send")
     group.add_argument(
-        "--allow-host", action="append", default=[], metavar="NAME", help="another name that clients know this host by"
+        "--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1); others require --token"
+    )
+    group.add_argument(
+        "--token", metavar="NAME|@FILE", help="require the token in this environment variable or private file"
+    )
+    group.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="additional host name of this server; repeatable",
     )
 
 
 def port(text: str) -> int:
-    """A port, for argparse; 0 stands for one that is free."""
+    """Parse a port, for argparse; 0 selects a free port."""
     value = int(text)
     if not 0 <= value <= 65535:
-        raise argparse.ArgumentTypeError(f"{text} is no port")
+        raise argparse.ArgumentTypeError(f"{text} is not a port from 0 to 65535")
     return value

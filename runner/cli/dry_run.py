@@ -1,4 +1,4 @@
-"""``--dry-run``: look at what a run needs, then play the first round of what would be played, storing nothing."""
+"""``--dry-run``: check what a run needs, then run the first step of each batch without storing anything."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Literal, Self, TypeAlias
 import msgspec
 
 from runner.batch.spec import BatchSpec
-from runner.cli.preflight import MARKS
-from runner.cli.session import Session
-from runner.cli.terminal import console, delivered, keep_output, print_json, safe
+from runner.cli.preflight import STATE_LABELS
+from runner.cli.session import RunSession
+from runner.cli.terminal import output_console, print_json, reserve_stdout, safe_text, write_result
 from runner.episode.runner import Runner
 from runner.errors import ConfigError
 from runner.inference.models import Models, run_in_thread
@@ -21,8 +21,8 @@ from runner.types import Trajectory
 State: TypeAlias = Literal["ok", "warn", "fail"]
 
 
-class Check(msgspec.Struct, frozen=True):
-    """One thing a run needs, and whether it is there; with the state ``warn`` it is not, and can be done without."""
+class PreflightRow(msgspec.Struct, frozen=True):
+    """The result of one check; the state ``warn`` marks a problem that does not prevent the run."""
 
     what: str
     ok: bool
@@ -31,58 +31,59 @@ class Check(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, what: str, ok: bool, detail: str) -> Self:
-        """What is either there or not."""
+        """Create a row with the state ``ok`` or ``fail``."""
         return cls(what, ok, detail, "ok" if ok else "fail")
 
 
-def preview(session: Session) -> int:
-    """Print what would be played and whether it would work; returns 0 or 1."""
-    keep_output()
+def dry_run(session: RunSession) -> int:
+    """Check what a run needs and print the result; return 0 if all checks pass, else 1."""
+    reserve_stdout()
     specs = session.specs()
     with closing(session.models()) as models:
-        rows = [check_state_dir(session.data_dir), *run_in_thread(lambda: check_models(specs[0].model, models))]
-        checks = list(map(_check, rows))
-        if all(row.state != "fail" for row in rows[1:]):  # without a model no round can be played
-            checks += [_check_batch(session, spec, models) for spec in specs]
-    ok = all(check.ok for check in checks)
+        checks = [check_state_dir(session.data_dir), *run_in_thread(lambda: check_models(specs[0].model, models))]
+        rows = list(map(_to_row, checks))
+        if all(check.state != "fail" for check in checks[1:]):  # without a model no step can run
+            rows += [_check_batch(session, spec, models) for spec in specs]
+    ok = all(row.ok for row in rows)
     code = 0 if ok else 1
     if session.options.json:
-        return delivered(code, lambda: print_json({"ok": ok, "checks": checks}))
-    return delivered(code, lambda: _print(checks))
+        return write_result(code, lambda: print_json({"ok": ok, "checks": rows}))
+    return write_result(code, lambda: _print(rows))
 
 
-def _print(checks: list[Check]) -> None:
-    for check in checks:
-        console().print(safe(f"{MARKS[check.state]:<4} {check.what}: {check.detail}"), soft_wrap=True)
+def _print(rows: list[PreflightRow]) -> None:
+    for row in rows:
+        output_console().print(safe_text(f"{STATE_LABELS[row.state]:<4} {row.what}: {row.detail}"), soft_wrap=True)
 
 
-def _check(row: PreflightCheck) -> Check:
-    told = [row.detail, *([f"{row.cause}; {row.hint}"] if row.cause else [])]
-    return Check(f"{row.what} {row.name}".strip(), row.state != "fail", ": ".join(filter(None, told)), row.state)
+def _to_row(check: PreflightCheck) -> PreflightRow:
+    details = [check.detail, *([f"{check.cause}; {check.hint}"] if check.cause else [])]
+    name = f"{check.what} {check.name}".strip()
+    return PreflightRow(name, check.state != "fail", ": ".join(filter(None, details)), check.state)
 
 
-def _check_batch(session: Session, spec: BatchSpec, models: Models) -> Check:
-    """Play the first round of the first task, storing nothing."""
+def _check_batch(session: RunSession, spec: BatchSpec, models: Models) -> PreflightRow:
+    """Run the first step of the first task without storing anything."""
     what = f"{spec.env} with {spec.agent}"
     try:
-        placement = session.choose(spec)
+        placement = session.choose_placement(spec)
     except ConfigError as exc:
-        return Check.of(what, False, str(exc))
+        return PreflightRow.of(what, False, str(exc))
     runner = spec.build_runner(placement, models)
     first = spec.plan()[0]
-    one_round = Runner(
+    one_step = Runner(
         env_cfg=runner.env_cfg,
         agent_cfg=runner.agent_cfg,
         inference_mngr=runner.inference_mngr,
         tracing_level="off",
         limits=msgspec.structs.replace(spec.limits, max_rounds=1),
     )
-    played = asyncio.run(one_round.play_episode({"task_index": first.task_index, "seed": first.seed}))
-    if played.error_info is not None:
-        return Check.of(what, False, f"{played.error_info.type}: {played.error_info.message}")
-    return Check.of(what, True, f"{_promise(spec, played)}; {placement.note}")
+    trajectory = asyncio.run(one_step.play_episode({"task_index": first.task_index, "seed": first.seed}))
+    if trajectory.error_info is not None:
+        return PreflightRow.of(what, False, f"{trajectory.error_info.type}: {trajectory.error_info.message}")
+    return PreflightRow.of(what, True, f"{_plan_text(spec, trajectory)}; {placement.note}")
 
 
-def _promise(spec: BatchSpec, played: Trajectory) -> str:
+def _plan_text(spec: BatchSpec, trajectory: Trajectory) -> str:
     limits = f"at most {spec.limits.max_rounds} rounds and {spec.limits.max_duration_s:g} s each"
-    return f"{spec.n_planned} episodes, {limits}; the first round took {played.duration_s:.2f} s"
+    return f"{spec.n_planned} episodes, {limits}; the first step took {trajectory.duration_s:.2f} s"

@@ -1,4 +1,4 @@
-"""Events of a foreground run: on a thread and loop of their own, so that no bus can slow what is played."""
+"""Delivery of a foreground run's events, on its own thread and event loop so that a slow bus never delays the run."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from functools import partial
 
 from runner.batch.state_dir import Workspace
 from runner.bus.address import BusAddress, address_of_node
-from runner.cli.terminal import err
+from runner.cli.terminal import print_stderr
 from runner.errors import catch_foreign
 from runner.publish.event_recorder import EventRecorder
 from runner.publish.live_publisher import LivePublisher
 from runner.publish.publisher import Publisher, Sink
 from runner.types import Item
 
-DRAIN_S = 5.0
-"""Seconds that the end of a run waits for its events to be delivered."""
+DRAIN_TIMEOUT_S = 5.0
+"""Seconds to wait for the delivery of events at the end of a run."""
 
 
-class Outlet:
-    """Delivers what the announcer adds, and live items, to the running node's broker and to the egress."""
+class EventThread:
+    """Delivers recorded events and live items to the broker of a running node and to the egress."""
 
     def __init__(self, recorder: EventRecorder, workspace: Workspace, egress: Callable[[], BusAddress | None]) -> None:
-        """Begin to deliver; returns at once, whatever the buses do."""
+        """Start delivering; does not wait for any connection."""
         self._recorder = recorder
         self._workspace = workspace
         self._egress = egress
@@ -36,18 +36,18 @@ class Outlet:
         self._ready.wait()
 
     def __call__(self, item: Item) -> None:
-        """Take a live item; from any thread."""
+        """Publish a live item; callable from any thread."""
         if self._live is not None:
             self._live(item)
 
     def close(self) -> None:
-        """Wait some seconds until everything is delivered; what is not stays in the outbox."""
+        """Wait up to ``DRAIN_TIMEOUT_S`` seconds for the delivery; undelivered events stay in the outbox."""
         self._recorder.flush()
         self._closing()
-        self._thread.join(2 * DRAIN_S)
+        self._thread.join(2 * DRAIN_TIMEOUT_S)
 
     def _serve(self) -> None:
-        with catch_foreign(_tell):
+        with catch_foreign(_report_failure):
             asyncio.run(self._deliver())
         self._ready.set()
 
@@ -61,10 +61,10 @@ class Outlet:
         self._ready.set()
         tasks = [asyncio.create_task(publisher.run()), asyncio.create_task(live.run())]
         await closing.wait()
-        await publisher.wait_until_drained(DRAIN_S)
+        await publisher.wait_until_drained(DRAIN_TIMEOUT_S)
         if n_waiting := await publisher.n_undelivered():
-            err(
-                f"{n_waiting} events could not be delivered yet; they wait in the outbox (see: agentgym-runner outbox)."
+            print_stderr(
+                f"{n_waiting} events are not delivered yet; they stay in the outbox (see: agentgym-runner outbox)."
             )
         await live.flush()
         for task in tasks:
@@ -73,8 +73,8 @@ class Outlet:
 
 
 def _nothing() -> None:
-    """Nothing to close before the thread is ready."""
+    """Do nothing: the thread is not ready."""
 
 
-def _tell(exc: BaseException) -> None:
-    err(f"Events are not delivered: {type(exc).__name__}: {exc}; they wait in the outbox.")
+def _report_failure(exc: BaseException) -> None:
+    print_stderr(f"Event delivery failed: {type(exc).__name__}: {exc}; events stay in the outbox.")

@@ -1,26 +1,36 @@
-"""``--list-envs``: the environments of the profile and of what is installed, and whether each can be played."""
+"""``--list-envs``: the environments of the profile and of installed packages, with their availability."""
 
 from __future__ import annotations
 
 import msgspec
 
 from runner import plugins
-from runner.cli.session import Session
-from runner.cli.terminal import delivered, print_json, print_table
+from runner.cli.session import RunSession
+from runner.cli.terminal import print_json, print_table, write_result
 from runner.config import EnvironmentEntry
-from runner.envs.availability import Availability, probe_address, availability_of, embedded_availability
+from runner.envs.availability import Availability, availability_of, embedded_availability, probe_address
 from runner.envs.http.probe import ServerState, probe_servers
 from runner.envs.placement import AS_PUBLISHED, SERVER_NAMES
 
 
 class EnvironmentRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One environment as ``--list-envs`` shows it; ``playable`` is false where ``health`` is a reason why not.
+    """One environment of ``--list-envs``.
 
     Attributes:
-        server: how the server is that the profile names: up, slow, wrong or down; null where none is asked.
-        kind: ``console`` for a server of ours, ``agentgym`` for one of AgentGym's, else ``unknown``.
-        transport: how a batch would be played that began now.
-        data_label: which data that would be, empty where it is as published, null where only playing it tells.
+        name: name of the environment.
+        tier: tier of the profile; ``skip`` or ``installed`` outside the tiers.
+        port: port of its server in the profile.
+        server: state of that server: up, slow, wrong or down; null if none is used.
+        latency_s: response time of the server, in seconds.
+        kind: ``console`` for a server of this project, ``agentgym`` for AgentGym's, else ``unknown``.
+        mode: rules of the server.
+        open: number of open instances on the server.
+        transport: embedded or http, for a batch that starts now.
+        data_label: its data; empty for the published data, null if unknown before a run.
+        ram: memory requirement in the profile.
+        deps: dependencies in the profile.
+        playable: whether a batch can run now.
+        health: state of the environment; the reason if it is not playable.
     """
 
     name: str
@@ -39,74 +49,75 @@ class EnvironmentRow(msgspec.Struct, frozen=True, kw_only=True):
     health: str
 
 
-def list_environments(session: Session) -> int:
-    """Print every known environment; returns the exit code."""
+def list_environments(session: RunSession) -> int:
+    """Print all known environments; return the exit code."""
     profile = session.profile
-    states = probe_servers({entry.name: place for _, entry in profile.listed() if (place := probe_address(entry)) is not None})
-    rows = [_listed(tier, entry, states.get(entry.name)) for tier, entry in profile.listed()]
+    addresses = {entry.name: probe_address(entry) for _, entry in profile.tiered_entries()}
+    states = probe_servers({name: address for name, address in addresses.items() if address is not None})
+    rows = [_profile_row(tier, entry, states.get(entry.name)) for tier, entry in profile.tiered_entries()]
     rows += [
         EnvironmentRow(name=e.name, tier="skip", playable=False, health=e.reason) for e in profile.environments.skip
     ]
     known = {row.name.lower() for row in rows}
-    rows += [_installed(name) for name in plugins.registered_names(plugins.ENVS) if name.lower() not in known]
+    rows += [_installed_row(name) for name in plugins.registered_names(plugins.ENVS) if name.lower() not in known]
     if session.options.json:
-        return delivered(0, lambda: print_json({"profile": profile.id, "environments": rows}))
-    return delivered(0, lambda: _print(profile.id, rows))
+        return write_result(0, lambda: print_json({"profile": profile.id, "environments": rows}))
+    return write_result(0, lambda: _print(profile.id, rows))
 
 
-def _listed(tier: str, entry: EnvironmentEntry, state: ServerState | None) -> EnvironmentRow:
-    outlook = availability_of(entry, state)
-    said = state.greeting if state is not None and state.usable else None
+def _profile_row(tier: str, entry: EnvironmentEntry, state: ServerState | None) -> EnvironmentRow:
+    availability = availability_of(entry, state)
+    identity = state.greeting if state is not None and state.usable else None
     return EnvironmentRow(
         name=entry.name,
         tier=tier,
         port=entry.port,
         server=None if state is None else state.status,
         latency_s=None if state is None else state.latency_s,
-        kind=None if said is None else said.kind,
-        mode=None if said is None else said.mode,
+        kind=None if identity is None else identity.kind,
+        mode=None if identity is None else identity.mode,
         open=None if state is None else state.open,
-        transport=outlook.transport if outlook.playable else None,
-        data_label=outlook.data_label,
+        transport=availability.transport if availability.playable else None,
+        data_label=availability.data_label,
         ram=entry.ram,
         deps=list(entry.deps),
-        playable=outlook.playable,
-        health=_health(outlook, state),
+        playable=availability.playable,
+        health=_health(availability, state),
     )
 
 
-def _installed(name: str) -> EnvironmentRow:
-    outlook = embedded_availability(name)
+def _installed_row(name: str) -> EnvironmentRow:
+    availability = embedded_availability(name)
     return EnvironmentRow(
         name=name,
         tier="installed",
-        transport=outlook.transport,
-        data_label=outlook.data_label,
-        playable=outlook.playable,
-        health=_health(outlook, None),
+        transport=availability.transport,
+        data_label=availability.data_label,
+        playable=availability.playable,
+        health=_health(availability, None),
     )
 
 
-def _health(outlook: Availability, state: ServerState | None) -> str:
-    if not outlook.playable:
-        return outlook.cause or outlook.status
-    if outlook.transport == "embedded" or state is None or state.greeting is None:
-        embedded = "installed (embedded)"  # nothing is imported for a list
-        return f"{embedded}; {outlook.cause}" if outlook.cause else embedded
+def _health(availability: Availability, state: ServerState | None) -> str:
+    if not availability.playable:
+        return availability.cause or availability.status
+    if availability.transport == "embedded" or state is None or state.greeting is None:
+        embedded = "installed (embedded)"  # a list imports no environment
+        return f"{embedded}; {availability.cause}" if availability.cause else embedded
     parts = [SERVER_NAMES[state.greeting.kind], f"{state.greeting.mode or 'unknown'} rules"]
     return ", ".join(parts if state.open is None else [*parts, f"{state.open} open"])
 
 
 def _print(profile: str, rows: list[EnvironmentRow]) -> None:
-    columns = ("name", "tier", "port", "server", "played", "data", "RAM", "dependencies", "health")
+    columns = ("name", "tier", "port", "server", "transport", "data", "RAM", "dependencies", "health")
     print_table(f"Environments of profile {profile}", columns, map(_cells, rows))
 
 
 def _cells(row: EnvironmentRow) -> tuple[str, ...]:
     port = "-" if row.port is None else str(row.port)
     data = "-" if row.data_label is None else row.data_label or AS_PUBLISHED
-    places = row.name, row.tier, port, _server(row), row.transport or "-", data
-    return *places, row.ram or "-", ", ".join(row.deps) or "-", row.health
+    cells = row.name, row.tier, port, _server(row), row.transport or "-", data
+    return *cells, row.ram or "-", ", ".join(row.deps) or "-", row.health
 
 
 def _server(row: EnvironmentRow) -> str:

@@ -1,6 +1,6 @@
-"""Warnings go to the person and to ``logs/runner.log`` of the state directory, made safe and without secrets.
+"""Logging: the runner's warnings on standard error and in ``logs/runner.log``, sanitized and without secrets.
 
-What libraries log goes to the file alone, without tracebacks: what matters of it is said by us.
+Records of libraries go to the file only, without tracebacks; the runner reports their relevant errors itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeAlias
 
-from runner.cli.terminal import err, safe
+from runner.cli.terminal import print_stderr, safe_text
 
 MAX_BYTES = 4 * 1024 * 1024
 LIBRARIES = ("asyncio", "httpcore", "httpx", "nats")
@@ -19,49 +19,49 @@ LIBRARIES = ("asyncio", "httpcore", "httpx", "nats")
 _ExcInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
-class _Safe(logging.Formatter):
+class _SafeFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return safe(super().format(record)).replace("\n", "\n  ")
+        return safe_text(super().format(record)).replace("\n", "\n  ")
 
     def formatException(self, ei: _ExcInfo) -> str:
         return f"{type(ei[1]).__name__}: {ei[1]}"
 
 
-class _ToFile(RotatingFileHandler):
+class _LogFileHandler(RotatingFileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
-        """A full disk is said by whoever plays; it need not be said once more for every line of the log."""
+        """Ignore write errors: the run itself reports a full disk."""
 
 
-class _ToPerson(logging.Handler):
+class _StderrHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        err(self.format(record))
+        print_stderr(self.format(record))
 
 
-def log_to_person() -> None:
-    """Send the runner's warnings to standard error, and those of libraries nowhere."""
-    to_person = _ToPerson()
-    to_person.setFormatter(_Safe("%(levelname)s: %(message)s"))
+def log_to_stderr() -> None:
+    """Send the runner's warnings to standard error and discard those of libraries."""
+    to_person = _StderrHandler()
+    to_person.setFormatter(_SafeFormatter("%(levelname)s: %(message)s"))
     logging.getLogger("runner").handlers = [to_person]
     for name in LIBRARIES:
         library = logging.getLogger(name)
         library.handlers, library.propagate = [logging.NullHandler()], False
 
 
-def log_to(data_dir: Path) -> None:
-    """Send the runner's warnings to standard error and, where that is possible, to a log file that is kept small.
+def log_to_file(data_dir: Path) -> None:
+    """Send the runner's warnings to standard error and, if possible, to a rotating log file.
 
-    To be called before the state directory is opened: what is found there is worth a warning, too.
+    Call it before opening the state directory, which may log warnings, too.
     """
-    log_to_person()
+    log_to_stderr()
     logger = logging.getLogger("runner")
     folder = data_dir / "logs"
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as exc:
-        logger.warning("No log is kept: %s cannot be created: %s", folder, exc.strerror)
+        logger.warning("Logging to a file is off: %s cannot be created: %s", folder, exc.strerror)
         return
-    to_file = _ToFile(folder / "runner.log", maxBytes=MAX_BYTES, backupCount=1, encoding="utf-8", delay=True)
-    to_file.setFormatter(_Safe("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    to_file = _LogFileHandler(folder / "runner.log", maxBytes=MAX_BYTES, backupCount=1, encoding="utf-8", delay=True)
+    to_file.setFormatter(_SafeFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     for name in ("runner", *LIBRARIES):
         logging.getLogger(name).addHandler(to_file)

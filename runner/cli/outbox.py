@@ -1,4 +1,4 @@
-"""``agentgym-runner outbox``: what waits to be published, and what never can be."""
+"""``agentgym-runner outbox``: undelivered events and dead letters."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from runner.bus.address import egress_reader
-from runner.cli.logs import log_to_person
-from runner.cli.terminal import console, err, print_json, safe
+from runner.cli.logs import log_to_stderr
+from runner.cli.terminal import output_console, print_json, print_stderr, safe_text
 from runner.config import Profile, load_profile, resolve_data_dir
 from runner.publish.outbox import LOCAL, DeadLetter, Outbox, SinkCounts
 
@@ -19,26 +19,26 @@ ALL = "all"
 
 
 class SinkReport(SinkCounts, frozen=True, kw_only=True):
-    """What the outbox holds for a sink, and whether anything is sent there as things are set now."""
+    """Event counts of a sink; ``configured`` is whether the current configuration delivers to it."""
 
     configured: bool
 
 
 def main_outbox(argv: Sequence[str]) -> int:
-    """Print the outbox of a state directory, after trying dead letters again where asked to.
+    """Print the outbox of a state directory, after requeueing dead letters with ``--retry``.
 
     Returns:
-        0, or 1 when there is no dead letter to try again.
+        0, or 1 if ``--retry`` finds no dead letter.
 
     Raises:
-        RunnerError: when the profile or the outbox cannot be used.
+        RunnerError: the profile or the outbox cannot be read.
     """
     options = _parser().parse_args(argv)
-    log_to_person()
+    log_to_stderr()
     profile = load_profile(options.config, environ=os.environ, cwd=Path.cwd())
     path = resolve_data_dir(options.data_dir, os.environ, profile, Path.cwd()) / "outbox.sqlite"
     if not path.exists():
-        err(f"There is no outbox in {path.parent}; nothing was played into it yet")
+        print_stderr(f"No outbox in {path.parent}: no episode has run there yet")
         return _report({}, [], as_json=options.json)
     outbox = Outbox(path)
     try:
@@ -52,22 +52,22 @@ def main_outbox(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="agentgym-runner outbox",
-        description="Show which events wait to be published, and which cannot be and why.",
-        epilog="Events are sent by a running node, and by --run and --battery while they play.",
+        description="Show the events that are not delivered yet, and dead letters with the reason of their failure.",
+        epilog="A running node delivers events, and so do --run and --battery while they run.",
         allow_abbrev=False,
     )
-    parser.add_argument("--data-dir", metavar="DIR", help="the state directory (default ./data)")
-    parser.add_argument("--config", metavar="NAME|PATH", help="the profile (default field-runner-4090)")
-    parser.add_argument("--retry", metavar="ID|all", help="let a dead letter, or all of them, wait to be sent again")
+    parser.add_argument("--data-dir", metavar="DIR", help="state directory (default ./data)")
+    parser.add_argument("--config", metavar="NAME|PATH", help="profile (default field-runner-4090)")
+    parser.add_argument("--retry", metavar="ID|all", help="queue one dead letter, or all, for delivery again")
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
     return parser
 
 
-def _retry(outbox: Outbox, asked: str | None) -> bool:
-    if asked is None:
+def _retry(outbox: Outbox, letter_id: str | None) -> bool:
+    if letter_id is None:
         return True
-    n = outbox.retry_dead(None if asked == ALL else asked)
-    err(f"{n} dead letters wait to be sent again" if n else f"There is no dead letter to send again: {asked}")
+    n = outbox.retry_dead(None if letter_id == ALL else letter_id)
+    print_stderr(f"{n} dead letters queued for delivery" if n else f"No dead letter to retry: {letter_id}")
     return n > 0
 
 
@@ -96,11 +96,11 @@ def _report(sinks: Mapping[str, SinkReport], letters: Sequence[DeadLetter], *, a
 def _print_sinks(sinks: Mapping[str, SinkReport]) -> None:
     from rich.table import Table
 
-    table = Table("sink", "", "waiting", "arrived lately", "dead letters", title="Outbox")
+    table = Table("sink", "", "waiting", "recently delivered", "dead letters", title="Outbox")
     for name, sink in sinks.items():
         note = "" if sink.configured else "not configured"
-        table.add_row(safe(name), note, str(sink.pending), str(sink.acked), str(sink.dead))
-    console().print(table)
+        table.add_row(safe_text(name), note, str(sink.pending), str(sink.acked), str(sink.dead))
+    output_console().print(table)
 
 
 def _print_letters(letters: Sequence[DeadLetter]) -> None:
@@ -113,5 +113,5 @@ def _print_letters(letters: Sequence[DeadLetter]) -> None:
         table.add_column(column, overflow="fold")
     for letter in letters:
         since = letter.at.isoformat(timespec="seconds")
-        table.add_row(*map(safe, (letter.id, letter.sink, letter.subject, since, letter.reason)))
-    console().print(table)
+        table.add_row(*map(safe_text, (letter.id, letter.sink, letter.subject, since, letter.reason)))
+    output_console().print(table)

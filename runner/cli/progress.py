@@ -1,4 +1,4 @@
-"""How a batch is doing: a live bar on a terminal, a plain line per finished episode elsewhere."""
+"""Progress of a batch: a live bar on a terminal, else one line per finished episode."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from contextlib import contextmanager
 
 from runner.batch.observers import Observer
 from runner.batch.spec import BatchSpec
-from runner.cli.terminal import err, err_console
+from runner.cli.terminal import print_stderr, stderr_console
 from runner.types import UNRATED, BatchProgress, EpisodeEnded, Item
 
 
 @contextmanager
-def progress_for(spec: BatchSpec) -> Iterator[Observer]:
-    """An observer that shows the progress of a batch on standard error while the block runs."""
+def batch_progress(spec: BatchSpec) -> Iterator[Observer]:
+    """Yield an observer that shows the progress of a batch on standard error while the block runs."""
     title = f"{spec.env} · {spec.agent}" + (" · compat" if spec.mode == "compat" else "")
-    if err_console().is_terminal:
+    if stderr_console().is_terminal:
         with _bar(title, spec.n_planned) as observer:
             yield observer
     else:
@@ -33,9 +33,9 @@ def _bar(title: str, total: int) -> Iterator[Observer]:
         TextColumn("{task.fields[state]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=err_console()) as progress:
+    with Progress(*columns, console=stderr_console()) as progress:
         task = progress.add_task(title, total=total, state="")
-        state = _State()
+        state = _RunningStats()
 
         def show(item: Item) -> None:
             if isinstance(item, EpisodeEnded):
@@ -47,23 +47,25 @@ def _bar(title: str, total: int) -> Iterator[Observer]:
 
 
 def _lines(title: str) -> Observer:
-    state = _State()
+    state = _RunningStats()
 
     def show(item: Item) -> None:
         if isinstance(item, EpisodeEnded):
             state.count(item)
-            played = item.trajectory
-            task = played.reset_kwargs.get("task_index")
-            text = f"task {task} {played.outcome} in {len(played.timesteps)} rounds, reward {played.reward:g}"
-            err(f"{title}: {text}, {played.duration_s:.2f} s")
+            trajectory = item.trajectory
+            task = trajectory.reset_kwargs.get("task_index")
+            text = (
+                f"task {task} {trajectory.outcome} in {len(trajectory.timesteps)} rounds, reward {trajectory.reward:g}"
+            )
+            print_stderr(f"{title}: {text}, {trajectory.duration_s:.2f} s")
         elif isinstance(item, BatchProgress) and item.n_done == item.n_planned:
-            err(f"{title}: {item.n_done}/{item.n_planned} episodes, {state.text(item)}")
+            print_stderr(f"{title}: {item.n_done}/{item.n_planned} episodes, {state.text(item)}")
 
     return show
 
 
-class _State:
-    """The rate and the mean reward so far; as in the summary, episodes that were cut off by us do not count."""
+class _RunningStats:
+    """Success rate and mean reward so far; like the summary, without cancelled and interrupted episodes."""
 
     def __init__(self) -> None:
         self._n_unrated = 0
@@ -72,7 +74,7 @@ class _State:
         self._n_unrated += ended.trajectory.outcome in UNRATED
 
     def text(self, progress: BatchProgress) -> str:
-        # An episode of another slot may have been cut off that is not among n_done yet.
+        # Another worker's unrated episode may be counted already while n_done does not include it yet.
         n_rated = max(progress.n_done - self._n_unrated, progress.n_success, 1)
         reward = "-" if progress.mean_reward is None else f"{progress.mean_reward:.3f}"
         rate = "-" if progress.mean_reward is None else f"{progress.n_success / n_rated:.0%}"

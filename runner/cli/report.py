@@ -1,4 +1,4 @@
-"""The summary of what was just played."""
+"""Reports for people: the summary of a run, its errors, and the cells of result tables."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from runner.batch.result import BatchResult
-from runner.cli.terminal import err, print_json, print_table
+from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.store import DamagedFile, EpisodeRecord
 from runner.types import Tokens
 
 MAX_ERRORS = 5
-"""Errors named per batch; the files have them all."""
+"""Errors printed per batch; the episode files contain all."""
 USAGE_COLUMNS = ("tokens", "latency", "cost")
 
 
 def print_summary(results: list[BatchResult], data_dir: Path, *, as_json: bool) -> None:
-    """Print one row per batch; as JSON everything, episode by episode."""
+    """Print one row per batch; as JSON, print all episodes, too."""
     if as_json:
         print_json({"data_dir": str(data_dir), "batches": results})
         return
@@ -25,30 +25,30 @@ def print_summary(results: list[BatchResult], data_dir: Path, *, as_json: bool) 
     if any(result.answers for result in results):
         columns += USAGE_COLUMNS
         rows = [[*row, *usage_cells(r.tokens, r.latency_s, r.cost)] for row, r in zip(rows, results, strict=True)]
-    print_table(f"Played by {_player(results[0])}", columns, rows)
+    print_table(f"Results of {_agent_label(results[0])}", columns, rows)
 
 
-def tell_errors(results: list[BatchResult], data_dir: Path) -> None:
-    """Say what went wrong, and where everything is."""
+def report_errors(results: list[BatchResult], data_dir: Path) -> None:
+    """Print the errors of each batch and the folder of its episodes."""
     for result in results:
-        _tell_errors(result)
-        err(f"{result.env}: episodes in {data_dir / 'runs' / result.batch_id}")
+        _report_batch_errors(result)
+        print_stderr(f"{result.env}: episodes in {data_dir / 'runs' / result.batch_id}")
 
 
-def _player(result: BatchResult) -> str:
+def _agent_label(result: BatchResult) -> str:
     return f"{result.agent} (baseline, no model)" if result.baseline else f"{result.agent} {result.model}"
 
 
 def _row(result: BatchResult, data_dir: Path) -> list[str]:
-    lost = _n_not_stored(result, data_dir)
+    n_not_stored = _n_not_stored(result, data_dir)
     return [
         environment_cell(result.env, result.mode, result.data_label),
         f"{result.n_episodes}/{result.n_planned}",
-        percent(result.success_rate),
-        interval(result.success_interval),
-        number(result.mean_reward),
-        number(result.mean_rounds),
-        outcomes_cell(result.outcomes | ({"not stored": lost} if lost else {})),
+        format_percent(result.success_rate),
+        format_interval(result.success_interval),
+        format_number(result.mean_reward),
+        format_number(result.mean_rounds),
+        outcomes_cell(result.outcomes | ({"not stored": n_not_stored} if n_not_stored else {})),
     ]
 
 
@@ -57,38 +57,39 @@ def _n_not_stored(result: BatchResult, data_dir: Path) -> int:
     return sum(episode.episode_id not in stored for episode in result.episodes)
 
 
-def _tell_errors(result: BatchResult) -> None:
+def _report_batch_errors(result: BatchResult) -> None:
     errors = [f"task {episode.task_index}: {episode.error}" for episode in result.episodes if episode.error]
     for line in [*errors, *result.problems][:MAX_ERRORS]:
-        err(f"{result.env}: {line}")
+        print_stderr(f"{result.env}: {line}")
     if (more := len(errors) + len(result.problems) - MAX_ERRORS) > 0:
-        err(f"{result.env}: and {more} more errors, see the episode files")
+        print_stderr(f"{result.env}: {more} more errors, see the episode files")
 
 
-def tell_recovered(records: list[EpisodeRecord]) -> None:
-    """Say which episodes of killed runs were saved."""
+def report_recovered(records: list[EpisodeRecord]) -> None:
+    """Print the episodes that were recovered from killed runs."""
     for record in records:
-        err(f"Recovered {record.env} episode {record.episode_id} of a killed run: {record.rounds} rounds, interrupted.")
+        episode = f"{record.env} episode {record.episode_id}"
+        print_stderr(f"Recovered {episode} of a killed run: {record.rounds} rounds, interrupted.")
 
 
-def tell_damaged(files: Iterable[DamagedFile]) -> None:
-    """Say which episode files are in no result; the damaged journals of killed runs were named when they were read."""
+def report_damaged(files: Iterable[DamagedFile]) -> None:
+    """Print the episode files that are missing in the results; damaged journals are reported when they are read."""
     for file in files:
-        err(f"Left out {file.path}: {file.reason}")
+        print_stderr(f"Skipped {file.path}: {file.reason}")
 
 
 def environment_cell(env: str, mode: str, data_label: str) -> str:
-    """An environment with what makes its numbers incomparable to others."""
+    """Return the environment with its mode and data label, where these make its results incomparable to others."""
     return " · ".join([env, *(label for label in (mode if mode != "strict" else "", data_label) if label)])
 
 
 def outcomes_cell(outcomes: Mapping[str, int]) -> str:
-    """How many episodes ended how."""
+    """Return the number of episodes per outcome."""
     return ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
 
 
 def usage_cells(tokens: Tokens, latency_s: float | None, cost: float | None) -> tuple[str, str, str]:
-    """What a model's answers took, for the ``USAGE_COLUMNS``."""
+    """Return the cells of ``USAGE_COLUMNS``: tokens, latency and cost."""
     parts = [
         f"{tokens.prompt} in" + (f" ({tokens.cached} cached)" if tokens.cached else ""),
         f"{tokens.completion} out" + (f" ({tokens.reasoning} reasoning)" if tokens.reasoning else ""),
@@ -97,24 +98,24 @@ def usage_cells(tokens: Tokens, latency_s: float | None, cost: float | None) -> 
     return ", ".join(parts) if tokens.total else "-", latency, "-" if cost is None else f"{cost:.4g}"
 
 
-def percent(rate: float | None) -> str:
-    """A rate for a table."""
+def format_percent(rate: float | None) -> str:
+    """Format a rate as percentage; ``-`` for None."""
     return "-" if rate is None else f"{rate:.1%}"
 
 
-def interval(bounds: tuple[float, float] | None) -> str:
-    """An interval of rates for a table."""
+def format_interval(bounds: tuple[float, float] | None) -> str:
+    """Format an interval of rates; ``-`` for None."""
     return "-" if bounds is None else f"{bounds[0]:.1%} to {bounds[1]:.1%}"
 
 
-def number(value: float | None) -> str:
-    """A mean for a table."""
+def format_number(value: float | None) -> str:
+    """Format a mean with up to three decimals; ``-`` for None."""
     return "-" if value is None else f"{value:.3f}".rstrip("0").rstrip(".")
 
 
-def tell_answers(results: Iterable[BatchResult]) -> None:
-    """Say which models have played, where it was not one alone."""
+def report_models(results: Iterable[BatchResult]) -> None:
+    """Print the number of answers per model, for batches that used several models."""
     for result in results:
         if len(result.answers) > 1:
-            told = ", ".join(f"{count} by {who}" for who, count in result.answers.items())
-            err(f"{result.env}: answers came from more than one model: {told}")
+            counts = ", ".join(f"{count} by {model}" for model, count in result.answers.items())
+            print_stderr(f"{result.env}: answers came from more than one model: {counts}")

@@ -1,4 +1,4 @@
-"""``--run`` and ``--battery``: play, show how it goes, and sum up."""
+"""``--run`` and ``--battery``: run batches with live progress, store and publish them, and print a summary."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from runner.batch.result import BatchResult
 from runner.batch.spec import BatchSpec
 from runner.batch.state_dir import Workspace
 from runner.bus.address import egress_reader
-from runner.cli.logs import log_to
-from runner.cli.progress import progress_for
-from runner.cli.report import print_summary, tell_answers, tell_damaged, tell_errors, tell_recovered
-from runner.cli.session import Session
-from runner.cli.signals import INTERRUPTED, Interrupts
-from runner.cli.terminal import delivered, err, keep_output
+from runner.cli.logs import log_to_file
+from runner.cli.progress import batch_progress
+from runner.cli.report import print_summary, report_damaged, report_errors, report_models, report_recovered
+from runner.cli.session import RunSession
+from runner.cli.signals import INTERRUPTED, SignalHandler
+from runner.cli.terminal import print_stderr, reserve_stdout, write_result
 from runner.envs.placement import Placement
 from runner.errors import ConfigError
 from runner.inference.models import NO_ENDPOINT, Models, NoModel, describe_endpoint, is_answering
@@ -31,28 +31,34 @@ from runner.node.state_lock import is_node_alive
 from runner.publish.event_recorder import EventRecorder, durable_names
 from runner.publish.recovery import record_missed_batches
 
+_MODEL_OPTIONS = ("--agent", "--model")
 
-def play(session: Session) -> int:
-    """Play what was asked for; returns the exit code."""
-    keep_output()
-    interrupts = Interrupts()
-    with interrupts.caught():
+
+def run_batches(session: RunSession) -> int:
+    """Run the batches of the command line; return the exit code.
+
+    Raises:
+        ConfigError: an environment, the agent, the model or the profile cannot be used.
+    """
+    reserve_stdout()
+    signals = SignalHandler()
+    with signals.installed():
         specs = session.specs()
         models = session.models()
         require_model(session, specs, models)
-        log_to(session.data_dir)
+        log_to_file(session.data_dir)
         workspace = Workspace(session.data_dir, node=session.node, profile=session.profile.id)
-        tell_recovered(workspace.recovered)
-        tell_damaged(workspace.index.damaged)
+        report_recovered(workspace.recovered)
+        report_damaged(workspace.index.damaged)
         battery_id = str(ULID()) if session.options.battery else None
-        with closing(workspace), closing(models), _announced(session, workspace) as (recorder, observers):
-            results = _Run(session, workspace, recorder, observers, interrupts, battery_id, models).play(specs)
-        code = _exit_code(results, interrupted=interrupts.any)
+        with closing(workspace), closing(models), _event_recording(session, workspace) as (recorder, observers):
+            results = _BatchSequence(session, workspace, recorder, observers, signals, battery_id, models).run(specs)
+        code = _exit_code(results, interrupted=signals.received)
         as_json = session.options.json
-        code = delivered(code, lambda: print_summary(results, session.data_dir, as_json=as_json))
+        code = write_result(code, lambda: print_summary(results, session.data_dir, as_json=as_json))
         if not as_json:
-            tell_errors(results, session.data_dir)
-        tell_answers(results)
+            report_errors(results, session.data_dir)
+        report_models(results)
         return code
 
 
@@ -64,24 +70,24 @@ def _exit_code(results: list[BatchResult], *, interrupted: bool) -> int:
 
 
 @contextmanager
-def _announced(session: Session, workspace: Workspace) -> Iterator[tuple[EventRecorder, list[Observer]]]:
-    """What becomes of the events: delivered where there is a bus to deliver to, else kept in the outbox."""
+def _event_recording(session: RunSession, workspace: Workspace) -> Iterator[tuple[EventRecorder, list[Observer]]]:
+    """Record events in the outbox, and deliver them if a node or an egress is available."""
     recorder = EventRecorder(workspace, durable_names(session.profile.nats), role="run")
     egress = egress_reader(session.profile)
     with closing(recorder):
         record_missed_batches(workspace, recorder, partial(queued_ids, workspace.data_dir / "queue.sqlite"))
         if egress() is None and not is_node_alive(workspace.data_dir):
-            with _running(recorder):
+            with _running_status(recorder):
                 yield recorder, []
             return
-        from runner.cli.event_thread import Outlet
+        from runner.cli.event_thread import EventThread
 
-        with closing(Outlet(recorder, workspace, egress)) as outlet, _running(recorder):
-            yield recorder, [outlet]
+        with closing(EventThread(recorder, workspace, egress)) as event_thread, _running_status(recorder):
+            yield recorder, [event_thread]
 
 
 @contextmanager
-def _running(recorder: EventRecorder) -> Iterator[None]:
+def _running_status(recorder: EventRecorder) -> Iterator[None]:
     recorder.record_status("running")
     try:
         yield
@@ -90,39 +96,39 @@ def _running(recorder: EventRecorder) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class _Run:
-    """Plays batches one after the other, as long as they can be stored."""
+class _BatchSequence:
+    """Runs batches in order; stops after one that did not complete."""
 
-    session: Session
+    session: RunSession
     workspace: Workspace
     recorder: EventRecorder
     observers: list[Observer]
-    interrupts: Interrupts
+    signals: SignalHandler
     battery_id: str | None
     models: Models
 
-    def play(self, specs: list[BatchSpec]) -> list[BatchResult]:
+    def run(self, specs: list[BatchSpec]) -> list[BatchResult]:
         results: list[BatchResult] = []
-        refused: list[ConfigError] = []
+        rejected: list[ConfigError] = []
         for spec in specs:
             try:
-                placement = self.session.choose(spec)
+                placement = self.session.choose_placement(spec)
             except ConfigError as exc:
-                refused.append(exc)
+                rejected.append(exc)
                 continue
-            results.append(self._play(spec, placement))
+            results.append(self._run_batch(spec, placement))
             self.recorder.record_batch(results[-1])
             if results[-1].status != "completed":
                 break
-        if refused and not results:
-            raise ConfigError("\n".join(map(str, refused)))
-        for reason in refused:
-            err(f"Left out: {reason}")
+        if rejected and not results:
+            raise ConfigError("\n".join(map(str, rejected)))
+        for reason in rejected:
+            print_stderr(f"Skipped: {reason}")
         return results
 
-    def _play(self, spec: BatchSpec, placement: Placement) -> BatchResult:
-        err(f"{spec.env}: {placement.note}")
-        with progress_for(msgspec.structs.replace(spec, mode=placement.mode)) as progress:
+    def _run_batch(self, spec: BatchSpec, placement: Placement) -> BatchResult:
+        print_stderr(f"{spec.env}: {placement.note}")
+        with batch_progress(msgspec.structs.replace(spec, mode=placement.mode)) as progress:
             batch = Batch(
                 spec,
                 self.workspace,
@@ -132,42 +138,40 @@ class _Run:
                 placement=placement,
                 models=self.models,
             )
-            with self.interrupts.ending(batch):
+            with self.signals.forwarding_to(batch):
                 return batch.run()
 
 
-_CHOOSING = ("--agent", "--model")
-
-
-def require_model(session: Session, specs: Sequence[BatchSpec], models: Models) -> None:
-    """Look whether anybody answers, where the batches are to be played with a model.
+def require_model(session: RunSession, specs: Sequence[BatchSpec], models: Models) -> None:
+    """Check that an endpoint responds, if the agent uses a model.
 
     Raises:
-        ConfigError: when nobody does, with each cause, and the command that plays without a model.
+        ConfigError: no endpoint responds; with the cause of each, and a command that needs no model.
     """
     try:
         states = models.require(specs[0].model)
     except NoModel as exc:
         causes = [f"  {describe_endpoint(state)}: {state.cause}\n    {state.hint}" for state in exc.states]
-        told = ["No model answers, so nothing was played.", *(causes or [f"  {NO_ENDPOINT}"])]
-        command = without_model(session.options.argv, specs)
-        raise ConfigError("\n".join([*told, f"Without a model: {command}"])) from exc
+        lines = ["No model responds; no episode was run.", *(causes or [f"  {NO_ENDPOINT}"])]
+        command = command_without_model(session.options.argv, specs)
+        raise ConfigError("\n".join([*lines, f"Without a model: {command}"])) from exc
     for state in states:
         if not is_answering(state):
-            err(f"{describe_endpoint(state)} does not answer, the next one has to: {state.cause}; {state.hint}")
+            reason = f"{state.cause}; {state.hint}"
+            print_stderr(f"{describe_endpoint(state)} not responding; using the next endpoint: {reason}")
 
 
-def without_model(argv: Sequence[str], specs: Iterable[BatchSpec]) -> str:
-    """The same command with an agent that asks no model: the oracle, where the environments have one."""
+def command_without_model(argv: Sequence[str], specs: Iterable[BatchSpec]) -> str:
+    """Return the same command with an agent that uses no model: oracle if all environments have one, else random."""
     agent = "oracle" if all(map(_has_oracle, specs)) else "random"
-    kept: list[str] = []
-    given = iter(argv)
-    for word in given:
-        if word in _CHOOSING:
-            next(given, None)
-        elif not word.startswith(tuple(f"{option}=" for option in _CHOOSING)):
-            kept.append(word)
-    return shlex.join(["agentgym-runner", *kept, "--agent", agent])
+    other_words: list[str] = []
+    words = iter(argv)
+    for word in words:
+        if word in _MODEL_OPTIONS:
+            next(words, None)
+        elif not word.startswith(tuple(f"{option}=" for option in _MODEL_OPTIONS)):
+            other_words.append(word)
+    return shlex.join(["agentgym-runner", *other_words, "--agent", agent])
 
 
 def _has_oracle(spec: BatchSpec) -> bool:

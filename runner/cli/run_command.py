@@ -1,13 +1,13 @@
-"""What a command line stands for: the options of a run, or a subcommand with options of its own."""
+"""Dispatch of the command line: a subcommand, or the options of a run; errors become exit codes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from runner.cli.arguments import Options, parse
-from runner.cli.signals import INTERRUPTED, leave_stuck_threads
-from runner.cli.terminal import delivered, drop_output, err, mend_streams, output
+from runner.cli.arguments import Options, parse_options
+from runner.cli.signals import INTERRUPTED, exit_despite_stuck_threads
+from runner.cli.terminal import discard_output, output_stream, print_stderr, repair_std_streams, write_result
 from runner.errors import RunnerError
 
 USAGE = 2
@@ -15,10 +15,10 @@ Subcommand: TypeAlias = Callable[[Sequence[str]], int]
 
 
 def run(arguments: list[str]) -> int:
-    """Run the command and return its exit code, with everything said and printed."""
-    mend_streams()
+    """Run the command, flush its output, and return its exit code."""
+    repair_std_streams()
     code = _run(arguments)
-    leave_stuck_threads(code)
+    exit_despite_stuck_threads(code)
     return code
 
 
@@ -29,25 +29,25 @@ def _run(arguments: list[str]) -> int:
         if arguments and (subcommand := _subcommand(arguments[0])) is not None:
             code = subcommand(arguments[1:])
         else:
-            options = parse(arguments)
+            options = parse_options(arguments)
             failure = 1 if options.dry_run else USAGE
             code = _dispatch(options)
     except RunnerError as exc:
-        err(f"agentgym-runner: {exc}")
+        print_stderr(f"agentgym-runner: {exc}")
         code = failure
     except KeyboardInterrupt:
         code = INTERRUPTED
     except BrokenPipeError:
-        drop_output()  # the reader left early, which is no failure
+        discard_output()  # the reader closed the pipe, which is not a failure
     except OSError as exc:
-        drop_output()
-        err(f"agentgym-runner: {exc}")
+        discard_output()
+        print_stderr(f"agentgym-runner: {exc}")
         code = failure
-    return delivered(code, output().flush)
+    return write_result(code, output_stream().flush)
 
 
 def _subcommand(name: str) -> Subcommand | None:
-    """What runs a subcommand; these and the options of a run exclude each other."""
+    """Return the function of a subcommand; None if ``name`` is not one."""
     match name:
         case "node":
             from runner.cli.node import main_node
@@ -81,9 +81,9 @@ def _subcommand(name: str) -> Subcommand | None:
 
 
 def _dispatch(options: Options) -> int:
-    from runner.cli.session import Session
+    from runner.cli.session import RunSession
 
-    session = Session.open(options)
+    session = RunSession.open(options)
     if options.list_envs:
         from runner.cli.list_envs import list_environments
 
@@ -93,9 +93,9 @@ def _dispatch(options: Options) -> int:
 
         return show_results(session)
     if options.dry_run:
-        from runner.cli.dry_run import preview
+        from runner.cli.dry_run import dry_run
 
-        return preview(session)
-    from runner.cli.run import play
+        return dry_run(session)
+    from runner.cli.run import run_batches
 
-    return play(session)
+    return run_batches(session)

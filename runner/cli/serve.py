@@ -1,4 +1,4 @@
-"""``agentgym-runner serve``: embedded environments for others, over AgentGym's protocol."""
+"""``agentgym-runner serve``: embedded environments over AgentGym's HTTP protocol."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner import plugins
-from runner.cli.arguments import add_listening, port, seconds
-from runner.cli.logs import log_to_person
-from runner.cli.terminal import keep_output, say
+from runner.cli.arguments import add_server_options, port, positive_seconds
+from runner.cli.logs import log_to_stderr
+from runner.cli.terminal import print_line, reserve_stdout
 from runner.config import Profile, load_profile
 from runner.errors import ConfigError
 from runner.types import Mode
@@ -21,91 +21,105 @@ if TYPE_CHECKING:
     from runner.serve.host import Site
 
 THREADS = 16
-"""How many instances of one environment work at the same time; others of it wait, those of another do not."""
+"""Threads per environment, which limits how many of its instances run in parallel."""
 
 
 def main_serve(argv: Sequence[str]) -> int:
-    """Serve until SIGTERM or SIGINT; returns 0, or 2 when it cannot start."""
+    """Serve until SIGTERM or SIGINT; return 0.
+
+    Raises:
+        ConfigError: an option, the profile, an environment or an address cannot be used.
+    """
     parser = _parser()
-    given = parser.parse_args(argv)
-    if given.all == bool(given.env):
+    options = parser.parse_args(argv)
+    if options.all == bool(options.env):
         parser.error("name the environments to serve, or give --all")
-    if given.max_open < 1:
-        parser.error("--max-open has to be at least 1")
-    profile = load_profile(given.config, environ=os.environ, cwd=Path.cwd())
-    log_to_person()
-    ports = _ports(profile, given.env, given.port)
-    _serve(ports, given)
+    if options.max_open < 1:
+        parser.error("--max-open must be at least 1")
+    profile = load_profile(options.config, environ=os.environ, cwd=Path.cwd())
+    log_to_stderr()
+    ports = _ports(profile, options.env, options.port)
+    _serve(ports, options)
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="agentgym-runner serve",
-        description="Serve embedded environments over AgentGym's protocol, each on its port of the profile.",
+        description="Serve embedded environments over AgentGym's HTTP protocol, each on its port in the profile.",
     )
-    parser.add_argument("env", nargs="*", metavar="ENV", help="an environment (any case)")
-    parser.add_argument("--all", action="store_true", help="every environment of the profile that can be served")
-    add_listening(parser)
-    parser.add_argument("--port", type=port, metavar="N", help="another port, for a single ENV; 0 takes a free one")
-    parser.add_argument("--compat", action="store_true", help="AgentGym's rules with their quirks, not the strict ones")
-    parser.add_argument("--config", metavar="NAME|PATH", help="the profile (default field-runner-4090)")
+    parser.add_argument("env", nargs="*", metavar="ENV", help="environment; upper and lower case are equal")
+    parser.add_argument("--all", action="store_true", help="serve all environments of the profile that have a protocol")
+    add_server_options(parser)
     parser.add_argument(
-        "--max-open", type=int, default=256, metavar="N", help="instances of one environment (default 256)"
+        "--port", type=port, metavar="N", help="port for a single ENV (default: from the profile); 0: a free port"
     )
     parser.add_argument(
-        "--idle-sec", type=seconds, default=1800.0, metavar="SEC", help="when to close what nobody uses (default 1800)"
+        "--compat", action="store_true", help="use AgentGym's rules with their quirks (default: strict rules)"
+    )
+    parser.add_argument("--config", metavar="NAME|PATH", help="profile (default field-runner-4090)")
+    parser.add_argument(
+        "--max-open", type=int, default=256, metavar="N", help="maximum open instances per environment (default 256)"
+    )
+    parser.add_argument(
+        "--idle-sec",
+        type=positive_seconds,
+        default=1800.0,
+        metavar="SEC",
+        help="close an instance after SEC idle seconds (default 1800)",
     )
     return parser
 
 
-def _ports(profile: Profile, names: Sequence[str], given: int | None) -> dict[str, int]:
-    """The registered names of what is to be served, and where; all of the profile where none is named."""
+def _ports(profile: Profile, names: Sequence[str], options: int | None) -> dict[str, int]:
+    """Return the port of each environment to serve by its registered name; without names, all of the profile."""
     from runner.batch.spec import resolve_environment
 
     resolved = list(dict.fromkeys(resolve_environment(profile, name) for name in names)) or _all_of(profile)
-    if given is not None and len(resolved) != 1:
-        raise ConfigError("--port goes with a single environment; several have their ports in the profile")
-    return {name: _port_of(profile, name) if given is None else given for name in resolved}
+    if options is not None and len(resolved) != 1:
+        raise ConfigError("--port requires a single environment; several use their ports in the profile")
+    return {name: _port_of(profile, name) if options is None else options for name in resolved}
 
 
 def _all_of(profile: Profile) -> list[str]:
     from runner.serve.env_api import DIALECTS
 
-    with_port = {entry.name.casefold() for _, entry in profile.listed() if entry.port is not None}
-    found = [name for name in DIALECTS if name in plugins.registered_names(plugins.ENVS) and name.casefold() in with_port]
-    if not found:
+    with_port = {entry.name.casefold() for _, entry in profile.tiered_entries() if entry.port is not None}
+    names = [
+        name for name in DIALECTS if name in plugins.registered_names(plugins.ENVS) and name.casefold() in with_port
+    ]
+    if not names:
         raise ConfigError(f"Profile {profile.id} has no environment with a port that can be served")
-    return found
+    return names
 
 
 def _port_of(profile: Profile, name: str) -> int:
-    for _, entry in profile.listed():
+    for _, entry in profile.tiered_entries():
         if entry.name.casefold() == name.casefold() and entry.port is not None:
             return entry.port
     raise ConfigError(f"{name} has no port in profile {profile.id}; give --port")
 
 
-def _serve(ports: dict[str, int], given: argparse.Namespace) -> None:
+def _serve(ports: dict[str, int], options: argparse.Namespace) -> None:
     from runner.serve.env_api import environment_app
     from runner.serve.host import Site, check_exposure, guard_app, read_token, run_apps
 
-    token = read_token(given.token, os.environ)
-    check_exposure(given.host, token)
-    mode: Mode = "compat" if given.compat else "strict"
-    hosts = [given.host, *given.allow_host]
-    keep_output()
+    token = read_token(options.token, os.environ)
+    check_exposure(options.host, token)
+    mode: Mode = "compat" if options.compat else "strict"
+    hosts = [options.host, *options.allow_host]
+    reserve_stdout()
     executors: list[ThreadPoolExecutor] = []
 
-    def site(name: str, at: int) -> Site:
+    def site(name: str, site_port: int) -> Site:
         executor = ThreadPoolExecutor(THREADS, name)
         executors.append(executor)
-        app = environment_app(name, mode=mode, max_open=given.max_open, idle_s=given.idle_sec, executor=executor)
+        app = environment_app(name, mode=mode, max_open=options.max_open, idle_s=options.idle_sec, executor=executor)
         guard = guard_app(app.application(), token=token, allowed_hosts=hosts)
-        return Site(guard, given.host, at, app.served.description)
+        return Site(guard, options.host, site_port, app.served.description)
 
     try:
-        run_apps([site(name, at) for name, at in ports.items()], say=say)
+        run_apps([site(name, site_port) for name, site_port in ports.items()], on_ready=print_line)
     finally:
         for executor in executors:
             executor.shutdown(wait=False, cancel_futures=True)

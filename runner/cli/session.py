@@ -1,4 +1,4 @@
-"""One invocation: its options with the profile and the places they lead to."""
+"""One invocation of the command: its options, profile, state directory and node name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from runner.batch.spec import DEFAULT_AGENT, BatchSpec, resolve_environment, resolve_model
 from runner.cli.arguments import Options
-from runner.cli.terminal import err
+from runner.cli.terminal import print_stderr
 from runner.config import EnvironmentEntry, Profile, load_profile, resolve_data_dir, resolve_node
 from runner.envs.placement import Placement, choose_placement, environment_entry
 from runner.errors import ConfigError
@@ -18,7 +18,7 @@ from runner.types import Limits
 
 
 @dataclass(frozen=True)
-class Session:
+class RunSession:
     """The options, the loaded profile, the state directory and the node's name."""
 
     options: Options
@@ -27,11 +27,11 @@ class Session:
     node: str
 
     @classmethod
-    def open(cls, options: Options) -> Session:
-        """Load the profile and find the places; nothing is created yet.
+    def open(cls, options: Options) -> RunSession:
+        """Load the profile and resolve all paths and names; create nothing.
 
         Raises:
-            ConfigError: when the profile or a name cannot be used.
+            ConfigError: the profile or a name is invalid.
         """
         cwd = Path.cwd()
         profile = load_profile(options.config, environ=os.environ, cwd=cwd)
@@ -43,42 +43,42 @@ class Session:
         )
 
     def specs(self) -> list[BatchSpec]:
-        """The batches that ``--run`` or ``--battery`` stand for; of a battery what can be played, the rest is named.
+        """Return the batches of ``--run`` or ``--battery``; a battery skips unavailable environments with a message.
 
         Raises:
-            ConfigError: for an environment that is unknown, skipped or not installed, or when nothing can be played.
+            ConfigError: the environment is unknown, skipped or not installed, or none of the battery is available.
         """
         if self.options.run is not None:
             return [self._spec(self.options.run)]
         specs: list[BatchSpec] = []
-        refused: list[str] = []
+        rejected: list[str] = []
         for entry in self._battery():
             try:
                 specs.append(self._spec(entry.name))
             except ConfigError as exc:
-                refused.append(str(exc))
+                rejected.append(str(exc))
         if not specs:
-            reasons = "\n".join(dict.fromkeys(refused)) or f"Profile {self.profile.id} has no environment of that tier"
+            reasons = "\n".join(dict.fromkeys(rejected)) or f"Profile {self.profile.id} has no environment of that tier"
             raise ConfigError(reasons)
-        for reason in refused:
-            err(f"Left out: {reason}")
+        for reason in rejected:
+            print_stderr(f"Skipped: {reason}")
         return specs
 
-    def choose(self, spec: BatchSpec) -> Placement:
-        """Where a batch that is about to begin is played.
+    def choose_placement(self, spec: BatchSpec) -> Placement:
+        """Choose whether a batch runs embedded or on an environment server.
 
         Raises:
-            ConfigError: for a server that it needs and that is not there.
+            ConfigError: the required server is not available.
         """
         return choose_placement(environment_entry(self.profile, spec.env), spec.env, spec.mode)
 
     def models(self) -> Models:
-        """Whom agents ask that ask a model; nobody is asked yet."""
-        return Models.of(self.profile.agent, os.environ)
+        """Create the models of the profile; sends no request."""
+        return Models.from_settings(self.profile.agent, os.environ)
 
     @property
     def agent(self) -> str:
-        """Who plays."""
+        """The name of the agent."""
         return self.options.agent or DEFAULT_AGENT
 
     def _battery(self) -> tuple[EnvironmentEntry, ...]:

@@ -1,4 +1,4 @@
-"""How a run ends: by itself, by Ctrl-C, or with threads of an environment that do not come back."""
+"""The end of a run: Ctrl-C and SIGTERM, and threads of an environment that never return."""
 
 from __future__ import annotations
 
@@ -13,52 +13,52 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from runner.cli.terminal import err
+from runner.cli.terminal import print_stderr
 
 if TYPE_CHECKING:
     from runner.batch.batch import Batch
 
 INTERRUPTED = 130
 
-STUCK_AFTER_S = 1.0
-"""Seconds that threads have to end by themselves once everything is done."""
+THREAD_EXIT_TIMEOUT_S = 1.0
+"""Seconds threads have to end once the run is complete."""
 
-SAID_AFTER_S = 1.0
-"""Seconds that a terminal has to take what is said; one that takes nothing keeps no run from ending."""
+MESSAGE_TIMEOUT_S = 1.0
+"""Seconds to wait for a blocked terminal to print a message; then the run ends without it."""
 
 
-class Interrupts:
-    """Ctrl-C and SIGTERM during a run: the first ends it after the running steps, the second at once.
+class SignalHandler:
+    """Handles SIGINT and SIGTERM: the first ends the run after the current steps, the second immediately.
 
-    Before the first batch the first one ends it at once, as there is nothing yet to be kept.
+    Before the first batch, the first signal ends the run immediately, as there is nothing to store.
     """
 
     def __init__(self) -> None:
-        """Nothing was received yet."""
+        """Create a handler; see ``installed``."""
         self._n_received = 0
         self._batch: Batch | None = None
-        self._played = False
-        self._saying: threading.Thread | None = None
+        self._batch_started = False
+        self._message_thread: threading.Thread | None = None
 
     @property
-    def any(self) -> bool:
-        """Whether one was received."""
+    def received(self) -> bool:
+        """Whether a signal has arrived."""
         return self._n_received > 0
 
     @contextmanager
-    def caught(self) -> Iterator[None]:
-        """Receive the signals while the block runs; what is to be said of them is said by its end."""
+    def installed(self) -> Iterator[None]:
+        """Handle the signals while the block runs; its end waits for the message to be printed."""
         try:
-            with _handler(signal.SIGINT, self._receive), _handler(signal.SIGTERM, self._receive):
+            with _signal_handler(signal.SIGINT, self._receive), _signal_handler(signal.SIGTERM, self._receive):
                 yield
         finally:
-            if self._saying is not None:
-                self._saying.join(SAID_AFTER_S)
+            if self._message_thread is not None:
+                self._message_thread.join(MESSAGE_TIMEOUT_S)
 
     @contextmanager
-    def ending(self, batch: Batch) -> Iterator[None]:
-        """Pass them on to a batch while the block runs; one that came just before it counts."""
-        self._batch, self._played = batch, True
+    def forwarding_to(self, batch: Batch) -> Iterator[None]:
+        """Forward signals to a batch while the block runs, including one received before it."""
+        self._batch, self._batch_started = batch, True
         if self._n_received:
             batch.command("cancel")
         try:
@@ -68,34 +68,36 @@ class Interrupts:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self._n_received += 1
-        again = self._n_received > 1
+        is_repeated = self._n_received > 1
         if self._batch is not None:
-            self._batch.command("abort" if again else "cancel")
-        elif again or not self._played:
+            self._batch.command("abort" if is_repeated else "cancel")
+        elif is_repeated or not self._batch_started:
             raise KeyboardInterrupt
-        if not again:
-            # On a thread of its own: the one that was interrupted may be about to print and hold the stream.
-            text = "Stopping after the running steps; Ctrl-C again gives them up."
-            self._saying = threading.Thread(target=err, args=(text,), name="saying", daemon=True)
-            self._saying.start()
+        if not is_repeated:
+            # On a separate thread: the interrupted thread may hold the lock of the stream.
+            text = "Stopping after the current steps; press Ctrl-C again to stop immediately."
+            self._message_thread = threading.Thread(
+                target=print_stderr, args=(text,), name="signal message", daemon=True
+            )
+            self._message_thread.start()
 
 
 @contextmanager
-def _handler(number: signal.Signals, handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    before = signal.signal(number, handle)
+def _signal_handler(number: signal.Signals, handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    previous = signal.signal(number, handle)
     try:
         yield
     finally:
-        signal.signal(number, before)
+        signal.signal(number, previous)
 
 
-def leave_stuck_threads(code: int) -> None:
-    """End the process with ``code`` now if it could not end by itself; else return.
+def exit_despite_stuck_threads(code: int) -> None:
+    """Exit the process with ``code`` if a thread is still running after ``THREAD_EXIT_TIMEOUT_S``; else return.
 
-    The interpreter would wait for the threads of an executor for as long as an environment keeps them busy, and it
-    fails when a slot that was given up prints just then.
+    The interpreter would wait for executor threads that an environment keeps busy, and it fails if an abandoned
+    worker prints during its shutdown.
     """
-    deadline = time.monotonic() + STUCK_AFTER_S
+    deadline = time.monotonic() + THREAD_EXIT_TIMEOUT_S
     for thread in threading.enumerate():
         if thread is not threading.main_thread() and (not thread.daemon or thread.name.startswith("slot ")):
             thread.join(max(0.0, deadline - time.monotonic()))

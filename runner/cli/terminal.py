@@ -1,4 +1,4 @@
-"""The way to the terminal: everything printed here is made safe first and never read as markup."""
+"""Output to the terminal: standard streams, messages, JSON and tables, always sanitized and never parsed as markup."""
 
 from __future__ import annotations
 
@@ -6,29 +6,28 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, TextIO
 
 import msgspec
 
-from runner.util.text import mask, sanitize
+from runner.util.text import mask, one_line, sanitize
 
 if TYPE_CHECKING:
     from rich.console import Console
-from collections.abc import Iterable, Sequence
-
-from runner.util.text import one_line
 
 PIPE_WIDTH = 160
-"""Columns of a table when nobody says how wide the output is."""
+"""Width of a table in characters if neither a terminal nor ``COLUMNS`` defines it."""
+MAX_TABLE_WIDTH = 100_000
+"""Width in characters for measuring a table without wrapping."""
 
 
-def mend_streams() -> None:
-    """Let closed standard streams lead nowhere, lest a file opened later takes their place; print what can be."""
+def repair_std_streams() -> None:
+    """Open closed standard streams on the null device, lest another file gets their descriptors; escape bad characters."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            null = os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, so normally this very one
+            null = os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, normally this one
             if null != number:
                 os.dup2(null, number)
                 os.close(null)
@@ -39,41 +38,41 @@ def mend_streams() -> None:
 
 
 @cache
-def keep_output() -> TextIO:
-    """From now on only what is printed here reaches standard output; what others print there goes to standard error.
+def reserve_stdout() -> TextIO:
+    """Reserve standard output for this module; everything else printed there goes to standard error.
 
-    Environments and agents are other people's code, and some of them print. There is no way back: a step that was
-    given up may print at any time.
+    Environments and agents are third-party code that may print. This is never undone: an abandoned step may print at
+    any time.
     """
     sys.stdout.flush()
-    kept = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, errors="backslashreplace")
+    reserved = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, errors="backslashreplace")
     os.dup2(2, 1)
-    return kept
+    return reserved
 
 
-def output() -> TextIO:
-    """Where results are printed."""
-    return keep_output() if keep_output.cache_info().currsize else sys.stdout
+def output_stream() -> TextIO:
+    """Return the stream for results."""
+    return reserve_stdout() if reserve_stdout.cache_info().currsize else sys.stdout
 
 
-def console() -> Console:
-    """The console for results."""
-    return _console(output())
+def output_console() -> Console:
+    """Return the Rich console for results."""
+    return _console(output_stream())
 
 
-def err_console() -> Console:
-    """The console for everything beside the results."""
+def stderr_console() -> Console:
+    """Return the Rich console for messages."""
     return _console(sys.stderr)
 
 
 @cache
 def _console(stream: TextIO) -> Console:
-    """A console with markup, emoji codes and highlighting off."""
+    """Create a console without markup, emoji codes and highlighting."""
     from rich.console import Console
 
     class Plain(Console):
         def on_broken_pipe(self) -> None:
-            """Leave it to ``delivered``; by default the process would end here."""
+            """Leave it to ``write_result``; Rich would end the process here."""
             raise
 
     columns = os.environ.get("COLUMNS", "")
@@ -81,71 +80,68 @@ def _console(stream: TextIO) -> Console:
     return Plain(file=stream, markup=False, emoji=False, highlight=False, width=width)
 
 
-def err(text: str) -> None:
-    """Say something to the person, beside the output."""
+def print_stderr(text: str) -> None:
+    """Print a message to standard error."""
     try:
-        err_console().print(safe(text), soft_wrap=True)
-    except OSError:  # nobody listens any more, which ends nothing
-        _lead_nowhere(sys.stderr)
+        stderr_console().print(safe_text(text), soft_wrap=True)
+    except OSError:  # the reader has closed the stream; the run continues
+        _redirect_to_null(sys.stderr)
 
 
-def safe(text: str) -> str:
-    """A text of any origin for a terminal: no secrets, no control characters."""
+def safe_text(text: str) -> str:
+    """Return an untrusted text for a terminal: secrets masked, control characters visible."""
     return sanitize(mask(text))
 
 
 def print_json(value: object) -> None:
-    """One JSON document, in ASCII as it may be looked at in a terminal as well."""
+    """Print a JSON document, in ASCII so that it is safe in a terminal, too."""
     text = json.dumps(msgspec.to_builtins(value), ensure_ascii=True, indent=2)
-    output().write(text.replace("\x7f", "\\u007f") + "\n")
+    output_stream().write(text.replace("\x7f", "\\u007f") + "\n")
 
 
-def delivered(code: int, show: Callable[[], object]) -> int:
-    """Print a result; the exit code is then ``code``, or 1 in place of 0 when the result could not be written.
+def write_result(code: int, show: Callable[[], object]) -> int:
+    """Print a result and return the exit code: ``code``, or 1 instead of 0 if it could not be written.
 
-    A reader who leaves early, such as ``head``, is no failure.
+    A reader that closes the pipe early, such as ``head``, is not a failure.
     """
     try:
         show()
-        output().flush()
+        output_stream().flush()
     except BrokenPipeError:
-        drop_output()
+        discard_output()
     except OSError as exc:
-        drop_output()
-        err(f"agentgym-runner: the result could not be written: {exc.strerror}")
+        discard_output()
+        print_stderr(f"agentgym-runner: the result could not be written: {exc.strerror}")
         return code or 1
     return code
 
 
-def drop_output() -> None:
-    """Give up what is left of the output."""
-    _lead_nowhere(output())
+def discard_output() -> None:
+    """Discard the rest of the output."""
+    _redirect_to_null(output_stream())
 
 
-def _lead_nowhere(stream: TextIO) -> None:
+def _redirect_to_null(stream: TextIO) -> None:
+    # Else the interpreter fails at exit when it flushes the buffer.
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
     os.close(null)
 
 
-UNBOUNDED = 100_000
-"""Columns to measure a table with that is to be as wide as it likes."""
-
-
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows whose first cell names them; every text may be of any origin."""
+    """Print untrusted rows as a table, or line by line if it is too wide; the first cell names the row."""
     from rich.table import Table
 
-    names, cells = _safe(columns), [_safe(row) for row in rows]
-    table = Table(*names, title=_safe([title])[0])
+    names, cells = _safe_cells(columns), [_safe_cells(row) for row in rows]
+    table = Table(*names, title=_safe_cells([title])[0])
     for row in cells:
         table.add_row(*row)
-    screen = console()
-    if screen.measure(table, options=screen.options.update(max_width=UNBOUNDED)).maximum <= screen.width:
+    screen = output_console()
+    if screen.measure(table, options=screen.options.update(max_width=MAX_TABLE_WIDTH)).maximum <= screen.width:
         screen.print(table)
         return
     width = max(map(len, names))
-    for line in (_safe([title])[0], *_lines(names, cells, width)):
+    for line in (_safe_cells([title])[0], *_lines(names, cells, width)):
         screen.print(line, soft_wrap=True)
 
 
@@ -156,10 +152,10 @@ def _lines(names: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> I
             yield f"  {name:<{width}}  {cell}"
 
 
-def _safe(texts: Iterable[str]) -> list[str]:
+def _safe_cells(texts: Iterable[str]) -> list[str]:
     return [one_line(mask(text)) for text in texts]
 
 
-def say(line: str) -> None:
-    """Print that a server is ready."""
-    delivered(0, lambda: output().write(f"{safe(line)}\n"))
+def print_line(line: str) -> None:
+    """Print one line of output at once."""
+    write_result(0, lambda: output_stream().write(f"{safe_text(line)}\n"))

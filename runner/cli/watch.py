@@ -1,4 +1,4 @@
-"""``watch``: what is said on a bus, a line each, for pipes and small terminals."""
+"""``agentgym-runner watch``: the messages of a bus, one line each, for pipes and small terminals."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.cli.logs import log_to_person
-from runner.cli.terminal import err
+from runner.cli.logs import log_to_stderr
+from runner.cli.signals import INTERRUPTED
+from runner.cli.terminal import print_stderr
 from runner.config import Profile, load_profile, resolve_data_dir
 from runner.errors import ConfigError, RunnerError, catch_foreign
 from runner.util.text import mask, one_line
@@ -23,25 +24,24 @@ if TYPE_CHECKING:
     from runner.events.subjects import DurableNames
     from runner.subscribe.messages import Since
 
-INTERRUPTED = 130
-EVERYTHING = "agentgym.>"
+ALL_SUBJECTS = "agentgym.>"
 
-EPILOG = """Without --nats it shows the node of the state directory. Credentials for another bus come from NATS_USER and
-NATS_PASSWORD, NATS_TOKEN, NATS_NKEY or NATS_CREDS (files), and NATS_CA, NATS_CERT, NATS_KEY, NATS_TLS_FIRST.
-Notices, such as lost connections and gaps, go to standard error. Ctrl-C ends it with exit code 130."""
+EPILOG = """Without --nats, watch connects to the node of the state directory. Credentials for another bus come from the
+variables NATS_USER and NATS_PASSWORD, NATS_TOKEN, NATS_NKEY or NATS_CREDS (files), and NATS_CA, NATS_CERT, NATS_KEY,
+NATS_TLS_FIRST. Notices, such as lost connections and gaps, go to standard error. Ctrl-C exits with code 130."""
 
 _SINCE = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def main_watch(argv: Sequence[str]) -> int:
-    """Print messages until interrupted, or until the reader of a pipe leaves.
+    """Print messages until interrupted, or until the reader closes the pipe.
 
     Raises:
-        RunnerError: when there is no such bus, or it lets nobody in.
+        RunnerError: the bus does not exist, or it rejects the credentials.
     """
     options = _parser().parse_args(argv)
-    log_to_person()
+    log_to_stderr()
     failures: list[BaseException] = []
     try:
         with catch_foreign(failures.append):
@@ -49,19 +49,19 @@ def main_watch(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     for failure in failures:
-        _end(failure)
+        _raise_failure(failure)
     return 0
 
 
-def _end(failure: BaseException) -> None:
-    """End because of a failure; no traceback, as that would quote what came from the bus."""
-    if isinstance(failure, BrokenPipeError):  # what is still buffered has nowhere to go, either
+def _raise_failure(failure: BaseException) -> None:
+    """Raise a failure as a `RunnerError`, since a traceback could quote untrusted data of the bus."""
+    if isinstance(failure, BrokenPipeError):  # discard buffered output, too
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     elif isinstance(failure, RunnerError | OSError):
         raise failure
     else:
         reason = one_line(mask(str(failure)))
-        raise RunnerError(f"the bus cannot be watched any more: {type(failure).__name__}: {reason}") from failure
+        raise RunnerError(f"watching the bus failed: {type(failure).__name__}: {reason}") from failure
 
 
 async def _watch(options: argparse.Namespace) -> None:
@@ -70,18 +70,18 @@ async def _watch(options: argparse.Namespace) -> None:
     from runner.subscribe.subscription import Subscription
 
     profile = load_profile(options.config, environ=os.environ, cwd=Path.cwd())
-    names = _names(profile)
+    names = _durable_names(profile)
     lines = json_lines if options.json else plain_lines
     async with await _connect(options, profile) as connection:
-        patterns = options.subject or _subjects(names, own=options.nats is None)
-        async with Subscription(connection, patterns=patterns, since=options.since, names=names) as follow:
+        patterns = options.subject or _subjects(names, own_node=options.nats is None)
+        async with Subscription(connection, patterns=patterns, since=options.since, names=names) as subscription:
             while True:
-                seen = await follow.next_batch()
-                text = "".join(f"{line}\n" for item in seen if not isinstance(item, Notice) for line in lines(item))
-                for notice in (item for item in seen if isinstance(item, Notice)):
-                    err(f"-- {one_line(mask(notice.text), MAX_LINE)}")
+                items = await subscription.next_batch()
+                text = "".join(f"{line}\n" for item in items if not isinstance(item, Notice) for line in lines(item))
+                for notice in (item for item in items if isinstance(item, Notice)):
+                    print_stderr(f"-- {one_line(mask(notice.text), MAX_LINE)}")
                 if text:
-                    await asyncio.to_thread(_write, text)  # a pipe may be full for long
+                    await asyncio.to_thread(_write, text)  # a full pipe may block
 
 
 def _write(text: str) -> None:
@@ -90,7 +90,7 @@ def _write(text: str) -> None:
 
 
 async def _connect(options: argparse.Namespace, profile: Profile) -> NatsConnection:
-    """A connection that is there or still tries; only what trying cannot mend is an error."""
+    """Open a connection, which may still be retrying; only rejected credentials and TLS problems are errors."""
     from runner.bus.connection import BusError, NatsConnection, address_from_environ, address_of_node
 
     data_dir = resolve_data_dir(options.data_dir, os.environ, profile, Path.cwd())
@@ -101,7 +101,7 @@ async def _connect(options: argparse.Namespace, profile: Profile) -> NatsConnect
     address = read_address()
     if address is None:
         raise ConfigError(
-            f"There never was a node in {data_dir}; start one with `agentgym-runner node`, or name a bus with --nats"
+            f"No node has run in {data_dir}; start one with `agentgym-runner node`, or name a bus with --nats"
         )
     connection = await NatsConnection.open(address, name="agentgym-watch", read_address=read_address, required=False)
     state = connection.state
@@ -111,7 +111,7 @@ async def _connect(options: argparse.Namespace, profile: Profile) -> NatsConnect
     return connection
 
 
-def _names(profile: Profile) -> DurableNames:
+def _durable_names(profile: Profile) -> DurableNames:
     from runner.events.subjects import DurableNames
 
     nats = profile.nats
@@ -120,30 +120,39 @@ def _names(profile: Profile) -> DurableNames:
     )
 
 
-def _subjects(names: DurableNames, *, own: bool) -> list[str]:
+def _subjects(names: DurableNames, *, own_node: bool) -> list[str]:
+    # The broker of a node also carries control requests, which are left out.
     from runner.events.subjects import LIVE_SUBJECTS
 
-    return [*names.all(), LIVE_SUBJECTS if own else EVERYTHING]
+    return [*names.all(), LIVE_SUBJECTS if own_node else ALL_SUBJECTS]
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="agentgym-runner watch",
-        description="Show what is said on a bus, a line each.",
+        description="Print the messages of a bus, one line each.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--nats", metavar="URL", help="another bus than the node's own")
+    parser.add_argument("--nats", metavar="URL", help="another bus instead of the node's broker")
     parser.add_argument(
-        "--since", type=_since, default="now", metavar="1h|all|SEQ", help="history, too: so long ago, all, from there"
+        "--since",
+        type=_since,
+        default="now",
+        metavar="1h|all|SEQ",
+        help="start this far back, at the beginning, or at a sequence",
     )
     parser.add_argument(
-        "--subject", type=_subject, action="append", metavar="PATTERN", help="only these; * and > as in NATS"
+        "--subject",
+        type=_subject,
+        action="append",
+        metavar="PATTERN",
+        help="only matching subjects, with the NATS wildcards * and >; repeatable",
     )
-    parser.add_argument("--json", action="store_true", help="a JSON document per line")
-    parser.add_argument("--config", metavar="NAME|PATH", help="the profile, for the names of subjects")
-    parser.add_argument("--data-dir", metavar="DIR", help="the state directory of the node (default ./data)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document per line")
+    parser.add_argument("--config", metavar="NAME|PATH", help="profile that defines the subjects")
+    parser.add_argument("--data-dir", metavar="DIR", help="state directory of the node (default ./data)")
     return parser
 
 
@@ -155,7 +164,9 @@ def _since(text: str) -> Since:
     if text.isdecimal() and int(text) > 0:
         return int(text)
     if (ago := _SINCE.fullmatch(text)) is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is none of now, all, 30s, 10m, 1h, 2d, or a sequence from 1")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be now, all, a time such as 30s, 10m, 1h or 2d, or a sequence from 1"
+        )
     try:
         return timedelta(**{_UNITS[ago[2]]: float(ago[1])})
     except OverflowError:
@@ -166,5 +177,7 @@ def _subject(text: str) -> str:
     from runner.subscribe.subject_patterns import PATTERN
 
     if PATTERN.fullmatch(text) is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no subject; words joined by dots, * for one word, > at the end")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a subject: words joined by dots, * for one word, > at the end"
+        )
     return text

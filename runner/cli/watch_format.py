@@ -1,4 +1,4 @@
-"""Messages of a bus as lines of text; nothing of them reaches the terminal unfiltered."""
+"""Messages of a bus as lines of text or JSON, sanitized for a terminal."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ from runner.util.text import mask, masker, one_line
 
 MAX_LINE = 600
 MAX_VALUE = 120
-SKEW_S = 2.0
-"""Seconds that the sender's clock may be off before that is said."""
+MAX_CLOCK_SKEW_S = 2.0
+"""Clock difference of the sender in seconds above which it is printed."""
 
 
 def plain_lines(message: BusMessage) -> Iterator[str]:
-    """A line per event or live item: when, where, what, and its fields."""
+    """Yield a line per event or live item: time, sequence, kind and fields."""
     at = message.time.astimezone().strftime("%H:%M:%S") if message.time else "-"
-    place = "-" if message.sequence is None else f"#{message.sequence}"
-    for what, fields in _contents(message):
+    position = "-" if message.sequence is None else f"#{message.sequence}"
+    for kind, fields in _contents(message):
         parts = (
-            f"{name}={_shown(value)}" for name, value in {**fields, **_clock(message)}.items() if value is not None
+            f"{name}={_format_value(value)}"
+            for name, value in {**fields, **_clock(message)}.items()
+            if value is not None
         )
-        yield one_line(mask(" ".join([at, place, what, *parts])), MAX_LINE)
+        yield one_line(mask(" ".join([at, position, kind, *parts])), MAX_LINE)
 
 
 def json_lines(message: BusMessage) -> Iterator[str]:
-    """One JSON document with everything there is, in ASCII: it may be looked at in a terminal as well."""
+    """Yield one JSON document with the whole message, in ASCII so that it is safe in a terminal, too."""
     document: dict[str, Any] = {
         "subject": message.subject,
         "stream": message.stream,
@@ -41,19 +43,19 @@ def json_lines(message: BusMessage) -> Iterator[str]:
         "headers": message.headers,
         **_document(message),
     }
-    text = json.dumps(_masked(msgspec.to_builtins(document), masker()), ensure_ascii=True)
+    text = json.dumps(_mask_strings(msgspec.to_builtins(document), masker()), ensure_ascii=True)
     yield text.replace("\x7f", "\\u007f")
 
 
-def _masked(value: Any, mask_text: Callable[[str], str]) -> Any:  # noqa: ANN401 - whatever JSON can hold
-    """Only in strings: elsewhere JSON would not be valid any more."""
+def _mask_strings(value: Any, mask_text: Callable[[str], str]) -> Any:  # noqa: ANN401 - any JSON value
+    """Mask secrets in all strings; masking the encoded text could break the JSON."""
     match value:
         case str():
             return mask_text(value)
         case dict():
-            return {name: _masked(item, mask_text) for name, item in value.items()}
+            return {name: _mask_strings(item, mask_text) for name, item in value.items()}
         case list():
-            return [_masked(item, mask_text) for item in value]
+            return [_mask_strings(item, mask_text) for item in value]
     return value
 
 
@@ -100,11 +102,11 @@ def _contents(message: BusMessage) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _clock(message: BusMessage) -> dict[str, str]:
     ahead_s = message.ahead_s or 0.0
-    if abs(ahead_s) <= SKEW_S:
+    if abs(ahead_s) <= MAX_CLOCK_SKEW_S:
         return {}
     return {"clock" if ahead_s > 0 else "late": f"{abs(ahead_s):.0f}s"}
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= MAX_VALUE else f"{text[: MAX_VALUE - 1]}…"

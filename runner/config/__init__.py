@@ -1,4 +1,4 @@
-"""Profiles: what a node plays, with which limits and models; and where it keeps its state."""
+"""Profiles: the environments, limits and models of a node, and the location of its state directory."""
 
 from runner.config.load import load_profile, resolve_data_dir, resolve_node
 from runner.config.profile import (

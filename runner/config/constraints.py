@@ -1,4 +1,4 @@
-"""What a profile's types cannot say: names and ports stand once, URLs can be used, and limits fit each other."""
+"""Constraints that the types of a profile cannot express: unique names and ports, valid URLs, consistent limits."""
 
 from __future__ import annotations
 
@@ -16,14 +16,19 @@ _NATS = ("nats", "tls", "ws", "wss")
 _Entries: TypeAlias = list[tuple[KeyPath, EnvironmentEntry | SkipEntry]]
 
 
-def find_violations(profile: Profile, show: FormatValue) -> list[Problem]:
-    """Every rule that the profile breaks."""
+def find_violations(profile: Profile, format_value: FormatValue) -> list[Problem]:
+    """Return all violations of the constraints.
+
+    Args:
+        profile: a profile that passed the type checks.
+        format_value: formats a value for an error message.
+    """
     entries = list(_entries(profile))
     return [
-        *_repeated_names(entries),
-        *_repeated_ports(entries),
-        *_bad_urls(profile, entries, show),
-        *_bad_windows(profile, show),
+        *_duplicate_names(entries),
+        *_duplicate_ports(entries),
+        *_invalid_urls(profile, entries, format_value),
+        *_invalid_windows(profile, format_value),
     ]
 
 
@@ -39,51 +44,48 @@ def _entries(profile: Profile) -> Iterator[tuple[KeyPath, EnvironmentEntry | Ski
             yield ("environments", tier, index), entry
 
 
-def _repeated_names(entries: _Entries) -> Iterator[Problem]:
+def _duplicate_names(entries: _Entries) -> Iterator[Problem]:
     first: dict[str, KeyPath] = {}
-    for where, entry in entries:
-        if (other := first.setdefault(entry.name.casefold(), where)) != where:
-            yield (*where, "name"), f"expected a name that stands once, but {format_key_path(other)} has the same"
+    for key_path, entry in entries:
+        if (other := first.setdefault(entry.name.casefold(), key_path)) != key_path:
+            yield (*key_path, "name"), f"duplicate name; {format_key_path(other)} has the same name"
 
 
-def _repeated_ports(entries: _Entries) -> Iterator[Problem]:
+def _duplicate_ports(entries: _Entries) -> Iterator[Problem]:
     first: dict[int, KeyPath] = {}
-    for where, entry in entries:
+    for key_path, entry in entries:
         if isinstance(entry, SkipEntry) or entry.port is None:
             continue
-        if (other := first.setdefault(entry.port, where)) != where:
-            yield (
-                (*where, "port"),
-                f"expected a port that stands once, but {format_key_path(other)} has {entry.port} too",
-            )
+        if (other := first.setdefault(entry.port, key_path)) != key_path:
+            yield (*key_path, "port"), f"duplicate port {entry.port}; {format_key_path(other)} has the same port"
 
 
-def _bad_urls(profile: Profile, entries: _Entries, show: FormatValue) -> Iterator[Problem]:
-    for where, url in _http_urls(profile, entries):
+def _invalid_urls(profile: Profile, entries: _Entries, format_value: FormatValue) -> Iterator[Problem]:
+    for key_path, url in _http_urls(profile, entries):
         if url is not None and not _is_url(url, _HTTP):
-            yield where, f"expected an http:// or https:// URL, got {show(where, url)}"
-    where = ("nats", "url")
+            yield key_path, f"expected an http:// or https:// URL, got {format_value(key_path, url)}"
+    key_path = ("nats", "url")
     for server in profile.nats.url.split(",") if profile.nats.url else ():
         if not _is_url(server.strip(), _NATS):
-            yield where, f"expected nats://, tls://, ws:// or wss:// URLs joined by commas, got {show(where, server)}"
+            value = format_value(key_path, server)
+            yield key_path, f"expected nats://, tls://, ws:// or wss:// URLs separated by commas, got {value}"
 
 
-def _bad_windows(profile: Profile, show: FormatValue) -> Iterator[Problem]:
-    """The server makes no stream that would remember ids for longer than messages."""
+def _invalid_windows(profile: Profile, format_value: FormatValue) -> Iterator[Problem]:
     events = profile.nats.streams.events
-    if events.duplicate_window_sec > events.max_age_sec:
-        where = ("nats", "streams", "events", "duplicate_window_sec")
-        shown = show(where, events.duplicate_window_sec)
-        yield where, f"expected at most max_age_sec, which is {events.max_age_sec:g}, got {shown}"
+    if events.duplicate_window_sec > events.max_age_sec:  # the NATS server rejects such a stream
+        key_path = ("nats", "streams", "events", "duplicate_window_sec")
+        value = format_value(key_path, events.duplicate_window_sec)
+        yield key_path, f"expected at most max_age_sec, which is {events.max_age_sec:g}, got {value}"
 
 
 def _http_urls(profile: Profile, entries: _Entries) -> Iterator[tuple[KeyPath, str | None]]:
     yield ("agent", "api_endpoint"), profile.agent.api_endpoint
     for index, endpoint in enumerate(profile.agent.endpoints):
         yield ("agent", "endpoints", index, "url"), endpoint.url
-    for where, entry in entries:
+    for key_path, entry in entries:
         if isinstance(entry, EnvironmentEntry):
-            yield (*where, "base_url"), entry.base_url
+            yield (*key_path, "base_url"), entry.base_url
     yield ("nats", "monitor_url"), profile.nats.monitor_url
 
 
@@ -93,5 +95,5 @@ def _is_url(text: str, schemes: tuple[str, ...]) -> bool:
     try:
         parts = urlsplit(text)
         return parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port or an IPv6 address that is none
+    except ValueError:  # an invalid port or IPv6 address
         return False

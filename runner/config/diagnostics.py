@@ -1,4 +1,4 @@
-"""What a profile expects at a place, in words."""
+"""Error reports for profiles: key paths, problems, and descriptions of the values that a key expects."""
 
 from __future__ import annotations
 
@@ -13,33 +13,18 @@ from runner.config.document import YamlValue
 from runner.config.profile import Profile
 
 MAX_PROBLEMS = 20
-
+"""Maximum number of problems reported for one file."""
 
 KeyPath: TypeAlias = tuple[str | int, ...]
-"""Keys, and indices of lists, from the top of the file."""
-
+"""Mapping keys and list indexes from the top level of the file."""
 
 Problem: TypeAlias = tuple[KeyPath, str]
-
+"""A key path and the problem there."""
 
 FormatValue: TypeAlias = Callable[[KeyPath, YamlValue], str]
-"""How an error quotes the value at a place."""
+"""Formats the value at a key path for an error message."""
 
-
-def format_key_path(where: KeyPath) -> str:
-    """A place as people write it, e.g. ``environments.lightweight[2].port``."""
-    text = ""
-    for step in where:
-        if isinstance(step, int):
-            text += f"[{step}]"
-        elif re.fullmatch(r"\w+", step):
-            text += f".{step}" if text else step
-        else:
-            text += f'["{step}"]'
-    return text or "the file as a whole"
-
-
-_WORDS: dict[type[inspect.Type], str] = {
+_TYPE_NAMES: dict[type[inspect.Type], str] = {
     inspect.StrType: "a text",
     inspect.IntType: "a whole number",
     inspect.FloatType: "a number",
@@ -50,29 +35,42 @@ _WORDS: dict[type[inspect.Type], str] = {
 }
 
 
-def expected_at(where: KeyPath) -> str:
-    """What may stand at ``where``."""
-    return _describe(_type_at(where))
+def format_key_path(key_path: KeyPath) -> str:
+    """Format a key path for display, e.g. ``environments.lightweight[2].port``."""
+    text = ""
+    for step in key_path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif re.fullmatch(r"\w+", step):
+            text += f".{step}" if text else step
+        else:
+            text += f'["{step}"]'
+    return text or "top level"
 
 
-def known_keys(where: KeyPath) -> list[str]:
-    """The keys of the mapping at ``where``."""
-    return [field.encode_name for field in _fields(_type_at(where))]
+def expected_at(key_path: KeyPath) -> str:
+    """Describe the values that are valid at ``key_path``."""
+    return _describe(_type_at(key_path))
+
+
+def known_keys(key_path: KeyPath) -> list[str]:
+    """Return the valid keys of the mapping at ``key_path``."""
+    return [field.encode_name for field in _fields(_type_at(key_path))]
 
 
 @cache
-def _profile() -> inspect.Type:
+def _profile_type() -> inspect.Type:
     return inspect.type_info(Profile)
 
 
-def _type_at(where: KeyPath) -> inspect.Type:
-    found = _profile()
-    for step in where:
-        found = _child(_plain(found), step)
-    return found
+def _type_at(key_path: KeyPath) -> inspect.Type:
+    current = _profile_type()
+    for step in key_path:
+        current = _child_type(_unwrap(current), step)
+    return current
 
 
-def _child(parent: inspect.Type, step: str | int) -> inspect.Type:
+def _child_type(parent: inspect.Type, step: str | int) -> inspect.Type:
     if isinstance(parent, inspect.VarTupleType):
         return parent.item_type
     if isinstance(parent, inspect.DictType):
@@ -80,22 +78,22 @@ def _child(parent: inspect.Type, step: str | int) -> inspect.Type:
     return next((field.type for field in _fields(parent) if field.encode_name == step), inspect.AnyType())
 
 
-def _fields(of: inspect.Type) -> tuple[inspect.Field, ...]:
-    plain = _plain(of)
-    return plain.fields if isinstance(plain, inspect.StructType) else ()
+def _fields(annotated: inspect.Type) -> tuple[inspect.Field, ...]:
+    struct = _unwrap(annotated)
+    return struct.fields if isinstance(struct, inspect.StructType) else ()
 
 
-def _plain(annotated: inspect.Type) -> inspect.Type:
+def _unwrap(annotated: inspect.Type) -> inspect.Type:
     return annotated.type if isinstance(annotated, inspect.Metadata) else annotated
 
 
-def _describe(wanted: inspect.Type) -> str:
-    if isinstance(wanted, inspect.Metadata):
-        return str((wanted.extra_json_schema or {}).get("description") or _describe(wanted.type))
-    if isinstance(wanted, inspect.UnionType):
-        return ", or ".join(map(_describe, wanted.types))
-    if isinstance(wanted, inspect.LiteralType):
-        return f"one of {', '.join(map(str, wanted.values))}"
-    if isinstance(wanted, inspect.StructType):
-        return f"a mapping with the keys {', '.join(known_field.encode_name for known_field in wanted.fields)}"
-    return _WORDS.get(type(wanted), "something else")
+def _describe(expected: inspect.Type) -> str:
+    if isinstance(expected, inspect.Metadata):
+        return str((expected.extra_json_schema or {}).get("description") or _describe(expected.type))
+    if isinstance(expected, inspect.UnionType):
+        return ", or ".join(map(_describe, expected.types))
+    if isinstance(expected, inspect.LiteralType):
+        return f"one of {', '.join(map(str, expected.values))}"
+    if isinstance(expected, inspect.StructType):
+        return f"a mapping with the keys {', '.join(field.encode_name for field in expected.fields)}"
+    return _TYPE_NAMES.get(type(expected), "another type")

@@ -1,7 +1,7 @@
-"""A YAML text as plain data: mappings, lists, texts, numbers, true, false and nothing.
+"""Strict YAML parser for untrusted text: mappings, lists, texts, finite numbers, booleans and null.
 
-The parser's events are read directly, so that no tag can construct anything, a repeated key is seen, and depth and
-size (with aliases counted as often as they stand) are bounded before the data exists.
+It reads the events of PyYAML directly. This way tags cannot construct objects, duplicate keys are detected, and depth
+and size are bounded before any data is built; an alias counts with its full size each time it is used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from runner.errors import ConfigError
 YamlValue: TypeAlias = "str | int | float | bool | list[YamlValue] | dict[str, YamlValue] | None"
 
 MAX_DEPTH = 32
+"""Maximum levels of nesting."""
 MAX_NODES = 20_000
+"""Maximum number of values, aliases expanded."""
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _WORDS: dict[str, bool | None] = {
@@ -31,23 +33,23 @@ _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
 
 
 def parse_yaml(text: str) -> YamlValue:
-    """The one document of a YAML text.
+    """Parse a YAML text that has at most one document; empty text is None.
 
     Raises:
-        ConfigError: with the line, for text that is no YAML or uses what a profile has no use for.
+        ConfigError: invalid YAML, or a feature that is not supported; the message has the line.
     """
     try:
-        return _Reader(text).document()
+        return _Parser(text).parse()
     except yaml.MarkedYAMLError as exc:
         raise ConfigError(f"{_line(exc.problem_mark)}not valid YAML: {exc.problem or exc.context}") from exc
-    except (yaml.YAMLError, ValueError, OverflowError) as exc:  # the last two: without libyaml, escapes beyond Unicode
+    except (yaml.YAMLError, ValueError, OverflowError) as exc:  # PyYAML without libyaml: invalid Unicode escapes
         raise ConfigError(f"not valid YAML: {exc}") from exc
 
 
 def resolve_scalar(text: str) -> YamlValue:
-    """What an unquoted scalar means: YAML 1.2's true, false, null and finite decimal numbers, else a text.
+    """Return the value of an unquoted scalar by the YAML 1.2 core schema: boolean, null, finite decimal number or text.
 
-    Unlike in YAML 1.1 ``off`` and ``no`` are texts (``tracing: off`` is a level) and ``12:30`` is no number.
+    Unlike in YAML 1.1, ``off`` and ``no`` are texts (``tracing: off`` is a level), and so is ``12:30``.
     """
     if text in _WORDS:
         return _WORDS[text]
@@ -58,34 +60,34 @@ def resolve_scalar(text: str) -> YamlValue:
     return text
 
 
-class _Reader:
-    """Turns parser events into data, one recursive call per value."""
+class _Parser:
+    """Builds data from PyYAML's events, with one recursive call per value."""
 
     def __init__(self, text: str) -> None:
         self._events: Iterator[yaml.Event] = yaml.parse(text, Loader=_LOADER)
         self._anchors: dict[str, tuple[YamlValue, int]] = {}
-        self._nodes = 0
+        self._n_nodes = 0
 
-    def document(self) -> YamlValue:
-        next(self._events)  # the start of the stream
+    def parse(self) -> YamlValue:
+        next(self._events)  # start of the stream
         if isinstance(next(self._events), yaml.StreamEndEvent):
             return None
         value = self._value(next(self._events), MAX_DEPTH)
-        next(self._events)  # the end of the document
+        next(self._events)  # end of the document
         following = next(self._events)
         if not isinstance(following, yaml.StreamEndEvent):
-            raise _refused(following, "a second document in one file")
+            raise _error(following, "more than one document in the file")
         return value
 
     def _value(self, event: yaml.Event, depth: int) -> YamlValue:
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event)
-        before = self._nodes
+        n_before = self._n_nodes
         self._count(event, 1)
         if getattr(event, "tag", None) is not None:
-            raise _refused(event, "a tag; values are plain texts, numbers, lists and mappings")
+            raise _error(event, "tags are not supported; use plain texts, numbers, lists and mappings")
         if depth == 0:
-            raise _refused(event, f"more than {MAX_DEPTH} levels of nesting")
+            raise _error(event, f"more than {MAX_DEPTH} levels of nesting")
         value: YamlValue
         if isinstance(event, yaml.MappingStartEvent):
             value = self._mapping(depth - 1)
@@ -94,17 +96,17 @@ class _Reader:
         else:
             value = _scalar(event)
         if (anchor := getattr(event, "anchor", None)) is not None:
-            self._anchors[anchor] = (value, self._nodes - before)
+            self._anchors[anchor] = (value, self._n_nodes - n_before)
         return value
 
     def _mapping(self, depth: int) -> YamlValue:
         mapping: dict[str, YamlValue] = {}
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             if not isinstance(event, yaml.ScalarEvent) or event.tag is not None:
-                raise _refused(event, "a key that is not a plain text")
+                raise _error(event, "a key must be a plain text")
             key = str(event.value)
             if key in mapping:
-                raise _refused(event, "the same key twice in one mapping")
+                raise _error(event, "duplicate key in a mapping")
             mapping[key] = self._value(next(self._events), depth)
         return mapping
 
@@ -115,16 +117,16 @@ class _Reader:
         return items
 
     def _alias(self, event: yaml.AliasEvent) -> YamlValue:
-        if event.anchor not in self._anchors:  # an anchor is known once its value is complete
-            raise _refused(event, "an alias to nothing before it, or to what it is part of")
-        value, nodes = self._anchors[event.anchor]
-        self._count(event, nodes)
+        if event.anchor not in self._anchors:  # an anchor is registered when its value is complete
+            raise _error(event, "an alias needs an anchor that ends before it")
+        value, n_nodes = self._anchors[event.anchor]
+        self._count(event, n_nodes)
         return value
 
-    def _count(self, event: yaml.Event, nodes: int) -> None:
-        self._nodes += nodes
-        if self._nodes > MAX_NODES:
-            raise _refused(event, f"more than {MAX_NODES} values")
+    def _count(self, event: yaml.Event, n_nodes: int) -> None:
+        self._n_nodes += n_nodes
+        if self._n_nodes > MAX_NODES:
+            raise _error(event, f"more than {MAX_NODES} values")
 
 
 def _scalar(event: yaml.Event) -> YamlValue:
@@ -133,8 +135,8 @@ def _scalar(event: yaml.Event) -> YamlValue:
     return resolve_scalar(text) if plain else text
 
 
-def _refused(event: yaml.Event, what: str) -> ConfigError:
-    return ConfigError(f"{_line(event.start_mark)}holds {what}")
+def _error(event: yaml.Event, problem: str) -> ConfigError:
+    return ConfigError(f"{_line(event.start_mark)}{problem}")
 
 
 def _line(mark: object) -> str:

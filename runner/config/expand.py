@@ -1,4 +1,4 @@
-"""``${VAR}`` and ``${VAR:-default}`` in the texts of a profile, and what no value or key may look like."""
+"""Expansion of ``${VAR}`` and ``${VAR:-default}`` in the texts of a profile, and checks of all keys and texts."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from runner.config.document import YamlValue, resolve_scalar
 from runner.errors import ConfigError
 
 _REFERENCE = re.compile(r"\$\{(?:(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>(?:(?!\$\{)[^}])*))?\})?")
-_UNUSABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+_CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
 class Expanded(msgspec.Struct):
-    """The data with every reference replaced.
+    """Data of a profile with all references expanded.
 
     Attributes:
-        data: a copy, so that nothing is shared between two places of it.
-        texts: where one reference was the whole text and its value then read as a number, a truth value or nothing:
-            that text, for keys that want a text.
-        problems: what is wrong, and where.
+        data: the data, copied so that two key paths never share a value.
+        texts: the text of every value that consisted of a single reference. ``data`` has it as a number, boolean or
+            null where it reads as one; a key that expects a text needs the original.
+        problems: all problems found.
     """
 
     data: YamlValue = None
@@ -31,18 +31,18 @@ class Expanded(msgspec.Struct):
 
 
 def expand(text: str, environ: Mapping[str, str]) -> str:
-    """Replace the references of one text once; what a value holds is not looked at again.
+    """Replace the references in a text; references inside an expanded value are not expanded again.
 
-    ``${VAR:-default}`` gives the default when VAR is unset or empty, as in a shell.
+    As in a shell, ``${VAR:-default}`` gives the default if VAR is unset or empty.
 
     Raises:
-        ConfigError: when a variable without a default is unset, or ``${`` starts nothing that is known.
+        ConfigError: a variable without a default is unset, or ``${`` does not start a valid reference.
     """
 
     def value_of(match: re.Match[str]) -> str:
         name, default = match["name"], match["default"]
         if name is None:
-            raise ConfigError("expected ${NAME} or ${NAME:-default} where ${ stands, and no reference in a default")
+            raise ConfigError("expected ${NAME} or ${NAME:-default} after ${, without a reference in the default")
         if default is not None:
             return environ.get(name) or default
         if name not in environ:
@@ -53,33 +53,33 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
 
 
 def expand_all(data: YamlValue, environ: Mapping[str, str]) -> Expanded:
-    """Expand every text value of a profile's data (never a key), collecting all that is wrong."""
+    """Expand every text value (never a key) of a profile's data and collect all problems."""
     result = Expanded()
-    result.data = _walk(data, (), environ, result)
+    result.data = _expand_value(data, (), environ, result)
     return result
 
 
-def _walk(value: YamlValue, where: KeyPath, environ: Mapping[str, str], into: Expanded) -> YamlValue:
+def _expand_value(value: YamlValue, key_path: KeyPath, environ: Mapping[str, str], result: Expanded) -> YamlValue:
     if isinstance(value, dict):
-        into.problems += [((*where, key), "keys must not start with _") for key in value if key.startswith("_")]
-        return {key: _walk(item, (*where, key), environ, into) for key, item in value.items()}
+        result.problems += [((*key_path, key), "keys must not start with _") for key in value if key.startswith("_")]
+        return {key: _expand_value(item, (*key_path, key), environ, result) for key, item in value.items()}
     if isinstance(value, list):
-        return [_walk(item, (*where, index), environ, into) for index, item in enumerate(value)]
+        return [_expand_value(item, (*key_path, index), environ, result) for index, item in enumerate(value)]
     if isinstance(value, str):
-        return _text(value, where, environ, into)
+        return _expand_text(value, key_path, environ, result)
     return value
 
 
-def _text(value: str, where: KeyPath, environ: Mapping[str, str], into: Expanded) -> YamlValue:
+def _expand_text(value: str, key_path: KeyPath, environ: Mapping[str, str], result: Expanded) -> YamlValue:
     try:
         text = expand(value, environ)
     except ConfigError as exc:
-        into.problems.append((where, str(exc)))
+        result.problems.append((key_path, str(exc)))
         return value
-    if _UNUSABLE.search(text):
-        into.problems.append((where, "expected a text without control characters"))
+    if _CONTROL_CHARACTERS.search(text):
+        result.problems.append((key_path, "expected a text without control characters"))
     reference = _REFERENCE.fullmatch(value)
     if reference is None:
         return text
-    into.texts[where] = text
+    result.texts[key_path] = text
     return resolve_scalar(text)

@@ -1,4 +1,4 @@
-"""Finds a profile by name or path and loads it."""
+"""Profile lookup and loading, and the settings resolved from a profile: state directory and node name."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from typing import IO, TYPE_CHECKING
 from runner.config.diagnostics import KeyPath, format_key_path
 from runner.config.document import YamlValue, parse_yaml
 from runner.config.expand import expand_all
-from runner.config.profile import Profile
+from runner.config.profile import NODE_EXPECTED, NODE_PATTERN, Profile
 from runner.config.validate import build_profile
 from runner.errors import ConfigError
 from runner.util.text import MASK, is_secret_name, mask, one_line
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
-from runner.config.profile import NODE_EXPECTED, NODE_PATTERN
 
 DEFAULT_PROFILE = "field-runner-4090"
 MAX_PROFILE_BYTES = 1 << 20
@@ -34,33 +33,34 @@ def load_profile(
     """Load a profile.
 
     Args:
-        name_or_path: a path if it holds a separator or ends in .yaml or .yml; else a name that is looked for in
-            ``./configs``, the user's folder and the shipped profiles; None for the default profile.
-        environ: the variables that ``${VAR}`` stands for, and whose secrets are masked in errors.
-        cwd: what relative paths and ``./configs`` start from.
+        name_or_path: a path if it contains a slash or ends in .yaml or .yml; otherwise a name, searched in
+            ``./configs``, in the user's folder and in the shipped profiles. None is the default profile.
+        environ: environment variables for ``${VAR}``; their secrets are masked in errors.
+        cwd: base of relative paths and of ``./configs``.
         user_config: the user's folder of profiles, by default ``user_config_dir(environ)``.
 
     Raises:
-        ConfigError: naming the file, the path of each bad value in it, and what was expected there.
+        ConfigError: the profile is missing, unreadable or invalid; the message has the file, the key path of each
+            invalid value, and the expected value.
     """
     file = _find_profile(name_or_path or DEFAULT_PROFILE, cwd, user_config or user_config_dir(environ))
     try:
         data = parse_yaml(_read(file))
     except ConfigError as exc:
         raise ConfigError(f"{file}: {one_line(mask(str(exc), environ))}") from exc
-    built = build_profile(expand_all(data, environ), lambda where, value: _format_value(where, value, environ))
+    built = build_profile(expand_all(data, environ), lambda key_path, value: _format_value(key_path, value, environ))
     if isinstance(built, Profile):
         return built
-    lines = [f"{one_line(format_key_path(where))}: {reason}" for where, reason in built]
+    lines = [f"{one_line(format_key_path(key_path))}: {reason}" for key_path, reason in built]
     raise ConfigError("\n  ".join([f"{file}:", *lines]) if len(lines) > 1 else f"{file}: {lines[0]}")
 
 
-def _format_value(where: KeyPath, value: YamlValue, environ: Mapping[str, str]) -> str:
-    """A value from the file as an error may quote it: on one line, without secrets."""
+def _format_value(key_path: KeyPath, value: YamlValue, environ: Mapping[str, str]) -> str:
+    """Format a value of the file for an error message: on one line, without secrets."""
     if isinstance(value, dict | list):
         return "a mapping" if isinstance(value, dict) else "a list"
     if isinstance(value, str):
-        secret = bool(where) and is_secret_name(str(where[-1]))
+        secret = bool(key_path) and is_secret_name(str(key_path[-1]))
         return f"'{MASK if secret else one_line(mask(value, environ), 80)}'"
     return "nothing" if value is None else str(value).lower()
 
@@ -73,29 +73,29 @@ def _find_profile(name_or_path: str, cwd: Path, user_config: Path | None) -> Tra
         return path
     if not _NAME.fullmatch(name_or_path):
         raise ConfigError(
-            f"'{one_line(name_or_path)}' is no profile name: expected up to 100 letters, digits, ., _ and -"
+            f"'{one_line(name_or_path)}' is not a valid profile name: use up to 100 letters, digits, ., _ and -"
         )
     for folder in _profile_dirs(cwd, user_config):
         for suffix in SUFFIXES:
             if _is_file(file := folder.joinpath(name_or_path + suffix)):
                 return file
-    looked = ", ".join(map(str, _profile_dirs(cwd, user_config)))
+    searched = ", ".join(map(str, _profile_dirs(cwd, user_config)))
     raise ConfigError(
-        f"There is no profile named {name_or_path} in {looked}. {_suggest_profile(name_or_path, cwd, user_config)}"
+        f"There is no profile named {name_or_path} in {searched}. {_suggest_profile(name_or_path, cwd, user_config)}"
     )
 
 
 def _is_missing(path: Path) -> bool:
     try:
         return not path.exists()
-    except OSError:  # there, or not: opening it will say what is wrong
+    except OSError:  # unknown: opening the file reports the error
         return False
 
 
 def _is_file(file: Traversable) -> bool:
     try:
         return file.is_file()
-    except OSError:  # a folder that we may not look into
+    except OSError:  # e.g. no permission to search the folder
         return False
 
 
@@ -103,25 +103,24 @@ def _profile_dirs(cwd: Path, user_config: Path | None) -> Iterator[Traversable]:
     yield cwd / "configs"
     if user_config is not None:
         yield user_config
-    from runner.util.package_data import (
-        package_resource,  # only reached, and only then worth its import, where the others hold nothing
-    )
+    # Imported here because it is slow and needed only if the other folders do not have the profile.
+    from runner.util.package_data import package_resource
 
     yield package_resource("configs")
 
 
 def _suggest_profile(name: str, cwd: Path, user_config: Path | None) -> str:
-    from difflib import get_close_matches  # only a failed search needs it
+    from difflib import get_close_matches  # needed only after a failed search
 
     names = sorted({known for folder in _profile_dirs(cwd, user_config) for known in _profile_names(folder)})
     close = get_close_matches(name, names)
-    return f"Did you mean {' or '.join(close)}?" if close else f"Known are: {', '.join(names) or 'none'}."
+    return f"Did you mean {' or '.join(close)}?" if close else f"Available: {', '.join(names) or 'none'}."
 
 
 def _profile_names(folder: Traversable) -> list[str]:
     try:
         files = [Path(file.name) for file in folder.iterdir()]
-    except OSError:  # not there, or not ours to read
+    except OSError:  # missing or unreadable
         return []
     return [file.stem for file in files if file.suffix in SUFFIXES]
 
@@ -129,7 +128,7 @@ def _profile_names(folder: Traversable) -> list[str]:
 def _open(file: Traversable) -> IO[bytes]:
     if not isinstance(file, Path):
         return file.open("rb")
-    # Without O_NONBLOCK a pipe in the place of the file would be waited for.
+    # Without O_NONBLOCK, opening a named pipe would block.
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -152,9 +151,12 @@ def _read(file: Traversable) -> str:
 
 
 def user_config_dir(environ: Mapping[str, str]) -> Path | None:
-    """``$XDG_CONFIG_HOME/agentgym-console/configs``, by default under ``~/.config``; None without a home folder."""
+    """Return the user's folder of profiles; None without a home folder.
+
+    It is ``$XDG_CONFIG_HOME/agentgym-console/configs``, by default under ``~/.config``.
+    """
     base = environ.get("XDG_CONFIG_HOME", "")
-    if not base.startswith("/"):  # the XDG specification: a relative one is ignored
+    if not base.startswith("/"):  # XDG Base Directory Specification: relative paths are ignored
         home = environ.get("HOME")
         if not home:
             return None
@@ -163,9 +165,10 @@ def user_config_dir(environ: Mapping[str, str]) -> Path | None:
 
 
 def resolve_data_dir(option: str | None, environ: Mapping[str, str], profile: Profile, cwd: Path) -> Path:
-    """The state directory, absolute: ``--data-dir``, ``AGENTGYM_DATA_DIR``, the profile's ``data_dir``, ``./data``.
+    """Return the absolute path of the state directory.
 
-    An empty value counts as not given. A leading ``~/`` is the home folder also where no shell has replaced it.
+    The first non-empty value of ``--data-dir``, ``AGENTGYM_DATA_DIR``, the profile's ``data_dir`` and ``./data`` counts.
+    A leading ``~`` that no shell has expanded is the home folder.
     """
     chosen = option or environ.get("AGENTGYM_DATA_DIR") or profile.data_dir or "data"
     home = environ.get("HOME")
@@ -175,10 +178,12 @@ def resolve_data_dir(option: str | None, environ: Mapping[str, str], profile: Pr
 
 
 def resolve_node(option: str | None, environ: Mapping[str, str], profile: Profile, hostname: str) -> str:
-    """The node's name: ``--node``, ``AGENTGYM_NODE``, the profile's ``hardware.node``, else made of the host name.
+    """Return the node name: ``--node``, ``AGENTGYM_NODE``, the profile's ``hardware.node``, or the host name.
+
+    Characters of the host name that are invalid in a node name become hyphens.
 
     Raises:
-        ConfigError: when the option or the variable is no valid name; a host name is made one.
+        ConfigError: the option or the variable is not a valid node name.
     """
     for source, name in (("--node", option), ("AGENTGYM_NODE", environ.get("AGENTGYM_NODE"))):
         if name:

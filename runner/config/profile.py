@@ -1,4 +1,4 @@
-"""The shape of a profile; ``docs/profiles.md`` explains every key to its user."""
+"""Schema of a profile; ``docs/profiles.md`` documents every key for users."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ NODE_PATTERN = r"\A[A-Za-z0-9_-]{1,64}\Z"
 NODE_EXPECTED = "a name of 1 to 64 letters, digits, _ and -"
 
 Tier: TypeAlias = Literal["lightweight", "moderate"]
-Text: TypeAlias = Annotated[str, Meta(min_length=1, description="a text that is not empty")]
+Text: TypeAlias = Annotated[str, Meta(min_length=1, description="a non-empty text")]
 ShortText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200, description="a text of 1 to 200 characters")]
 Count: TypeAlias = Annotated[int, Meta(ge=1, description="a whole number of at least 1")]
 Amount: TypeAlias = Annotated[float, Meta(ge=0, description="a number of at least 0")]
 Port: TypeAlias = Annotated[int, Meta(ge=1, le=65535, description="a port from 1 to 65535")]
-Seconds: TypeAlias = Annotated[  # beyond the upper bound the operating system's own timers overflow
+Seconds: TypeAlias = Annotated[  # beyond the upper bound, timers of the operating system overflow
     float, Meta(gt=0, le=1_000_000_000, description="a number of seconds above 0 and at most 1000000000")
 ]
-RetentionSeconds: TypeAlias = Annotated[  # the server refuses less than a tenth of a second
+RetentionSeconds: TypeAlias = Annotated[  # the NATS server rejects retention below 0.1 s
     float, Meta(ge=1, le=1_000_000_000, description="a number of seconds from 1 to 1000000000")
 ]
 DiskBytes: TypeAlias = Annotated[
@@ -39,17 +39,23 @@ Subject: TypeAlias = Annotated[
     str,
     Meta(
         pattern=r"\A[^\s.*>]+(?:\.[^\s.*>]+)*\Z",
-        description="a NATS subject: words joined by dots, without spaces, * and >",
+        description="a NATS subject: tokens separated by dots, without spaces, * and >",
     ),
 ]
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A key that it does not know is an error."""
+    """Base of all sections; an unknown key is an error."""
 
 
 class Hardware(_Section, frozen=True):
-    """The machine; ``vram_gb`` and ``ram_gb`` in GB, 0 where unknown. ``node`` None: the host name."""
+    """The node's machine.
+
+    Attributes:
+        vram_gb: GPU memory in GB; 0 if unknown.
+        ram_gb: main memory in GB; 0 if unknown.
+        node: node name; None for the host name.
+    """
 
     gpu: str = ""
     vram_gb: Amount = 0.0
@@ -58,7 +64,7 @@ class Hardware(_Section, frozen=True):
 
 
 class EpisodeSettings(_Section, frozen=True):
-    """Hard limits of one episode, and how many are played at the same time."""
+    """Hard limits of one episode, and the number of concurrent episodes."""
 
     max_duration_sec: Seconds = 300.0
     max_rounds: Count = 15
@@ -66,7 +72,7 @@ class EpisodeSettings(_Section, frozen=True):
 
 
 class EndpointConfig(_Section, frozen=True):
-    """A further model endpoint; ``api_key_env`` names the variable that holds its key."""
+    """An additional model endpoint; ``api_key_env`` names the environment variable with its API key."""
 
     url: Text
     name: Text | None = None
@@ -76,7 +82,7 @@ class EndpointConfig(_Section, frozen=True):
 
 
 class Price(_Section, frozen=True):
-    """What a model costs per million tokens; None: reasoning as completion, cached as prompt."""
+    """Price of a model per million tokens; None charges reasoning as completion and cached as prompt tokens."""
 
     prompt_per_mtok: Amount = 0.0
     completion_per_mtok: Amount = 0.0
@@ -85,20 +91,20 @@ class Price(_Section, frozen=True):
 
 
 class FeedbackMetrics(_Section, frozen=True):
-    """The names of TensorZero's metrics that get an episode's reward (a float) and its success (a boolean)."""
+    """Names of the TensorZero metrics for an episode's reward (a float) and success (a boolean)."""
 
     reward: ShortText | None = None
     success: ShortText | None = None
 
 
 class AgentSettings(_Section, frozen=True):
-    """The model that plays, where it answers, and what answers when it does not.
+    """The model, its endpoints, and the fallbacks.
 
     Attributes:
-        timeout_sec: how long one answer may take, retries not counted.
-        context_tokens: what a conversation is trimmed to before it is sent; about 4 characters each.
-        max_unparsed: replies in a row that are no action, after which the episode has failed.
-        feedback: None: nothing is sent back to TensorZero.
+        timeout_sec: time limit of one answer in seconds, retries excluded.
+        context_tokens: conversations are trimmed to this size before they are sent; a token is about 4 characters.
+        max_unparsed: number of consecutive replies without an action after which the episode fails.
+        feedback: TensorZero metrics to report to; None reports nothing.
     """
 
     mode: Literal["api", "local"] = "api"
@@ -118,15 +124,15 @@ class AgentSettings(_Section, frozen=True):
 
 
 class EnvironmentEntry(_Section, frozen=True):
-    """One environment to play.
+    """An environment that the node runs.
 
     Attributes:
-        server_cmd: the command of its server; without one, and without ``base_url``, it is played embedded.
-        ram: memory its server takes, for display, e.g. ``110 MiB``.
-        deps: Python distributions it needs beyond the runner's own.
-        base_url: a server elsewhere, in place of ``port``.
-        timeout_sec: how long one request to its server may take.
-        autostart: whether a node starts ``server_cmd`` by itself.
+        server_cmd: command of its server; without ``server_cmd`` and ``base_url`` the environment runs embedded.
+        ram: memory of its server, for display only, e.g. ``110 MiB``.
+        deps: Python distributions it needs in addition to those of the runner.
+        base_url: URL of a remote server, instead of ``port``.
+        timeout_sec: time limit of one request to its server, in seconds.
+        autostart: whether the node starts ``server_cmd``.
     """
 
     name: Text
@@ -141,14 +147,14 @@ class EnvironmentEntry(_Section, frozen=True):
 
 
 class SkipEntry(_Section, frozen=True):
-    """An environment that is not played here, and why."""
+    """An environment that this node does not run, and the reason."""
 
     name: Text
     reason: str = "no reason given"
 
 
 class Environments(_Section, frozen=True):
-    """The environments by tier."""
+    """Environments by tier."""
 
     lightweight: tuple[EnvironmentEntry, ...] = ()
     moderate: tuple[EnvironmentEntry, ...] = ()
@@ -156,7 +162,7 @@ class Environments(_Section, frozen=True):
 
 
 class EventsStream(_Section, frozen=True):
-    """How long, and up to which size, the node's own broker keeps durable events; full, it takes no more."""
+    """Retention of durable events in the node's own broker; a full stream rejects new messages."""
 
     max_age_sec: RetentionSeconds = 30 * 86400.0
     max_bytes: DiskBytes = 1 << 30
@@ -164,21 +170,21 @@ class EventsStream(_Section, frozen=True):
 
 
 class LiveStream(_Section, frozen=True):
-    """How long, and up to which size, the node's own broker keeps live items; full, it drops the oldest."""
+    """Retention of live items in the node's own broker; a full stream drops the oldest messages."""
 
     max_age_sec: RetentionSeconds = 3600.0
     max_bytes: MemoryBytes = 256 << 20
 
 
 class StreamSettings(_Section, frozen=True):
-    """The streams of the node's own broker."""
+    """Streams of the node's own broker."""
 
     events: EventsStream = EventsStream()
     live: LiveStream = LiveStream()
 
 
 class NatsSettings(_Section, frozen=True):
-    """Subjects of the durable events, what the own broker keeps, and another broker that gets them too."""
+    """Subjects of the durable events, retention in the own broker, and an external broker that also receives them."""
 
     episode_completed: Subject = "agentgym.episode.completed.v1"
     eval_batch: Subject = "agentgym.eval.batch.completed.v1"
@@ -203,16 +209,16 @@ class Profile(_Section, frozen=True):
     tracing: SpanLevel = "full"
 
     def tier(self, name: Tier) -> tuple[EnvironmentEntry, ...]:
-        """The environments of a tier, in the order of the file."""
+        """Return the environments of a tier in file order."""
         return self.environments.lightweight if name == "lightweight" else self.environments.moderate
 
-    def listed(self) -> list[tuple[Tier, EnvironmentEntry]]:
-        """Every environment that is not skipped, with its tier."""
+    def tiered_entries(self) -> list[tuple[Tier, EnvironmentEntry]]:
+        """Return every environment that is not skipped, with its tier."""
         tiers: tuple[Tier, ...] = ("lightweight", "moderate")
         return [(tier, entry) for tier in tiers for entry in self.tier(tier)]
 
-    def find(self, name: str) -> EnvironmentEntry | SkipEntry | None:
-        """The environment of that name in any case, or None."""
+    def find_entry(self, name: str) -> EnvironmentEntry | SkipEntry | None:
+        """Return the environment with that name, in any case, or None."""
         environments = self.environments
         entries: tuple[EnvironmentEntry | SkipEntry, ...] = (
             *environments.lightweight,

@@ -1,4 +1,4 @@
-"""Plain data into a ``Profile``, with every reason against it named by its place in the file."""
+"""Conversion of plain data to a ``Profile``; problems are reported with their key paths."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
 _FIELD = re.compile(r"Object (contains unknown|missing required) field `(.*)`", re.DOTALL)
 
 
-def build_profile(expanded: Expanded, show: FormatValue) -> Profile | list[Problem]:
-    """The profile, or what is wrong with it.
+def build_profile(expanded: Expanded, format_value: FormatValue) -> Profile | list[Problem]:
+    """Return the profile, or the problems found.
 
-    The first problem is always found. After one that can be taken out of the data the search goes on, so that most
-    files show all of theirs at once, though never more than ``MAX_PROBLEMS``.
+    msgspec reports one problem per conversion. The invalid key is therefore removed and the conversion repeated, so
+    that most files get all their problems at once, up to ``MAX_PROBLEMS``; the search ends at a problem that is not a
+    key of a mapping.
     """
     if expanded.problems:
         return expanded.problems[:MAX_PROBLEMS]
@@ -29,32 +30,35 @@ def build_profile(expanded: Expanded, show: FormatValue) -> Profile | list[Probl
         try:
             profile = msgspec.convert(expanded.data, Profile)
         except msgspec.ValidationError as exc:
-            where, unknown = _locate(str(exc), expanded.data)
-            if _keep_text(expanded, where):
+            key_path, unknown = _locate(str(exc), expanded.data)
+            if _restore_text(expanded, key_path):
                 continue
-            if any(where == place for place, _ in problems):  # a key that is needed, and was taken out as a bad one
+            if any(key_path == reported for reported, _ in problems):  # a required key that was removed as invalid
                 return problems
-            problems.append((where, _reason(where, unknown, expanded.data, show)))
-            if len(problems) == MAX_PROBLEMS or not _take_out(expanded.data, where):
+            problems.append((key_path, _reason(key_path, unknown, expanded.data, format_value)))
+            if len(problems) == MAX_PROBLEMS or not _remove_key(expanded.data, key_path):
                 return problems
         else:
-            return problems or find_violations(profile, show) or profile
+            return problems or find_violations(profile, format_value) or profile
 
 
 def _locate(message: str, data: YamlValue) -> tuple[KeyPath, bool]:
-    """The place in msgspec's message, and whether it is a key that the profile does not know."""
-    what, found, steps = message.rpartition(" - at `$")
-    where: KeyPath = ()
-    for key, index in _STEP.findall(steps if found else ""):
-        where += (_failing_model(_at(data, where)) if index == "..." else int(index) if index else key,)
-    named = _FIELD.fullmatch(what if found else message)
-    if named is None:
-        return where, False
-    return (*where, named[2]), named[1] == "contains unknown"
+    """Return the key path in msgspec's message, and whether it is an unknown key."""
+    problem, separator, steps = message.rpartition(" - at `$")
+    key_path: KeyPath = ()
+    for key, index in _STEP.findall(steps if separator else ""):
+        key_path += (_invalid_price(_value_at(data, key_path)) if index == "..." else int(index) if index else key,)
+    field = _FIELD.fullmatch(problem if separator else message)
+    if field is None:
+        return key_path, False
+    return (*key_path, field[2]), field[1] == "contains unknown"
 
 
-def _failing_model(prices: YamlValue) -> str:
-    """The key msgspec leaves out of its message; the price list is the only mapping with free keys."""
+def _invalid_price(prices: YamlValue) -> str:
+    """Return the model with an invalid price.
+
+    msgspec writes ``[...]`` for a key of a mapping with free keys; ``price`` is the only such mapping.
+    """
     for model, price in prices.items() if isinstance(prices, dict) else ():
         try:
             msgspec.convert(price, Price)
@@ -63,8 +67,8 @@ def _failing_model(prices: YamlValue) -> str:
     return "..."
 
 
-def _at(data: YamlValue, where: KeyPath) -> YamlValue:
-    for step in where:
+def _value_at(data: YamlValue, key_path: KeyPath) -> YamlValue:
+    for step in key_path:
         if isinstance(data, dict) and isinstance(step, str):
             data = data.get(step)
         elif isinstance(data, list) and isinstance(step, int) and step < len(data):
@@ -74,12 +78,12 @@ def _at(data: YamlValue, where: KeyPath) -> YamlValue:
     return data
 
 
-def _keep_text(expanded: Expanded, where: KeyPath) -> bool:
-    """Undo the reading of an expanded text as a number or the like; False if there is none at ``where``."""
-    text = expanded.texts.pop(where, None)
-    if text is None or not where:
+def _restore_text(expanded: Expanded, key_path: KeyPath) -> bool:
+    """Replace a resolved scalar at ``key_path`` by its expanded text; return False if there is no such text."""
+    text = expanded.texts.pop(key_path, None)
+    if text is None or not key_path:
         return False
-    parent, last = _at(expanded.data, where[:-1]), where[-1]
+    parent, last = _value_at(expanded.data, key_path[:-1]), key_path[-1]
     if isinstance(parent, dict):
         parent[str(last)] = text
     elif isinstance(parent, list) and isinstance(last, int):
@@ -87,16 +91,15 @@ def _keep_text(expanded: Expanded, where: KeyPath) -> bool:
     return True
 
 
-def _take_out(data: YamlValue, where: KeyPath) -> bool:
-    """Remove a bad key, to look on without it; False where there is no key to remove."""
-    parent, last = _at(data, where[:-1]), where[-1] if where else None
+def _remove_key(data: YamlValue, key_path: KeyPath) -> bool:
+    parent, last = _value_at(data, key_path[:-1]), key_path[-1] if key_path else None
     if not isinstance(parent, dict) or not isinstance(last, str) or last not in parent:
         return False
     del parent[last]
     return True
 
 
-def _reason(where: KeyPath, unknown: bool, data: YamlValue, show: FormatValue) -> str:
+def _reason(key_path: KeyPath, unknown: bool, data: YamlValue, format_value: FormatValue) -> str:
     if unknown:
-        return f"unknown key; the keys here are {', '.join(known_keys(where[:-1]))}"
-    return f"expected {expected_at(where)}, got {show(where, _at(data, where))}"
+        return f"unknown key; known keys: {', '.join(known_keys(key_path[:-1]))}"
+    return f"expected {expected_at(key_path)}, got {format_value(key_path, _value_at(data, key_path))}"

@@ -1,4 +1,4 @@
-"""Whether an environment could be played now and where, told without importing it."""
+"""Availability of environments: whether and where each could be played now, without importing it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runner.config import EnvironmentEntry
 from runner.envs.data_labels import data_label_of, missing_data
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.probe import NOT_LISTENING, ServerState
-from runner.envs.placement import Transport, server_address, has_http_dialect, http_placement, rejection_reason
+from runner.envs.placement import Transport, has_http_dialect, http_placement, rejection_reason, server_address
 
 Status: TypeAlias = Literal["up", "slow", "wrong", "down", "embedded", "unknown"]
 
@@ -20,12 +20,14 @@ NOT_INSTALLED = "not installed"
 
 
 class Availability(msgspec.Struct, frozen=True, kw_only=True):
-    """What would become of a batch that began now, by the strict rules unless its server has others.
+    """Prospects of a batch that starts now, with the strict rules unless the server has others.
 
     Attributes:
-        status: ``wrong`` is about what listens in the server's place, which may not be needed.
-        data_label: None where only the environment itself could tell.
-        cause: what is not well.
+        status: ``wrong`` means that another program answers at the server's address; the environment may still be
+            playable embedded.
+        transport: where the batch would be played.
+        data_label: None if only the environment itself knows it.
+        cause: the problem, None if there is none.
     """
 
     status: Status
@@ -36,58 +38,60 @@ class Availability(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def probe_address(entry: EnvironmentEntry) -> ServerAddress | None:
-    """Where to look for an environment's server, None where it has none that would be played on."""
+    """Return the address of an environment's server, None if the environment would not be played on one."""
     return None if entry.transport == "embedded" else server_address(entry)
 
 
 def availability_of(entry: EnvironmentEntry, state: ServerState | None) -> Availability:
-    """What becomes of an environment of the profile.
+    """Return the availability of an environment of the profile.
 
     Args:
-        entry: what the profile says of it.
-        state: how its server is; None: it has none, or that was not looked at yet.
+        entry: the profile's entry.
+        state: result of probing its server; None if it has no server or was not probed yet.
     """
-    lacking = missing_requirement(entry.name, entry.deps)
-    here = lacking is None and entry.transport != "http"
+    missing = missing_requirement(entry.name, entry.deps)
+    can_embed = missing is None and entry.transport != "http"
     if state is None:
-        if here:
+        if can_embed:
             return embedded_availability(entry.name)
         if server_address(entry) is None or entry.transport == "embedded":
-            return Availability(status="down", cause=lacking or "it has transport http, but no port", playable=False)
+            return Availability(status="down", cause=missing or "transport is http, but no port is set", playable=False)
         return Availability(status="unknown", transport="http", playable=False)
-    if lacking == NOT_INSTALLED and not has_http_dialect(entry.name):
-        return Availability(status="down", cause=lacking, playable=False)
-    reason = rejection_reason(state, "strict", sure=here)
+    if missing == NOT_INSTALLED and not has_http_dialect(entry.name):
+        return Availability(status="down", cause=missing, playable=False)
+    reason = rejection_reason(state, "strict", must_identify=can_embed)
     if reason is None:
         label = http_placement(state).data_label
         return Availability(status="slow" if state.status == "slow" else "up", transport="http", data_label=label)
-    if here:
-        return _not_there(entry.name, state, reason)
-    cause = lacking if lacking is not None and reason == NOT_LISTENING else reason
-    return Availability(status="wrong" if state.status == "wrong" else "down", transport="http", cause=cause, playable=False)
+    if can_embed:
+        return _without_server(entry.name, state, reason)
+    cause = missing if missing is not None and reason == NOT_LISTENING else reason
+    return Availability(
+        status="wrong" if state.status == "wrong" else "down", transport="http", cause=cause, playable=False
+    )
 
 
 def embedded_availability(env: str) -> Availability:
-    """An installed environment without a server."""
+    """Return the availability of an installed environment that has no server."""
     if not plugins.is_built_in(plugins.ENVS, env):
         return Availability(status="embedded")
-    label, lacking = data_label_of(env, os.environ), missing_data(env, os.environ)
-    if lacking is not None:
-        return Availability(status="down", data_label=label, cause=lacking, playable=False)
+    label, missing = data_label_of(env, os.environ), missing_data(env, os.environ)
+    if missing is not None:
+        return Availability(status="down", data_label=label, cause=missing, playable=False)
     return Availability(status="embedded", data_label=label)
 
 
-def _not_there(env: str, state: ServerState, reason: str) -> Availability:
-    """Played in this process, as its server is not well."""
-    here = embedded_availability(env)
-    if reason == NOT_LISTENING or not here.playable:
-        return here
+def _without_server(env: str, state: ServerState, reason: str) -> Availability:
+    """Return the availability of an environment that is played embedded because its server is unusable."""
+    availability = embedded_availability(env)
+    if reason == NOT_LISTENING or not availability.playable:
+        return availability
     status: Status = "embedded" if state.status == "down" else "wrong"
-    return msgspec.structs.replace(here, status=status, cause=f"{state.address.base}: {reason}")
+    return msgspec.structs.replace(availability, status=status, cause=f"{state.address.base}: {reason}")
 
 
 def missing_requirement(env: str, deps: tuple[str, ...] = ()) -> str | None:
-    """Why an environment cannot be played in this process, None where it can."""
+    """Return why an environment cannot be played in this process, None if it can."""
     if not plugins.is_registered(plugins.ENVS, env):
         return NOT_INSTALLED
     if missing := plugins.missing_packages(deps):

@@ -1,4 +1,4 @@
-"""Where an environment is played: in this process, or on a server that says it is that environment's."""
+"""Choice between playing an environment in this process (embedded) and on a server (HTTP)."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ SERVER_NAMES: dict[ServerKind, str] = {
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
-    """How one batch is played.
+    """Where and by which rules one batch is played.
 
     Attributes:
-        address: where the server is; None: embedded.
-        mode: by which rules, those of the server where there is one.
-        data_label: which data that is.
-        packages: distributions that play it here beyond the runner's own.
-        note: what a person is told of it, without secrets.
+        address: the server's address; None for an embedded environment.
+        mode: rules of the environment; those of the server for HTTP.
+        data_label: label of data that is not the published data; empty otherwise.
+        packages: distributions that the embedded environment needs beyond the runner's own.
+        note: description for the user, without secrets.
     """
 
     transport: Transport = "embedded"
@@ -50,30 +50,30 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def environment_entry(profile: Profile, env: str) -> EnvironmentEntry | None:
-    """What a profile says of an environment that is played, None where it says nothing."""
-    entry = profile.find(env)
+    """Return the profile's entry of an environment, None if it has none."""
+    entry = profile.find_entry(env)
     return entry if isinstance(entry, EnvironmentEntry) else None
 
 
 def server_address(entry: EnvironmentEntry | None) -> ServerAddress | None:
-    """Where a profile's environment has its server, None where it names no place."""
+    """Return the server address of a profile entry, None if it names neither base_url nor port."""
     if entry is None or (entry.base_url is None and entry.port is None):
         return None
     return ServerAddress(entry.base_url or f"http://127.0.0.1:{entry.port}", entry.timeout_sec)
 
 
 def has_http_dialect(env: str) -> bool:
-    """Whether the runner speaks with servers of this environment, installed or not."""
-    from runner.envs.http.dialects import dialect_for  # seldom asked
+    """Return whether the environment can be played over HTTP, installed or not."""
+    from runner.envs.http.dialects import dialect_for  # imported late: rarely needed
 
     return dialect_for(env) is not None
 
 
 def embedded_placement(env: str, mode: Mode, *, why: str = "") -> Placement:
-    """Play in this process; ``why`` not on the server.
+    """Return the placement in this process; ``why`` is the reason for not using a server.
 
     Raises:
-        ConfigError: for an environment that cannot be loaded, or whose data a variable names that cannot be played.
+        ConfigError: if the environment cannot be loaded, or the data that an environment variable names is unusable.
     """
     environment = plugins.load(plugins.ENVS, env)
     if plugins.is_built_in(plugins.ENVS, env) and uses_configured_data(env, os.environ):
@@ -87,57 +87,57 @@ def embedded_placement(env: str, mode: Mode, *, why: str = "") -> Placement:
 
 
 def choose_placement(entry: EnvironmentEntry | None, env: str, mode: Mode) -> Placement:
-    """Where to play a batch that is about to begin; takes two seconds at most.
+    """Choose where to play a batch that is about to start; probes the server for at most two seconds.
 
     Args:
-        entry: what the profile says of the environment; None: nothing.
-        env: its registered name.
-        mode: by which rules it is to be played.
+        entry: the profile's entry of the environment, None if it has none.
+        env: the environment's registered name.
+        mode: the requested rules.
 
     Raises:
-        ConfigError: where it has to be played on a server that is not there, or is not the right one.
+        ConfigError: if the environment needs a server that is not running or does not serve it.
     """
-    wanted = entry.transport if entry is not None else "auto"
+    transport = entry.transport if entry is not None else "auto"
     address = server_address(entry)
     is_installed = plugins.is_registered(plugins.ENVS, env)
-    if address is None and (wanted == "http" or not is_installed):
-        raise ConfigError(f"{env} is played on a server; give its port or its base_url in the profile")
-    if address is None or wanted == "embedded":
+    if address is None and (transport == "http" or not is_installed):
+        raise ConfigError(f"{env} needs a server; set its port or base_url in the profile")
+    if address is None or transport == "embedded":
         return embedded_placement(env, mode)
     state = probe_servers({env: address})[env]
-    reason = rejection_reason(state, mode, sure=wanted == "auto" and is_installed)
+    reason = rejection_reason(state, mode, must_identify=transport == "auto" and is_installed)
     if reason is None:
         return http_placement(state)
-    if wanted == "http" or not is_installed:
-        advice = _login() if state.http_status == UNAUTHORIZED else _advice(env, address)
-        raise ConfigError(f"{env} is to be played at {address.base}, but {reason}. {advice}")
+    if transport == "http" or not is_installed:
+        advice = _login_advice() if state.http_status == UNAUTHORIZED else _start_advice(env, address)
+        raise ConfigError(f"{env} cannot be played at {address.base}: {reason}. {advice}")
     return embedded_placement(env, mode, why="" if state.cause == NOT_LISTENING else f"at {address.base}: {reason}")
 
 
-def rejection_reason(state: ServerState, mode: Mode, *, sure: bool) -> str | None:
-    """Why a batch cannot be played on a server, None where it can.
+def rejection_reason(state: ServerState, mode: Mode, *, must_identify: bool) -> str | None:
+    """Return why a batch cannot be played on a server, None if it can.
 
     Args:
-        state: how the server is.
-        mode: the rules that were asked for; ``compat`` is kept to, ``strict`` is what one gets without asking.
-        sure: whether a server that does not say what it is will not do.
+        state: result of probing the server.
+        mode: the requested rules. ``compat`` is a requirement; ``strict`` is the default and accepts either.
+        must_identify: whether to reject a server that does not identify itself.
     """
-    said = state.greeting
-    if not state.usable or said is None:
-        return state.cause or "it is not well"
-    if sure and said.kind == "unknown":
-        return "it does not say what it is; transport http would take it all the same"
-    if mode == "compat" and said.mode == "strict":
-        return "it plays by the strict rules, not those of --compat"
+    identity = state.greeting
+    if not state.usable or identity is None:
+        return state.cause or "server not healthy"
+    if must_identify and identity.kind == "unknown":
+        return "the server does not identify itself; set transport to http to use it anyway"
+    if mode == "compat" and identity.mode == "strict":
+        return "the server has strict rules, but --compat was requested"
     return None
 
 
 def http_placement(state: ServerState) -> Placement:
-    """Play on a server that can be played on; one that does not tell its rules is taken to have AgentGym's."""
-    said = state.greeting or ServerIdentity("unknown")
-    label = one_line(said.label) if said.kind == "console" else SERVER_NAMES[said.kind]
-    mode: Mode = said.mode or "compat"
-    facts = [SERVER_NAMES[said.kind], f"{mode} rules", *([label] if said.kind == "console" else [])]
+    """Return the placement on a usable server; one that does not name its rules is assumed to be AgentGym's."""
+    identity = state.greeting or ServerIdentity("unknown")
+    label = one_line(identity.label) if identity.kind == "console" else SERVER_NAMES[identity.kind]
+    mode: Mode = identity.mode or "compat"
+    facts = [SERVER_NAMES[identity.kind], f"{mode} rules", *([label] if identity.kind == "console" else [])]
     if state.status == "slow" and state.latency_s is not None:
         facts.append(f"slow, {state.latency_s:.1f} s")
     return Placement(
@@ -150,18 +150,18 @@ def http_placement(state: ServerState) -> Placement:
 
 
 def start_command(env: str, address: ServerAddress) -> str | None:
-    """The command that starts a server of ours on this machine where a profile looks for it; None where it could not.
+    """Return the command that starts this project's server at ``address``; None if the address is not local.
 
     Raises:
-        ConfigError: for an address that no request can be sent to.
+        ConfigError: if the address is invalid.
     """
     parts = urlsplit(address.base)
-    here = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost") and not parts.path
-    ours = here and plugins.is_built_in(plugins.ENVS, env)
-    return f"agentgym-runner serve {env} --port {parts.port or 80}" if ours else None
+    is_local = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost") and not parts.path
+    can_serve = is_local and plugins.is_built_in(plugins.ENVS, env)
+    return f"agentgym-runner serve {env} --port {parts.port or 80}" if can_serve else None
 
 
-def _advice(env: str, address: ServerAddress) -> str:
+def _start_advice(env: str, address: ServerAddress) -> str:
     command = start_command(env, address)
     start = "Start its server" if command is None else f"Start its server, e.g. with: {command}"
     if not plugins.is_registered(plugins.ENVS, env):
@@ -169,7 +169,7 @@ def _advice(env: str, address: ServerAddress) -> str:
     return f"{start}; or set its transport to auto or embedded"
 
 
-def _login() -> str:
-    from runner.envs.http.response import ADVICE_BY_STATUS  # seldom asked
+def _login_advice() -> str:
+    from runner.envs.http.response import ADVICE_BY_STATUS  # imported late: rarely needed
 
     return ADVICE_BY_STATUS[UNAUTHORIZED]

@@ -21,16 +21,16 @@ from runner.types import (
     EpisodeEnded,
     EpisodeEvent,
     EpisodeHeader,
+    EpisodeInfo,
     EpisodePaused,
     EpisodeResumed,
-    EpisodeInfo,
     EpisodeStarted,
     Limits,
     Outcome,
-    StreamDelta,
     Span,
     SpanLevel,
     SpansClosed,
+    StreamDelta,
     SupportsBind,
     SupportsEpisodeInfo,
     TimestepPlayed,
@@ -213,7 +213,7 @@ class EpisodeLoop:
         self._trajectory.success = False
 
     def _emit_tokens(self, step: int, delta: StreamDelta) -> None:
-        self._emit(TokensStreamed, step=step, piece=delta)
+        self._emit(TokensStreamed, step=step, delta=delta)
 
     def _emit_spans(self) -> None:
         if spans := self._context.pop_closed_spans():

@@ -141,9 +141,9 @@ class ControlReply(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     id: Annotated[str, Meta(description="id of the request")]
     ok: Annotated[bool, Meta(description="whether the request succeeded")]
-    result: Annotated[msgspec.Raw | msgspec.UnsetType, Meta(description="on success; its type depends on the operation")] = (
-        msgspec.UNSET
-    )
+    result: Annotated[
+        msgspec.Raw | msgspec.UnsetType, Meta(description="present on success; its type depends on the operation")
+    ] = msgspec.UNSET
     error: Annotated[ControlError | msgspec.UnsetType, Meta(description="present on failure")] = msgspec.UNSET
 
 

@@ -116,7 +116,9 @@ class BatchCompleted(msgspec.Struct, kw_only=True):
     env: EnvName
     n_episodes: Annotated[int, Meta(description="episodes that ended")]
     mean_reward: MeanReward
-    success_rate: Annotated[float | None, Meta(description="fraction of successful episodes, 0 to 1; null when no episode was scored")]
+    success_rate: Annotated[
+        float | None, Meta(description="fraction of successful episodes, 0 to 1; null when no episode was scored")
+    ]
     status: Annotated[
         Literal["completed", "cancelled", "interrupted"], Meta(description="`completed`: all episodes ended")
     ]

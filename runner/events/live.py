@@ -29,7 +29,7 @@ from runner.events.fields import (
     Success,
     TaskIndex,
 )
-from runner.types import Action, Mode, DeltaPart, Span, Tokens
+from runner.types import Action, DeltaPart, Mode, Span, Tokens
 
 MAX_TEXT = 16 * 1024
 """Maximum length of one text of a live item, in bytes of UTF-8."""
@@ -53,7 +53,9 @@ class EpisodeStarted(_EpisodeItem, kw_only=True, tag="episode.started"):
     batch_id: BatchId
     battery_id: BatteryId
     env: EnvName
-    mode: Annotated[Mode, Meta(description="`strict`: this project's rules; `compat`: AgentGym's rules, including their quirks")]
+    mode: Annotated[
+        Mode, Meta(description="`strict`: this project's rules; `compat`: AgentGym's rules, including their quirks")
+    ]
     transport: Annotated[str, Meta(description="`embedded` or `http`")]
     data_label: Annotated[str, Meta(description="label of the task data")]
     task_index: TaskIndex
@@ -80,7 +82,9 @@ class EpisodeEnded(_EpisodeItem, kw_only=True, tag="episode.ended"):
     reward: Reward
     rounds: Rounds
     duration_s: Seconds
-    error: Annotated[dict[str, str] | None, Meta(description="`type` and `message` of the error that ended the episode")] = None
+    error: Annotated[
+        dict[str, str] | None, Meta(description="`type` and `message` of the error that ended the episode")
+    ] = None
 
 
 class LiveAction(Action, frozen=True, omit_defaults=True, gc=False):

@@ -1,4 +1,4 @@
-"""Request and reply bodies of the OpenAI chat format, and what TensorZero adds to it."""
+"""OpenAI chat format with TensorZero's additions: request bodies, replies, tool calls and ``<think>`` blocks."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from runner.inference.providers import Target
 from runner.types import Chat, Message, Tokens, ToolSchema
 
 MAX_TEXT = 2 << 20
-"""Characters of content, reasoning and tool calls together that a reply may have."""
+"""Maximum characters of a reply: content, reasoning and tool calls together."""
 MAX_TOOL_CALLS = 64
 
 _SENT_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id"})
+_OPEN, _CLOSE = re.compile(r"<think(?:ing)?>", re.IGNORECASE), re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 
 
 class InferenceQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked, whichever endpoint it is."""
+    """A question to a model, independent of the endpoint."""
 
     messages: Chat
     tools: list[ToolSchema] = []
@@ -33,7 +34,7 @@ class InferenceQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelReply(msgspec.Struct, kw_only=True):
-    """What an endpoint answered; texts are encodable and bounded, tool calls have the OpenAI shape."""
+    """A model's reply; texts are valid UTF-8 and of limited length, tool calls have the OpenAI shape."""
 
     content: str = ""
     reasoning: str = ""
@@ -45,7 +46,7 @@ class ModelReply(msgspec.Struct, kw_only=True):
     ttft_s: float | None = None
 
     def message(self) -> Message:
-        """As the message of a chat."""
+        """Return the reply as a chat message."""
         message: Message = {"role": "assistant", "content": self.content or (None if self.tool_calls else "")}
         if self.reasoning:
             message["reasoning_content"] = self.reasoning
@@ -55,7 +56,7 @@ class ModelReply(msgspec.Struct, kw_only=True):
 
 
 def tokens_per_s(reply: ModelReply, seconds: float) -> float | None:
-    """How fast a reply came that took this long, from its first token on where that is known."""
+    """Return the completion tokens per second of a reply that took ``seconds``, from its first token if known."""
     seconds -= reply.ttft_s or 0.0
     return reply.tokens.completion / seconds if reply.tokens and reply.tokens.completion and seconds > 0 else None
 
@@ -63,7 +64,7 @@ def tokens_per_s(reply: ModelReply, seconds: float) -> float | None:
 def request_body(
     question: InferenceQuestion, target: Target, *, use_tools: bool, episode_id: str | None = None
 ) -> bytes:
-    """The body that asks ``target``; without tools the chat's own calls are told as texts."""
+    """Return the request body for ``target``; without ``use_tools`` earlier tool calls become plain text."""
     chat = question.messages if use_tools or not question.tools else flatten_tool_calls(question.messages)
     body: dict[str, Any] = {
         "model": target.model,
@@ -83,19 +84,19 @@ def request_body(
 
 
 def flatten_tool_calls(chat: Chat) -> Chat:
-    """The chat for an endpoint that knows no tools: calls and their results as plain messages."""
+    """Return the chat with tool calls and their results as plain messages, for endpoints without tools."""
     return [_flatten_message(message) for message in chat]
 
 
 def parse_reply(body: bytes) -> ModelReply:
-    """The reply in a body.
+    """Parse a reply body.
 
     Raises:
-        EndpointFailure: when it holds no usable answer.
+        EndpointFailure: if it contains no usable answer.
     """
     value = decode_json(body)
     if not isinstance(value, dict):
-        raise EndpointFailure("reply", "the reply is no JSON object")
+        raise EndpointFailure("reply", "the reply is not a JSON object")
     raise_on_error(value)
     choice = as_dict(next(iter(as_list(value.get("choices"))), None))
     message = as_dict(choice.get("message"))
@@ -110,21 +111,21 @@ def parse_reply(body: bytes) -> ModelReply:
 
 
 def raise_on_error(value: dict[str, Any]) -> None:
-    """An error in place of an answer, whatever the status said.
+    """Raise if a body or chunk contains an error, even with HTTP status 200.
 
     Raises:
-        EndpointFailure: the text still has to be masked by whoever knows the secrets.
+        EndpointFailure: with the server's text, which the caller must mask.
     """
     if error := value.get("error"):
         message = as_text(error) or as_text(as_dict(error).get("message"))
-        raise EndpointFailure("server", f"an error in place of an answer: {message[:2000]}")
+        raise EndpointFailure("server", f"an error instead of an answer: {message[:2000]}")
 
 
 def validate_reply(reply: ModelReply) -> ModelReply:
-    """The reply, if there is anything in it.
+    """Return the reply if it is neither empty nor too long.
 
     Raises:
-        EndpointFailure: when it is empty or longer than ``MAX_TEXT``.
+        EndpointFailure: if it is empty or longer than ``MAX_TEXT``.
     """
     calls = sum(len(call["function"]["arguments"]) for call in reply.tool_calls)
     if len(reply.content) + len(reply.reasoning) + calls > MAX_TEXT:
@@ -135,21 +136,21 @@ def validate_reply(reply: ModelReply) -> ModelReply:
 
 
 def reply_too_long() -> EndpointFailure:
-    """The failure that a reply beyond the limits is."""
+    """Return the failure of a reply longer than ``MAX_TEXT``."""
     return EndpointFailure("reply", f"the reply is longer than {MAX_TEXT >> 20} MiB of text")
 
 
 def reasoning_of(message: dict[str, Any]) -> str:
-    """What the model thought, under the names that servers have for it."""
-    texts = as_text(message.get("reasoning_content")) or as_text(message.get("reasoning"))
-    if texts:
-        return texts
+    """Return the model's reasoning from the field that the server uses for it."""
+    text = as_text(message.get("reasoning_content")) or as_text(message.get("reasoning"))
+    if text:
+        return text
     thoughts = map(as_dict, as_list(message.get("tensorzero_extra_content")))
     return "".join(as_text(thought.get("text")) for thought in thoughts if thought.get("type") == "thought")
 
 
 def read_metadata(reply: ModelReply, value: dict[str, Any]) -> None:
-    """Take from a body or a chunk what is not the answer itself; what an earlier chunk said stays."""
+    """Copy model, gateway episode id and token counts from a body or chunk; earlier names and ids stay."""
     reply.model = reply.model or as_text(value.get("model"))[:200] or None
     reply.episode_id = reply.episode_id or as_text(value.get("episode_id"))[:64] or None
     usage = value.get("usage")
@@ -163,7 +164,7 @@ def read_metadata(reply: ModelReply, value: dict[str, Any]) -> None:
 
 
 def parse_tool_calls(value: object) -> list[dict[str, Any]]:
-    """Tool calls of any shape as the OpenAI format has them; those without a name are left out."""
+    """Return tool calls in the OpenAI shape; calls without a name are omitted."""
     calls = [as_dict(call) for call in as_list(value)[:MAX_TOOL_CALLS]]
     functions = [(as_text(call.get("id")), as_dict(call.get("function"))) for call in calls]
     return with_unique_ids(
@@ -174,7 +175,7 @@ def parse_tool_calls(value: object) -> list[dict[str, Any]]:
 
 
 def with_unique_ids(calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The calls, each with an id of its own: their answers are found by it."""
+    """Return the calls with unique ids, because tool results refer to them by id."""
     used: set[str] = set()
     unique = []
     for call in calls:
@@ -185,7 +186,7 @@ def with_unique_ids(calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def tool_call(number: int, id: str, name: str, arguments: str) -> dict[str, Any]:
-    """One call; it gets an id where it has none."""
+    """Return one call in the OpenAI shape, with an id if it has none."""
     return {
         "id": id[:200] or f"call_{number}",
         "type": "function",
@@ -194,7 +195,7 @@ def tool_call(number: int, id: str, name: str, arguments: str) -> dict[str, Any]
 
 
 def arguments_text(value: object) -> str:
-    """Arguments as JSON text: some servers send the object itself."""
+    """Return arguments as JSON text; some servers send a JSON object instead."""
     return as_text(value) if value is None or isinstance(value, str) else _encode(value).decode()
 
 
@@ -211,17 +212,14 @@ def _flatten_message(message: Message) -> Message:
 def _encode(value: object) -> bytes:
     try:
         return msgspec.json.encode(value)
-    except UnicodeEncodeError:  # lone surrogates in what an environment said
+    except UnicodeEncodeError:  # lone surrogates in an environment's text
         return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
 
 
-_OPEN, _CLOSE = re.compile(r"<think(?:ing)?>", re.IGNORECASE), re.compile(r"</think(?:ing)?>", re.IGNORECASE)
-
-
 def split_thinking(text: str) -> tuple[str, str]:
-    """The texts of all ``<think>`` blocks, and the rest, both stripped.
+    """Split a text into the contents of all ``<think>`` blocks and the remaining text, both stripped.
 
-    A block that is never closed lasts to the end, and one that was opened by the prompt begins with the text.
+    An unclosed block extends to the end; a block opened by the prompt starts at the beginning.
     """
     thoughts, answers, position = [], [], 0
     first_open, first_close = _OPEN.search(text), _CLOSE.search(text)

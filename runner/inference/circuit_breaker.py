@@ -1,4 +1,4 @@
-"""Keeps an endpoint that does not answer from being waited for again and again."""
+"""Retry timing: a circuit breaker per endpoint, pauses between passes, and ``Retry-After`` headers."""
 
 from __future__ import annotations
 
@@ -10,27 +10,31 @@ from email.utils import parsedate_to_datetime
 
 from runner.inference.errors import EndpointFailure
 
+MAX_PASSES = 3
+"""Maximum number of passes of one inference through the endpoints."""
+FIRST_PAUSE_S = 0.5
+MAX_RETRY_AFTER_S = 3600.0
 FIRST_REST_S, MAX_REST_S = 1.0, 60.0
-"""Seconds of rest after a failure that was told at once, doubled with each further one in a row."""
+"""Seconds without requests after an immediate failure: initial and maximum; doubled per consecutive failure."""
 FIRST_TIMEOUT_REST_S, MAX_TIMEOUT_REST_S = 30.0, 300.0
-"""The same after one that took the whole time there was."""
+"""Seconds without requests after a timeout: initial and maximum."""
 PROBE_WINDOW_S = 5.0
-"""Seconds that the first one to ask after a rest is alone."""
+"""Seconds during which only one caller tries the endpoint after a rest."""
 TOLERATED_FAILURES = 2
-"""Errors of a server, and replies that are none, that are followed by no rest."""
+"""Consecutive server errors and invalid replies that cause no rest."""
 
 
 class CircuitBreaker:
-    """Whether an endpoint may be asked now; shared by all threads of a process.
+    """Blocks requests to a failing endpoint for a while; shared by all threads of a process.
 
-    After a rest one caller is let through, and for a moment the others wait for how that one fares.
+    After the rest one caller may try the endpoint; the others wait up to ``PROBE_WINDOW_S`` for the outcome.
 
     Args:
         now: a monotonic clock in seconds.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
-        """Start with an endpoint that is taken to answer."""
+        """Start closed: requests are allowed."""
         self.cause = ""
         self._now = now
         self._lock = threading.Lock()
@@ -39,7 +43,7 @@ class CircuitBreaker:
         self._probed_until = 0.0
 
     def try_enter(self) -> bool:
-        """Whether to ask; then ``record_success``, ``record_failure`` or ``leave`` has to follow."""
+        """Return whether a request is allowed; ``record_success``, ``record_failure`` or ``leave`` must follow it."""
         with self._lock:
             if self._wait_s() > 0:
                 return False
@@ -48,20 +52,20 @@ class CircuitBreaker:
             return True
 
     def wait_s(self) -> float:
-        """Seconds until ``try_enter`` may say yes again."""
+        """Return the seconds until ``try_enter`` may allow a request."""
         with self._lock:
             return self._wait_s()
 
     def record_success(self) -> None:
-        """It answered."""
+        """Allow requests again, because the endpoint answered."""
         with self._lock:
             self._failures, self._rests_until, self._probed_until, self.cause = 0, None, 0.0, ""
 
     def record_failure(self, failure: EndpointFailure, cause: str) -> None:
-        """It did not; ``cause`` is told to those who are not let through."""
+        """Block requests for a while; ``cause`` explains the block to callers."""
         with self._lock:
             self._probed_until = 0.0
-            resting = self._wait_s() > 0  # others were on their way when the first one failed
+            resting = self._wait_s() > 0  # requests that were already running when the first one failed
             self._failures += not resting
             rest_s = failure.retry_after_s
             if rest_s is None:
@@ -70,7 +74,7 @@ class CircuitBreaker:
                 self._rests_until, self.cause = self._now() + rest_s, cause
 
     def leave(self) -> None:
-        """It was not asked to the end, which says nothing about it."""
+        """End a request without a verdict on the endpoint, e.g. after a cancellation."""
         with self._lock:
             self._probed_until = 0.0
 
@@ -93,24 +97,14 @@ def _backoff(first: float, times: int, maximum: float) -> float:
     return min(first * 2.0 ** min(times - 1, 16), maximum)
 
 
-MAX_PASSES = 3
-"""How often, at most, one inference goes through the chain."""
-
-
-FIRST_PAUSE_S = 0.5
-
-
-MAX_RETRY_AFTER_S = 3600.0
-
-
 def pause_s(attempt: int, uniform: Callable[[float, float], float]) -> float:
-    """Seconds before a round, the second one being 1: doubled each time, and half of it left to chance."""
+    """Return the seconds before pass ``attempt`` (from 1): exponential backoff, half of it random."""
     maximum = FIRST_PAUSE_S * 2.0 ** (attempt - 1)
     return uniform(maximum / 2, maximum)
 
 
 def retry_after_s(header: str | None, now: datetime) -> float | None:
-    """Seconds that a ``Retry-After`` header asks for, a number or a date in any form; None: for nothing."""
+    """Return the seconds in a ``Retry-After`` header (a number or an HTTP date), or None if absent or invalid."""
     if header is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What all sessions of a manager share: the endpoints, what is known of them, and how they are reached."""
+"""State that all sessions of a manager share: endpoints, their detected features, and circuit breakers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Timing:
-    """Where time and chance come from."""
+    """Clock, sleep and random numbers; tests replace them."""
 
     clock: Clock = field(default_factory=Clock)
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -32,20 +32,20 @@ class Timing:
 
 
 class LiveEndpoint:
-    """An endpoint and what this process has learned of it; usable by several threads."""
+    """An endpoint and its features detected by this process; thread-safe."""
 
     def __init__(self, spec: EndpointSpec, breaker: CircuitBreaker) -> None:
-        """Start with what is configured."""
+        """Start with the configured kind."""
         self.spec = spec
         self.breaker = breaker
         self.kind: AnyKind = spec.kind
         self._without_tools: set[str] = set()
 
     async def find_kind(self, client: httpx.AsyncClient, mask: Mask, now: datetime) -> Kind:
-        """What kind of server it is; asked once, until ``reconsider_kind`` says otherwise.
+        """Return the kind of server, detected once until ``reconsider_kind`` resets it.
 
         Raises:
-            EndpointFailure: when it does not answer, or cannot say what it is.
+            EndpointFailure: if the endpoint does not answer or its kind cannot be detected.
         """
         kind = self.kind
         if kind == "auto":
@@ -53,27 +53,27 @@ class LiveEndpoint:
         return kind
 
     def reconsider_kind(self, failure: EndpointFailure) -> None:
-        """Forget what was found out where another server may stand there now."""
+        """Reset the detected kind if another server may now run at this URL."""
         if failure.is_missing_path or failure.reason == "connection":
             self.kind = self.spec.kind
 
     def supports_tools_for(self, model: str) -> bool:
-        """Whether this model takes tools, as far as is known."""
+        """Return whether this model accepts tools, as far as known."""
         return model not in self._without_tools
 
     def mark_without_tools(self, model: str) -> None:
-        """Keep in mind that this model takes none."""
+        """Remember that this model rejects tools."""
         self._without_tools.add(model)
 
     def info(self, model: str) -> EndpointInfo:
-        """How it is shown."""
-        shown = one_line(self.spec.model or model)
-        return EndpointInfo(name=self.spec.name, url=safe_url(self.spec.url), kind=self.kind, model=shown)
+        """Return the endpoint's data for display."""
+        display_model = one_line(self.spec.model or model)
+        return EndpointInfo(name=self.spec.name, url=safe_url(self.spec.url), kind=self.kind, model=display_model)
 
 
 @dataclass(frozen=True)
 class InferenceContext:
-    """The settings and everything that outlasts an episode."""
+    """Settings, endpoints and masking, shared by all episodes of a process."""
 
     settings: AgentSettings
     environ: Mapping[str, str]
@@ -83,12 +83,12 @@ class InferenceContext:
 
     @classmethod
     def build(cls, settings: AgentSettings, environ: Mapping[str, str], timing: Timing) -> InferenceContext:
-        """From a profile's settings."""
+        """Build the context from a profile's settings."""
         specs = resolve_endpoints(settings, environ)
         now = timing.clock.monotonic
         endpoints = tuple(LiveEndpoint(spec, CircuitBreaker(now)) for spec in specs)
         return cls(settings, environ, timing, endpoints, build_mask(specs, environ))
 
-    def shown(self, exc: Exception) -> str:
-        """What a failure says, without secrets and on one line."""
+    def error_text(self, exc: Exception) -> str:
+        """Return the message of a failure, masked and on one line."""
         return one_line(self.mask(str(exc)), 300)

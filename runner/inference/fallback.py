@@ -1,4 +1,4 @@
-"""One inference: the endpoints are asked in order until one answers."""
+"""One inference: the endpoints are tried in order until one answers."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     import httpx
 
 GRACE_S = 0.25
-"""Seconds beyond an episode's end: its own limit ends it first, so that it counts as timed out and not as failed."""
+"""Extra seconds of a request at the end of an episode, so that the episode ends as a timeout and not as an error."""
 
 
 @dataclass(frozen=True)
 class InferenceRequest:
-    """What one inference is about.
+    """The parameters of one inference.
 
     Attributes:
-        model: where an endpoint has none of its own.
-        id: unique for each inference, for the arrows of the trace.
-        on_piece: takes the answer while it comes, who is asked for it, and who gave none.
-        gateway_ids: TensorZero's ids of the episode by endpoint, added to.
+        model: used by endpoints without their own model.
+        id: unique per inference; identifies its flows in the trace.
+        on_delta: receives the streamed answer, the endpoint in use, and failures.
+        gateway_ids: TensorZero's episode ids by endpoint; extended by the session.
     """
 
     question: InferenceQuestion
@@ -52,7 +52,7 @@ class InferenceRequest:
 
 @dataclass(frozen=True)
 class EndpointAnswer:
-    """A reply, and whose it is; ``tokens_per_s`` is None where the endpoint does not count tokens."""
+    """A reply with its endpoint; ``tokens_per_s`` is None if the endpoint does not count tokens."""
 
     endpoint: LiveEndpoint
     target: Target
@@ -64,10 +64,10 @@ class EndpointAnswer:
 
 
 class FallbackChain:
-    """Goes through the endpoints; ``warnings`` says what went otherwise than configured.
+    """Tries the endpoints in order until one answers; ``warnings`` lists the failures on the way.
 
-    An endpoint that fails is passed over for the next one at once. Only when none is left does it wait, for as long as
-    the first one to be ready again has asked for, and goes through them once more.
+    After a failure the next endpoint is tried immediately. After all have failed, the chain waits until the first of
+    them is ready again and starts another pass, at most ``MAX_PASSES`` in all.
     """
 
     def __init__(self, context: InferenceContext, request: InferenceRequest) -> None:
@@ -77,19 +77,19 @@ class FallbackChain:
         self._now = context.timing.clock.monotonic
         self._deadline = self._now() + request.time_left_s
         self._notes: dict[str, str] = {}
-        self._given_up: set[str] = set()
+        self._excluded: set[str] = set()
         self._n_requests = 0
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Each endpoint's last failure, in the order of the chain."""
+        """The last failure of each endpoint, in order."""
         return tuple(f"{name}: {note}" for name, note in self._notes.items())
 
     async def run(self) -> EndpointAnswer:
-        """The first answer.
+        """Return the first answer.
 
         Raises:
-            InferenceFault: when none comes, naming each endpoint and what came back from it.
+            InferenceFault: if no endpoint answers; names each endpoint and its failure.
         """
         for attempt in range(MAX_PASSES):
             if attempt and not await self._wait(attempt):
@@ -101,11 +101,11 @@ class FallbackChain:
         raise InferenceFault(self._failure_summary())
 
     async def _wait(self, attempt: int) -> bool:
-        """Wait until an endpoint is worth asking again; returns whether there will be one in time."""
-        left = [end for end in self._context.endpoints if end.spec.name not in self._given_up]
-        if not left:
+        """Wait until an endpoint is ready again; return False if none will be ready in time."""
+        usable = [end for end in self._context.endpoints if end.spec.name not in self._excluded]
+        if not usable:
             return False
-        pause = max(pause_s(attempt, self._context.timing.uniform), min(end.breaker.wait_s() for end in left))
+        pause = max(pause_s(attempt, self._context.timing.uniform), min(end.breaker.wait_s() for end in usable))
         if pause >= self._deadline - self._now():
             return False
         await self._context.timing.sleep(pause)
@@ -113,11 +113,11 @@ class FallbackChain:
 
     async def _try_endpoint(self, endpoint: LiveEndpoint) -> EndpointAnswer | None:
         name, breaker = endpoint.spec.name, endpoint.breaker
-        if name in self._given_up or self._now() >= self._deadline:
+        if name in self._excluded or self._now() >= self._deadline:
             return None
         if not breaker.try_enter():
             if name not in self._notes:
-                self._notes[name] = f"not asked for {breaker.wait_s():.0f} s more, as it failed: {breaker.cause}"
+                self._notes[name] = f"retry in {breaker.wait_s():.0f} s after: {breaker.cause}"
                 self._emit(StreamDelta(failure=f"{name}: {self._notes[name]}"))
             return None
         try:
@@ -132,22 +132,22 @@ class FallbackChain:
         return answer
 
     def _fail(self, endpoint: LiveEndpoint, failure: EndpointFailure) -> None:
-        name, text = endpoint.spec.name, self._context.shown(failure)
+        name, text = endpoint.spec.name, self._context.error_text(failure)
         endpoint.reconsider_kind(failure)
         self._emit(StreamDelta(failure=f"{name}: {text}", restart=True))
         if failure.reason == "request":
             endpoint.breaker.record_success()
             raise InferenceFault(
-                f"{name} at {safe_url(endpoint.spec.url)} refuses what it was asked: {text}; so would others. "
+                f"{name} at {safe_url(endpoint.spec.url)} rejected the request: {text}; other endpoints would, too. "
                 "Check agent.model, agent.max_tokens and agent.context_tokens in the profile"
             ) from None
         self._notes[name] = text
         if failure.reason in ("timeout", "configuration"):
-            self._given_up.add(name)
+            self._excluded.add(name)
         if failure.reason == "timeout" and self._now() >= self._deadline:
-            endpoint.breaker.leave()  # it was the episode whose time was up
+            endpoint.breaker.leave()  # the episode's time limit, not the endpoint's timeout
         else:
-            endpoint.breaker.failed(failure, text)
+            endpoint.breaker.record_failure(failure, text)
 
     async def _infer_with(self, endpoint: LiveEndpoint) -> EndpointAnswer:
         model = endpoint.spec.model or self._request.model
@@ -159,7 +159,7 @@ class FallbackChain:
                 raise
             endpoint.mark_without_tools(model)
             self._emit(StreamDelta(restart=True))
-            self._notes[endpoint.spec.name] = f"asked without tools: {self._context.shown(failure)}"
+            self._notes[endpoint.spec.name] = f"retried without tools: {self._context.error_text(failure)}"
         return await self._send_request(endpoint, model, use_tools=False)
 
     async def _send_request(self, endpoint: LiveEndpoint, model: str, use_tools: bool) -> EndpointAnswer:
@@ -181,7 +181,7 @@ class FallbackChain:
     async def _exchange(
         self, endpoint: LiveEndpoint, use_tools: bool, span: SpanHandle, flow_id: int
     ) -> EndpointAnswer:
-        """Find out what the endpoint is, if that is not known, and ask it, all within the time there is."""
+        """Detect the endpoint's kind if unknown, send the request and read the reply, within the time limit."""
         bound_s = min(self._context.settings.timeout_sec, self._deadline - self._now() + GRACE_S)
         try:
             async with asyncio.timeout(bound_s):
@@ -213,15 +213,15 @@ class FallbackChain:
             delta_filter.flush()
         return reply
 
-    def _emit(self, piece: StreamDelta) -> None:
+    def _emit(self, delta: StreamDelta) -> None:
         if self._request.on_delta is not None:
-            self._request.on_delta(piece)
+            self._request.on_delta(delta)
 
     def _failure_summary(self) -> str:
         if not self._context.endpoints:
-            return "the profile names no model to ask; set agent.api_endpoint or agent.local_fallback"
+            return "the profile has no model endpoint; set agent.api_endpoint or agent.local_fallback"
         causes = [
-            f"{info.name} ({info.url}, model {info.model}): {self._notes.get(info.name, 'no time was left to send_call')}"
+            f"{info.name} ({info.url}, model {info.model}): {self._notes.get(info.name, 'not tried, no time left')}"
             for info in (endpoint.info(self._request.model) for endpoint in self._context.endpoints)
         ]
-        return f"no model answered; {'; '.join(causes)}. agentgym-runner preflight says what to do about each"
+        return f"no model answered; {'; '.join(causes)}. Run agentgym-runner preflight for a hint on each"

@@ -1,4 +1,4 @@
-"""Whether the endpoints answer and know their models, without making any model answer."""
+"""Health checks of endpoints: whether they answer and know their model, without running a model."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ if TYPE_CHECKING:
 
 CHECK_TIMEOUT_S = 2.0
 SLOW_AFTER_S = 1.0
-"""Seconds from which on an answer to a check counts as slow."""
+"""Seconds after which a check counts as slow."""
 
 Status: TypeAlias = Literal["up", "slow", "down", "misconfigured"]
 
 _UNKNOWN_TOOL = "agentgym_preflight"
-"""TensorZero looks the model up first, and then refuses a tool that was not given: no model runs for this."""
+"""An undefined tool; TensorZero looks up the model, then rejects the tool, so no model runs."""
 
 
 class EndpointHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """How an endpoint is.
+    """Health of one endpoint.
 
     Attributes:
-        latency_s: of the last request of the check, None where nothing came back.
-        cause: what is wrong, and ``hint`` what to do about it; None where nothing is.
-        url: what is asked in a run, and ``model`` under which name, where the kind of server is known.
-        note: what is done otherwise than the profile says.
-        rest_s: seconds for which no agent asks it, as it failed when one did; None where one may.
+        latency_s: seconds of the last request of the check; None without a response.
+        cause: what is wrong, or None.
+        hint: what to do about the cause, or None.
+        url: URL that a run uses, if the kind of server is known.
+        model: model name that a run sends, if the kind of server is known.
+        note: how URL or model differ from the profile, or None.
+        rest_s: seconds for which the circuit breaker blocks requests; None if it allows them.
     """
 
     name: str
@@ -54,7 +56,7 @@ class EndpointHealth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def check_endpoints(context: InferenceContext, model: str) -> list[EndpointHealth]:
-    """Look at all endpoints at the same time."""
+    """Check all endpoints concurrently."""
     client = await loop_client()
     return list(
         await asyncio.gather(
@@ -81,13 +83,13 @@ class _EndpointCheck:
                 await self._run_checks()
         except TimeoutError:
             if self._has_response:
-                return self._health("slow", f"it answers, but not to everything within {CHECK_TIMEOUT_S:g} s")
+                return self._health("slow", f"it answers, but not to all requests within {CHECK_TIMEOUT_S:g} s")
             return self._health("down", f"no answer within {CHECK_TIMEOUT_S:g} s", self._start_hint())
         except EndpointFailure as failure:
             self._endpoint.reconsider_kind(failure)
             wrong = failure.reason in ("configuration", "request")
             hint = self._configuration_hint(failure) if wrong else self._start_hint()
-            return self._health("misconfigured" if wrong else "down", self._context.shown(failure), hint)
+            return self._health("misconfigured" if wrong else "down", self._context.error_text(failure), hint)
         return self._health("slow" if (self._latency_s or 0) > SLOW_AFTER_S else "up")
 
     async def _run_checks(self) -> None:
@@ -115,14 +117,14 @@ class _EndpointCheck:
                 raise _unknown_model(target.model, "is not pulled")
             return
         names = set() if listed.status in (404, 405) else _names(self._require_ok(listed), "data", "id")
-        if names and target.model not in names:  # not every server lists its models
+        if names and target.model not in names:  # some servers list no models
             raise _unknown_model(target.model, "is not among its models")
 
     def _check_chat_path(self, rejection: SmallResponse) -> None:
-        """Whether chat completions are where they will be asked for; how this question is refused is no matter."""
+        """Check that chat completions exist at the URL; any rejection of the empty request proves it."""
         failure = response_failure(rejection.status, rejection.body, self._context.mask)
         if rejection.status == 200 and not isinstance(decode_json(rejection.body), dict):
-            raise EndpointFailure("configuration", "what is there is no JSON object", status=404)
+            raise EndpointFailure("configuration", "its response is not a JSON object", status=404)
         if rejection.status not in (200, 500) and failure.reason != "request":
             raise failure
 
@@ -131,7 +133,7 @@ class _EndpointCheck:
         body = {"model": target.model, "messages": [], "tool_choice": choice}
         reply = await self._fetch("POST", target.url, headers, body)
         failure = response_failure(reply.status, reply.body, self._context.mask)
-        if reply.status != 200 and failure.reason != "request":  # which is its answer where all is well
+        if reply.status != 200 and failure.reason != "request":  # the expected response of a healthy gateway
             raise failure
 
     async def _fetch(self, method: str, url: str, headers: dict[str, str], body: object = None) -> SmallResponse:
@@ -148,7 +150,7 @@ class _EndpointCheck:
 
     @property
     def _kind(self) -> AnyKind:
-        """As it was asked, also where that is in doubt by now."""
+        """The kind that was checked, even if a failure has reset the detected kind since."""
         return self._endpoint.kind if self._target is None else self._target.kind
 
     def _start_hint(self) -> str:
@@ -156,17 +158,17 @@ class _EndpointCheck:
         if kind == "ollama":
             return "start it with: ollama serve"
         if kind == "tensorzero" or spec.name == GATEWAY:
-            return "start TensorZero's gateway, or set TENSORZERO_URL to where it runs"
+            return "start TensorZero's gateway, or set TENSORZERO_URL to its URL"
         return f"start the server at {safe_url(spec.url)}, or change its URL in the profile"
 
     def _configuration_hint(self, failure: EndpointFailure) -> str:
         model = one_line(self._endpoint.spec.model or self._model, 100)
         if failure.is_missing_path and self._target is not None:
             path = one_line(urlsplit(self._target.url).path, 200)
-            return f"there are no chat completions under {path}: correct the endpoint's URL in the profile"
+            return f"no chat completions at {path}: correct the endpoint's URL in the profile"
         if failure.status in (401, 403) or failure.status is None:
             name = self._endpoint.spec.api_key_env or self._endpoint.spec.optional_key_env
-            return f"put a valid key into the variable {name}" if name else "name the variable of its key: api_key_env"
+            return f"set the variable {name} to a valid key" if name else "set api_key_env to the variable of its key"
         match self._kind:
             case "ollama":
                 return f"pull it with: ollama pull {model}"
@@ -176,9 +178,10 @@ class _EndpointCheck:
 
     def _health(self, status: Status, cause: str | None = None, hint: str | None = None) -> EndpointHealth:
         endpoint, target = self._endpoint, self._target
-        url, sent = (endpoint.spec.url, "") if target is None else (target.url, target.model)
-        shown, model = safe_url(url), one_line(sent or endpoint.spec.model or self._model)
-        note = f"asked at {shown} for {model}" if target and (url, sent) != self._configured() else None
+        url, sent_model = (endpoint.spec.url, "") if target is None else (target.url, target.model)
+        display_url, model = safe_url(url), one_line(sent_model or endpoint.spec.model or self._model)
+        differs = target is not None and (url, sent_model) != self._configured()
+        note = f"uses {display_url} with model {model}" if differs else None
         return EndpointHealth(
             name=endpoint.spec.name,
             kind=self._kind,
@@ -186,7 +189,7 @@ class _EndpointCheck:
             latency_s=self._latency_s,
             cause=cause,
             hint=hint,
-            url=shown,
+            url=display_url,
             model=model,
             note=note,
             rest_s=endpoint.breaker.wait_s() or None,

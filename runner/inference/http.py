@@ -1,4 +1,4 @@
-"""The one seam to the network: an httpx client per event loop, bounded replies, and failures in our own words."""
+"""HTTP access of the inference room: one httpx client per event loop, size limits, and error translation."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
     import httpx
 
 MAX_SMALL_BODY = 1 << 20
-"""Bytes of a health check, a list of models or an error."""
+"""Maximum bytes of a health check, a model list or an error."""
 CONNECT_TIMEOUT_S = 5.0
-KEEP_ACKED_S = 4.0
-"""Seconds that an unused connection is kept: less than servers do, so that none is used in the moment it is closed."""
+KEEPALIVE_S = 4.0
+"""Seconds to keep an unused connection; shorter than servers do, so that none is used while the server closes it."""
 
 _clients_lock = threading.Lock()
 _clients: dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[httpx.AsyncClient]]] = {}
-"""One client per event loop, whoever asks: they hold nothing but connections, which end with their loop."""
+"""One client per event loop, shared by all callers; it holds only connections, which end with the loop."""
 
 
 async def loop_client() -> httpx.AsyncClient:
-    """The client of the running event loop, made when first asked for and closed with the loop."""
+    """Return the client of the running event loop; it is created at the first call and closed with the loop."""
     loop = asyncio.get_running_loop()
     if loop not in _clients:
         lifetime = _client_lifetime(loop)
         client = await anext(lifetime)
         with _clients_lock:
-            for closed in [other for other in _clients if other.is_closed()]:  # in another way than asyncio.run does
+            for closed in [other for other in _clients if other.is_closed()]:  # closed without shutting down its generators
                 del _clients[closed]
             _clients[loop] = client, lifetime
     return _clients[loop][0]
 
 
 async def _client_lifetime(loop: asyncio.AbstractEventLoop) -> AsyncGenerator[httpx.AsyncClient]:
-    """Lasts as long as the loop, which closes its generators at its end."""
+    """Close the client when the event loop shuts down its async generators."""
     client = new_client()
     try:
         yield client
@@ -55,15 +55,15 @@ async def _client_lifetime(loop: asyncio.AbstractEventLoop) -> AsyncGenerator[ht
 
 
 def new_client() -> httpx.AsyncClient:
-    """A client for model servers; the whole of a reply is bounded by who asks."""
+    """Return a client for model servers; callers bound the total time of a reply."""
     import httpx
 
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=KEEP_ACKED_S)
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=KEEPALIVE_S)
     return httpx.AsyncClient(timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S), limits=limits, **client_options())
 
 
 def client_options() -> dict[str, Any]:
-    """Nothing compressed, no cookies kept, and no proxy on the way to this machine."""
+    """Return httpx options: no compression, no cookies, and no proxy for this machine."""
     from http.cookiejar import CookieJar, DefaultCookiePolicy
 
     return {
@@ -76,14 +76,14 @@ def client_options() -> dict[str, Any]:
 
 @functools.cache
 def _ssl_context() -> ssl.SSLContext:
-    """Made once: reading the certificates takes longer than everything else about a client."""
+    """Cached, because reading the certificates is the slowest part of creating a client."""
     import httpx
 
     return httpx.create_ssl_context()
 
 
 class SmallResponse(msgspec.Struct, frozen=True):
-    """A small reply."""
+    """A complete response of limited size."""
 
     status: int
     body: bytes
@@ -93,10 +93,10 @@ class SmallResponse(msgspec.Struct, frozen=True):
 async def fetch(
     client: httpx.AsyncClient, method: str, url: str, body: object = None, headers: dict[str, str] | None = None
 ) -> SmallResponse:
-    """Ask for something small.
+    """Send a request and read its small response.
 
     Raises:
-        EndpointFailure: when nothing comes, or more than ``MAX_SMALL_BODY``.
+        EndpointFailure: if there is no response, or its body is larger than ``MAX_SMALL_BODY``.
     """
     content = None if body is None else msgspec.json.encode(body)
     async with send_request(client, method, url, content, headers or {}) as response:
@@ -108,14 +108,14 @@ async def fetch(
 async def send_request(
     client: httpx.AsyncClient, method: str, url: str, content: bytes | None, headers: dict[str, str], mask: Mask = str
 ) -> AsyncIterator[httpx.Response]:
-    """Send a request; the reply's body is not read yet.
+    """Send a request and yield the response before its body is read.
 
     Raises:
-        EndpointFailure: for whatever goes wrong on the network, while the body is read as well.
+        EndpointFailure: for any network error, also while the caller reads the body.
     """
-    kind = {"Content-Type": "application/json"} if content is not None else {}
+    content_type = {"Content-Type": "application/json"} if content is not None else {}
     with translate_errors(mask):
-        request = client.build_request(method, url, content=content, headers=kind | headers)
+        request = client.build_request(method, url, content=content, headers=content_type | headers)
         response = await client.send(request, stream=True)
         try:
             yield response
@@ -124,10 +124,10 @@ async def send_request(
 
 
 async def read_body(response: httpx.Response, limit: int) -> bytes:
-    """The body as it came.
+    """Return the body of a response.
 
     Raises:
-        EndpointFailure: when it is longer than ``limit`` bytes, or compressed, which was not asked for.
+        EndpointFailure: if it is longer than ``limit`` bytes, or compressed although that was not requested.
     """
     reject_encoding(response)
     chunks, size = [], 0
@@ -140,22 +140,22 @@ async def read_body(response: httpx.Response, limit: int) -> bytes:
 
 
 def reject_encoding(response: httpx.Response) -> None:
-    """No compressed replies: a small one may stand for gigabytes.
+    """Reject compressed replies, because a small one may expand to gigabytes.
 
     Raises:
-        EndpointFailure: naming the encoding.
+        EndpointFailure: if the reply is compressed; names the encoding.
     """
     encoding: Any = response.headers.get("content-encoding", "identity")
     if encoding.strip().lower() not in ("", "identity"):
-        raise EndpointFailure("reply", f"the reply is compressed ({one_line(encoding, 40)}), which was not asked for")
+        raise EndpointFailure("reply", f"the reply is compressed ({one_line(encoding, 40)}), which was not requested")
 
 
 @contextmanager
 def translate_errors(mask: Mask) -> Iterator[None]:
-    """Turn what httpx raises into failures of the endpoint.
+    """Turn httpx exceptions into endpoint failures with masked messages.
 
     Raises:
-        EndpointFailure: in place of errors of the network, the protocol, or the URL.
+        EndpointFailure: for network errors, protocol errors and invalid URLs.
     """
     import httpx
 
@@ -164,14 +164,14 @@ def translate_errors(mask: Mask) -> Iterator[None]:
     except httpx.ConnectTimeout as exc:
         raise EndpointFailure("timeout", f"no connection within {CONNECT_TIMEOUT_S:g} s") from exc
     except (httpx.ConnectError, httpx.ProxyError) as exc:
-        raise EndpointFailure("connection", f"no connection: {_shown(exc, mask)}") from exc
-    except httpx.LocalProtocolError:  # quotes the header that it does not like
+        raise EndpointFailure("connection", f"no connection: {_error_text(exc, mask)}") from exc
+    except httpx.LocalProtocolError:  # its message quotes the header
         raise EndpointFailure("configuration", "the key or the URL cannot be sent in a header") from None
     except httpx.TransportError as exc:
-        raise EndpointFailure("connection", f"the connection broke: {_shown(exc, mask)}") from exc
+        raise EndpointFailure("connection", f"the connection broke: {_error_text(exc, mask)}") from exc
     except (httpx.InvalidURL, UnicodeError):
         raise EndpointFailure("configuration", "the URL or the key cannot be used") from None
 
 
-def _shown(exc: Exception, mask: Mask) -> str:
+def _error_text(exc: Exception, mask: Mask) -> str:
     return one_line(mask(str(exc)), 160) or type(exc).__name__

@@ -1,70 +1,89 @@
-"""The models of a profile as batches use them: who is asked, whether anybody would answer, and what is told back."""
+"""The models of a profile, as batches use them: availability checks, and feedback to the gateway."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from runner.config import AgentSettings
 from runner.errors import InferenceFault, catch_foreign
-from runner.types import UNRATED
+from runner.types import UNRATED, Outcome
 from runner.util.text import one_line
 
 if TYPE_CHECKING:
     from runner.inference import EndpointHealth, InferenceManager
-    from runner.store import EpisodeRecord
 
 _T = TypeVar("_T")
 
-NO_ENDPOINT = "the profile names no model to ask; set agent.api_endpoint or agent.local_fallback"
+NO_ENDPOINT = "the profile has no model endpoint; set agent.api_endpoint or agent.local_fallback"
 
 
 class NoModel(InferenceFault):
-    """No endpoint would answer.
+    """No model endpoint answers.
 
     Attributes:
-        states: how each is, with its cause and what to do.
-        hint: what to do, on one line.
+        states: health of each endpoint, with cause and hint.
+        hint: the endpoints' hints on one line.
     """
 
     def __init__(self, states: Sequence[EndpointHealth]) -> None:
-        """Say of each endpoint why it would not."""
+        """Build the message from the cause of each endpoint."""
         causes = "; ".join(f"{state.name}: {state.cause}" for state in states)
         super().__init__(f"no model answers: {causes or NO_ENDPOINT}")
         self.states = tuple(states)
         self.hint = "; ".join(f"{state.name}: {state.hint}" for state in states if state.hint)
 
 
+class RatedEpisode(Protocol):
+    """The part of a stored episode that feedback needs."""
+
+    @property
+    def episode_id(self) -> str:
+        """Id of the episode."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """Outcome of the episode."""
+
+    @property
+    def reward(self) -> float:
+        """Sum of the step rewards."""
+
+    @property
+    def success(self) -> bool:
+        """Whether the episode reached its goal."""
+
+
 @dataclass(frozen=True)
 class Models:
-    """One for all batches of a process, which so share what is known of the endpoints."""
+    """The models of a profile; one object per process, so that all batches share the endpoint state."""
 
     settings: AgentSettings
     manager: InferenceManager
 
     @classmethod
-    def of(cls, settings: AgentSettings, environ: Mapping[str, str]) -> Self:
-        """Those of a profile's ``agent`` section; nobody is asked yet."""
-        from runner.inference import InferenceManager  # this and the others not for commands that play nothing
+    def from_settings(cls, settings: AgentSettings, environ: Mapping[str, str]) -> Self:
+        """Build from a profile's ``agent`` section; no request is sent."""
+        from runner.inference import InferenceManager  # imported late, so that commands without a model start fast
 
         return cls(settings, InferenceManager.from_profile(settings, environ))
 
     @property
     def names(self) -> list[str]:
-        """The models that the profile names, the one that plays by default first."""
+        """Names of the profile's models, the default model first."""
         return model_names(self.settings)
 
     def check(self, model: str | None = None) -> list[EndpointHealth]:
-        """How each endpoint is, in 2 seconds at most; from any thread but that of an event loop."""
+        """Return the health of each endpoint within 2 seconds; blocks, so never call it on an event loop's thread."""
         return run_in_thread(lambda: self.manager.check(model))
 
     def require(self, model: str | None) -> list[EndpointHealth]:
-        """As ``check``, for a batch that is about to be played; None is played without any model.
+        """Return the health of the endpoints before a batch starts; empty if ``model`` is None.
 
         Raises:
-            NoModel: when nobody would answer.
+            NoModel: if no endpoint answers.
         """
         if model is None:
             return []
@@ -73,20 +92,20 @@ class Models:
             raise NoModel(states)
         return states
 
-    def feedback(self, record: EpisodeRecord) -> None:
-        """Tell the gateway how an episode went, unless it was cut short by us; returns at once."""
-        if record.outcome not in UNRATED:
-            self.manager.feedback(record.episode_id, record.reward, record.success)
+    def feedback(self, episode: RatedEpisode) -> None:
+        """Send the episode's reward and success to the gateway in the background, unless the user ended it."""
+        if episode.outcome not in UNRATED:
+            self.manager.feedback(episode.episode_id, episode.reward, episode.success)
 
     def close(self) -> None:
-        """Send the feedback that waits, for some seconds at most."""
+        """Send the pending feedback, for a few seconds at most."""
         self.manager.close()
 
 
 def run_in_thread(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-    """What a coroutine gives on an event loop and a thread of its own.
+    """Run a coroutine on a new thread with its own event loop, and return its result.
 
-    Only the coroutine is waited for, not what its loop has left to do: a name that is being resolved may take long.
+    Return as soon as the coroutine is done, without waiting for the loop to close: a pending name lookup may take long.
     """
     import asyncio
 
@@ -103,7 +122,7 @@ def run_in_thread(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
             asyncio.run(run())
         done.set()
 
-    threading.Thread(target=serve, name="asking", daemon=True).start()
+    threading.Thread(target=serve, name="coroutine", daemon=True).start()
     done.wait()
     if not results:
         raise problems[0]
@@ -111,17 +130,17 @@ def run_in_thread(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
 
 
 def model_names(settings: AgentSettings) -> list[str]:
-    """The models that a profile names, the one that plays by default first."""
-    named = [settings.model, *(endpoint.model for endpoint in settings.endpoints), settings.local_fallback]
-    return list(dict.fromkeys(filter(None, named)))
+    """Return the names of a profile's models, the default model first."""
+    names = [settings.model, *(endpoint.model for endpoint in settings.endpoints), settings.local_fallback]
+    return list(dict.fromkeys(filter(None, names)))
 
 
 def is_answering(state: EndpointHealth) -> bool:
-    """Whether an endpoint would answer."""
+    """Return whether an endpoint answers."""
     return state.status in ("up", "slow")
 
 
 def describe_endpoint(state: EndpointHealth) -> str:
-    """An endpoint by its name, what it is, where and for what it is asked."""
+    """Return the endpoint's name, kind, URL and model on one line."""
     kind = "" if state.kind == "auto" else f"{state.kind}, "
     return one_line(f"{state.name} ({kind}{state.url}, model {state.model})")

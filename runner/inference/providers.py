@@ -1,4 +1,4 @@
-"""What kind of server an endpoint is, found out by asking, and what exactly is asked of each kind."""
+"""Kinds of model servers (TensorZero, Ollama, OpenAI-compatible): detection, and the URL and model name for each."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ GATEWAY_PATH = "/openai/v1/chat/completions"
 GATEWAY_PREFIX = "tensorzero::"
 _CHAT_PATH = "/chat/completions"
 NO_MODEL_BODY = {"model": "", "messages": []}
-"""Refused by every server before any model runs; TensorZero's refusal says how a model has to be named."""
+"""Rejected by every server before a model runs; TensorZero's error message contains its model prefix."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of an endpoint whose kind is known.
+    """URL and model name for an endpoint of known kind.
 
     Attributes:
-        url: of the chat completions.
-        model: as it is sent.
+        url: URL of the chat completions.
+        model: model name as sent.
     """
 
     kind: Kind
@@ -38,19 +38,19 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port."""
+        """Scheme, login, host and port."""
         return url_origin(self.url)
 
     @property
     def models_url(self) -> str:
-        """Where an OpenAI-compatible server lists its models."""
+        """URL of an OpenAI-compatible server's model list."""
         return self.url.partition("?")[0].removesuffix(_CHAT_PATH) + "/models"
 
 
 def resolve_target(spec: EndpointSpec, kind: Kind, model: str) -> Target:
-    """Where and under which name ``model`` is asked for.
+    """Return the URL and name under which an endpoint serves ``model``.
 
-    TensorZero answers under one path whatever the profile says, and has prefixes for models and functions.
+    TensorZero serves one fixed path, regardless of the profile's URL, and requires a prefix for models and functions.
     """
     model = spec.model or model
     if kind == "tensorzero":
@@ -60,10 +60,10 @@ def resolve_target(spec: EndpointSpec, kind: Kind, model: str) -> Target:
 
 
 async def find_kind(client: httpx.AsyncClient, spec: EndpointSpec, mask: Mask, now: datetime) -> Kind:
-    """Ask a server what it is, without any key, all questions at the same time.
+    """Detect the kind of a server with three concurrent requests, without a key.
 
     Raises:
-        EndpointFailure: when it does not answer, or is in no state to say what it is.
+        EndpointFailure: if it does not answer, or is too busy to show its kind.
     """
     if spec.kind != "auto":
         return spec.kind
@@ -79,8 +79,8 @@ async def find_kind(client: httpx.AsyncClient, spec: EndpointSpec, mask: Mask, n
         return "tensorzero"
     if isinstance(tags, SmallResponse) and tags.status == 200 and "models" in as_dict(decode_json(tags.body)):
         return "ollama"
-    for answer in (health, rejection, tags):
-        _raise_unless_healthy(answer, mask, now)
+    for response in (health, rejection, tags):
+        _raise_unless_healthy(response, mask, now)
     return "openai"
 
 
@@ -93,16 +93,16 @@ async def _fetch_or_failure(
         return failure
 
 
-def _raise_unless_healthy(answer: SmallResponse | EndpointFailure, mask: Mask, now: datetime) -> None:
-    """A server that is starting, or has too much to do, may be any kind of server."""
-    if isinstance(answer, EndpointFailure):
-        raise answer
-    if answer.status >= 500 or answer.status == 429:
-        raise response_failure(answer.status, answer.body, mask, retry_after_s(answer.retry_after, now))
+def _raise_unless_healthy(response: SmallResponse | EndpointFailure, mask: Mask, now: datetime) -> None:
+    """Raise if the server is starting or overloaded, because its kind cannot be detected then."""
+    if isinstance(response, EndpointFailure):
+        raise response
+    if response.status >= 500 or response.status == 429:
+        raise response_failure(response.status, response.body, mask, retry_after_s(response.retry_after, now))
 
 
 def _chat_url(url: str) -> str:
-    """The configured URL, completed where it names only a server or its version."""
+    """Return the configured URL, completed if it contains only a server or its version path."""
     base, mark, query = url.partition("?")
     base = base.rstrip("/")
     if not base.endswith(_CHAT_PATH):

@@ -1,4 +1,4 @@
-"""One request to one endpoint, and its reply within every limit."""
+"""One request to one endpoint: send it, read the reply or stream, and enforce size limits."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     import httpx
 
 MAX_BODY = 4 << 20
-"""Bytes of a reply that is not streamed."""
+"""Maximum bytes of a reply that is not streamed."""
 MAX_STREAM = 64 << 20
-"""Bytes of a streamed reply: each token brings some hundred of them along."""
+"""Maximum bytes of a streamed reply; each token takes several hundred bytes."""
 STREAM_END_TIMEOUT_S = 0.25
-"""Seconds that a stream has to end once it said that it is over."""
+"""Maximum seconds between the final event of a stream and its end."""
 
 
 class InferenceCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that is ready to be sent; ``key`` goes nowhere but into its header."""
+    """A request ready to send; ``key`` is used only in the Authorization header."""
 
     target: Target
     body: bytes
@@ -42,10 +42,10 @@ class InferenceCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def send_call(client: httpx.AsyncClient, call: InferenceCall) -> ModelReply:
-    """Send a request and read its reply; how long that may take is the caller's business.
+    """Send a request and read its reply; the caller sets the timeout.
 
     Raises:
-        EndpointFailure: when no usable reply comes.
+        EndpointFailure: if there is no usable reply.
     """
     headers = {"Authorization": f"Bearer {call.key}"} if call.key else {}
     accumulator = StreamAccumulator(call.clock.monotonic, call.on_delta)
@@ -64,7 +64,7 @@ async def _refusal(response: httpx.Response, call: InferenceCall) -> EndpointFai
 
 
 async def _stream(response: httpx.Response, accumulator: StreamAccumulator) -> ModelReply:
-    """Read events until the stream says that it is over, or ends."""
+    """Read events until the final event or the end of the stream."""
     reject_encoding(response)
     chunks, parser, size = response.aiter_raw(), EventParser(), 0
     async for chunk in chunks:
@@ -80,7 +80,7 @@ async def _stream(response: httpx.Response, accumulator: StreamAccumulator) -> M
 
 
 async def _drain(chunks: AsyncIterator[bytes]) -> None:
-    """Read what is left, so that the connection can be used again; not all servers end what they say is over."""
+    """Read the rest of the stream so that the connection can be reused; some servers never end it."""
     import httpx
 
     with suppress(TimeoutError, httpx.TransportError):
@@ -90,7 +90,7 @@ async def _drain(chunks: AsyncIterator[bytes]) -> None:
 
 
 def _parse_body(body: bytes, accumulator: StreamAccumulator, media_type: str) -> ModelReply:
-    """A reply that came in one piece; events under a wrong name are taken as what they are."""
+    """Parse a complete reply; accept events even if the media type is wrong."""
     if body.startswith((b"data:", b":", b"event:")):
         for data in EventParser().feed(body + b"\n\n"):
             accumulator.add(data)
@@ -100,7 +100,7 @@ def _parse_body(body: bytes, accumulator: StreamAccumulator, media_type: str) ->
     except EndpointFailure as failure:
         if "json" in media_type:
             raise
-        raise EndpointFailure(failure.reason, f"{failure}, it is {one_line(media_type, 60) or 'of no type'}") from None
+        raise EndpointFailure(failure.reason, f"{failure} (media type {one_line(media_type, 60) or 'missing'})") from None
 
 
 def _media_type(response: httpx.Response) -> str:

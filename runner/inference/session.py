@@ -1,4 +1,4 @@
-"""The inferences of one episode."""
+"""Inference session of one episode, and the cost of its tokens."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from runner.types import Chat, EpisodeHeader, Message, StreamDelta, Tokens, Tool
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _NO_TRACER = Tracer("off")
+_MILLION = 1_000_000
 
 
 class Inference(msgspec.Struct, frozen=True, kw_only=True):
     """A model's answer.
 
     Attributes:
-        message: with ``content``, and where there are any ``reasoning_content`` and ``tool_calls``.
-        usage: what it took and where it came from.
-        finish_reason: as the endpoint says, such as ``stop`` or ``length``.
-        used_tools: whether the tools were sent along; not so where the model takes none.
-        flow_id: of the arrow that leaves the response in the trace.
+        message: chat message with ``content`` and, if present, ``reasoning_content`` and ``tool_calls``.
+        usage: tokens, cost and timing, with the endpoint and model that answered.
+        finish_reason: the endpoint's value, such as ``stop`` or ``length``.
+        used_tools: whether the request included the tools; False if the model accepts none.
+        flow_id: id of the flow that starts at the response in the trace.
     """
 
     message: Message
@@ -39,10 +40,10 @@ class Inference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InferenceSession:
-    """Asks for the model's answers in one episode; made by ``InferenceManager.session``, used by one task at a time."""
+    """Inferences of one episode; created by ``InferenceManager.session``, used by one task at a time."""
 
     def __init__(self, context: InferenceContext, feedback: FeedbackSender, header: EpisodeHeader, model: str) -> None:
-        """Start an episode; nothing is asked yet."""
+        """Start a session; no request is sent yet."""
         self.model = model
         self._context = context
         self._feedback = feedback
@@ -52,7 +53,7 @@ class InferenceSession:
 
     @property
     def supports_tools(self) -> bool:
-        """Whether the endpoint that is asked next takes tools, as far as is known."""
+        """Whether the endpoint to be tried next accepts tools, as far as known."""
         ready = [end for end in self._context.endpoints if end.breaker.wait_s() <= 0] or self._context.endpoints
         return all(end.supports_tools_for(end.spec.model or self.model) for end in ready[:1])
 
@@ -65,18 +66,18 @@ class InferenceSession:
         on_delta: Callable[[StreamDelta], None] | None = None,
         tracer: Tracer | None = None,
     ) -> Inference:
-        """The model's answer to a chat, from the first endpoint that gives one.
+        """Return the model's answer to a chat, from the first endpoint that answers.
 
         Args:
-            messages: the whole chat.
-            tools: what the model may call, as OpenAI functions; may be empty.
-            time_left_s: seconds until the episode's time limit; no call takes longer.
-            on_piece: takes the answer while it comes, the model's thinking and its tool calls included; also who is
-                asked, and that what came so far is of no answer, as its endpoint failed.
-            tracer: gets a span for each request.
+            messages: the complete chat.
+            tools: OpenAI function schemas that the model may call; may be empty.
+            time_left_s: seconds until the episode's time limit; no request takes longer.
+            on_delta: receives the streamed answer with reasoning and tool calls, the endpoint in use, and a restart
+                when an endpoint fails in the middle of an answer.
+            tracer: receives a span for each request.
 
         Raises:
-            InferenceFault: when no endpoint answers, or one refuses the request itself.
+            InferenceFault: if no endpoint answers, or an endpoint rejects the request itself.
         """
         chain = FallbackChain(self._context, self._request(messages, tools, time_left_s, on_delta, tracer))
         answer = await chain.run()
@@ -118,7 +119,7 @@ class InferenceSession:
         )
 
     def _remember_gateway_id(self, answer: EndpointAnswer) -> None:
-        """TensorZero's own id of the episode comes with the first reply, and belongs into all further requests."""
+        """Keep TensorZero's episode id from the first reply, because all later requests must contain it."""
         name, id = answer.endpoint.spec.name, answer.reply.episode_id
         if answer.target.kind == "tensorzero" and id and _UUID.fullmatch(id) and name not in self._gateway_ids:
             self._gateway_ids[name] = id
@@ -137,14 +138,11 @@ class InferenceSession:
         )
 
 
-MILLION = 1_000_000
-
-
 def token_cost(tokens: Tokens | None, price: Price | None) -> float | None:
-    """The price of these tokens, None where either is not known.
+    """Return the cost of the tokens, or None if tokens or price are unknown.
 
-    Cached tokens are part of the prompt and reasoning tokens part of the completion; each costs as what it is a part of
-    where it has no price of its own.
+    Cached tokens are part of the prompt and reasoning tokens are part of the completion; without their own price they
+    cost as much as the other prompt or completion tokens.
     """
     if tokens is None or price is None:
         return None
@@ -153,4 +151,4 @@ def token_cost(tokens: Tokens | None, price: Price | None) -> float | None:
     per_reasoning = price.completion_per_mtok if price.reasoning_per_mtok is None else price.reasoning_per_mtok
     total = (tokens.prompt - cached) * price.prompt_per_mtok + cached * per_cached
     total += (tokens.completion - reasoning) * price.completion_per_mtok + reasoning * per_reasoning
-    return total / MILLION
+    return total / _MILLION

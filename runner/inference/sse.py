@@ -1,4 +1,4 @@
-"""Server-sent events, and the reply that the chunks in them add up to."""
+"""Server-sent events: parsing the stream, and accumulating its chunks into a reply."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from runner.inference.lenient_json import as_dict, as_list, as_text, content_tex
 from runner.types import DeltaPart, StreamDelta
 
 MAX_EVENT = 4 << 20
-"""Bytes of one event; more is no model's reply."""
+"""Maximum bytes of one event."""
 DONE = b"[DONE]"
 
 _BOM = b"\xef\xbb\xbf"
 
 
 class EventParser:
-    """The data of the events in a stream of bytes, however the bytes are cut."""
+    """Parses server-sent events from a byte stream that may be split anywhere."""
 
     def __init__(self) -> None:
-        """Start before the first byte."""
+        """Start at the beginning of a stream."""
         self._line_parts: list[bytes] = []
         self._data: list[bytes] = []
         self._size = 0
-        self._started_stream = False
+        self._has_started = False
         self._after_return = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Take more bytes; returns the data of the events that are complete now.
+        """Add bytes; return the data of the events that are complete now.
 
         Raises:
-            EndpointFailure: when an event is larger than ``MAX_EVENT``.
+            EndpointFailure: if an event is larger than ``MAX_EVENT``.
         """
-        if self._after_return:  # it ended a line, and what follows may be the other half of that end
+        if self._after_return:  # a following newline belongs to the same line end
             chunk, self._after_return = chunk.removeprefix(b"\n"), not chunk
         if not chunk:
             return []
@@ -63,12 +63,12 @@ class EventParser:
         return events
 
     def _line(self, end: bytes) -> bytes | None:
-        """Take the end of a line; returns the event's data if the line ends one that has any."""
+        """Add the rest of a line; return the event's data if the line ends an event with data."""
         self._size += len(end)
         line = b"".join([*self._line_parts, end])
         self._line_parts.clear()
-        if not self._started_stream:
-            self._started_stream, line = True, line.removeprefix(_BOM)
+        if not self._has_started:
+            self._has_started, line = True, line.removeprefix(_BOM)
         if line:
             name, _, value = line.partition(b":")
             if name == b"data":
@@ -79,17 +79,15 @@ class EventParser:
 
 
 class StreamAccumulator:
-    """Adds up the chunks of a streamed reply.
+    """Accumulates the chunks of a streamed reply; ``done`` is True after the final event.
 
     Args:
         now: a monotonic clock in seconds.
-        on_piece: takes each piece of the answer, of what the model thinks and of its tool calls, as it comes.
-
-    ``done`` says whether the stream told that it is over.
+        on_delta: receives each delta of the content, the reasoning and the tool calls.
     """
 
     def __init__(self, now: Callable[[], float], on_delta: Callable[[StreamDelta], None] | None = None) -> None:
-        """Start counting the time to the first piece."""
+        """Start measuring the time to the first token."""
         self.done = False
         self._now = now
         self._started = now()
@@ -101,18 +99,18 @@ class StreamAccumulator:
         self._length = 0
 
     def add(self, data: bytes) -> None:
-        """Take the data of one event.
+        """Add the data of one event.
 
         Raises:
-            EndpointFailure: when it is an error or no chunk of a reply, or the reply becomes too long.
+            EndpointFailure: if it is an error or not a JSON object, or the reply becomes too long.
         """
         data = data.strip()
         if data in (DONE, b""):
             self.done = self.done or data == DONE
             return
         chunk = decode_json(data)
-        if not isinstance(chunk, dict):  # it may have held a part of the answer
-            raise EndpointFailure("reply", "an event of the stream is no JSON object")
+        if not isinstance(chunk, dict):  # a part of the answer may be lost
+            raise EndpointFailure("reply", "an event of the stream is not a JSON object")
         raise_on_error(chunk)
         read_metadata(self._reply, chunk)
         choices = [as_dict(choice) for choice in as_list(chunk.get("choices"))]
@@ -121,10 +119,10 @@ class StreamAccumulator:
                 self._add_choice(choice)
 
     def result(self) -> ModelReply:
-        """The whole reply.
+        """Return the complete reply.
 
         Raises:
-            EndpointFailure: when the stream ended before it was over, or holds no usable answer.
+            EndpointFailure: if the stream ended early or contains no usable answer.
         """
         if not self.done and self._reply.finish_reason is None:
             raise EndpointFailure("reply", "the stream ended in the middle of the reply")
@@ -153,7 +151,7 @@ class StreamAccumulator:
     def _add_call(self, delta: dict[str, Any]) -> None:
         function, index = as_dict(delta.get("function")), delta.get("index")
         name, arguments = as_text(function.get("name")), arguments_text(function.get("arguments"))
-        if type(index) is not int:  # without one, a name begins a call and everything else goes on with the last
+        if type(index) is not int:  # without an index, a name starts a new call and other deltas continue the last one
             index = max(self._calls, default=-1) + bool(name)
         if index not in self._calls and len(self._calls) >= MAX_TOOL_CALLS:
             return

@@ -1,4 +1,4 @@
-"""The batches of a node, kept in SQLite so that they outlive it."""
+"""Queue of batches on disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.errors import StoreError
 Status: TypeAlias = Literal["queued", "running", "completed", "cancelled", "interrupted"]
 
 BUSY_TIMEOUT_S = 1.0
-"""Seconds to wait for others that have the file locked; who asked the node waits, too."""
+"""Seconds to wait while another process has the file locked; the control request waits meanwhile."""
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS batches (
@@ -33,7 +33,7 @@ _COLUMNS = "batch_id, battery_id, spec, status, n_done"
 
 
 class QueuedBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch that was asked for, and what became of it so far."""
+    """A requested batch with its current status."""
 
     batch_id: str
     battery_id: str | None
@@ -43,13 +43,13 @@ class QueuedBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchQueue:
-    """First come, first played; usable from several threads of the node that owns it."""
+    """First-in, first-out queue of batches in SQLite; thread-safe within the node that owns it."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create the queue; what a killed node left unfinished is ``interrupted`` from now on.
+        """Open or create the queue; batches that a killed node left unfinished become ``interrupted``.
 
         Raises:
-            StoreError: when the file cannot be used.
+            StoreError: if the file cannot be used.
         """
         self._lock = threading.Lock()
         try:
@@ -61,15 +61,15 @@ class BatchQueue:
             self._connection.execute(_TABLE)
             self._connection.execute("UPDATE batches SET status = 'interrupted' WHERE status IN ('queued', 'running')")
         except (sqlite3.Error, OSError) as exc:
-            raise StoreError(f"{path} cannot be used: {exc}; move it away, no episode is lost by that") from exc
+            raise StoreError(f"{path} cannot be used: {exc}; move the file away (no episode is lost)") from exc
 
     def add(self, *batches: QueuedBatch) -> bool:
-        """Append batches, all of them or none: False when an id is known already."""
+        """Append all batches, or none and return False if one of the ids already exists."""
         rows = [
             (batch.batch_id, batch.battery_id, msgspec.json.encode(batch.spec), batch.status, batch.n_done)
             for batch in batches
         ]
-        with self._connect() as connection:
+        with self._locked_connection() as connection:
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 connection.executemany(f"INSERT INTO batches ({_COLUMNS}) VALUES (?, ?, ?, ?, ?)", rows)
@@ -82,33 +82,33 @@ class BatchQueue:
         return True
 
     def get(self, batch_id: str) -> QueuedBatch | None:
-        """A batch by its id."""
+        """Return a batch by its id."""
         rows = self._select("WHERE batch_id = ?", (batch_id,))
         return rows[0] if rows else None
 
     def in_battery(self, battery_id: str) -> list[QueuedBatch]:
-        """The batches of a battery, in order."""
+        """Return the batches of a battery, in order."""
         return self._select("WHERE battery_id = ? ORDER BY position", (battery_id,))
 
-    def waiting(self) -> list[QueuedBatch]:
-        """What is to be played, the next one first."""
+    def queued(self) -> list[QueuedBatch]:
+        """Return the queued batches, the next one first."""
         return self._select("WHERE status = 'queued' ORDER BY position", ())
 
-    def ended(self) -> list[QueuedBatch]:
-        """What is over for good."""
+    def finished(self) -> list[QueuedBatch]:
+        """Return the completed and cancelled batches."""
         return self._select("WHERE status IN ('completed', 'cancelled') ORDER BY position", ())
 
     def newest(self, limit: int) -> list[QueuedBatch]:
-        """The batches asked for last."""
+        """Return the most recently added batches, the newest first."""
         return self._select("ORDER BY position DESC LIMIT ?", (limit,))
 
     def set_status(self, batch_id: str, status: Status, *, only: tuple[Status, ...] = ()) -> bool:
-        """Say what became of a batch; with ``only``, if it is in one of these states, and returns whether it was."""
+        """Set the status of a batch, if its status is in ``only`` (when given); return whether it was set."""
         condition = f" AND status IN ({', '.join('?' * len(only))})" if only else ""
         return self._write(f"UPDATE batches SET status = ? WHERE batch_id = ?{condition}", (status, batch_id, *only))
 
     def set_done(self, batch_id: str, n_done: int) -> None:
-        """Say how many episodes of a batch are over."""
+        """Set the number of finished episodes of a batch."""
         self._write("UPDATE batches SET n_done = ? WHERE batch_id = ?", (n_done, batch_id))
 
     def close(self) -> None:
@@ -117,28 +117,28 @@ class BatchQueue:
             self._connection.close()
 
     def _write(self, statement: str, values: tuple[object, ...]) -> bool:
-        with self._connect() as connection:
+        with self._locked_connection() as connection:
             return connection.execute(statement, values).rowcount == 1
 
     def _select(self, condition: str, values: tuple[str | int, ...]) -> list[QueuedBatch]:
-        with self._connect() as connection:
+        with self._locked_connection() as connection:
             rows = connection.execute(f"SELECT {_COLUMNS} FROM batches {condition}", values).fetchall()
         return [_decode_row(row) for row in rows]
 
     @contextmanager
-    def _connect(self) -> Iterator[sqlite3.Connection]:
+    def _locked_connection(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
             try:
                 yield self._connection
             except sqlite3.Error as exc:
-                raise StoreError(f"the queue of batches cannot be used: {exc}; is the disk full?") from exc
+                raise StoreError(f"the batch queue cannot be used: {exc}; check for a full disk") from exc
 
 
 def queued_ids(path: Path) -> set[str]:
-    """The batches of a queue, which a node may have open; nothing is changed.
+    """Return the batch ids in a queue file, read-only; a node may have the file open.
 
     Raises:
-        StoreError: when the file is there and cannot be read.
+        StoreError: if the file exists and cannot be read.
     """
     if not path.exists():
         return set()
@@ -146,7 +146,7 @@ def queued_ids(path: Path) -> set[str]:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)) as connection:
             return {batch_id for (batch_id,) in connection.execute("SELECT batch_id FROM batches")}
     except sqlite3.Error as exc:
-        raise StoreError(f"{path} cannot be read: {exc}; move it away, no episode is lost by that") from exc
+        raise StoreError(f"{path} cannot be read: {exc}; move the file away (no episode is lost)") from exc
 
 
 def _decode_row(row: tuple[str, str | None, bytes, Status, int]) -> QueuedBatch:

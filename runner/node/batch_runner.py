@@ -1,4 +1,4 @@
-"""The thread that plays a node's batches one after the other."""
+"""The thread that runs a node's queued batches one after another."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from runner.store import EpisodeRecord
 from runner.types import UNRATED, BatchProgress, Item
 
 logger = logging.getLogger(__name__)
-logger.setLevel(logging.INFO)  # where each batch is played is worth a line
+logger.setLevel(logging.INFO)  # log the placement of each batch
 
 RETRY_S = 1.0
-"""Seconds until the queue is looked at again after something went wrong."""
+"""Seconds before the queue is read again after an error."""
 
 
 @dataclass(frozen=True)
 class BatchCallbacks:
-    """Whom the player tells; all are called on its threads and must be quick.
+    """Callbacks of a ``BatchRunner``; called on its threads, so they must be quick.
 
     Attributes:
-        item: every live item.
-        record: every episode that is over.
-        result: every batch that is over for good.
-        busy: whether something is played, on each change.
+        on_item: receives every live item.
+        on_record: receives every finished episode.
+        on_result: receives every batch that has ended for good.
+        on_busy: receives True when a batch starts and False when none is left.
     """
 
-    item: Observer
-    record: Callable[[EpisodeRecord], None]
-    result: Callable[[BatchResult], None]
-    busy: Callable[[bool], None]
+    on_item: Observer
+    on_record: Callable[[EpisodeRecord], None]
+    on_result: Callable[[BatchResult], None]
+    on_busy: Callable[[bool], None]
 
 
 def _embedded_placement(spec: BatchSpec) -> Placement:
@@ -49,10 +49,15 @@ def _embedded_placement(spec: BatchSpec) -> Placement:
 
 
 class BatchRunner:
-    """Plays what the queue holds; ``stop`` leaves the running batch to be resumed.
+    """Runs the queued batches; after ``stop`` the interrupted batch can be resumed.
 
-    ``choose_placement`` says where a batch that is about to begin is played, if it can be; it may wait for a server. ``models``
-    are whom agents ask.
+    Args:
+        workspace: the state directory that stores the episodes.
+        queue: batches to run.
+        callbacks: receive items, episodes, results and the busy state.
+        choose_placement: returns the placement of a batch that is about to start, or raises if it cannot run; may wait
+            for an environment server.
+        models: the profile's models, for agents that use one.
     """
 
     def __init__(
@@ -64,7 +69,7 @@ class BatchRunner:
         choose_placement: Callable[[BatchSpec], Placement] = _embedded_placement,
         models: Models | None = None,
     ) -> None:
-        """Prepare; ``start`` begins to play."""
+        """Prepare the thread; ``start`` starts it."""
         self._workspace = workspace
         self._queue = queue
         self._callbacks = callbacks
@@ -77,12 +82,12 @@ class BatchRunner:
         self._final_status: Status = "interrupted"
         self._batch: Batch | None = None
         self._early_commands: list[CommandName] = []
-        self._thread = threading.Thread(target=self._run, name="player", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="batch runner", daemon=True)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is played and nothing waits."""
-        return self._claimed is None and not self._queue.waiting()
+        """Whether no batch is running or queued."""
+        return self._claimed is None and not self._queue.queued()
 
     @property
     def stopping(self) -> bool:
@@ -90,21 +95,21 @@ class BatchRunner:
         return self._stopping
 
     def is_paused(self, batch_id: str) -> bool:
-        """Whether this batch is being played and paused."""
+        """Return whether this batch is running and paused."""
         batch = self._batch
         return batch is not None and batch.batch_id == batch_id and batch.paused
 
     def start(self) -> None:
-        """Begin to play."""
+        """Start running queued batches."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Look into the queue again."""
+        """Read the queue again."""
         with self._changed:
             self._changed.notify()
 
     def command(self, name: CommandName, batch_id: str) -> bool:
-        """Command a batch, which may be about to start; False when it is not the one that is played."""
+        """Send a command to the running or starting batch; return False if this batch is neither."""
         with self._changed:
             if self._claimed is None or self._claimed.batch_id != batch_id:
                 return False
@@ -115,7 +120,7 @@ class BatchRunner:
             return True
 
     def command_episode(self, name: CommandName, episode_id: str) -> bool:
-        """Command an episode; False when it is not being played."""
+        """Send a command to an episode; return False if it is not running."""
         batch = self._batch
         if batch is None or episode_id not in batch.episode_ids:
             return False
@@ -123,42 +128,42 @@ class BatchRunner:
         return True
 
     def n_finished(self, batch_id: str) -> int:
-        """How many stored episodes of a batch are not to be played again."""
+        """Return the number of stored episodes of a batch that need not be played again."""
         placeholders = ", ".join("?" * len(UNRATED))
         query = f"SELECT count(*) FROM episodes WHERE batch_id = ? AND outcome NOT IN ({placeholders})"
         ((count,),) = self._workspace.index.select(query, (batch_id, *sorted(UNRATED)))
         return int(count)
 
     def cancel_unstarted(self, queued: QueuedBatch) -> bool:
-        """End a batch that waits or was interrupted for good; False when it is neither any more."""
+        """Cancel a queued or interrupted batch for good; return False if it is no longer either."""
         if not self._queue.set_status(queued.batch_id, "cancelled", only=("queued", "interrupted")):
             return False
         self._publish_from_files(queued, "interrupted" if queued.status == "interrupted" else "cancelled")
         return True
 
     def publish_missing_results(self, known_ids: set[str]) -> None:
-        """Announce batches that are over but whose events an earlier process did not get to add."""
-        for queued in self._queue.ended():
+        """Publish the results of ended batches whose events an earlier process did not add to the outbox."""
+        for queued in self._queue.finished():
             if f"batch:{queued.batch_id}" not in known_ids:
                 self._publish_from_files(queued, "completed" if queued.status == "completed" else "cancelled")
 
     def _publish_from_files(self, queued: QueuedBatch, status: BatchStatus) -> None:
-        tally = BatchStats()
+        stats = BatchStats()
         for record in self._stored_episodes(queued.batch_id):
-            tally.add(record)
+            stats.add(record)
         ids = (queued.batch_id, queued.battery_id)
-        self._callbacks.result(
-            tally.result(queued.spec, batch_id=ids[0], battery_id=ids[1], status=status, data_label="", duration_s=0.0)
+        self._callbacks.on_result(
+            stats.result(queued.spec, batch_id=ids[0], battery_id=ids[1], status=status, data_label="", duration_s=0.0)
         )
 
     def drain(self) -> None:
-        """Play what is queued, then stop."""
+        """Run the queued batches, then stop."""
         with self._changed:
             self._draining = True
             self._changed.notify()
 
     def stop(self) -> None:
-        """Interrupt the running batch at its next steps, then stop; what is queued stays unplayed."""
+        """Interrupt the running batch after its current steps, then stop; queued batches stay queued."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -166,28 +171,28 @@ class BatchRunner:
                 self._batch.command("interrupt")
 
     def join(self, timeout_s: float | None) -> bool:
-        """Wait until nothing is played any more; False when that took too long."""
+        """Wait until the thread has ended; return False after ``timeout_s``."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        ended = False
-        while not ended:
+        is_finished = False
+        while not is_finished:
             problems: list[BaseException] = []
             with catch_foreign(problems.append):
-                ended = not self._play_next()
+                is_finished = not self._run_next()
             for problem in problems:
-                logger.warning("a batch cannot be played: %s: %s", type(problem).__name__, problem)
+                logger.warning("batch failed: %s: %s", type(problem).__name__, problem)
                 self._save_final_status()
             with self._changed:
                 self._claimed = self._batch = None
                 if problems and not self._stopping:
                     self._changed.wait(RETRY_S)
-            with catch_foreign(log_failure(logger, "telling what is played")):
-                self._callbacks.busy(not self.is_idle)
+            with catch_foreign(log_failure(logger, "reporting the busy state")):
+                self._callbacks.on_busy(not self.is_idle)
 
-    def _play_next(self) -> bool:
-        """Play one batch; False when there will be none any more."""
+    def _run_next(self) -> bool:
+        """Run one batch; return False if no further batch will come."""
         with self._changed:
             self._early_commands.clear()
             while (queued := self._claim()) is None:
@@ -195,24 +200,24 @@ class BatchRunner:
                     return False
                 self._changed.wait()
             self._claimed, self._final_status = queued, "interrupted"
-        self._play(queued)
+        self._run_batch(queued)
         return True
 
     def _claim(self) -> QueuedBatch | None:
         if self._stopping:
             return None
-        waiting = self._queue.waiting()
-        claimed = (batch for batch in waiting if self._queue.set_status(batch.batch_id, "running", only=("queued",)))
+        queued = self._queue.queued()
+        claimed = (batch for batch in queued if self._queue.set_status(batch.batch_id, "running", only=("queued",)))
         return next(claimed, None)
 
-    def _play(self, queued: QueuedBatch) -> None:
+    def _run_batch(self, queued: QueuedBatch) -> None:
         placement = self._choose_placement(queued.spec)
-        logger.info("batch %s: %s is played %s", queued.batch_id, queued.spec.env, placement.note)
+        logger.info("batch %s: %s runs %s", queued.batch_id, queued.spec.env, placement.note)
         batch = Batch(
             queued.spec,
             self._workspace,
-            observers=[self._callbacks.item, self._save_progress],
-            on_record=self._callbacks.record,
+            observers=[self._callbacks.on_item, self._save_progress],
+            on_record=self._callbacks.on_record,
             batch_id=queued.batch_id,
             battery_id=queued.battery_id,
             earlier_episodes=self._stored_episodes(queued.batch_id),
@@ -223,20 +228,20 @@ class BatchRunner:
             self._batch = batch
             for name in self._early_commands + (["interrupt"] if self._stopping else []):
                 batch.command(name)
-        self._callbacks.busy(True)
+        self._callbacks.on_busy(True)
         result = batch.run()
         self._final_status = result.status
-        if result.status != "interrupted":  # announced first: killed in between, a resumed batch announces it again
-            self._callbacks.result(result)
+        if result.status != "interrupted":  # before the status: if killed in between, the resumed batch publishes again
+            self._callbacks.on_result(result)
         self._queue.set_status(queued.batch_id, result.status)
         self._queue.set_done(queued.batch_id, result.n_episodes)
 
     def _save_final_status(self) -> None:
-        """A batch that cannot be built or stored waits to be resumed; the queue's disk may be full, too."""
+        """Save the status of a batch that failed, so that it can be resumed; retry while the disk is full."""
         if self._claimed is None:
             return
-        with catch_foreign(log_failure(logger, "telling what is played")):
-            self._callbacks.busy(False)
+        with catch_foreign(log_failure(logger, "reporting the busy state")):
+            self._callbacks.on_busy(False)
         while True:
             problems: list[BaseException] = []
             with catch_foreign(problems.append):

@@ -1,4 +1,4 @@
-"""Requests as they come in, and errors as they go out: bounded, and safe to show whoever sent what."""
+"""Parsing of control requests, and error replies to them: bounded, masked and safe to display."""
 
 from __future__ import annotations
 
@@ -14,52 +14,56 @@ logger = logging.getLogger(__name__)
 
 MAX_REQUEST_BYTES = 64 * 1024
 MAX_ECHO_CHARS = 200
-"""Characters of an id, and of an error's message: both may repeat what was sent."""
+"""Maximum length of a request id and of an error message, which may both repeat text from the request."""
 
 
 class RequestRejected(RunnerError):
-    """A request that is not obeyed, and why."""
+    """A control request that the node rejects, with the error code, message and hint of the reply."""
+
+    error_type = "refused"
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
-        """Take what the reply will say."""
+        """Store the code, message and hint of the reply."""
         super().__init__(message)
         self.code = code
         self.hint = hint
 
 
 class _RequestId(msgspec.Struct):
-    """What a reply needs of a request that cannot be read otherwise."""
+    """The id alone, which a reply needs even if the rest of the request is invalid."""
 
     id: str = ""
 
 
 def parse_request_id(payload: bytes) -> str:
-    """The id of a request.
+    """Return the id of a request.
 
     Raises:
-        Refused: when the request is too large.
-        msgspec.MsgspecError: when it is none.
+        RequestRejected: if the request is too large.
+        msgspec.MsgspecError: if it is not a JSON object.
     """
     if len(payload) > MAX_REQUEST_BYTES:
         raise RequestRejected(
-            "bad_request", f"a request may have {MAX_REQUEST_BYTES} bytes, this one has {len(payload)}"
+            "bad_request", f"a request may have at most {MAX_REQUEST_BYTES} bytes; this one has {len(payload)}"
         )
     return msgspec.json.decode(payload, type=_RequestId).id
 
 
 def check_request_id(request_id: str) -> None:
-    """Raise ``RequestRejected`` for an id that a reply does not repeat as it is."""
+    """Raise ``RequestRejected`` if the id is too long, or a reply would have to mask or escape it."""
     if safe_echo(request_id) != request_id:
-        raise RequestRejected("bad_request", f"an id has at most {MAX_ECHO_CHARS} characters, all of them visible")
+        raise RequestRejected(
+            "bad_request", f"an id must have at most {MAX_ECHO_CHARS} characters, all of them visible"
+        )
 
 
 def parse_args(op: Op, args: msgspec.Raw) -> Args:
-    """The arguments of a request; raises a ``msgspec.MsgspecError`` when they do not fit the operation."""
+    """Return the arguments of a request; raise ``msgspec.MsgspecError`` if they do not fit the operation."""
     return msgspec.json.decode(args, type=ARGS[op])
 
 
 def to_control_error(exc: BaseException) -> ControlError:
-    """What a reply says of what went wrong; what should not have is logged, too."""
+    """Return the error of a reply; an unexpected exception is logged as well."""
     match exc:
         case RequestRejected():
             return ControlError(code=exc.code, message=safe_echo(str(exc)), hint=exc.hint)
@@ -73,5 +77,5 @@ def to_control_error(exc: BaseException) -> ControlError:
 
 
 def safe_echo(text: str) -> str:
-    """A text that may come from anywhere, for a reply."""
+    """Return an untrusted text for use in a reply: masked, on one line, of limited length."""
     return one_line(mask(text), MAX_ECHO_CHARS)

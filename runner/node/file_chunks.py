@@ -1,4 +1,4 @@
-"""Episode files in parts, for clients that cannot read them where they are."""
+"""Episode files in chunks, for clients on other machines."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from runner.util.files import read_file
 
 CHUNK_BYTES = 256 * 1024
 MAX_CACHED_HASHES = 64
-"""Files whose hashes are remembered."""
+"""Maximum number of files whose hashes are cached."""
 
 
 class _CachedHash(msgspec.Struct, frozen=True):
-    """A file as it was when it was hashed."""
+    """Hash of a file, with the size and modification time it had then."""
 
     stamp: tuple[int, int]
     sha256: str
 
 
 class EpisodeFiles:
-    """Gives files part by part; a file is read as a whole for its first part only, as long as it does not change."""
+    """Reads episode files chunk by chunk; an unchanged file is read as a whole only for its first chunk."""
 
     def __init__(self, store: EpisodeStore, index: EpisodeIndex) -> None:
-        """Nothing is read yet."""
+        """Start with an empty hash cache."""
         self._store = store
         self._index = index
         self._hashes: OrderedDict[Path, _CachedHash] = OrderedDict()
         self._lock = threading.Lock()
 
     def chunk(self, episode_id: str, offset: int) -> EpisodeChunk:
-        """At most ``CHUNK_BYTES`` from an offset on, empty beyond the end.
+        """Return at most ``CHUNK_BYTES`` bytes from ``offset``; empty beyond the end of the file.
 
         Raises:
-            StoreError: when there is no such episode, or its file cannot be read.
+            StoreError: if the episode does not exist or its file cannot be read.
         """
         path = self._path(episode_id)
         try:
@@ -51,12 +51,14 @@ class EpisodeFiles:
                 file.seek(offset if 0 <= offset < stamp[0] else stamp[0])
                 return EpisodeChunk(total=stamp[0], sha256=cached.sha256, data=file.read(CHUNK_BYTES))
         except OSError as exc:
-            raise StoreError(f"{path} cannot be read: {exc.strerror}; check that it exists and is yours") from exc
+            raise StoreError(
+                f"{path} cannot be read: {exc.strerror}; check that it exists and that you may read it"
+            ) from exc
 
     def _path(self, episode_id: str) -> Path:
         rows = self._index.select("SELECT batch_id FROM episodes WHERE episode_id = ? LIMIT 1", (episode_id,))
         if not rows:
-            raise StoreError(f"there is no episode {episode_id!r} here; check the id and the node")
+            raise StoreError(f"this node has no episode {episode_id!r}; check the id and the node")
         return self._store.path(rows[0][0], episode_id)
 
     def _read_whole(self, path: Path, stamp: tuple[int, int], offset: int) -> EpisodeChunk:
@@ -76,6 +78,5 @@ class EpisodeFiles:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Size and time of a file: they change when its content does."""
     status = path.stat(follow_symlinks=False)
     return status.st_size, status.st_mtime_ns

@@ -1,4 +1,4 @@
-"""What a node does when it is asked: the operations of the control subject, apart from the bus."""
+"""Handlers of control requests: each operation of the control subject, independent of the bus."""
 
 from __future__ import annotations
 
@@ -51,16 +51,17 @@ _T = TypeVar("_T")
 
 MAX_LISTED_BATCHES = 200
 MAX_HINT_CHARS = 400
-"""Characters; there may be one for each endpoint."""
+"""Maximum length of a hint; a ``no_model`` hint lists every endpoint."""
 
 
 @dataclass(frozen=True)
 class ControlHandler:
-    """Answers requests; from any thread.
+    """Handles control requests; thread-safe.
 
     Attributes:
-        health: what ``health`` answers.
-        shutdown: called with ``drain``.
+        health: returns the result of the ``health`` operation.
+        stopping: returns whether the node is stopping.
+        shutdown: requests a shutdown; receives ``drain``.
     """
 
     profile: Profile
@@ -74,7 +75,7 @@ class ControlHandler:
     shutdown: Callable[[bool], object]
 
     def handle(self, payload: bytes, *, commands: bool = True) -> bytes:
-        """The reply to a request, whatever its bytes are; without ``commands`` only ``health`` is answered."""
+        """Return the reply to a request, which may be any bytes; without ``commands`` only ``health`` is allowed."""
         request_id = ""
         result = msgspec.Raw()
         problems: list[BaseException] = []
@@ -84,7 +85,7 @@ class ControlHandler:
             request = msgspec.json.decode(payload, type=ControlRequest)
             if not commands and request.op != "health":
                 raise RequestRejected(
-                    "no_control", "this node takes no requests here", "set nats.control in its profile"
+                    "no_control", "this node accepts no commands on this bus", "set nats.control in its profile"
                 )
             result = msgspec.Raw(msgspec.json.encode(self._dispatch(request)))
         if problems:
@@ -116,9 +117,9 @@ class ControlHandler:
 
     def _start(self, args: StartArgs) -> list[BatchState]:
         if not is_ulid(args.batch_id):
-            raise RequestRejected("bad_request", "batch_id has to be a ULID", "make a new one for each request to play")
+            raise RequestRejected("bad_request", "batch_id must be a ULID", "create a new ULID for each start request")
         if self.stopping():
-            raise RequestRejected("stopping", "this node is about to stop", "start it again, or ask another one")
+            raise RequestRejected("stopping", "this node is stopping", "start it again, or use another node")
         if not args.envs:
             raise RequestRejected("bad_request", "envs is empty", "name at least one environment of the profile")
         if known := self._batches(args.batch_id):
@@ -129,7 +130,7 @@ class ControlHandler:
         specs = [self._spec(args, env) for env in args.envs]
         if len({spec.env for spec in specs}) < len(specs):
             raise RequestRejected(
-                "bad_request", "envs names an environment twice", "use repeat or attempts to play more of it"
+                "bad_request", "envs names an environment twice", "use repeat or attempts to run more episodes of it"
             )
         self._require_model(specs[0])
         batches = [_queue_entry(args.batch_id, spec, alone=len(specs) == 1) for spec in specs]
@@ -138,7 +139,6 @@ class ControlHandler:
         return [self._state(batch) for batch in batches]
 
     def _batches(self, batch_id: str) -> list[QueuedBatch]:
-        """A batch by its id, or those of a battery."""
         batch = self.queue.get(batch_id)
         return [batch] if batch else self.queue.in_battery(batch_id)
 
@@ -150,23 +150,23 @@ class ControlHandler:
         return self._batches(known[0].battery_id or known[0].batch_id)
 
     def _require_model(self, spec: BatchSpec) -> None:
-        """Refuse what could not be played now; all batches of a request are played by the same agent."""
+        """Reject a request if no model endpoint answers; all batches of a request use the same agent."""
         try:
             self.models.require(spec.model)
         except NoModel as exc:
-            hint = "; ".join(filter(None, [exc.hint, "or choose an agent that asks no model, such as oracle"]))
+            hint = "; ".join(filter(None, [exc.hint, "or choose an agent that uses no model, such as oracle"]))
             raise RequestRejected("no_model", str(exc), one_line(mask(hint), MAX_HINT_CHARS)) from exc
 
     def _spec(self, args: StartArgs, env: str) -> BatchSpec:
         agent = args.agent or DEFAULT_AGENT
         episode = self.profile.episode
         if args.agent is not None and args.agent not in plugins.registered_names(plugins.AGENTS):
-            raise RequestRejected("unknown_agent", f"there is no agent {args.agent!r} here", "ask list for the agents")
+            raise RequestRejected("unknown_agent", f"this node has no agent {args.agent!r}", "send list for its agents")
         if args.model is not None and args.model not in self.models.names:
-            raise RequestRejected("unknown_model", f"there is no model {args.model!r} here", "ask list for the models")
-        if ":" in env and self.profile.find(env) is None:
+            raise RequestRejected("unknown_model", f"this node has no model {args.model!r}", "send list for its models")
+        if ":" in env and self.profile.find_entry(env) is None:
             raise RequestRejected(
-                "refused", f"{env!r} is not in the profile {self.profile.id}", "ask list for the environments"
+                "refused", f"{env!r} is not in the profile {self.profile.id}", "send list for its environments"
             )
         return BatchSpec(
             env=resolve_environment(self.profile, env),
@@ -190,12 +190,12 @@ class ControlHandler:
             raise RequestRejected("bad_request", "give either batch_id or episode_id")
         if target.episode_id is not None:
             if not self.batch_runner.command_episode(name, target.episode_id):
-                raise RequestRejected("not_found", f"episode {target.episode_id!r} is not being played")
+                raise RequestRejected("not_found", f"episode {target.episode_id!r} is not running")
             return {}
         batches = self._batches(target.batch_id or "")
         if not batches:
-            raise RequestRejected("not_found", f"there is no batch {target.batch_id!r}", "ask list for the batches")
-        # A batch may begin to be played between the two questions, so it is asked for once more.
+            raise RequestRejected("not_found", f"there is no batch {target.batch_id!r}", "send list for the batches")
+        # A queued batch may start between the first two calls, so ``command`` is tried again.
         accepted = [
             self.batch_runner.command(name, batch.batch_id)
             or (name == "cancel" and self.batch_runner.cancel_unstarted(batch))
@@ -204,7 +204,7 @@ class ControlHandler:
         ]
         if not any(accepted):
             raise RequestRejected(
-                "not_running", f"{name}: batch {target.batch_id!r} is not being played", "ask list for its state"
+                "not_running", f"{name}: batch {target.batch_id!r} is not running", "send list for its state"
             )
         return {}
 
@@ -216,7 +216,7 @@ class ControlHandler:
             agent=batch.spec.agent,
             model=batch.spec.model,
             status="paused" if self.batch_runner.is_paused(batch.batch_id) else batch.status,
-            # A node that was killed may not have noted the last ones.
+            # A killed node may not have saved the count of its last episodes.
             n_done=self.batch_runner.n_finished(batch.batch_id) if batch.status == "interrupted" else batch.n_done,
             n_planned=batch.spec.n_planned,
         )
@@ -224,7 +224,7 @@ class ControlHandler:
     def _list(self) -> NodeList:
         return NodeList(
             batches=[self._state(batch) for batch in self.queue.newest(MAX_LISTED_BATCHES)],
-            envs=[entry.name for _, entry in self.profile.listed()],
+            envs=[entry.name for _, entry in self.profile.tiered_entries()],
             agents=plugins.registered_names(plugins.AGENTS),
             models=self.models.names,
         )
@@ -235,7 +235,7 @@ def _or_default(value: _T | None, default: _T) -> _T:
 
 
 def _check_same(args: StartArgs, specs: list[BatchSpec]) -> None:
-    """Refuse a known id with another request; what that leaves to the profile may have changed since."""
+    """Reject a known ``batch_id`` whose request differs; omitted values take those of the known batch."""
     first = specs[0]
     pairs = {
         "envs": ({env.lower() for env in args.envs}, {spec.env.lower() for spec in specs}),
@@ -252,16 +252,16 @@ def _check_same(args: StartArgs, specs: list[BatchSpec]) -> None:
             first.limits.max_duration_s,
         ),
     }
-    if other := [name for name, (requested, known) in pairs.items() if requested != known]:
+    if different := [name for name, (requested, known) in pairs.items() if requested != known]:
         raise RequestRejected(
             "refused",
-            f"batch {args.batch_id} has another {', '.join(other)}",
-            "make a new batch_id for another request",
+            f"batch {args.batch_id} already exists with a different {', '.join(different)}",
+            "use a new batch_id for a different request",
         )
 
 
 def derived_batch_id(battery_id: str, env: str) -> str:
-    """The id of the batch of one environment of a battery: always the same, and a ULID of the same moment."""
+    """Return the batch id of one environment of a battery: deterministic, a ULID with the battery's timestamp."""
     digest = hashlib.blake2b(f"{battery_id}/{env}".encode(), digest_size=10).digest()
     return str(ULID.from_bytes(ULID.from_str(battery_id).bytes[:6] + digest))
 

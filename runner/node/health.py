@@ -1,4 +1,4 @@
-"""How the machine and the environments of a node are doing: as live items, and for who asks."""
+"""Health of a node's host, environments and models: published as live items and kept for control requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from runner.config import EnvironmentEntry, Profile
-from runner.envs.availability import probe_address, availability_of
+from runner.envs.availability import availability_of, probe_address
 from runner.envs.http.probe import ServerState, probe_servers
 from runner.errors import catch_foreign
 from runner.events.control import HealthItem
@@ -30,29 +30,28 @@ logger = logging.getLogger(__name__)
 HEARTBEAT_INTERVAL_S = 2.0
 ENVIRONMENTS, MODELS = "the environments", "the models"
 HOST_BEATS, ENVS_BEATS, MODELS_BEATS = 2, 5, 7
-"""Heartbeats from one look at the machine, at the environments, and at the models to the next."""
+"""Heartbeats between two checks of the host, of the environments and of the models."""
 MODELS_IDLE_BEATS = 60
-"""The same for the models of a node that plays nothing and that nobody asks."""
+"""Heartbeats between two checks of the models while the node is idle and receives no requests."""
 
 
 def _always_active() -> bool:
-    """Somebody wants to know."""
     return True
 
 
 def _no_cause(env: str) -> None:
-    """This process started no server."""
+    pass
 
 
 class HealthMonitor:
-    """Looks at the machine, the environments and the models now and then, and remembers what was last seen.
+    """Checks the host, the environments and the models periodically, and keeps the latest results.
 
     Args:
-        profile: what can be played.
-        clock: says when.
-        servers: those that this node starts.
-        models: whom agents ask.
-        awake: whether anything is played, or anybody has asked lately: else models are seldom looked at.
+        profile: lists the environments.
+        clock: supplies timestamps.
+        servers: environment servers that this node starts.
+        models: the profile's models.
+        is_active: returns whether a batch is running or a request came recently; if not, models are checked rarely.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class HealthMonitor:
         models: Models | None = None,
         is_active: Callable[[], bool] = _always_active,
     ) -> None:
-        """Nothing was seen before the first ``run``."""
+        """Start without results; ``run`` adds them."""
         self._profile = profile
         self._clock = clock
         self._servers = servers
@@ -75,11 +74,11 @@ class HealthMonitor:
 
     @property
     def latest(self) -> list[HealthItem]:
-        """What was last seen; from any thread."""
+        """Latest health items; thread-safe."""
         return [item for items in list(self._latest.values()) for item in items]
 
     async def run(self, live: LivePublisher) -> None:
-        """Tell how this node is doing until cancelled; a look that fails is tried again the next time."""
+        """Publish heartbeats and health items until cancelled; a failed check is repeated at its next time."""
         self._update(ENVIRONMENTS, lambda: self._environments({}), live)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch_environments(live))
@@ -88,13 +87,13 @@ class HealthMonitor:
             for beat in itertools.count():
                 live.put(Heartbeat(at=self._clock.now()))
                 if beat % HOST_BEATS == 0:
-                    self._update("the machine", self._machine, live)
+                    self._update("the host", self._host, live)
                 await asyncio.sleep(HEARTBEAT_INTERVAL_S)
 
     async def _watch_environments(self, live: LivePublisher) -> None:
-        """Beside the heartbeat, as servers may take their time."""
+        """Check environments in a separate task, because servers may answer slowly."""
         addresses = {
-            entry.name: address for _, entry in self._profile.listed() if (address := probe_address(entry)) is not None
+            entry.name: address for _, entry in self._profile.tiered_entries() if (address := probe_address(entry)) is not None
         }
         while True:
             n_changes = self._n_changes
@@ -105,7 +104,7 @@ class HealthMonitor:
                     await asyncio.sleep(HEARTBEAT_INTERVAL_S)
 
     async def _watch_models(self, models: Models, live: LivePublisher) -> None:
-        """Beside the heartbeat, and on a thread of its own, as an endpoint may take its time."""
+        """Check models in a separate task and thread, because endpoints may answer slowly."""
         while True:
             with catch_foreign(partial(self._log_failure, MODELS)):
                 states = await asyncio.to_thread(models.check)
@@ -119,21 +118,21 @@ class HealthMonitor:
     def _n_changes(self) -> int:
         return 0 if self._servers is None else self._servers.n_changes
 
-    def _update(self, at: str, sample: Callable[[], list[HealthItem]], live: LivePublisher) -> None:
-        with catch_foreign(partial(self._log_failure, at)):
-            self._latest[at] = items = sample()
-            self._failures.pop(at, None)
+    def _update(self, source: str, sample: Callable[[], list[HealthItem]], live: LivePublisher) -> None:
+        with catch_foreign(partial(self._log_failure, source)):
+            self._latest[source] = items = sample()
+            self._failures.pop(source, None)
             for item in items:
                 live.put(item)
 
-    def _log_failure(self, at: str, exc: BaseException) -> None:
-        """Say the same thing once, not every few seconds."""
+    def _log_failure(self, source: str, exc: BaseException) -> None:
+        """Log a repeated failure only once."""
         reason = f"{type(exc).__name__}: {exc}"
-        if self._failures.get(at) != reason:
-            self._failures[at] = reason
-            logger.warning("the health of %s cannot be told: %s", at, reason)
+        if self._failures.get(source) != reason:
+            self._failures[source] = reason
+            logger.warning("health check of %s failed: %s", source, reason)
 
-    def _machine(self) -> list[HealthItem]:
+    def _host(self) -> list[HealthItem]:
         return [self._load.sample(self._clock.now())]
 
     def _endpoints(self, states: list[EndpointHealth]) -> list[HealthItem]:
@@ -150,27 +149,27 @@ def environment_health(
     states: Mapping[str, ServerState],
     start_cause: Callable[[str], str | None] = _no_cause,
 ) -> list[EnvHealth]:
-    """One item per environment of the profile: whether it can be played, and where that would be now.
+    """Return one item per environment of the profile: its availability and current transport.
 
     Args:
-        profile: what can be played.
-        at: when the servers were looked at.
-        states: what answers where the profile has a server.
-        started: what there is to say of a server that this node started.
+        profile: lists the environments.
+        at: time of the server checks.
+        states: state of each environment's server, by environment name.
+        start_cause: returns why a server that this node started is not running, or None.
     """
-    return [_env_health(entry, at, states.get(entry.name), start_cause(entry.name)) for _, entry in profile.listed()]
+    return [_env_health(entry, at, states.get(entry.name), start_cause(entry.name)) for _, entry in profile.tiered_entries()]
 
 
 def _env_health(entry: EnvironmentEntry, at: datetime, state: ServerState | None, start_cause: str | None) -> EnvHealth:
-    outlook = availability_of(entry, state)
+    availability = availability_of(entry, state)
     return EnvHealth(
         at=at,
         env=entry.name,
-        status=outlook.status,
+        status=availability.status,
         latency_s=None if state is None else state.latency_s,
-        transport=outlook.transport,
+        transport=availability.transport,
         open=None if state is None else state.open,
-        cause=start_cause or outlook.cause,
+        cause=start_cause or availability.cause,
     )
 
 
@@ -188,14 +187,14 @@ def _model_health(state: EndpointHealth, at: datetime) -> ModelHealth:
 
 
 class HostLoad:
-    """Load of the machine between two looks; the first one says 0 for the processor."""
+    """Load of the host between two samples; the first sample has a CPU load of 0."""
 
     def __init__(self) -> None:
-        """Look for GPUs once."""
+        """Load the GPU library if there is one."""
         self._nvml = _nvml()
 
     def sample(self, at: datetime) -> Host:
-        """The load since the last look."""
+        """Return the load since the last sample."""
         import psutil
 
         return Host(at=at, cpu=psutil.cpu_percent(), ram=psutil.virtual_memory().percent, gpu=self._gpus())
@@ -210,13 +209,13 @@ class HostLoad:
 
 
 def _nvml() -> Any | None:  # noqa: ANN401 - an optional library without types
-    """NVIDIA's management library, where it is installed and finds a driver."""
-    found: list[Any] = []
+    """Return NVIDIA's management library if it is installed and finds a driver."""
+    loaded: list[Any] = []
     with catch_foreign(_ignore):
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
-        found.append(nvml)
-    return found[0] if found else None
+        loaded.append(nvml)
+    return loaded[0] if loaded else None
 
 
 def _gpu(nvml: Any, index: int) -> Gpu:  # noqa: ANN401
@@ -232,4 +231,4 @@ def _gpu(nvml: Any, index: int) -> Gpu:  # noqa: ANN401
 
 
 def _ignore(exc: BaseException) -> None:
-    """No GPU to be read is nothing to report: ``gpu`` is then None."""
+    pass  # without a readable GPU, ``gpu`` is None

@@ -1,4 +1,4 @@
-"""Whether a node's name is free on a bus that others use, too."""
+"""Check that no other node uses this node's name on a shared bus."""
 
 from __future__ import annotations
 
@@ -21,10 +21,15 @@ HEALTH_REQUEST = msgspec.json.encode(ControlRequest(id="name", op="health"))
 
 
 async def check_name_is_free(name: str, boot: str, address: BusAddress | None) -> None:
-    """Ask whether somebody else answers to this node's name on the other bus.
+    """Send a health request to ``name`` on the egress bus, to find another node with that name.
+
+    Args:
+        name: name of this node.
+        boot: boot id of this node; a reply with this id is its own.
+        address: address of the egress bus, or None if there is none.
 
     Raises:
-        StoreError: naming who does.
+        StoreError: if another node answers; names its boot id.
     """
     if address is None:
         return
@@ -32,29 +37,29 @@ async def check_name_is_free(name: str, boot: str, address: BusAddress | None) -
         async with await NatsConnection.open(address, name=name) as connection:
             reply = await _request_health(connection, control_subject(name))
     except BusError as exc:
-        logger.warning("whether the name %s is free could not be asked: %s", name, exc)
+        logger.warning("could not check whether the node name %s is free: %s", name, exc)
         return
     other = boot if reply is None else _boot_of(reply)
     if other != boot:
         shown = one_line(other, 40)
         raise StoreError(
-            f"a node named {name} (boot {shown}) answers on {address.display_url} already; choose another --node"
+            f"another node named {name} (boot {shown}) already answers on {address.display_url}; choose another --node"
         )
 
 
 async def _request_health(connection: NatsConnection, subject: str) -> bytes | None:
-    """None when nobody replies: one who listens to everything takes the question, and has no answer."""
+    """Return the reply, or None after a timeout; a subscriber to all subjects receives requests but never answers."""
     try:
         return await send_request(connection, subject, HEALTH_REQUEST, timeout_s=1.0)
     except BusError as exc:
         if exc.kind != "timeout":
             raise
-        logger.debug("nobody replied, so the name is free: %s", exc)
+        logger.debug("no reply, so the node name is free: %s", exc)
         return None
 
 
 def _boot_of(reply: bytes) -> str:
-    """Who sent a reply to ``health``; anything that answers to the name counts, also what we do not understand."""
+    """Return the boot id in a ``health`` reply, or "unknown": any reply means that the name is taken."""
     try:
         decoded = msgspec.json.decode(reply, type=ControlReply)
         if isinstance(decoded.result, msgspec.Raw):

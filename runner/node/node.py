@@ -1,4 +1,4 @@
-"""A node from start to stop: lock, broker, publishing, playing, answering."""
+"""A node from start to stop: state lock, broker, publishing, batches, control requests."""
 
 from __future__ import annotations
 
@@ -43,27 +43,28 @@ from runner.publish.recovery import record_missed_batches
 logger = logging.getLogger(__name__)
 
 IDLE_POLL_S = 1.0
-"""Seconds between two looks at whether the node has become idle."""
+"""Seconds between two checks whether the node is idle."""
 RECENT_REQUEST_S = 60.0
-"""Seconds for which a node that was asked something takes it that somebody looks."""
+"""Seconds after a control request during which the node counts as watched, so models are checked often."""
 BROKER_START_TIMEOUT_S = 15.0
-"""Seconds for the own broker to answer."""
+"""Maximum seconds for the node's own broker to accept a connection."""
 
 
 def _ignore(node_file: NodeFile) -> None:
-    """Nobody asked."""
+    pass
 
 
 class Node:
     """The worker service of one state directory; ``run`` returns when it has stopped.
 
     Args:
-        profile: what may be played and with which limits.
-        data_dir: absolute.
-        name: this node's name on the bus.
-        egress: another broker that gets the events too; asked at each attempt to connect.
-        idle_exit_s: leave by itself after so many seconds in which nothing ran, waited or was asked; None: never.
-        on_serving: told once requests are answered.
+        profile: the environments, limits and models of this node.
+        data_dir: absolute path of the state directory.
+        name: name of the node on the bus.
+        egress: returns the address of a second broker that receives the events, or None; called at each attempt to
+            connect.
+        idle_exit_s: stop after this many seconds without a running or queued batch or a request; None: never.
+        on_ready: called once the node answers requests.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Node:
         idle_exit_s: float | None = None,
         on_ready: Callable[[NodeFile], object] = _ignore,
     ) -> None:
-        """Nothing is touched before ``run``."""
+        """Store the settings; no file or socket is opened before ``run``."""
         self._profile = profile
         self._data_dir = data_dir
         self._name = name
@@ -84,7 +85,7 @@ class Node:
         self._idle_exit_s = idle_exit_s
         self._on_ready = on_ready
         self._servers = EnvServerManager(profile, data_dir / "logs")
-        self._models = Models.of(profile.agent, os.environ)
+        self._models = Models.from_settings(profile.agent, os.environ)
         self._stopping = asyncio.Event()
         self._immediate = asyncio.Event()
         self._drain = False
@@ -92,21 +93,21 @@ class Node:
         self._started = self._last_activity_at = time.monotonic()
 
     def stop(self, *, drain: bool = False) -> None:
-        """Begin to stop; in the node's event loop, e.g. from a signal handler. A second call ends a drain."""
+        """Request a stop; call it in the node's event loop, e.g. from a signal handler. A second call ends a drain."""
         self._drain = drain and not self._stopping.is_set()
         self._stopping.set()
 
     def interrupt(self) -> None:
-        """As ``stop``; a node that stops already does so without waiting for steps and events any more."""
+        """Request a stop; a node that is already stopping no longer waits for running steps and unpublished events."""
         if self._stopping.is_set() and not self._drain:
             self._immediate.set()
         self.stop()
 
     async def run(self) -> None:
-        """Serve until told to stop.
+        """Run the node until ``stop`` is called.
 
         Raises:
-            RunnerError: when the node cannot start: another one has the directory or the name, or the broker fails.
+            RunnerError: if the node cannot start: another node has the directory or the name, or the broker fails.
         """
         async with AsyncExitStack() as stack:
             lock = StateLock(self._data_dir)
@@ -122,7 +123,9 @@ class Node:
             broker = Broker(
                 self._data_dir,
                 self._name,
-                on_restart=lambda: lock.announce(self._node_file(workspace, broker)),  # it may have moved
+                on_restart=lambda: lock.write_node_file(
+                    self._node_file(workspace, broker)
+                ),  # its port may have changed
             )
             broker.start()
             stack.callback(broker.stop)
@@ -144,22 +147,20 @@ class Node:
         )
         handler = self._create_handler(workspace, queue, batch_runner, health)
         ready = asyncio.Event()
-        local_handler, egress_handler = (
-            self._request_handler(handler),
-            self._request_handler(handler, commands=self._profile.nats.control),
-        )
-        handle = partial(serve, self._subject, name=self._name)
+        local_handler = self._request_handler(handler)
+        egress_handler = self._request_handler(handler, commands=self._profile.nats.control)
+        serve_requests = partial(serve, control_subject(self._name), name=self._name)
         services: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
-            "publishing": publisher.run,
-            "telling what happens": live.run,
-            "telling how the node is": partial(health.run, live),
-            "answering": partial(handle, local_handler, lambda: broker.address, on_served=ready.set),
-            "answering on the other broker": partial(handle, egress_handler, self._egress),
+            "event publisher": publisher.run,
+            "live publisher": live.run,
+            "health monitor": partial(health.run, live),
+            "control requests": partial(serve_requests, local_handler, lambda: broker.address, on_served=ready.set),
+            "control requests from the egress broker": partial(serve_requests, egress_handler, self._egress),
         }
         async with asyncio.TaskGroup() as tasks:
-            tasks_running = [tasks.create_task(run_with_restarts(name, create)) for name, create in services.items()]
+            service_tasks = [tasks.create_task(run_with_restarts(name, create)) for name, create in services.items()]
             await _wait_for_broker(ready)
-            lock.announce(self._node_file(workspace, broker))
+            lock.write_node_file(self._node_file(workspace, broker))
             batch_runner.publish_missing_results(await asyncio.to_thread(recorder.outbox.known_ids))
             self._servers.autostart()
             batch_runner.start()
@@ -172,12 +173,8 @@ class Node:
             await asyncio.to_thread(recorder.flush)
             await publish_remaining(publisher, self._immediate)
             await live.flush()
-            for task in tasks_running:
+            for task in service_tasks:
                 task.cancel()
-
-    @property
-    def _subject(self) -> str:
-        return control_subject(self._name)
 
     def _request_handler(self, handler: ControlHandler, *, commands: bool = True) -> Callable[[bytes], bytes]:
         def handle(payload: bytes) -> bytes:
@@ -187,15 +184,13 @@ class Node:
         return handle
 
     async def _wait_until_stopped(self, batch_runner: BatchRunner) -> None:
-        """Wait for ``stop``, or until there has been nothing to do for long enough."""
+        """Wait for ``stop``, or until the node has been idle for ``idle_exit_s``."""
         while not self._stopping.is_set():
             if not batch_runner.is_idle:
                 self._last_activity_at = time.monotonic()
-            remaining_s = (
-                IDLE_POLL_S
-                if self._idle_exit_s is None
-                else self._last_activity_at + self._idle_exit_s - time.monotonic()
-            )
+            remaining_s = IDLE_POLL_S
+            if self._idle_exit_s is not None:
+                remaining_s = self._last_activity_at + self._idle_exit_s - time.monotonic()
             if remaining_s <= 0:
                 return
             with contextlib.suppress(TimeoutError):
@@ -203,7 +198,7 @@ class Node:
                     await self._stopping.wait()
 
     def _is_active(self, batch_runner: BatchRunner) -> bool:
-        """Whether anything is played, or anybody has asked something lately."""
+        """Return whether a batch is running or queued, or a request came within ``RECENT_REQUEST_S``."""
         return not batch_runner.is_idle or time.monotonic() - self._last_activity_at < RECENT_REQUEST_S
 
     def _set_status(self, status: NodeStatus, recorder: EventRecorder) -> None:
@@ -213,20 +208,20 @@ class Node:
     def _create_batch_runner(
         self, workspace: Workspace, queue: BatchQueue, recorder: EventRecorder, live: LivePublisher
     ) -> BatchRunner:
-        def on_busy(playing: bool) -> None:
+        def on_busy(is_busy: bool) -> None:
             if not self._stopping.is_set():
-                self._set_status("running" if playing else "idle", recorder)
+                self._set_status("running" if is_busy else "idle", recorder)
 
-        announce = BatchCallbacks(
-            item=live, record=recorder.record_episode, result=recorder.record_batch, on_busy=on_busy
+        callbacks = BatchCallbacks(
+            on_item=live, on_record=recorder.record_episode, on_result=recorder.record_batch, on_busy=on_busy
         )
-        return BatchRunner(workspace, queue, announce, choose_placement=self._choose_placement, models=self._models)
+        return BatchRunner(workspace, queue, callbacks, choose_placement=self._choose_placement, models=self._models)
 
     def _choose_placement(self, spec: BatchSpec) -> Placement:
-        """Where a batch that is about to begin is played; a server that is just being started is waited for.
+        """Return the placement of a batch that is about to start; wait for a server that is starting.
 
         Raises:
-            RunnerError: when it cannot be, as its server is not there or no model answers.
+            RunnerError: if the batch cannot run, because its server or every model is unavailable.
         """
         self._models.require(spec.model)
         self._servers.wait_for(spec.env, self._stopping.is_set)
@@ -281,5 +276,6 @@ async def _wait_for_broker(ready: asyncio.Event) -> None:
             await ready.wait()
     except TimeoutError as exc:
         raise BusError(
-            "timeout", f"the own broker did not answer within {BROKER_START_TIMEOUT_S:g} s; see logs/nats-server.log"
+            "timeout",
+            f"the node's own broker did not answer within {BROKER_START_TIMEOUT_S:g} s; see logs/nats-server.log",
         ) from exc

@@ -1,4 +1,4 @@
-"""Whether a run would work, and what to do where it would not: models, environments, buses and the state directory."""
+"""Preflight checks of a run: models, environments, buses and the state directory, each with a hint if it fails."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import msgspec
 from runner.batch.spec import BatchSpec, resolve_environment
 from runner.bus.address import BusAddress
 from runner.config import EnvironmentEntry, Profile
-from runner.envs.availability import NOT_INSTALLED, Availability, probe_address, availability_of, embedded_availability
+from runner.envs.availability import NOT_INSTALLED, Availability, availability_of, embedded_availability, probe_address
 from runner.envs.http.probe import ServerState, probe_servers
-from runner.envs.placement import AS_PUBLISHED, server_address, environment_entry, start_command
+from runner.envs.placement import AS_PUBLISHED, environment_entry, server_address, start_command
 from runner.errors import ConfigError, InferenceFault, RunnerError
 from runner.inference.models import NO_ENDPOINT, Models, is_answering, run_in_thread
 from runner.util.text import mask, one_line
@@ -24,16 +24,17 @@ if TYPE_CHECKING:
     from runner.inference import EndpointHealth
 
 BUS_TIMEOUT_S = 2.0
-"""Seconds that a bus has to answer."""
+"""Maximum seconds for a bus to answer."""
 
 
 class PreflightCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that a run needs or uses.
+    """The check of one resource that a run uses.
 
     Attributes:
-        state: ``warn`` is not well but can be done without, ``fail`` is why the run would not work.
-        detail: what it is, where, and how it would be used.
-        cause: what is not well, and ``hint`` what to do about it; None where all is well.
+        state: ``warn`` if it is unavailable but not required, ``fail`` if the run would fail without it.
+        detail: kind, location and use of the resource.
+        cause: why it is unavailable, or None.
+        hint: what to do about the cause, or None.
     """
 
     what: str
@@ -46,12 +47,12 @@ class PreflightCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """The run that would be begun.
+    """The run to check.
 
     Attributes:
-        model: None for an agent that asks none.
-        env: None: any of the profile's.
-        egress: says where events go beside the own broker.
+        model: LLM name; None for agents that use none.
+        env: environment name; None checks every environment of the profile.
+        egress: returns the address of a second bus that receives the events, or None.
     """
 
     profile: Profile
@@ -63,17 +64,17 @@ class PlannedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def preflight(plan: PlannedRun, models: Models) -> list[PreflightCheck]:
-    """Look at everything at the same time, which takes about 3 seconds at most.
+    """Run all checks concurrently; takes about 3 seconds at most.
 
     Raises:
-        ConfigError: for an environment that is not known or is skipped.
+        ConfigError: if the environment is unknown or skipped.
     """
     entries = _entries(plan)
     return run_in_thread(lambda: _check_all(plan, models, entries))
 
 
 def can_run(rows: Iterable[PreflightCheck]) -> bool:
-    """Whether the run would."""
+    """Return whether no check failed."""
     return all(row.state != "fail" for row in rows)
 
 
@@ -93,7 +94,7 @@ async def _check_all(
 
 
 async def check_models(model: str | None, models: Models) -> list[PreflightCheck]:
-    """The endpoints that would be asked, of which one has to answer; none for an agent that asks no model."""
+    """Check the model endpoints; they fail only if none answers. No model: no checks."""
     if model is None:
         return []
     rows = [_endpoint_check(state) for state in await models.manager.check(model)]
@@ -107,7 +108,7 @@ _NO_ENDPOINT_HINT = NO_ENDPOINT.partition("; ")[2]
 
 
 def _with_failures(rows: Sequence[PreflightCheck]) -> list[PreflightCheck]:
-    """Where nothing is well, that is why the run would fail; else the others can be done without."""
+    """Turn warnings into failures if no check is ok."""
     if any(row.state == "ok" for row in rows):
         return list(rows)
     return [msgspec.structs.replace(row, state="fail") for row in rows]
@@ -115,12 +116,12 @@ def _with_failures(rows: Sequence[PreflightCheck]) -> list[PreflightCheck]:
 
 def _endpoint_check(state: EndpointHealth) -> PreflightCheck:
     slow = f", slow: {state.latency_s:.1f} s" if state.status == "slow" and state.latency_s is not None else ""
-    kind = "kind not known yet" if state.kind == "auto" else state.kind
+    kind = "unknown kind" if state.kind == "auto" else state.kind
     return PreflightCheck(
         what="model",
         name=state.name,
         state="ok" if is_answering(state) else "warn",
-        detail=one_line(f"{kind}, asked for {state.model} at {state.url}{slow}", 500),
+        detail=one_line(f"{kind}, {state.model} at {state.url}{slow}", 500),
         latency_s=state.latency_s,
         cause=state.cause,
         hint=state.hint,
@@ -129,7 +130,7 @@ def _endpoint_check(state: EndpointHealth) -> PreflightCheck:
 
 def _entries(plan: PlannedRun) -> dict[str, EnvironmentEntry | None]:
     if plan.env is None:
-        return {entry.name: entry for _, entry in plan.profile.listed()}
+        return {entry.name: entry for _, entry in plan.profile.tiered_entries()}
     name = resolve_environment(plan.profile, plan.env)
     entry = environment_entry(plan.profile, name)
     return {name if entry is None else entry.name: entry}
@@ -138,8 +139,8 @@ def _entries(plan: PlannedRun) -> dict[str, EnvironmentEntry | None]:
 def _check_environment(
     plan: PlannedRun, name: str, entry: EnvironmentEntry | None, state: ServerState | None
 ) -> PreflightCheck:
-    outlook = embedded_availability(name) if entry is None else availability_of(entry, state)
-    cause, hint, playable = outlook.cause, _hint(name, outlook, entry), outlook.playable
+    availability = embedded_availability(name) if entry is None else availability_of(entry, state)
+    cause, hint, playable = availability.cause, _hint(name, availability, entry), availability.playable
     if playable:
         try:
             script = () if plan.agent == "scripted" else None
@@ -151,34 +152,36 @@ def _check_environment(
         what="environment",
         name=name,
         state="ok" if playable else "warn",
-        detail=_placement_text(outlook),
+        detail=_placement_text(availability),
         latency_s=None if state is None else state.latency_s,
         cause=cause,
         hint=hint if cause is not None else None,
     )
 
 
-def _placement_text(outlook: Availability) -> str:
-    if not outlook.playable:
-        return outlook.status
-    address = "embedded" if outlook.transport == "embedded" else f"over HTTP, {outlook.status}"
-    return address if outlook.data_label is None else f"{address}, data {outlook.data_label or AS_PUBLISHED}"
+def _placement_text(availability: Availability) -> str:
+    if not availability.playable:
+        return availability.status
+    placement = "embedded" if availability.transport == "embedded" else f"over HTTP, {availability.status}"
+    label = availability.data_label
+    return placement if label is None else f"{placement}, data {label or AS_PUBLISHED}"
 
 
-def _hint(name: str, outlook: Availability, entry: EnvironmentEntry | None) -> str:
-    if outlook.cause == NOT_INSTALLED:
-        return f"install a package that registers {name}, or leave it out of the profile"
-    if outlook.cause is not None and outlook.cause.startswith("needs "):
-        return f"pip install {outlook.cause.removeprefix('needs ').replace(',', '')}"
-    if outlook.playable:
-        return "nothing, as it is played embedded; or set its transport to embedded"
+def _hint(name: str, availability: Availability, entry: EnvironmentEntry | None) -> str:
+    cause = availability.cause
+    if cause == NOT_INSTALLED:
+        return f"install a package that registers {name}, or remove it from the profile"
+    if cause is not None and cause.startswith("needs "):
+        return f"pip install {cause.removeprefix('needs ').replace(',', '')}"
+    if availability.playable:
+        return "none needed: it runs embedded; set its transport to embedded to hide this warning"
     address = server_address(entry)
     command = None if address is None else start_command(name, address)
     return "start its server" + (f", e.g. with: {command}" if command else "") + "; or set its transport to auto"
 
 
 def check_state_dir(data_dir: Path) -> PreflightCheck:
-    """Whether the state directory, or the nearest folder above it that exists, takes new files."""
+    """Check that the state directory, or its nearest existing parent, is writable."""
     folder = data_dir
     while not folder.exists():
         folder = folder.parent
@@ -207,11 +210,13 @@ def _check_broker() -> PreflightCheck:
         return PreflightCheck(what="bus", name="own broker", state="ok", detail=executable())
     except RunnerError as exc:
         cause, _, hint = str(exc).partition("; ")
-        return PreflightCheck(what="bus", name="own broker", state="warn", detail="of a node", cause=cause, hint=hint)
+        return PreflightCheck(
+            what="bus", name="own broker", state="warn", detail="used by a node", cause=cause, hint=hint
+        )
 
 
 async def _check_egress(address: BusAddress) -> PreflightCheck:
-    """A bus that is not there costs no run: the events wait."""
+    """Check the egress bus; if it is unavailable, the run still works and its events wait in the outbox."""
     from runner.bus.connection import NatsConnection
 
     row = PreflightCheck(what="bus", name="egress", state="ok", detail=address.display_url)
@@ -227,11 +232,11 @@ async def _check_monitor(url: str) -> PreflightCheck:
     from runner.inference.endpoints import safe_url
     from runner.inference.http import fetch, loop_client
 
-    addresses = url.rstrip("/").removesuffix("/healthz") + "/healthz"
-    row = PreflightCheck(what="bus", name="egress's health", state="ok", detail=safe_url(addresses))
+    health_url = url.rstrip("/").removesuffix("/healthz") + "/healthz"
+    row = PreflightCheck(what="bus", name="egress's health", state="ok", detail=safe_url(health_url))
     try:
         async with asyncio.timeout(BUS_TIMEOUT_S):
-            reply = await fetch(await loop_client(), "GET", addresses)
+            reply = await fetch(await loop_client(), "GET", health_url)
         cause = None if reply.status == 200 else f"HTTP {reply.status}: {reply.body[:200].decode(errors='replace')}"
     except TimeoutError:
         cause = f"no answer within {BUS_TIMEOUT_S:g} s"
@@ -239,5 +244,5 @@ async def _check_monitor(url: str) -> PreflightCheck:
         cause = str(exc)
     if cause is None:
         return row
-    hint = "look at that broker, or correct nats.monitor_url"
+    hint = "check that broker, or correct nats.monitor_url"
     return msgspec.structs.replace(row, state="warn", cause=one_line(mask(cause), 300), hint=hint)

@@ -1,4 +1,4 @@
-"""How a node stops: what is played ends, then what is not sent yet is sent; neither takes for ever."""
+"""Stopping a node (end the running batches, publish the remaining events, both bounded) and restarting its services."""
 
 from __future__ import annotations
 
@@ -15,32 +15,35 @@ from runner.publish.publisher import Publisher
 logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 15.0
-"""Seconds for the running steps to end, and then for the last events to be sent."""
+"""Maximum seconds for the running steps to end, and again for the remaining events to be published."""
 
 STALL_TIMEOUT_S = 3.0
-"""Seconds in which no event arrived anywhere, after which the rest is left to the next node."""
+"""Seconds without any delivery after which the remaining events stay in the outbox for the next node."""
 
 JOIN_POLL_S = 0.2
 
+RETRY_S = 1.0
+"""Seconds before a failed service restarts."""
+
 
 async def stop_batches(batch_runner: BatchRunner, is_draining: Callable[[], bool], immediate: asyncio.Event) -> None:
-    """Play what is queued as long as ``is_draining`` says so, then let the running steps end, unless it is ``immediate``."""
+    """Run queued batches while ``is_draining``; then wait for the running steps, unless ``immediate`` is set."""
     if is_draining():
         batch_runner.drain()
-    stopped: float | None = None
+    stopped_at: float | None = None
     while True:
-        if stopped is None and not is_draining():
+        if stopped_at is None and not is_draining():
             batch_runner.stop()
-            stopped = time.monotonic()
+            stopped_at = time.monotonic()
         if await asyncio.to_thread(batch_runner.join, JOIN_POLL_S):
             return
-        if stopped is not None and (immediate.is_set() or time.monotonic() - stopped > STOP_TIMEOUT_S):
-            logger.warning("a step did not end in time; its episode is in the journal")
+        if stopped_at is not None and (immediate.is_set() or time.monotonic() - stopped_at > STOP_TIMEOUT_S):
+            logger.warning("a step did not end in time; its episode is recovered from the journal at the next start")
             return
 
 
 async def publish_remaining(publisher: Publisher, immediate: asyncio.Event) -> None:
-    """Wait for what is not sent yet, as long as something arrives; what does not waits in the outbox."""
+    """Publish the remaining events while deliveries succeed; the others stay in the outbox."""
     sending = asyncio.create_task(publisher.wait_until_drained(STOP_TIMEOUT_S, stall_timeout_s=STALL_TIMEOUT_S))
     interrupted = asyncio.create_task(immediate.wait())
     done, pending = await asyncio.wait({sending, interrupted}, return_when=asyncio.FIRST_COMPLETED)
@@ -50,23 +53,20 @@ async def publish_remaining(publisher: Publisher, immediate: asyncio.Event) -> N
         task.result()
 
 
-RETRY_S = 1.0
-"""Seconds until work that failed is begun again."""
-
-
 async def run_with_restarts(name: str, create: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Do something until it is done, however often it fails; each failure is logged."""
+    """Run a service to its end; log each failure and restart it after ``RETRY_S``."""
     task = asyncio.current_task()
     done = False
 
     def report(exc: BaseException) -> None:
         while isinstance(exc, BaseExceptionGroup):
             exc = exc.exceptions[0]
-        logger.warning("%s failed and begins again: %s: %s", name, type(exc).__name__, exc)
+        logger.warning("%s failed and restarts: %s: %s", name, type(exc).__name__, exc)
 
     while not done and not (task is not None and task.cancelling()):
         with catch_foreign(report):
-            await asyncio.create_task(create())  # its own: a TaskGroup leaves marks of a cancellation on its task
+            # A separate task, because a TaskGroup leaves its cancellation state on the task that runs it.
+            await asyncio.create_task(create())
             done = True
         if not done:
             await asyncio.sleep(RETRY_S)

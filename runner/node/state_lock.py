@@ -1,4 +1,4 @@
-"""Who owns a state directory: a lock that dies with its holder, and ``node.json`` for clients."""
+"""Ownership of a state directory: a lock that ends with its process, and ``node.json`` for clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner.errors import StoreError
 
 
 class NodeFile(msgspec.Struct, kw_only=True):
-    """``node.json``: where clients find the node of a state directory; the lock says whether it lives, not the pid."""
+    """Contents of ``node.json``, where clients find the node; the lock, not the pid, shows whether it is alive."""
 
     node: str
     boot: str
@@ -25,13 +25,13 @@ class NodeFile(msgspec.Struct, kw_only=True):
 
 
 class StateLock:
-    """The one node of a state directory; held until ``release`` or the end of the process."""
+    """Exclusive lock of a state directory, held until ``release`` or the end of the process."""
 
     def __init__(self, data_dir: Path) -> None:
-        """Take the directory, creating it.
+        """Create the directory if needed and lock it.
 
         Raises:
-            StoreError: when another node has it, with that node's pid.
+            StoreError: if the directory cannot be opened, or another node holds it; names that node's pid.
         """
         self._file = data_dir / "node.json"
         path = data_dir / "node.lock"
@@ -51,8 +51,8 @@ class StateLock:
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
-    def announce(self, node_file: NodeFile) -> None:
-        """Write ``node.json`` in one piece."""
+    def write_node_file(self, node_file: NodeFile) -> None:
+        """Write ``node.json`` atomically."""
         temporary = self._file.with_suffix(".json.tmp")
         temporary.unlink(missing_ok=True)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -61,12 +61,12 @@ class StateLock:
         temporary.replace(self._file)
 
     def release(self) -> None:
-        """Let another node have the directory; ``node.json`` stays, for clients that wait for the next one."""
+        """Release the lock; ``node.json`` stays, for clients that wait for the next node."""
         os.close(self._descriptor)
 
 
 def is_node_alive(data_dir: Path) -> bool:
-    """Whether a node has the state directory now."""
+    """Return whether a node holds the state directory now."""
     try:
         descriptor = os.open(data_dir / "node.lock", os.O_RDWR | os.O_CLOEXEC)
     except OSError:

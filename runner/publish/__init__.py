@@ -1,1 +1,1 @@
-"""Delivers events: the outbox, the sinks it drains into, and the live publisher."""
+"""Delivery of events: the outbox, its sinks, and the live publisher."""

@@ -1,4 +1,4 @@
-"""One durable event on its way to one bus: what is sent, and what the answer means."""
+"""Delivery of one durable event to one bus: ``deliver`` publishes it and classifies the answer."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from runner.util.text import mask, one_line
 ACK_TIMEOUT_S = 5
 
 TRANSPORT_ERRORS = (nats.errors.Error, OSError)
-"""What a client raises when the bus does not do what was asked; time-outs are among them."""
+"""Errors of a client operation on the bus, including time-outs."""
 
 UNKNOWN_ROUTE_TIMEOUT_S = 2
 
 Route: TypeAlias = Literal["stream", "core", "unknown"]
-"""``stream``: the bus acknowledges what it stored. ``core``: no stream keeps the subject. ``unknown``: it may not be
-asked, so an acknowledgement counts, and where none comes what counts for ``core``."""
+"""``stream``: a stream keeps the subject and acknowledges events. ``core``: no stream keeps it. ``unknown``: this
+account may not look up streams, so an event is sent as to a stream first, and as ``core`` without an answer."""
 
 _TOO_LARGE = 10054
 _MEANINGS = {10077: "the stream is full", 10023: "the broker's store is full"}
@@ -32,13 +32,13 @@ _HEADER_LINE = len("NATS/1.0\r\n") + len("\r\n")
 
 
 class PermanentFailure(msgspec.Struct, frozen=True):
-    """The event can never be delivered as it is."""
+    """The event can never be delivered in its current form."""
 
     reason: str
 
 
 class TransientFailure(msgspec.Struct, frozen=True):
-    """It could not be delivered this time."""
+    """The event could not be delivered this time."""
 
     cause: str
 
@@ -51,26 +51,26 @@ class _ApiError(msgspec.Struct):
     description: str = "no reason given"
 
 
-class _Answer(msgspec.Struct):
+class _PublishAnswer(msgspec.Struct):
     stream: str | None = None
     seq: int | None = None
     error: _ApiError | None = None
 
 
-_ANSWERS = msgspec.json.Decoder(_Answer)
+_PUBLISH_ANSWER = msgspec.json.Decoder(_PublishAnswer)
 
 
 async def deliver(client: Client, event: OutboxEvent, route: Route) -> DeliveryResult:
-    """Publish an event and wait for what says that it arrived; never raises but when cancelled.
+    """Publish an event and wait for its acknowledgement; raises only when cancelled.
 
-    Where no stream keeps the subject, arrived means that the server has read the event and passed it on to those who
-    listen at this moment.
+    Without a stream, an event counts as delivered when the server has processed it, so only current subscribers get
+    it.
     """
     headers = headers_for(event.type, event.id, event.source, event.time)
     size = encoded_size(headers, event.payload)
-    # The server cuts the connection for this, the client itself looks at the payload only.
+    # The server closes the connection for this, and nats-py checks only the payload.
     if size > client.max_payload:
-        return PermanentFailure(f"{size} bytes with headers, the broker takes {client.max_payload}")
+        return PermanentFailure(f"{size} bytes with headers; the broker's limit is {client.max_payload}")
     try:
         if route == "core":
             await client.publish(event.subject, event.payload, headers=headers)
@@ -82,41 +82,41 @@ async def deliver(client: Client, event: OutboxEvent, route: Route) -> DeliveryR
             except (nats.errors.NoRespondersError, nats.errors.TimeoutError) as exc:
                 if route == "stream":
                     return TransientFailure(
-                        "no stream keeps it" if isinstance(exc, nats.errors.NoRespondersError) else shown(exc)
+                        "no stream keeps it" if isinstance(exc, nats.errors.NoRespondersError) else error_text(exc)
                     )
         await client.flush(ACK_TIMEOUT_S)
     except _PERMANENT as exc:
-        return PermanentFailure(shown(exc))
+        return PermanentFailure(error_text(exc))
     except TRANSPORT_ERRORS as exc:
-        return TransientFailure(shown(exc))
+        return TransientFailure(error_text(exc))
     return Ack(event.id)
 
 
 def _delivery_result(event: OutboxEvent, data: bytes) -> DeliveryResult:
     try:
-        answer = _ANSWERS.decode(data)
+        answer = _PUBLISH_ANSWER.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return TransientFailure("somebody answered with what is no acknowledgement")
+        return TransientFailure("the answer is not an acknowledgement")
     if answer.error is not None:
         cause = _MEANINGS.get(answer.error.err_code) or one_line(mask(answer.error.description))
         return PermanentFailure(cause) if answer.error.err_code == _TOO_LARGE else TransientFailure(cause)
     if answer.stream is None or answer.seq is None:
-        return TransientFailure("somebody answered with what is no acknowledgement")
+        return TransientFailure("the answer is not an acknowledgement")
     return Ack(event.id, answer.stream, answer.seq)
 
 
 def encoded_size(headers: Mapping[str, str], payload: bytes) -> int:
-    """The bytes of a message as the server counts them."""
+    """Return the size of a message in bytes as the server counts it."""
     texts = "".join([*headers, *headers.values()]).encode()
     return _HEADER_LINE + len(texts) + len(": \r\n") * len(headers) + len(payload)
 
 
-def shown(exc: BaseException) -> str:
-    """An error of the client as a cause."""
+def error_text(exc: BaseException) -> str:
+    """Return a client error as one line without secrets."""
     return one_line(mask(str(exc).removeprefix("nats: "))) or type(exc).__name__
 
 
 def is_cancelled() -> bool:
-    """Whether this task itself is to end, and not only what it waits for; the client may swallow that."""
+    """Whether the current task has been cancelled; nats-py may swallow the ``CancelledError``."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

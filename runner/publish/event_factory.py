@@ -1,6 +1,6 @@
-"""What is announced of what was played: durable events derived from episodes, batches and the state of a node.
+"""Durable events of episodes, batches and process states.
 
-Their ids are derived too, so that the same event is recognised however often it is made.
+Event ids are derived from the content, so that an event created twice has the same id.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRow
 from runner.types import Tokens
 
 MAX_EVENTS_PER_TRANSACTION = 500
-"""Events per transaction, so that other writers get their turn."""
+"""Events per transaction; small enough that other writers of the outbox are not blocked for long."""
 
 
 def episode_event(episode: EpisodeRecord | EpisodeRow, names: DurableNames) -> OutboxEvent:
-    """That an episode is over, from its file's content or from its row in the index; both give the same event."""
+    """Return the completion event of an episode, the same from its file's record and from its row in the index."""
     return _event(
         f"episode:{episode.episode_id}",
         subjects.EPISODE_COMPLETED,
@@ -53,7 +53,7 @@ def episode_event(episode: EpisodeRecord | EpisodeRow, names: DurableNames) -> O
 
 
 def batch_event(result: BatchResult, names: DurableNames, *, node: str, time: datetime) -> OutboxEvent:
-    """That a batch is over; a batch has one such event, so a batch that is to be resumed is not announced yet."""
+    """Return the completion event of a batch; call it only for a batch that will not be resumed."""
     return _event(
         f"batch:{result.batch_id}",
         subjects.BATCH_COMPLETED,
@@ -89,7 +89,7 @@ def status_event(
     pid: int,
     time: datetime,
 ) -> OutboxEvent:
-    """That a process started, stopped or changed what it does; ``n`` counts its status events from 0."""
+    """Return the event for a status change of a process; ``n`` counts the process's status events from 0."""
     return _event(
         f"status:{boot}:{n}",
         subjects.FIELD_STATUS,
@@ -100,13 +100,13 @@ def status_event(
 
 
 def enqueue_missing(index: EpisodeIndex, outbox: Outbox, names: DurableNames) -> int:
-    """Add the event of every episode whose file has none in the outbox, the oldest first; returns how many.
+    """Add the missing completion events of stored episodes, oldest first, and return their number.
 
-    Call it at each start, after the index agrees with the files: a process may have died in between writing an episode
-    and adding its event, and an outbox may have been made anew.
+    Call it at each start, after the index has been updated from the files: a process may have died between writing an
+    episode and adding its event, and a broken outbox is recreated empty.
 
     Raises:
-        StoreError: when the index or the outbox cannot be used.
+        StoreError: the index or the outbox cannot be used.
     """
     known = outbox.known_ids()
     ids = (episode_id for (episode_id,) in index.select("SELECT episode_id FROM episodes"))

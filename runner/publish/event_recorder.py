@@ -1,4 +1,4 @@
-"""Turns what was played into durable events, which wait in the outbox until every sink has them."""
+"""Records episodes, batches and status changes as durable events in the outbox."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ logger = logging.getLogger(__name__)
 
 
 class EventRecorder:
-    """Has events added to the outbox; from any thread, and neither an error nor a delay to whoever plays.
+    """Queues durable events for the outbox. Its methods are thread-safe, return immediately and never raise.
 
-    What cannot be added now is tried again until ``close``, or derived from the episode files at the next start.
+    An event that cannot be added is retried until ``close``; the next start derives the rest from the episode files.
     """
 
     def __init__(self, workspace: Workspace, names: DurableNames, *, role: Literal["node", "run"]) -> None:
-        """Open the outbox, and add what an earlier process played but could not announce.
+        """Open the outbox and add the missing events of earlier processes.
 
         Raises:
-            StoreError: when the outbox cannot be used.
+            StoreError: the outbox cannot be used.
         """
         self.outbox = Outbox(workspace.data_dir / "outbox.sqlite", workspace.clock)
         self._workspace = workspace
@@ -46,16 +46,16 @@ class EventRecorder:
         self._writer = OutboxWriter(self.outbox)
 
     def record_episode(self, record: EpisodeRecord) -> None:
-        """An episode is over."""
+        """Record that an episode ended."""
         self._add(lambda: episode_event(record, self.names))
 
     def record_batch(self, result: BatchResult) -> None:
-        """A batch is over for good."""
+        """Record that a batch ended and will not be resumed."""
         now = self._workspace.clock.now()
         self._add(lambda: batch_event(result, self.names, node=self._workspace.node, time=now))
 
     def record_status(self, status: NodeStatus) -> None:
-        """This process does something else than before."""
+        """Record the status of this process; ignores an unchanged status."""
         with self._lock:
             if status == self._status:
                 return
@@ -76,21 +76,21 @@ class EventRecorder:
         )
 
     def flush(self) -> None:
-        """Wait, some seconds at most, until everything is in the outbox."""
+        """Wait until all events are in the outbox, at most ``outbox_writer.FLUSH_TIMEOUT_S`` seconds."""
         self._writer.flush()
 
     def close(self) -> None:
-        """Add what is left, and close the outbox."""
+        """Add the remaining events and close the outbox."""
         self._writer.close()
         self.outbox.close()
 
-    def _add(self, make: Callable[[], OutboxEvent]) -> None:
-        with catch_foreign(log_failure(logger, "announcing")):
-            self._writer.put(make())
+    def _add(self, create: Callable[[], OutboxEvent]) -> None:
+        with catch_foreign(log_failure(logger, "recording an event")):
+            self._writer.put(create())
 
 
 def durable_names(nats: NatsSettings) -> DurableNames:
-    """The names that a profile gives the durable subjects."""
+    """Return the durable subjects of a profile."""
     return DurableNames(
         episode_completed=nats.episode_completed, eval_batch=nats.eval_batch, field_status=nats.field_status
     )

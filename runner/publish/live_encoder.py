@@ -1,6 +1,6 @@
-"""What an episode tells its observers, as live items: without schemas, its texts and its messages bounded.
+"""Encode runner events as live items: without tool schemas, and with texts and messages of bounded size.
 
-A whole timestep is mostly short enough to go as it is; else each of its messages is bounded.
+Most timesteps are short enough to be encoded unchanged; in the others each message is truncated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from runner.events.live import (
     Timestep,
     TokenText,
 )
-from runner.publish.truncate import SizeBudget, as_json, cut, short_json, too_long
+from runner.publish.truncate import SizeBudget, as_json, cut, is_too_long, short_json
 from runner.types import Action, ErrorInfo, Item, SpansClosed, TimestepPlayed, TokensStreamed, ToolCall
 from runner.types import events as played
 
@@ -32,7 +32,7 @@ _DICT = frozenset((dict,))
 
 
 def live_items(item: Item) -> list[msgspec.Raw]:
-    """The live items that tell of ``item``, as JSON: one, or one for each span."""
+    """Return the live items of a runner event as JSON: one item, or one for each closed span."""
     match item:
         case TimestepPlayed():
             return [_timestep(item)]
@@ -62,8 +62,8 @@ def _spans(item: SpansClosed) -> list[msgspec.Raw]:
 
 
 def _tokens(item: TokensStreamed) -> msgspec.Raw:
-    piece = item.piece
-    told = TokenText(
+    piece = item.delta
+    live = TokenText(
         at=item.at,
         episode_id=item.episode_id,
         seq=item.seq,
@@ -79,7 +79,7 @@ def _tokens(item: TokensStreamed) -> msgspec.Raw:
         failure=_cut_or_none(piece.failure),
         restart=piece.restart,
     )
-    return as_json(told)
+    return as_json(live)
 
 
 def _started(item: played.EpisodeStarted) -> EpisodeStarted:
@@ -111,7 +111,7 @@ def _error(error: ErrorInfo | None) -> dict[str, str] | None:
 
 def _timestep(item: TimestepPlayed) -> msgspec.Raw:
     step, action = item.step, item.step.action
-    # What an agent says it held is not checked to be messages.
+    # The chats of an agent are not validated, so they may contain anything.
     chats: list[Any] = step.chats
     observation: list[Any] = step.observation
     reset_observation: list[Any] | None = item.reset_observation
@@ -140,38 +140,38 @@ def _timestep(item: TimestepPlayed) -> msgspec.Raw:
     )
     messages = list(chain(*chats, observation, reset_observation or ()))
     if _DICT.issuperset(map(type, messages)):
-        said = chain(chain.from_iterable(messages), chain.from_iterable(map(dict.values, messages)), _texts(action))
-        if (short := short_json(said, live)) is not None:
+        texts = chain(chain.from_iterable(messages), chain.from_iterable(map(dict.values, messages)), _texts(action))
+        if (short := short_json(texts, live)) is not None:
             return short
-    return as_json(_bounded(live))
+    return as_json(_truncated(live))
 
 
-def _bounded(live: Timestep) -> Timestep:
-    room = SizeBudget(MAX_ITEM)
-    live.action = _action(live.action, room)
-    live.observation = room.newest(live.observation)
+def _truncated(live: Timestep) -> Timestep:
+    budget = SizeBudget(MAX_ITEM)
+    live.action = _action(live.action, budget)
+    live.observation = budget.newest(live.observation)
     if live.reset_observation is not None:
-        live.reset_observation = room.newest(live.reset_observation)
-    live.chats = [room.newest(chat) for chat in reversed(live.chats)][::-1]
-    live.left_out = room.left_out
+        live.reset_observation = budget.newest(live.reset_observation)
+    live.chats = [budget.newest(chat) for chat in reversed(live.chats)][::-1]
+    live.left_out = budget.left_out
     return live
 
 
-def _action(action: LiveAction, room: SizeBudget) -> LiveAction:
+def _action(action: LiveAction, budget: SizeBudget) -> LiveAction:
     lengths: dict[str, int] = {}
 
     def bounded(name: str, text: str) -> str:
-        if too_long(text):
+        if is_too_long(text):
             lengths[name] = len(text)
         return cut(text)
 
     text = None if action.text is None else bounded("text", action.text)
-    room.take(as_json(text))
+    budget.reserve(as_json(text))
     calls = [
         ToolCall(cut(call.id), cut(call.name), bounded(f"tool_calls/{number}/arguments", call.arguments))
         for number, call in enumerate(action.tool_calls)
     ]
-    return LiveAction(text, [call for call in calls if room.take(as_json(call))], lengths)
+    return LiveAction(text, [call for call in calls if budget.reserve(as_json(call))], lengths)
 
 
 def _texts(action: Action) -> list[object]:
@@ -184,5 +184,5 @@ def _cut_or_none(text: str | None) -> str | None:
 
 
 def _finite(value: float) -> float:
-    """A sum of rewards may leave the range of numbers."""
+    # A sum of rewards may overflow to infinity.
     return value if math.isfinite(value) else math.copysign(sys.float_info.max, value)

@@ -1,4 +1,4 @@
-"""Live items on their way to the bus: gathered for a moment, sent together, and left out when there are too many."""
+"""Publisher of live items: batches them for ``INTERVAL_S`` and drops the oldest when a sink is too slow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.bus.streams import ensure_live_stream
 from runner.errors import catch_foreign, log_failure
 from runner.events.live import LiveItem
 from runner.events.subjects import LiveChannel, channel_of, live_subject
-from runner.publish.delivery import TRANSPORT_ERRORS, is_cancelled, shown
+from runner.publish.delivery import TRANSPORT_ERRORS, error_text, is_cancelled
 from runner.publish.live_encoder import live_items
 from runner.publish.sink import SinkConnection
 from runner.types import Item
@@ -25,21 +25,21 @@ from runner.types import Item
 logger = logging.getLogger(__name__)
 
 INTERVAL_S = 0.1
-MAX_MESSAGE = 512 * 1024
-MAX_QUEUED = 8 * 1024 * 1024
-MAX_UNSENT = 2 * 1024 * 1024
-"""Bytes that the client may hold back for a server that does not read, before items are left in the queue."""
+MAX_MESSAGE_BYTES = 512 * 1024
+MAX_QUEUED_BYTES = 8 * 1024 * 1024
+MAX_UNSENT_BYTES = 2 * 1024 * 1024
+"""Bytes that may wait in the client's buffer before items stay in the queue."""
 
-PATIENCE_S = 2.0
-"""Seconds for which items wait for the own broker to keep them; who listens right now hears them also without that."""
+STREAM_TIMEOUT_S = 2.0
+"""Seconds to wait for the live stream of the own broker; then items are sent without it, to current subscribers."""
 
-_ENVELOPE_SIZE = 512
+_ENVELOPE_BYTES = 512
 
 Queued: TypeAlias = tuple[LiveChannel, msgspec.Raw]
 
 
 class _Batch(msgspec.Struct):
-    """A ``LiveBatch`` whose items are JSON already."""
+    """``LiveBatch`` whose items are already JSON."""
 
     node: str
     boot: str
@@ -51,7 +51,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class _Queue:
-    """Bounded in bytes; the oldest items make room for new ones."""
+    """Queue of encoded items with a limit in bytes; drops the oldest items when it is full."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -68,51 +68,51 @@ class _Queue:
                 self._size -= len(self._items.popleft()[1])
                 self.dropped += 1
 
-    def take(self) -> dict[LiveChannel, list[msgspec.Raw]]:
+    def pop_all(self) -> dict[LiveChannel, list[msgspec.Raw]]:
         with self._lock:
             items, self._items, self._size = self._items, deque(), 0
-        taken: dict[LiveChannel, list[msgspec.Raw]] = {}
+        by_channel: dict[LiveChannel, list[msgspec.Raw]] = {}
         for channel, item in items:
-            taken.setdefault(channel, []).append(item)
-        return taken
+            by_channel.setdefault(channel, []).append(item)
+        return by_channel
 
     def drop(self, count: int) -> None:
         with self._lock:
             self.dropped += count
 
 
-class _Feed:
-    """One sink's queue, emptied while there is a connection; the client only takes it over, so nothing waits here."""
+class _SinkQueue:
+    """Queue of one sink. Sending only fills the client's buffer, so it never waits for the server."""
 
     def __init__(self, sink_connection: SinkConnection, node: str, boot: str, capacity: int) -> None:
         self.queue = _Queue(capacity)
         self._sink_connection = sink_connection
         self._node = node
         self._boot = boot
-        self._kept_since = 0
-        self._waits_until: float | None = None
+        self._stream_checked_at = 0
+        self._stream_deadline: float | None = None
 
     async def flush(self) -> None:
         client = self._sink_connection.client
-        if client is None or client.pending_data_size > MAX_UNSENT or not await self._kept(client):
+        if client is None or client.pending_data_size > MAX_UNSENT_BYTES or not await self._ensure_stream(client):
             return
-        for channel, items in self.queue.take().items():
-            for part in self._parts(items, min(MAX_MESSAGE, client.max_payload) - _ENVELOPE_SIZE):
+        for channel, items in self.queue.pop_all().items():
+            for part in self._parts(items, min(MAX_MESSAGE_BYTES, client.max_payload) - _ENVELOPE_BYTES):
                 await self._publish(client, channel, part)
 
-    async def _kept(self, client: Client) -> bool:
-        """Whether items may go: the own broker, started again, has no stream of them, and they would reach nobody."""
+    async def _ensure_stream(self, client: Client) -> bool:
+        """Create the own broker's live stream, which a restart loses; returns whether items may be sent."""
         n_connects, now = self._sink_connection.n_connects, time.monotonic()
-        if not self._sink_connection.sink.owned or self._kept_since == n_connects:
+        if not self._sink_connection.sink.owned or self._stream_checked_at == n_connects:
             return True
-        self._waits_until = self._waits_until or now + PATIENCE_S
+        self._stream_deadline = self._stream_deadline or now + STREAM_TIMEOUT_S
         try:
-            await ensure_live_stream(client.jetstream(timeout=PATIENCE_S / 2), self._sink_connection.sink.streams)
+            await ensure_live_stream(client.jetstream(timeout=STREAM_TIMEOUT_S / 2), self._sink_connection.sink.streams)
         except TRANSPORT_ERRORS as exc:
-            logger.debug("live items are not kept: %s", shown(exc))
-            if now < self._waits_until:
+            logger.debug("the live stream is missing: %s", error_text(exc))
+            if now < self._stream_deadline:
                 return False
-        self._kept_since, self._waits_until = n_connects, None
+        self._stream_checked_at, self._stream_deadline = n_connects, None
         return self._sink_connection.client is client
 
     def _parts(self, items: list[msgspec.Raw], limit: int) -> Iterator[list[msgspec.Raw]]:
@@ -140,37 +140,37 @@ class _Feed:
 
 
 class LivePublisher:
-    """An observer of episodes and batches that tells every connected sink what happens; never blocks, never raises.
+    """Observer of episodes and batches that sends live items to every connected sink; never blocks, never raises.
 
-    While a sink is away or too slow its oldest items are left out; each message says how many these were so far.
+    While a sink is away or too slow, its oldest items are dropped; each message has the total number of dropped items.
 
     Args:
-        sink_connections: those of a ``Publisher``, whose connections are used.
-        node: names the subjects.
-        boot: this process.
-        capacity: bytes kept per sink.
+        sink_connections: the connections of a ``Publisher``.
+        node: name of the node, part of the subjects.
+        boot: id of this process.
+        capacity: maximum bytes queued per sink.
     """
 
     def __init__(
-        self, sink_connections: Sequence[SinkConnection], *, node: str, boot: str, capacity: int = MAX_QUEUED
+        self, sink_connections: Sequence[SinkConnection], *, node: str, boot: str, capacity: int = MAX_QUEUED_BYTES
     ) -> None:
-        """Prepare; items are kept, and nothing is sent before ``run``."""
-        self._feeds = [_Feed(sink_connection, node, boot, capacity) for sink_connection in sink_connections]
+        """Create the publisher; items are queued until ``run`` sends them."""
+        self._queues = [_SinkQueue(sink_connection, node, boot, capacity) for sink_connection in sink_connections]
 
     @property
     def dropped(self) -> list[int]:
-        """Per sink, the items that were never sent."""
-        return [feed.queue.dropped for feed in self._feeds]
+        """Return the number of dropped items per sink."""
+        return [sink.queue.dropped for sink in self._queues]
 
     def __call__(self, item: Item) -> None:
-        """Take what an episode or batch tells; from any thread."""
-        with catch_foreign(self._lost):
-            for told in live_items(item):
-                self._put(item, told)
+        """Queue the live items of a runner event; thread-safe."""
+        with catch_foreign(self._drop):
+            for encoded in live_items(item):
+                self._put(item, encoded)
 
     def put(self, item: LiveItem) -> None:
-        """Take a live item; from any thread."""
-        with catch_foreign(self._lost):
+        """Queue a live item; thread-safe."""
+        with catch_foreign(self._drop):
             self._put(item, msgspec.Raw(_ENCODER.encode(item)))
 
     async def run(self) -> None:
@@ -180,16 +180,16 @@ class LivePublisher:
             await self.flush()
 
     async def flush(self) -> None:
-        """Send what is there now."""
-        for feed in self._feeds:
-            await feed.flush()
+        """Send the queued items."""
+        for sink in self._queues:
+            await sink.flush()
 
     def _put(self, item: Item | LiveItem, encoded: msgspec.Raw) -> None:
         channel = channel_of(str(type(item).__struct_config__.tag))
-        for feed in self._feeds:
-            feed.queue.put(channel, encoded)
+        for sink in self._queues:
+            sink.queue.put(channel, encoded)
 
-    def _lost(self, exc: BaseException) -> None:
-        log_failure(logger, "telling a live item")(exc)
-        for feed in self._feeds:
-            feed.queue.drop(1)
+    def _drop(self, exc: BaseException) -> None:
+        log_failure(logger, "encoding a live item")(exc)
+        for sink in self._queues:
+            sink.queue.drop(1)

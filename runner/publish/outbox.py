@@ -1,4 +1,4 @@
-"""The outbox: every durable event of a state directory, with one mark per sink that says whether it got there."""
+"""Outbox of a state directory: an SQLite file of durable events, with the delivery state of each event per sink."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from runner.util.clock import Clock
 _VERSION = 1
 
 
-# Columns that are compared have the same type, else SQLite uses no index for that.
-# Each event has one mark per sink. Of events that are through everywhere only the id stays, in "settled".
+# Compared columns have the same type, as SQLite does not use an index otherwise.
+# Each event has one mark per sink. Once an event is delivered everywhere, only its id stays, in "settled".
 _SCHEMA = database.SqliteSchema(
     version=_VERSION,
     tables=f"""
@@ -47,8 +47,7 @@ _SCHEMA = database.SqliteSchema(
 )
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    """Open the outbox, or make a new one where there is none that can be used; raises a ``StoreError``."""
+def _connect(path: Path) -> sqlite3.Connection:
     try:
         with _locked(path.with_name(path.name + ".opening")):
             return database.open_database(path, _SCHEMA)
@@ -67,17 +66,17 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 LOCAL = "local"
-"""The sink that every outbox has: the node's own broker."""
+"""Name of the sink that every outbox has: the node's own broker."""
 
 KEEP_ACKED_S = 600.0
-"""Seconds an event is kept after its last acknowledgement, so that it can be sent again.
+"""Seconds to keep an event after its last acknowledgement, so that it can be sent again.
 
-A broker flushes what it acknowledged to its disk every 2 minutes by default: a power loss takes the rest back. A sink
-that is new gets what is kept at that time: all that waits for another one, and what arrived there in these seconds.
+nats-server writes acknowledged messages to disk every 2 minutes by default, so a power loss can lose them. A new sink
+gets all events kept at that time.
 """
 
 ABANDON_AFTER_S = 30 * 86400.0
-"""Seconds after which a dead letter, or a sink that nobody has configured any more, is given up."""
+"""Seconds after which dead letters, and sinks that are no longer configured, are deleted."""
 
 MAX_PRUNED_PER_TRANSACTION = 5000
 
@@ -88,7 +87,7 @@ _ADD_UNSETTLED = (
 
 
 class OutboxEvent(msgspec.Struct, frozen=True):
-    """A durable event ready to be sent: ``subject`` is where, ``type`` the canonical subject, ``source`` the node."""
+    """Durable event ready to be sent; ``type`` is the canonical subject, ``source`` the name of the node."""
 
     id: str
     subject: str
@@ -99,7 +98,7 @@ class OutboxEvent(msgspec.Struct, frozen=True):
 
 
 class Ack(msgspec.Struct, frozen=True):
-    """That a sink has an event: where in which stream, both None where no stream keeps it."""
+    """Acknowledgement of an event by a sink; ``stream`` and ``seq`` are None when no stream keeps it."""
 
     id: str
     stream: str | None = None
@@ -107,7 +106,7 @@ class Ack(msgspec.Struct, frozen=True):
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """An event that a sink can never take as it is."""
+    """Event that a sink can never accept in its current form."""
 
     id: str
     sink: str
@@ -117,7 +116,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SinkCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many events wait for a sink, arrived of those still kept, and cannot be sent."""
+    """Numbers of pending, acknowledged (and still stored) and undeliverable events of a sink."""
 
     pending: int = 0
     acked: int = 0
@@ -125,25 +124,28 @@ class SinkCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outbox:
-    """Usable from several threads, and by several processes at once; all methods raise ``StoreError``.
+    """Durable events and their delivery state per sink; safe for several threads and processes.
 
-    A file that is broken is made anew: the caller adds what it can derive from the episode files, see ``known_ids``.
+    A broken file is replaced by an empty one; the caller restores its events from the episode files (``known_ids``).
 
     Attributes:
-        on_add: called, on the adding thread, after this object has added something.
+        on_add: called in the adding thread after this object has added new events.
+
+    Raises:
+        StoreError: from all methods, when the file cannot be used.
     """
 
     def __init__(self, path: Path, clock: Clock | None = None) -> None:
-        """Open or create the file ``path``, for this user alone."""
+        """Open or create the file ``path``, readable only by this user."""
         self.path = path
         self.on_add: Callable[[], None] | None = None
         self._clock = clock or Clock()
         self._lock = threading.Lock()
-        self._connection = connect(path)
+        self._connection = _connect(path)
         self.register_sinks(LOCAL)
 
     def register_sinks(self, *sinks: str) -> None:
-        """Say that these sinks are configured; one that is new gets everything that is still kept."""
+        """Register the configured sinks; a new sink gets every event that is still stored."""
         with self._transaction() as connection:
             for sink in sinks:
                 row = (sink, self._now())
@@ -155,7 +157,7 @@ class Outbox:
                     connection.execute("UPDATE sinks SET seen_at = ?2 WHERE name = ?1", row)
 
     def add(self, *events: OutboxEvent) -> int:
-        """Let events wait for every sink; those whose ids were ever added are left out. Returns how many were new."""
+        """Add events for every sink, except those whose id was added before; returns the number of new events."""
         if not events:
             return 0
         rows = [
@@ -172,34 +174,34 @@ class Outbox:
         return n_new
 
     def pending(self, sink: str, limit: int, *, without: Sequence[str] = ()) -> list[OutboxEvent]:
-        """The oldest events that wait for a sink, those of some subjects left out."""
-        others = f"AND subject NOT IN ({', '.join('?' * len(without))}) " if without else ""
+        """Return the oldest pending events of a sink, without those on the subjects ``without``."""
+        exclusion = f"AND subject NOT IN ({', '.join('?' * len(without))}) " if without else ""
         query = (
             "SELECT id, subject, type, source, time, payload FROM marks INDEXED BY waiting CROSS JOIN events USING (n) "
-            f"WHERE sink = ? AND state = 'pending' {others}ORDER BY n LIMIT ?"
+            f"WHERE sink = ? AND state = 'pending' {exclusion}ORDER BY n LIMIT ?"
         )
         with self._session() as connection:
             rows = connection.execute(query, (sink, *without, limit)).fetchall()
         return [OutboxEvent(row[0], row[1], row[2], row[3], datetime.fromisoformat(row[4]), row[5]) for row in rows]
 
     def has_pending(self, sinks: Sequence[str]) -> bool:
-        """Whether anything waits for one of these sinks."""
+        """Whether an event is pending for one of these sinks."""
         return self.n_pending(sinks) > 0
 
     def n_pending(self, sinks: Sequence[str]) -> int:
-        """How many events wait for these sinks, one that waits for several counted for each."""
+        """Return the number of pending events, counting an event once for each of these sinks."""
         query = "SELECT count(*) FROM marks INDEXED BY waiting WHERE sink = ? AND state = 'pending'"
         with self._session() as connection:
             return sum(connection.execute(query, (sink,)).fetchone()[0] for sink in sinks)
 
     def ack(self, sink: str, acks: Iterable[Ack]) -> None:
-        """Note that a sink has these events."""
+        """Mark events as acknowledged by a sink."""
         now = self._now()
         rows = [(ack.stream, ack.seq, now, sink, ack.id) for ack in acks]
         self._mark("state = 'acked', stream = ?, seq = ?, reason = NULL, at = ?", rows)
 
     def mark_dead(self, sink: str, event_id: str, reason: str) -> None:
-        """Note that a sink can never take this event as it is."""
+        """Mark an event as undeliverable to a sink."""
         self._mark("state = 'dead', reason = ?, at = ?", [(reason, self._now(), sink, event_id)])
 
     def _mark(self, change: str, rows: Sequence[tuple[object, ...]]) -> None:
@@ -208,7 +210,7 @@ class Outbox:
             connection.executemany(update, rows)
 
     def retry_dead(self, event_id: str | None = None) -> int:
-        """Let a dead letter, or all of them, wait again; returns how many do."""
+        """Make one dead letter, or all of them, pending again; returns their number."""
         update = (
             "UPDATE marks SET state = 'pending', reason = NULL, at = ?1 WHERE state = 'dead' "
             "AND (?2 IS NULL OR n = (SELECT n FROM events WHERE id = ?2))"
@@ -217,53 +219,61 @@ class Outbox:
             return connection.execute(update, (self._now(), event_id)).rowcount
 
     def reconcile_stream(self, sink: str, stream: str, *, created: datetime | None, last_seq: int) -> int:
-        """Compare what a sink acknowledged with what its stream holds, and let what was lost wait again.
+        """Compare acknowledged events with the state of their stream and make lost ones pending again.
 
-        Lost is everything of a stream that was made anew, and what lies behind the stream's last sequence. Returns how
-        many events wait again; those acknowledged more than ``KEEP_ACKED_S`` seconds ago may be gone from here.
+        A recreated stream has lost all events, any other stream those after its last sequence.
+
+        Args:
+            sink: key of the sink.
+            stream: name of the stream.
+            created: creation time of the stream.
+            last_seq: its last sequence.
+
+        Returns:
+            The number of events that are pending again; pruned events (see ``KEEP_ACKED_S``) are not.
         """
-        made = created.isoformat() if created else None
+        created_at = created.isoformat() if created else None
         with self._transaction() as connection:
             key = (sink, stream)
             known = connection.execute("SELECT created FROM streams WHERE sink = ? AND name = ?", key).fetchone()
-            connection.execute("INSERT OR REPLACE INTO streams VALUES (?, ?, ?)", (*key, made))
-            kept = last_seq if known is None or known[0] == made else -1
+            connection.execute("INSERT OR REPLACE INTO streams VALUES (?, ?, ?)", (*key, created_at))
+            kept = last_seq if known is None or known[0] == created_at else -1
             lost = "UPDATE marks SET state = 'pending' WHERE sink = ? AND stream = ? AND seq > ? AND state = 'acked'"
             return connection.execute(lost, (*key, kept)).rowcount
 
     def has_known_stream(self, sink: str) -> bool:
-        """Whether a stream of this sink was ever seen."""
+        """Whether any stream of this sink is known."""
         with self._session() as connection:
             return connection.execute("SELECT 1 FROM streams WHERE sink = ? LIMIT 1", (sink,)).fetchone() is not None
 
     def prune(self) -> int:
-        """Drop events that are through everywhere and old enough, remembering their ids; returns how many."""
+        """Delete old events that no sink needs, but keep their ids; returns the number of deleted events."""
         now = self._now()
         kept = (
             "SELECT n FROM marks WHERE state = 'pending' OR (state = 'acked' AND at > ?) OR (state = 'dead' AND at > ?)"
         )
-        gone = f"SELECT n FROM events WHERE n NOT IN ({kept}) ORDER BY n LIMIT {MAX_PRUNED_PER_TRANSACTION}"
+        removable = f"SELECT n FROM events WHERE n NOT IN ({kept}) ORDER BY n LIMIT {MAX_PRUNED_PER_TRANSACTION}"
         with self._transaction() as connection:
-            unserved = "(SELECT name FROM sinks WHERE name != ? AND seen_at < ?)"
+            abandoned = "(SELECT name FROM sinks WHERE name != ? AND seen_at < ?)"
             for table, column in (("marks", "sink"), ("streams", "sink"), ("sinks", "name")):
-                connection.execute(f"DELETE FROM {table} WHERE {column} IN {unserved}", (LOCAL, now - ABANDON_AFTER_S))
-            rows = connection.execute(gone, (now - KEEP_ACKED_S, now - ABANDON_AFTER_S)).fetchall()
+                connection.execute(f"DELETE FROM {table} WHERE {column} IN {abandoned}", (LOCAL, now - ABANDON_AFTER_S))
+            rows = connection.execute(removable, (now - KEEP_ACKED_S, now - ABANDON_AFTER_S)).fetchall()
             connection.executemany("INSERT OR IGNORE INTO settled SELECT id FROM events WHERE n = ?", rows)
             connection.executemany("DELETE FROM events WHERE n = ?", rows)
-            places = connection.execute("SELECT name FROM sinks").fetchall()
+            sinks = connection.execute("SELECT name FROM sinks").fetchall()
             connection.executemany(
-                "DELETE FROM marks WHERE sink = ? AND n = ?", [(sink, n) for (sink,) in places for (n,) in rows]
+                "DELETE FROM marks WHERE sink = ? AND n = ?", [(sink, n) for (sink,) in sinks for (n,) in rows]
             )
             return len(rows)
 
     def known_ids(self) -> set[str]:
-        """The ids of all events that were ever added."""
+        """Return the ids of all events that were ever added."""
         with self._session() as connection:
             rows = connection.execute("SELECT id FROM events UNION ALL SELECT id FROM settled").fetchall()
         return {event_id for (event_id,) in rows}
 
     def dead_letters(self) -> list[DeadLetter]:
-        """What cannot be sent, the oldest first."""
+        """Return the dead letters, oldest first."""
         query = "SELECT id, sink, subject, reason, at FROM marks JOIN events USING (n) WHERE state = 'dead' ORDER BY n"
         with self._session() as connection:
             rows = connection.execute(query).fetchall()
@@ -271,14 +281,14 @@ class Outbox:
         return [msgspec.convert(dict(zip(names, row, strict=True)), DeadLetter, strict=False) for row in rows]
 
     def counts(self) -> dict[str, SinkCounts]:
-        """The state of every sink."""
+        """Return the event counts of every sink."""
         query = "SELECT name, state, count(n) FROM sinks LEFT JOIN marks ON sink = name GROUP BY name, state"
         with self._session() as connection:
             rows = connection.execute(query).fetchall()
-        found: dict[str, dict[str, int]] = {}
+        by_sink: dict[str, dict[str, int]] = {}
         for sink, state, count in rows:
-            found.setdefault(sink, {}).update({state: count} if state else {})
-        return {sink: SinkCounts(**counts) for sink, counts in found.items()}
+            by_sink.setdefault(sink, {}).update({state: count} if state else {})
+        return {sink: SinkCounts(**counts) for sink, counts in by_sink.items()}
 
     def close(self) -> None:
         """Close the file."""
@@ -305,4 +315,4 @@ class Outbox:
             try:
                 yield self._connection
             except DATABASE_ERRORS as exc:
-                raise StoreError(f"{self.path} cannot be used: {exc}; make room or check its permissions") from exc
+                raise StoreError(f"{self.path} cannot be used: {exc}; free disk space or check its permissions") from exc

@@ -1,4 +1,4 @@
-"""Takes what waits in the outbox for one sink there, batch by batch, until nothing waits any more."""
+"""Drain of the outbox: sends the pending events of one sink in batches."""
 
 from __future__ import annotations
 
@@ -28,185 +28,187 @@ from runner.publish.outbox import Ack, Outbox, OutboxEvent
 from runner.publish.sink import SinkConnection, sink_key, sink_lock_path
 from runner.publish.stream_routes import StreamRoutes
 
-BATCH = 1000
-"""Events read, sent and marked at once."""
+BATCH_SIZE = 1000
+"""Events read, sent and marked together."""
 
-IN_FLIGHT = 256
-"""Events sent and not yet acknowledged."""
+MAX_IN_FLIGHT = 256
+"""Maximum number of sent events without an acknowledgement."""
 
-N_TRIED = 16
-"""Events of a subject that are tried at once after it did not work: where it still does not, others wait for that."""
+MAX_TRIED_AFTER_FAILURE = 16
+"""Events of a subject that are tried after a failure; the others wait until one of these succeeds."""
 
 POLL_S = 0.5
-"""Seconds between two looks into the outbox: other processes add to it, too."""
+"""Seconds between two reads of the outbox, as other processes add to it as well."""
 
 REFRESH_S = 60.0
-"""Seconds after which the streams are looked up again even if all goes well."""
+"""Seconds after which the streams are looked up again even without failures."""
 
-LOST = "the connection was lost"
-STAND_BY_S = 1.0
-LONGEST_PAUSE_S = 10.0
-GATHER_S = 0.25
-"""Seconds from one look into the outbox to the next at least: events that come one by one share it, and its marks."""
+CONNECTION_LOST = "the connection was lost"
+LOCK_POLL_S = 1.0
+"""Seconds between two attempts to get the lock of a sink that another process holds."""
+
+MAX_BACKOFF_S = 10.0
+MIN_INTERVAL_S = 0.25
+"""Minimum seconds between two reads of the outbox, so that single events share a transaction."""
 
 
 class OutboxDrain:
-    """Empties the outbox into one sink; of several processes one at a time, the others stand by.
+    """Sends the outbox to one sink. Only one process at a time drains a sink; the others wait for its lock.
 
     Attributes:
-        added: set it when there may be something new.
+        added: to be set when the outbox may have new events.
     """
 
     def __init__(self, sink_connection: SinkConnection, outbox: Outbox, subjects: Sequence[str]) -> None:
-        """Not at work before ``run``; ``subjects`` are looked up even while nothing waits for them."""
+        """Create the drain; the streams of ``subjects`` are looked up even without pending events."""
         self.added = asyncio.Event()
         self._sink_connection = sink_connection
         self._outbox = outbox
         self._subjects = subjects
 
     async def run(self) -> None:
-        """Empty the outbox again and again until cancelled; the lock is held only while there is a connection."""
+        """Drain until cancelled; holds the lock only while connected."""
         while True:
             await self._sink_connection.up.wait()
-            place, client = sink_key(self._sink_connection.sink), self._sink_connection.client
-            if place is not None and client is not None:
-                with _locked(sink_lock_path(self._outbox.path, place)) as ours:
-                    if ours:
-                        routes = StreamRoutes(self._sink_connection, self._outbox, self._subjects, place)
-                        await self._work(_OutboxSender(self._sink_connection, client, self._outbox, routes, place))
+            key, client = sink_key(self._sink_connection.sink), self._sink_connection.client
+            if key is not None and client is not None:
+                with _locked(sink_lock_path(self._outbox.path, key)) as has_lock:
+                    if has_lock:
+                        routes = StreamRoutes(self._sink_connection, self._outbox, self._subjects, key)
+                        await self._drain(_OutboxSender(self._sink_connection, client, self._outbox, routes, key))
                         continue
-            await asyncio.sleep(STAND_BY_S)  # another process is at it
+            await asyncio.sleep(LOCK_POLL_S)  # another process drains this sink
 
-    async def _work(self, courier: _OutboxSender) -> None:
-        """Empty the outbox until the connection is lost: another process may have one, or the sink be elsewhere."""
-        pauses, failed = Backoff(LONGEST_PAUSE_S), False
+    async def _drain(self, sender: _OutboxSender) -> None:
+        """Drain until the connection is lost; then the sink may have moved, or another process may take over."""
+        backoff, failed = Backoff(MAX_BACKOFF_S), False
         loop = asyncio.get_running_loop()
-        looked_up = loop.time()
-        while courier.connected:
+        looked_up_at = loop.time()
+        while sender.connected:
             if self._sink_connection.reconnected.is_set():
                 self._sink_connection.reconnected.clear()
-                courier.held.clear()
+                sender.backoff.clear()
                 failed = True
-            if failed or loop.time() - looked_up > REFRESH_S:
-                courier.routes.forget()
-                looked_up = loop.time()
-            cause = await courier.empty()
-            if is_cancelled():  # the client swallows that when its answer comes at the same time
+            if failed or loop.time() - looked_up_at > REFRESH_S:
+                sender.routes.forget()
+                looked_up_at = loop.time()
+            cause = await sender.send_pending()
+            if is_cancelled():  # nats-py swallows a cancellation that coincides with an answer
                 raise asyncio.CancelledError
             failed = cause is not None
-            self._tell(cause or courier.held.cause)
+            self._report(cause or sender.backoff.cause)
             if cause is None:
-                pauses.reset()
-                emptied = loop.time()
+                backoff.reset()
+                drained_at = loop.time()
                 await _wait(self.added, POLL_S)
-                await asyncio.sleep(emptied + GATHER_S - loop.time())
+                await asyncio.sleep(drained_at + MIN_INTERVAL_S - loop.time())
                 self.added.clear()
             else:
-                await _wait(self._sink_connection.reconnected, pauses.next())
+                await _wait(self._sink_connection.reconnected, backoff.next())
 
-    def _tell(self, cause: str | None) -> None:
+    def _report(self, cause: str | None) -> None:
         if self._sink_connection.up.is_set():
             self._sink_connection.report("up" if cause is None else "stalled", cause)
 
 
 class _OutboxSender:
-    """Brings what waits for one place there, by one client: that never goes to another address."""
+    """Sends the pending events of one sink through one client, whose address never changes."""
 
     def __init__(
-        self, sink_connection: SinkConnection, client: Client, outbox: Outbox, routes: StreamRoutes, place: str
+        self, sink_connection: SinkConnection, client: Client, outbox: Outbox, routes: StreamRoutes, sink: str
     ) -> None:
         self.routes = routes
-        self.held = SubjectBackoff(LONGEST_PAUSE_S)
+        self.backoff = SubjectBackoff(MAX_BACKOFF_S)
         self._sink_connection = sink_connection
         self._client = client
         self._outbox = outbox
-        self._place = place
+        self._sink = sink
         self._registered = False
 
     @property
     def connected(self) -> bool:
         return self._sink_connection.client is self._client
 
-    async def empty(self) -> str | None:
-        """Send what waits; returns why it had to stop, None when nothing is left but what comes in or is held."""
+    async def send_pending(self) -> str | None:
+        """Send pending events; returns why sending stopped, None when all others are sent or on paused subjects."""
         try:
             if not self._registered:
-                await asyncio.to_thread(self._outbox.register_sinks, self._place)
+                await asyncio.to_thread(self._outbox.register_sinks, self._sink)
                 self._registered = True
             while True:
-                if self.held.release():
+                if self.backoff.resume_due():
                     self.routes.forget()
-                without = self.held.subjects
-                events = await asyncio.to_thread(self._outbox.pending, self._place, BATCH, without=without)
+                without = self.backoff.subjects
+                events = await asyncio.to_thread(self._outbox.pending, self._sink, BATCH_SIZE, without=without)
                 if not self.connected:
-                    return LOST
+                    return CONNECTION_LOST
                 await self.routes.learn(self._client, {event.subject for event in events})
                 if events and not await self._send(events):
-                    return LOST
-                if len(events) < IN_FLIGHT:
+                    return CONNECTION_LOST
+                if len(events) < MAX_IN_FLIGHT:
                     return None
         except TRANSPORT_ERRORS as exc:
-            return shown(exc)
+            return error_text(exc)
         except StoreError as exc:
             return str(exc)
 
     async def _send(self, events: Sequence[OutboxEvent]) -> bool:
-        """Deliver one batch, but for subjects where that fails: they are held; returns False without a connection."""
-        waiting = iter(events)
-        verdicts: dict[str, DeliveryResult] = {}
+        """Deliver one batch and pause the subjects that fail; returns False when the connection was lost."""
+        remaining = iter(events)
+        results: dict[str, DeliveryResult] = {}
         causes: dict[str, str] = {}
         tried: Counter[str] = Counter()
 
-        async def one_after_the_other() -> None:
-            for event in waiting:
+        async def deliver_remaining() -> None:
+            for event in remaining:
                 subject = event.subject
                 tried[subject] += 1
-                if subject in causes or (tried[subject] > N_TRIED and self.held.doubted(subject)):
+                if subject in causes or (tried[subject] > MAX_TRIED_AFTER_FAILURE and self.backoff.has_failed(subject)):
                     continue
-                verdicts[event.id] = verdict = await self._deliver(event)
-                if isinstance(verdict, TransientFailure):
-                    causes[subject] = verdict.cause
+                results[event.id] = result = await self._deliver(event)
+                if isinstance(result, TransientFailure):
+                    causes[subject] = result.cause
                 elif subject not in causes:
-                    self.held.settle(subject)
+                    self.backoff.record_success(subject)
 
-        whole = asyncio.gather(*(one_after_the_other() for _ in range(min(IN_FLIGHT, len(events)))))
+        deliveries = asyncio.gather(*(deliver_remaining() for _ in range(min(MAX_IN_FLIGHT, len(events)))))
         lost = asyncio.create_task(self._sink_connection.down.wait())
-        lost.add_done_callback(lambda task: None if task.cancelled() else whole.cancel())
+        lost.add_done_callback(lambda task: None if task.cancelled() else deliveries.cancel())
         connected = True
         try:
-            await whole
+            await deliveries
         except asyncio.CancelledError:
             if is_cancelled():
                 with contextlib.suppress(StoreError):
-                    self._note(verdicts)
+                    self._mark(results)
                 raise
             connected = False
         finally:
             lost.cancel()
         for subject, cause in causes.items():
-            self.held.hold(subject, cause)
-        await asyncio.to_thread(self._note, verdicts)
+            self.backoff.pause(subject, cause)
+        await asyncio.to_thread(self._mark, results)
         return connected
 
     async def _deliver(self, event: OutboxEvent) -> DeliveryResult:
-        if (refusal := self._sink_connection.publish_refusal(event.subject)) is not None:
-            return PermanentFailure(refusal)
-        verdict = await deliver(self._client, event, self.routes.of(event.subject))
-        # A refusal comes beside the answer: what is refused looks like a time-out, or like a success where nothing
-        # acknowledges.
-        if (refusal := self._sink_connection.publish_refusal(event.subject)) is not None and getattr(
-            verdict, "seq", None
+        if (denial := self._sink_connection.publish_refusal(event.subject)) is not None:
+            return PermanentFailure(denial)
+        result = await deliver(self._client, event, self.routes.route_of(event.subject))
+        # The server reports a denied subject separately: the delivery itself looks like a time-out, or like a success
+        # when no stream acknowledges it.
+        if (denial := self._sink_connection.publish_refusal(event.subject)) is not None and getattr(
+            result, "seq", None
         ) is None:
-            return PermanentFailure(refusal)
-        return verdict
+            return PermanentFailure(denial)
+        return result
 
-    def _note(self, verdicts: dict[str, DeliveryResult]) -> None:
-        acks = [verdict for verdict in verdicts.values() if isinstance(verdict, Ack)]
+    def _mark(self, results: dict[str, DeliveryResult]) -> None:
+        acks = [result for result in results.values() if isinstance(result, Ack)]
         if acks:
-            self._outbox.ack(self._place, acks)
-        for event_id, verdict in verdicts.items():
-            if isinstance(verdict, PermanentFailure):
-                self._outbox.mark_dead(self._place, event_id, verdict.reason)
+            self._outbox.ack(self._sink, acks)
+        for event_id, result in results.items():
+            if isinstance(result, PermanentFailure):
+                self._outbox.mark_dead(self._sink, event_id, result.reason)
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:
@@ -219,15 +221,15 @@ async def _wait(event: asyncio.Event, timeout_s: float) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[bool]:
-    """Whether the lock is ours; if so until the end of the block."""
+    """Yield whether this process holds the lock; releases it at the end of the block."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
-        yield _taken(descriptor)
+        yield _try_lock(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _taken(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -1,4 +1,4 @@
-"""Adds events to the outbox on a thread of its own: neither a lock nor a full disk there holds up who plays."""
+"""Writes outbox rows on a background thread, so a locked or full disk never blocks an episode."""
 
 from __future__ import annotations
 
@@ -14,84 +14,84 @@ from runner.publish.outbox import Outbox, OutboxEvent
 
 logger = logging.getLogger(__name__)
 
-KEPT = 10_000
-"""Events that wait here; beyond that the oldest are left to the next start, which derives them from the files."""
+MAX_QUEUED_EVENTS = 10_000
+"""Maximum number of queued events; older ones are dropped, and the next start derives them from the episode files."""
 
-GATHER_S = 0.1
-"""Seconds from one transaction to the next at least: each costs two switches between threads, whatever it adds."""
+MIN_INTERVAL_S = 0.1
+"""Minimum seconds between two transactions, as each costs two thread switches."""
 
 RETRY_S = 1.0
-"""Seconds after which what could not be added is tried again."""
+"""Seconds between two attempts after a failure."""
 
-FLUSH_S = 15.0
-"""Seconds that a clean end waits for others who have the outbox locked."""
+FLUSH_TIMEOUT_S = 15.0
+"""Seconds that ``close`` waits while other processes lock the outbox."""
 
 
 class OutboxWriter:
-    """Takes events from any thread and adds them in this order, again and again until it works."""
+    """Queues events from any thread and adds them to the outbox in this order, with retries."""
 
     def __init__(self, outbox: Outbox) -> None:
-        """Begin to wait for events."""
+        """Start the writer thread."""
         self._outbox = outbox
-        self._waiting: deque[OutboxEvent] = deque(maxlen=KEPT)
+        self._queue: deque[OutboxEvent] = deque(maxlen=MAX_QUEUED_EVENTS)
         self._changed = threading.Condition()
         self._idle = False
-        self._hurry = False
+        self._flushing = False
         self._closed = False
         self._failures = 0
-        self._thread = threading.Thread(target=self._serve, name="adder", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="outbox writer", daemon=True)
         self._thread.start()
 
     def put(self, event: OutboxEvent) -> None:
-        """Have an event added soon; returns at once."""
+        """Queue an event; returns immediately."""
         with self._changed:
-            self._waiting.append(event)
+            self._queue.append(event)
             if self._idle:
                 self._changed.notify_all()
 
     def flush(self) -> bool:
-        """Wait until everything is added; False when it cannot be for now."""
+        """Wait until all events are added; returns False when they cannot be added now."""
         with self._changed:
-            patience = self._failures + 2  # an attempt that is being made may have begun long ago
-            self._hurry = True
+            max_failures = self._failures + 2  # the current attempt may have started long ago
+            self._flushing = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._waiting or self._failures >= patience, FLUSH_S)
-            self._hurry = False
-            return not self._waiting
+            self._changed.wait_for(lambda: not self._queue or self._failures >= max_failures, FLUSH_TIMEOUT_S)
+            self._flushing = False
+            return not self._queue
 
     def close(self) -> None:
-        """Add what can be added, then end."""
+        """Add the queued events if possible, then stop the thread."""
         if not self.flush():
-            logger.warning("%d events could not be added to %s", len(self._waiting), self._outbox.path)
+            logger.warning("%d events could not be added to %s", len(self._queue), self._outbox.path)
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        self._thread.join(FLUSH_S)
+        self._thread.join(FLUSH_TIMEOUT_S)
 
-    def _serve(self) -> None:
+    def _run(self) -> None:
         failed = False
-        while events := self._next(RETRY_S if failed else GATHER_S):
-            problems: list[BaseException] = []
-            with catch_foreign(problems.append):
+        while events := self._next_events(RETRY_S if failed else MIN_INTERVAL_S):
+            errors: list[BaseException] = []
+            with catch_foreign(errors.append):
                 self._outbox.add(*events)
-            if problems and not failed:
-                log_failure(logger, "announcing")(problems[0])
-            failed = bool(problems)
-            self._settle(events, failed=failed)
+            if errors and not failed:
+                log_failure(logger, "adding events to the outbox")(errors[0])
+            failed = bool(errors)
+            self._finish(events, failed=failed)
 
-    def _next(self, pause_s: float) -> Sequence[OutboxEvent]:
-        """What waits, after a pause; nothing at the end."""
+    def _next_events(self, pause_s: float) -> Sequence[OutboxEvent]:
+        """Wait ``pause_s``, then for events; returns [] when closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._hurry or self._closed, pause_s)
+            self._changed.wait_for(lambda: self._flushing or self._closed, pause_s)
             self._idle = True
-            self._changed.wait_for(lambda: self._waiting or self._closed)
+            self._changed.wait_for(lambda: self._queue or self._closed)
             self._idle = False
-            return [] if self._closed else list(islice(self._waiting, MAX_EVENTS_PER_TRANSACTION))
+            return [] if self._closed else list(islice(self._queue, MAX_EVENTS_PER_TRANSACTION))
 
-    def _settle(self, events: Sequence[OutboxEvent], *, failed: bool) -> None:
+    def _finish(self, events: Sequence[OutboxEvent], *, failed: bool) -> None:
         with self._changed:
             self._failures += failed
             for event in () if failed else events:
-                if self._waiting and self._waiting[0] is event:  # else it was pushed out meanwhile
-                    self._waiting.popleft()
+                if self._queue and self._queue[0] is event:  # otherwise the full queue has dropped it
+                    self._queue.popleft()
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""The publisher: brings every durable event of a state directory to every sink, however often they go away."""
+"""Publisher: delivers every durable event of a state directory to every sink, across all outages."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from runner.publish.sink import OnState, Sink, SinkConnection, SinkState, sink_k
 
 logger = logging.getLogger(__name__)
 
-HOUSEKEEPING_S = 60.0
-LOOK_S = 0.02
+MAINTENANCE_INTERVAL_S = 60.0
+DRAINED_POLL_S = 0.02
 
 __all__ = ["Publisher", "Sink", "SinkState"]
 
 
 class Publisher:
-    """Sends to all sinks at the same time; an outage of one changes nothing for the others.
+    """Delivers events to all sinks concurrently; an outage of one sink does not affect the others.
 
-    An event has arrived at a sink when the stream that keeps its subject has acknowledged it. Where no stream keeps it
-    (a broker without JetStream, or one whose streams are about other subjects) it has arrived when the server has read
-    it: those who listen then get it, those who come later do not.
+    An event is delivered when the stream that keeps its subject has acknowledged it. When no stream keeps the subject
+    (the broker has no JetStream, or its streams have other subjects), it is delivered when the server has processed it;
+    then only current subscribers get it.
 
     Args:
-        outbox: where events wait; any thread and any process may add to it.
-        sinks: with different names.
-        on_state: told of each change of a sink's state, in the event loop.
-        subjects: those of the durable events.
-        name: shown by the servers.
+        outbox: the queued events; any thread and any process may add to it.
+        sinks: the sinks, with different names.
+        on_state: called in the event loop at each change of a sink's state.
+        subjects: subjects of the durable events.
+        name: client name shown by the servers.
     """
 
     def __init__(
@@ -47,102 +47,101 @@ class Publisher:
         subjects: Iterable[str] = DURABLE,
         name: str = "agentgym-runner",
     ) -> None:
-        """From now on events wait for these sinks, as far as they have an address; nothing is sent before ``run``.
+        """Register the sinks that have an address; ``run`` starts sending.
 
         Raises:
-            StoreError: when the outbox cannot be used.
+            StoreError: the outbox cannot be used.
         """
         self._outbox = outbox
-        self._on_state = on_state or _ignore
-        self.sink_connections = [SinkConnection(sink, client_name=name, on_state=self._tell) for sink in sinks]
-        outbox.register_sinks(*self._places())
-        wanted = tuple(subjects)
-        self._drains = [OutboxDrain(sink_connection, outbox, wanted) for sink_connection in self.sink_connections]
+        self._on_state = on_state
+        self.sink_connections = [SinkConnection(sink, client_name=name, on_state=self._on_sink_state) for sink in sinks]
+        outbox.register_sinks(*self._sink_keys())
+        durable = tuple(subjects)
+        self._drains = [OutboxDrain(sink_connection, outbox, durable) for sink_connection in self.sink_connections]
 
     @property
     def states(self) -> list[SinkState]:
-        """How the sinks are doing."""
+        """Return the state of each sink."""
         return [sink_connection.state for sink_connection in self.sink_connections]
 
     async def run(self) -> None:
         """Publish until cancelled."""
-        self._outbox.on_add = partial(self._added, asyncio.get_running_loop())
+        self._outbox.on_add = partial(self._on_add, asyncio.get_running_loop())
         try:
             async with asyncio.TaskGroup() as tasks:
                 for sink_connection, drain in zip(self.sink_connections, self._drains, strict=True):
                     tasks.create_task(sink_connection.run())
                     tasks.create_task(drain.run())
-                tasks.create_task(self._keep_house())
+                tasks.create_task(self._maintain_outbox())
         finally:
             self._outbox.on_add = None
 
     async def wait_until_drained(self, timeout_s: float, *, stall_timeout_s: float = math.inf) -> bool:
-        """Wait until nothing waits for any sink that could be reached; returns whether that came true.
+        """Wait until no event is pending for a reachable sink; returns whether that happened.
 
-        Sinks without an address, and such as could not be reached from the start, are not waited for: what is meant for
-        them is kept, and sent the next time. So is what waits when nothing has arrived anywhere for ``stall_timeout_s``.
+        Sinks without an address and sinks that were never connected are ignored; their events stay in the outbox.
+
+        Args:
+            timeout_s: maximum seconds to wait.
+            stall_timeout_s: seconds without any delivery after which waiting stops.
         """
         clock = asyncio.get_running_loop().time
-        fewest, since = math.inf, clock()
+        fewest, progress_at = math.inf, clock()
         try:
             async with asyncio.timeout(timeout_s):
-                await asyncio.to_thread(self._outbox.register_sinks, *self._places())
-                while n := await asyncio.to_thread(self._outbox.n_pending, self._awaited()):
+                await asyncio.to_thread(self._outbox.register_sinks, *self._sink_keys())
+                while n := await asyncio.to_thread(self._outbox.n_pending, self._reachable_sink_keys()):
                     if n < fewest:
-                        fewest, since = n, clock()
-                    elif clock() - since > stall_timeout_s:
+                        fewest, progress_at = n, clock()
+                    elif clock() - progress_at > stall_timeout_s:
                         return False
-                    await asyncio.sleep(LOOK_S)  # another process may be at it
+                    await asyncio.sleep(DRAINED_POLL_S)  # another process may be draining
         except TimeoutError:
             return False
         return True
 
     async def n_undelivered(self) -> int:
-        """How many events wait for other brokers, and for the own one if that is there."""
-        away = (
+        """Return the largest number of pending events of an external sink, or of the own broker if it was reached."""
+        counted = (
             sink_connection
             for sink_connection in self.sink_connections
             if sink_connection.sink.name != LOCAL or not sink_connection.is_unreachable
         )
-        places = [place for sink_connection in away if (place := sink_key(sink_connection.sink)) is not None]
-        return max([await asyncio.to_thread(self._outbox.n_pending, [place]) for place in places], default=0)
+        keys = [key for sink_connection in counted if (key := sink_key(sink_connection.sink)) is not None]
+        return max([await asyncio.to_thread(self._outbox.n_pending, [key]) for key in keys], default=0)
 
-    def _places(self) -> list[str]:
+    def _sink_keys(self) -> list[str]:
         return [
-            place for sink_connection in self.sink_connections if (place := sink_key(sink_connection.sink)) is not None
+            place for sink_connection in self.sink_connections if (key := sink_key(sink_connection.sink)) is not None
         ]
 
-    def _awaited(self) -> list[str]:
+    def _reachable_sink_keys(self) -> list[str]:
         reachable = (sink_connection for sink_connection in self.sink_connections if not sink_connection.is_unreachable)
-        return [place for sink_connection in reachable if (place := sink_key(sink_connection.sink)) is not None]
+        return [key for sink_connection in reachable if (key := sink_key(sink_connection.sink)) is not None]
 
-    def _added(self, loop: asyncio.AbstractEventLoop) -> None:
-        """From any thread; the loop may have ended in the meantime."""
-        if not all(drain.added.is_set() for drain in self._drains):  # else they will look anyway
-            with contextlib.suppress(RuntimeError):
+    def _on_add(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not all(drain.added.is_set() for drain in self._drains):  # otherwise they are about to read it
+            with contextlib.suppress(RuntimeError):  # the loop may have been closed
                 loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
         for drain in self._drains:
             drain.added.set()
 
-    def _tell(self, state: SinkState) -> None:
-        logger.log(logging.INFO if state.cause is None else logging.WARNING, "sink %s", _line(state))
-        self._on_state(state)
+    def _on_sink_state(self, state: SinkState) -> None:
+        logger.log(logging.INFO if state.cause is None else logging.WARNING, "sink %s", _state_line(state))
+        if self._on_state is not None:
+            self._on_state(state)
 
-    async def _keep_house(self) -> None:
+    async def _maintain_outbox(self) -> None:
         while True:
             try:
-                await asyncio.to_thread(self._outbox.register_sinks, *self._places())
+                await asyncio.to_thread(self._outbox.register_sinks, *self._sink_keys())
                 await asyncio.to_thread(self._outbox.prune)
             except StoreError as exc:
-                logger.warning("the outbox could not be tidied up: %s", exc)
-            await asyncio.sleep(HOUSEKEEPING_S)
+                logger.warning("the maintenance of the outbox failed: %s", exc)
+            await asyncio.sleep(MAINTENANCE_INTERVAL_S)
 
 
-def _ignore(state: SinkState) -> None:
-    """Nobody asked."""
-
-
-def _line(state: SinkState) -> str:
+def _state_line(state: SinkState) -> str:
     return f"{state.sink} is {state.status}" + (f": {state.cause}" if state.cause else "")

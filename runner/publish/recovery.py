@@ -1,4 +1,4 @@
-"""Batches that were played to their end by a process that was killed before it could say so."""
+"""Publishes completion events that a crashed process never wrote."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ _EPISODES = "SELECT episode_id FROM episodes WHERE batch_id = ? AND outcome NOT 
 
 
 def record_missed_batches(workspace: Workspace, recorder: EventRecorder, owned: Callable[[], Collection[str]]) -> None:
-    """Announce each batch whose files are all there and whose event was never added.
+    """Record the completion of each batch whose episodes are all stored and whose event was never added.
 
-    Those of a process that is about to do so get the same event id, so that they are announced once all the same.
+    Another process may record the same batch at the same time: both events have the same id and count once. An
+    unusable store is logged.
 
     Args:
-        workspace: whose index agrees with the files.
-        announcer: of the same workspace.
-        owned: gives the batches that a node answers for, which are left alone.
+        workspace: the workspace, whose index has been updated from the files.
+        recorder: event recorder of the same workspace.
+        owned: returns the ids of the batches that a node is responsible for; these are skipped.
     """
     try:
-        known, left_alone = recorder.outbox.known_ids(), owned()
+        known, skipped = recorder.outbox.known_ids(), owned()
         for batch_id, n_finished in workspace.index.select(_FINISHED, tuple(UNRATED)):
-            if f"batch:{batch_id}" not in known and batch_id not in left_alone:
-                _announce(workspace, recorder, batch_id, n_finished)
+            if f"batch:{batch_id}" not in known and batch_id not in skipped:
+                _record(workspace, recorder, batch_id, n_finished)
     except StoreError as exc:
-        logger.warning("what was played before cannot be announced now: %s", exc)
+        logger.warning("completion events of earlier batches cannot be recorded now: %s", exc)
 
 
-def _announce(workspace: Workspace, recorder: EventRecorder, batch_id: str, n_finished: int) -> None:
+def _record(workspace: Workspace, recorder: EventRecorder, batch_id: str, n_finished: int) -> None:
     ids = [row[0] for row in workspace.index.select(_EPISODES, (batch_id, *UNRATED))]
     first = _load(workspace, batch_id, ids[0])
     if first.n_planned != n_finished:

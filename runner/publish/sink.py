@@ -1,4 +1,7 @@
-"""Where events go, and the connection that is kept to it."""
+"""Sinks of events: ``Sink``, its ``SinkConnection``, and its key and lock file in the outbox.
+
+Each address has its own key, so that two brokers never share delivery states.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +23,19 @@ from runner.publish.outbox import LOCAL
 
 SinkStatus: TypeAlias = Literal["absent", "connecting", "up", "down", "stalled"]
 
-LOOK_AGAIN_S = 1.0
-"""Seconds between two looks for an address where there is none."""
+ADDRESS_POLL_S = 1.0
+"""Seconds between two reads of the address while there is none."""
 
 
 @dataclass(frozen=True)
 class Sink:
-    """Somewhere durable events and live items go.
+    """Destination of durable events and live items.
 
     Args:
-        name: ``local`` for the node's own broker, ``egress`` for the other one; the outbox adds the address to the
-            latter, see ``sink_key``.
-        read_address: asked at each attempt to connect; None while there is nothing to connect to.
-        owned: the own broker, where streams are made as needed.
-        streams: what they keep there.
+        name: ``local`` for the node's own broker, ``egress`` for an external one, see ``sink_key``.
+        read_address: called before each attempt to connect; returns None while there is no address.
+        owned: whether this is the own broker, where streams are created.
+        streams: settings of these streams.
     """
 
     name: str
@@ -43,7 +45,7 @@ class Sink:
 
 
 class SinkState(msgspec.Struct, frozen=True):
-    """How a sink is doing: ``cause`` says why it is ``down``, or ``stalled``, which is there but takes no events."""
+    """State of a sink; ``cause`` is the reason for ``down`` or ``stalled`` (connected, but accepts no events)."""
 
     sink: str
     status: SinkStatus
@@ -54,17 +56,17 @@ OnState: TypeAlias = Callable[[SinkState], None]
 
 
 class SinkConnection:
-    """Keeps one connection to a sink.
+    """Connection to a sink that reconnects forever.
 
     Attributes:
-        up: set while connected to a server that answers.
-        down: set while not.
-        reconnected: set at each time the connection has come up; cleared by who waits for it.
-        n_connects: how often it has come up.
+        up: set while connected to a responsive server.
+        down: set otherwise.
+        reconnected: set at each connect; cleared by the consumer of this event.
+        n_connects: number of connects.
     """
 
     def __init__(self, sink: Sink, *, client_name: str, on_state: OnState) -> None:
-        """Not connected before ``run``."""
+        """Create an unconnected object; call ``run`` to connect."""
         self.sink = sink
         self.up = asyncio.Event()
         self.down = asyncio.Event()
@@ -78,26 +80,26 @@ class SinkConnection:
 
     @property
     def is_unreachable(self) -> bool:
-        """Whether there is nothing to wait for: no address, or a first attempt that failed."""
+        """Whether there is no address, or no attempt to connect has succeeded."""
         return self.state.status in ("absent", "down") and not self.n_connects
 
     @property
     def client(self) -> Client | None:
-        """The client while connected."""
+        """Return the client while connected, else None."""
         return self._connection.client if self._connection is not None and self.up.is_set() else None
 
     def publish_refusal(self, subject: str) -> str | None:
-        """Why the server does not let us publish on a subject; None when it did not say so."""
+        """Return the server's denial of publishing to a subject, None when it reported none."""
         error = self._connection.permission_error(subject) if self._connection is not None else None
         return None if error is None else str(error)
 
     async def run(self) -> None:
         """Connect, and stay connected until cancelled."""
-        while (connection := await self._open()) is None:  # noqa: ASYNC110 - a file says where
-            await asyncio.sleep(LOOK_AGAIN_S)
+        while (connection := await self._open()) is None:  # noqa: ASYNC110 - the address is in a file
+            await asyncio.sleep(ADDRESS_POLL_S)
         async with connection:
             self._connection = connection
-            self._follow(connection.state)
+            self._apply_state(connection.state)
             try:
                 await asyncio.get_running_loop().create_future()
             finally:
@@ -113,17 +115,17 @@ class SinkConnection:
             return await NatsConnection.open(
                 address,
                 name=self._client_name,
-                on_state=self._follow,
+                on_state=self._apply_state,
                 read_address=self.sink.read_address,
                 required=False,
             )
-        except RunnerError as exc:  # an address that cannot be used; it may be mended while we run
+        except RunnerError as exc:  # the address is invalid and may be corrected later
             self.report("down", str(exc))
             return None
 
-    def _follow(self, state: BusState) -> None:
+    def _apply_state(self, state: BusState) -> None:
         if self._connection is None:
-            return  # ``run`` asks for the state once there is a client to go with it
+            return  # ``run`` applies the state once it has the connection
         match state.status:
             case "connected":
                 self._set_up(True)
@@ -136,7 +138,7 @@ class SinkConnection:
                 self.report("stalled" if state.status == "stalled" else "down", state.reason or None)
 
     def _set_up(self, up: bool) -> None:
-        """Both events, as one cannot wait for an event to be cleared."""
+        # Two events, as asyncio cannot wait for an event to be cleared.
         (self.up if up else self.down).set()
         (self.down if up else self.up).clear()
         if up:
@@ -144,7 +146,7 @@ class SinkConnection:
             self.reconnected.set()
 
     def report(self, status: SinkStatus, cause: str | None = None) -> None:
-        """Report a state, once."""
+        """Report a state unless it is unchanged."""
         state = SinkState(self.sink.name, status, cause)
         if state != self.state:
             self.state = state
@@ -152,18 +154,21 @@ class SinkConnection:
 
 
 def sink_key(sink: Sink) -> str | None:
-    """``local``, or the sink's name and its servers without user information; None while no address can be used."""
+    """Return the key of a sink in the outbox, None while it has no valid address.
+
+    The key is ``local``, or the sink's name and its servers without user information.
+    """
     if sink.name == LOCAL:
         return LOCAL
     try:
         address = sink.read_address()
         return None if address is None else f"{sink.name} {','.join(sorted(set(address.servers)))}"
-    except RunnerError:  # whoever connects says why
+    except RunnerError:  # the connection reports the reason
         return None
 
 
-def sink_lock_path(outbox: Path, place: str) -> Path:
-    """The file whose lock has who brings events to a place."""
-    name, _, address = place.partition(" ")
+def sink_lock_path(outbox: Path, key: str) -> Path:
+    """Return the file whose lock is held by the process that drains the outbox to a sink."""
+    name, _, address = key.partition(" ")
     digest = hashlib.sha256(address.encode()).hexdigest()[:16]
     return outbox.with_name(f"outbox.{name}-{digest}.lock" if address else f"outbox.{name}.lock")

@@ -1,6 +1,6 @@
-"""Foreign messages as JSON of bounded size.
+"""Encode untrusted messages as JSON of bounded size.
 
-What is short as JSON has no long text in it and goes as it is, so that is tried first.
+A message that is short as JSON has no long text, so it is first tried unchanged.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from runner.events.live import MAX_TEXT
 from runner.util.safe_values import escape_surrogates, safe_str, truncate_text
 
 MAX_NESTING = 32
-"""Levels of arrays and objects that a message keeps; a whole payload may have 64."""
+"""Nesting levels kept of a message; a payload may have 64."""
 
 MAX_VALUES = 20_000
-"""Values that a message keeps."""
+"""Values kept of a message."""
 
 FULL_LENGTH = "full_length"
 
@@ -29,68 +29,68 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class SizeBudget:
-    """How much of a timestep's messages still fits.
+    """Remaining bytes for the messages of a timestep.
 
     Attributes:
-        left_out: the messages that did not.
+        left_out: number of messages that did not fit.
     """
 
     def __init__(self, size: int) -> None:
-        """With room for ``size`` bytes."""
+        """Create a budget of ``size`` bytes."""
         self._left = size
         self.left_out = 0
 
-    def take(self, encoded: msgspec.Raw) -> bool:
-        """Whether the value fits; if so its room is gone."""
+    def reserve(self, encoded: msgspec.Raw) -> bool:
+        """Reserve the bytes of a value; returns False when they exceed the budget."""
         if len(encoded) > self._left:
             return False
         self._left -= len(encoded)
         return True
 
     def newest(self, messages: Iterable[object]) -> list[Any]:
-        """The last messages that fit, in their order, as JSON."""
+        """Return the last messages that fit as JSON, oldest first."""
         kept: list[msgspec.Raw] = []
-        waiting = list(messages)
-        while waiting:
-            message = message_json(waiting[-1])
-            if not self.take(message):
+        remaining = list(messages)
+        while remaining:
+            message = message_json(remaining[-1])
+            if not self.reserve(message):
                 break
             kept.append(message)
-            waiting.pop()
-        self.left_out += len(waiting)
+            remaining.pop()
+        self.left_out += len(remaining)
         return kept[::-1]
 
 
 def message_json(message: object) -> msgspec.Raw:
-    """A message with bounded texts; what is none becomes one."""
+    """Return a message as JSON with truncated texts; wraps a value that is not an object in a message."""
     if type(message) is dict and (short := short_json(chain(message, message.values()), message)) is not None:
         return short
     plain = _Copy().of(message, MAX_NESTING)
     return as_json(plain if isinstance(plain, dict) else {"role": "unknown", "content": plain})
 
 
-def short_json(parts: Iterable[object], whole: object) -> msgspec.Raw | None:
-    """``whole`` as JSON if its ``parts`` are texts of which none has to be cut or mended."""
-    texts: list[Any] = list(parts)
-    if not _TEXTS.issuperset(map(type, texts)) or sum(map(len, filter(None, texts))) > MAX_TEXT:
+def short_json(texts: Iterable[object], value: object) -> msgspec.Raw | None:
+    """Return ``value`` as JSON if all its ``texts`` are short strings or None, else None."""
+    parts: list[Any] = list(texts)
+    if not _TEXTS.issuperset(map(type, parts)) or sum(map(len, filter(None, parts))) > MAX_TEXT:
         return None
     try:
-        encoded = _ENCODER.encode(whole)
+        encoded = _ENCODER.encode(value)
     except (UnicodeEncodeError, TypeError):  # lone surrogates, None as a key
         return None
     return msgspec.Raw(encoded) if len(encoded) <= MAX_TEXT else None
 
 
 def as_json(value: object) -> msgspec.Raw:
-    """What JSON knows, as it is."""
+    """Return a JSON-compatible value as JSON."""
     return msgspec.Raw(_ENCODER.encode(value))
 
 
 class _Copy:
-    """Foreign data as JSON with bounded texts; NaN and infinity are null, what JSON does not know becomes text."""
+    """Copies untrusted data as JSON values with truncated texts; NaN and infinity become null, other objects text."""
 
     def __init__(self) -> None:
-        self._left = MAX_VALUES  # a list that holds itself twice would never end by its depth
+        self._left = MAX_VALUES  # the depth limit alone does not stop a list that contains itself twice
 
     def of(self, value: object, depth: int) -> Any:  # noqa: ANN401 - any JSON value
         self._left -= 1
@@ -117,20 +117,20 @@ class _Copy:
         for key, item in islice(value.items(), MAX_VALUES):
             name = cut(key if isinstance(key, str) else safe_str(key, "?"))
             result[name] = self.of(item, depth - 1)
-            if isinstance(item, str) and too_long(item):
+            if isinstance(item, str) and is_too_long(item):
                 lengths[name] = len(item)
         return {**result, FULL_LENGTH: lengths} if lengths else result
 
 
 def cut(text: str) -> str:
-    """The text, or its beginning where it is long; lone surrogates become visible."""
-    if len(text) <= MAX_TEXT and text.isascii():  # nearly all are
+    """Truncate a text to ``MAX_TEXT`` bytes of UTF-8 and make lone surrogates visible."""
+    if len(text) <= MAX_TEXT and text.isascii():  # the common case
         return text
     return truncate_text(escape_surrogates(text[: MAX_TEXT + 1]), MAX_TEXT)
 
 
-def too_long(text: str) -> bool:
-    """Whether ``cut`` would leave something out."""
+def is_too_long(text: str) -> bool:
+    """Whether ``cut`` would truncate the text."""
     if text.isascii():
         return len(text) > MAX_TEXT
     return len(text) > MAX_TEXT or len(escape_surrogates(text).encode()) > MAX_TEXT

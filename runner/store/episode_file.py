@@ -34,7 +34,7 @@ StoredChat: TypeAlias = list[Any]
 """Messages as the agent or the environment gave them, not checked beyond being JSON."""
 
 _ULID = re.compile("[0-7][0-9A-HJKMNP-TV-Z]{25}")
-_HeaderT = TypeVar("_T", bound=EpisodeHeader)
+_HeaderT = TypeVar("_HeaderT", bound=EpisodeHeader)
 
 
 class ActionRecord(Action, frozen=True):

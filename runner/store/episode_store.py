@@ -17,7 +17,7 @@ from runner.store.journal import JOURNAL_SUFFIX, TraceDelta, read_journal, unfin
 from runner.store.safe_json import encode
 from runner.types import ErrorInfo, Outcome
 from runner.util.clock import Clock
-from runner.util.files import TEMPORARY_SUFFIX, DamagedFile, locked, make_folder, read_file, replace_file
+from runner.util.files import TEMPORARY_SUFFIX, DamagedFile, file_lock, make_folder, read_file, replace_file
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class EpisodeStore:
             for entry in list(_entries(batch)):
                 path = batch / entry.name
                 if entry.name.endswith(JOURNAL_SUFFIX):
-                    with locked(path, wait=False) as held:
+                    with file_lock(path, wait=False) as held:
                         if held and (record := self._settle(path)) is not None:
                             recovered.append(record)
                 elif entry.name.endswith(TEMPORARY_SUFFIX):

@@ -15,7 +15,7 @@ from runner.store.episode_file import EpisodeRecord
 from runner.store.episode_store import EpisodeFile, EpisodeStore
 from runner.store.index_schema import COLUMNS, SCHEMA, EpisodeRow, episode_row, from_columns, to_columns
 from runner.store.sqlite import DATABASE_ERRORS, open_database
-from runner.util.files import DamagedFile, locked
+from runner.util.files import DamagedFile, file_lock
 from runner.util.safe_values import escape_surrogates
 
 FILES_PER_TRANSACTION = 200
@@ -154,7 +154,7 @@ def open_index(store: EpisodeStore) -> EpisodeIndex:
         StoreError: when the files or the database cannot be used.
     """
     # Without the lock two processes could both find a corrupt database, and one delete what the other just made.
-    with locked(store.runs, wait=True):
+    with file_lock(store.runs, wait=True):
         connection = open_database(store.data_dir / "index.sqlite", SCHEMA)
     index = EpisodeIndex(store, connection)
     try:

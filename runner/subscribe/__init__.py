@@ -1,1 +1,1 @@
-"""Reads messages from a bus: live, from history, in order and without duplicates."""
+"""Subscriptions to a bus: history and live messages, in order and without duplicates."""

@@ -1,4 +1,7 @@
-"""Between the bus and its follower: bounded, in order, decoded only when it is taken out, each id once."""
+"""Bounded buffer between the bus and a subscription, with the raw messages and fetch limits of its readers.
+
+``DedupBuffer`` keeps the order, decodes messages only when they are read, and returns each event id once.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,14 @@ from runner.events.subjects import DurableNames
 from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem
 
 MAX_IDS_REMEMBERED = 100_000
-"""Ids that are known to have been seen; a broker forgets them after minutes."""
+"""Event ids remembered for deduplication; a broker forgets its own after minutes."""
 
 MAX_PASSED_REMEMBERED = 1_000
-"""Messages that passed while no stream was known to keep them, of which a stream found later may hand out again."""
+"""Messages remembered from core subscriptions, because a stream found later may deliver them again."""
 
 
 class RawMessage(msgspec.Struct, gc=False):
-    """A message as it came; ``pending``: how many its stream had behind it when it was sent here."""
+    """Received message before decoding; ``pending`` is the number of later messages in its stream at delivery."""
 
     subject: str
     headers: dict[str, str]
@@ -34,13 +37,13 @@ class RawMessage(msgspec.Struct, gc=False):
 
     @property
     def size(self) -> int:
-        """Bytes it takes, about."""
+        """Return the approximate memory size in bytes."""
         headers = sum(len(name) + len(value) for name, value in self.headers.items()) if self.headers else 0
         return len(self.payload) + headers + 200
 
 
 class FetchLimit(msgspec.Struct, frozen=True):
-    """How much is asked of a stream at once: messages, and their bytes."""
+    """Limits of one fetch request to a stream: messages, and their total bytes."""
 
     count: int
     size: int
@@ -48,25 +51,25 @@ class FetchLimit(msgspec.Struct, frozen=True):
 
 MAX_FETCH: Final = FetchLimit(500, 8 << 20)
 MIN_FETCH: Final = FetchLimit(20, 64 << 10)
-"""What all readers together ask for at once, and what each of them does however many there are.
+"""Limits of all readers together, and the minimum for each of them.
 
-Who listens to everything is sent all of it a second time, and a server cuts off whoever has 64 MiB on the way.
+A subscriber to ``>`` receives every delivery a second time, and nats-server disconnects a client with 64 MiB pending.
 """
 
 
 class DedupBuffer:
-    """What came and was not yet looked at.
+    """Unread messages and notices of a subscription.
 
-    What a stream keeps is ``put``: its reader waits for ``room`` before it asks for more. What no stream keeps is
-    ``offer``ed: it is left out while the buffer is full, and counted.
+    Messages of streams are ``put``, and their reader calls ``wait_for_room`` before it fetches more. Messages without
+    a stream are ``offer``ed: a full buffer drops and counts them.
     """
 
     def __init__(self, names: DurableNames, *, capacity: int = 10_000, max_bytes: int = 64 << 20) -> None:
-        """Start empty."""
+        """Create an empty buffer for ``capacity`` messages of ``max_bytes`` in total."""
         self._names = names
         self._capacity = capacity
         self._max_bytes = max_bytes
-        self._waiting: deque[RawMessage | Notice] = deque()
+        self._items: deque[RawMessage | Notice] = deque()
         self._bytes = 0
         self._skipped = 0
         self._ended = False
@@ -74,99 +77,99 @@ class DedupBuffer:
         self._emptied = asyncio.Event()
         self._emptied.set()
         self._ids: OrderedDict[int, None] = OrderedDict()
-        self._heard: OrderedDict[int, int] = OrderedDict()
-        self._heard_until: dict[str, int] = {}
+        self._passed: OrderedDict[int, int] = OrderedDict()
+        self._stream_ends: dict[str, int] = {}
 
     @property
     def n_waiting(self) -> int:
-        """Messages that wait here."""
-        return sum(isinstance(item, RawMessage) for item in self._waiting)
+        """Return the number of unread messages."""
+        return sum(isinstance(item, RawMessage) for item in self._items)
 
     def notify(self, notice: Notice, stream: str | None = None) -> None:
-        """Add a notice, which may be about a stream."""
-        self._tell_skipped()
+        """Add a notice about the subscription, or about a stream."""
+        self._report_skipped()
         self._append(notice)
 
     def add_stream(self, stream: str, last: int) -> None:
-        """Messages of a stream may have been heard before it was found, up to this sequence."""
-        self._heard_until[stream] = last
+        """Register a stream, whose messages up to sequence ``last`` may have arrived by a core subscription."""
+        self._stream_ends[stream] = last
 
     def update_pending(self, stream: str, pending: int) -> None:
-        """So many messages of a stream are still to come, whether or not the last one is wanted."""
+        """Set the number of messages that a stream has left; does nothing here."""
 
     def remove_stream(self, stream: str) -> None:
-        """Nothing more comes of a stream, unless it is found again."""
+        """Unregister a stream that is no longer read; does nothing here."""
 
     def put(self, message: RawMessage) -> None:
-        """Add a message, also beyond the bounds, unless it was heard before its stream was found."""
-        if message.stream is not None and self._was_heard(message):
+        """Add a message of a stream, even beyond the limits, unless a core subscription delivered it before."""
+        if message.stream is not None and self._has_passed(message):
             return
-        self._tell_skipped()
+        self._report_skipped()
         self._bytes += message.size
         self._append(message)
 
     def offer(self, message: RawMessage) -> None:
-        """Add a message if there is room."""
-        if self._full(1.0):
+        """Add a message without a stream, or count it as skipped when the buffer is full."""
+        if self._is_full(1.0):
             self._skipped += 1
         else:
-            self._hear(_content(message))
+            self._remember_passed(_content(message))
             self.put(message)
 
     def fetch_limit(self, stream: str) -> FetchLimit:
-        """What a stream's reader may ask for at once."""
-        return FetchLimit(MAX_FETCH.count, max(MAX_FETCH.size // max(len(self._heard_until), 1), MIN_FETCH.size))
+        """Return the limits of the next fetch of a stream's reader."""
+        return FetchLimit(MAX_FETCH.count, max(MAX_FETCH.size // max(len(self._stream_ends), 1), MIN_FETCH.size))
 
     async def wait_for_room(self, stream: str) -> None:
-        """Wait until the buffer is at most half full, for a stream's reader."""
-        while self._full(0.5):
+        """Wait until a stream's reader may fetch more: until the buffer is at most half full."""
+        while self._is_full(0.5):
             self._emptied.clear()
             await self._emptied.wait()
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """Mark the end: no more messages will be added."""
         self._ended = True
         self._filled.set()
 
     async def next_item(self) -> SubscriptionItem | None:
-        """The next thing to see; None when there is nothing more and nothing will come."""
+        """Wait for the next new message or notice; None at the end."""
         while await self.wait_filled():
-            if (seen := self.next_ready()) is not None:
-                return seen
+            if (item := self.next_ready()) is not None:
+                return item
         return None
 
     def next_ready(self) -> SubscriptionItem | None:
-        """The next thing to see if it is there already."""
+        """Return the next new message or notice without waiting, None when there is none."""
         while (item := self.pop()) is not None:
-            if (seen := self.decode(item) if isinstance(item, RawMessage) else item) is not None:
-                return seen
+            if (decoded := self.decode(item) if isinstance(item, RawMessage) else item) is not None:
+                return decoded
         return None
 
     async def wait_filled(self) -> bool:
-        """Wait until there is something; False when nothing will come any more."""
+        """Wait until ``pop`` has an item; False at the end."""
         while True:
-            if not self._waiting:
-                self._tell_skipped()
-            if self._waiting or self._ended:
-                return bool(self._waiting)
+            if not self._items:
+                self._report_skipped()
+            if self._items or self._ended:
+                return bool(self._items)
             self._filled.clear()
             await self._filled.wait()
 
     def pop(self) -> RawMessage | Notice | None:
-        """What came next, not decoded, and also when it was seen before."""
-        if not self._waiting:
+        """Return the next item, undecoded and possibly a duplicate; None when there is none."""
+        if not self._items:
             return None
-        item = self._waiting.popleft()
+        item = self._items.popleft()
         if isinstance(item, RawMessage):
             self._bytes -= item.size
-        if not self._emptied.is_set() and not self._full(0.5):
+        if not self._emptied.is_set() and not self._is_full(0.5):
             self._emptied.set()
         return item
 
     def decode(self, message: RawMessage) -> BusMessage | None:
-        """What a message that was taken out says; None when it was seen before."""
+        """Decode a message; None when its event id was decoded before."""
         source, event_id = message.headers.get("ce-source", ""), message_id(message.headers)
-        if source and event_id and self._known(source, event_id):  # told before the payload is looked at
+        if source and event_id and self._is_known(source, event_id):  # a known duplicate needs no decoding
             return None
         decoded = decode(message.subject, message.headers, message.payload, self._names)
         match decoded:
@@ -175,9 +178,9 @@ class DedupBuffer:
             case ForeignRow():
                 pass
             case _:
-                event_id = ""  # what does not decode must not hide what does
+                event_id = ""  # an undecodable message must not hide a valid one
         if event_id:
-            if self._known(source, event_id):
+            if self._is_known(source, event_id):
                 return None
             self._remember(source, event_id)
         return BusMessage(
@@ -190,39 +193,38 @@ class DedupBuffer:
         )
 
     def _append(self, item: RawMessage | Notice) -> None:
-        self._waiting.append(item)
+        self._items.append(item)
         self._filled.set()
 
-    def _full(self, share: float) -> bool:
-        return len(self._waiting) >= self._capacity * share or self._bytes >= self._max_bytes * share
+    def _is_full(self, share: float) -> bool:
+        return len(self._items) >= self._capacity * share or self._bytes >= self._max_bytes * share
 
-    def _was_heard(self, message: RawMessage) -> bool:
-        if not self._heard or (message.sequence or 0) > self._heard_until.get(message.stream or "", 0):
+    def _has_passed(self, message: RawMessage) -> bool:
+        if not self._passed or (message.sequence or 0) > self._stream_ends.get(message.stream or "", 0):
             return False
         content = _content(message)
-        n_times = self._heard.get(content, 0)
+        n_times = self._passed.get(content, 0)
         if n_times > 1:
-            self._heard[content] = n_times - 1
+            self._passed[content] = n_times - 1
         elif n_times:
-            del self._heard[content]
+            del self._passed[content]
         return n_times > 0
 
-    def _hear(self, content: int) -> None:
-        self._heard[content] = self._heard.get(content, 0) + 1
-        if len(self._heard) > MAX_PASSED_REMEMBERED:
-            self._heard.popitem(last=False)
+    def _remember_passed(self, content: int) -> None:
+        self._passed[content] = self._passed.get(content, 0) + 1
+        if len(self._passed) > MAX_PASSED_REMEMBERED:
+            self._passed.popitem(last=False)
 
-    def _tell_skipped(self) -> None:
-        """Where messages are missing, before what comes after them."""
+    def _report_skipped(self) -> None:
         if self._skipped:
             count, self._skipped = self._skipped, 0
-            self._append(Notice(kind="skipped", text=f"too slow: {count} messages were left out", count=count))
+            self._append(Notice(kind="skipped", text=f"too slow: {count} messages were skipped", count=count))
 
-    def _known(self, source: str, event_id: str) -> bool:
-        known = (key := _key(source, event_id)) in self._ids
-        if known:
+    def _is_known(self, source: str, event_id: str) -> bool:
+        is_known = (key := _key(source, event_id)) in self._ids
+        if is_known:
             self._ids.move_to_end(key)
-        return known
+        return is_known
 
     def _remember(self, source: str, event_id: str) -> None:
         self._ids[_key(source, event_id)] = None
@@ -235,4 +237,4 @@ def _content(message: RawMessage) -> int:
 
 
 def _key(source: str, event_id: str) -> int:
-    return hash((source, event_id))  # ids are of any length
+    return hash((source, event_id))  # a hash bounds the memory, as ids have any length

@@ -1,4 +1,4 @@
-"""Subjects that no stream keeps: taken as they pass."""
+"""Core NATS subscriptions for subjects that no stream keeps."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from runner.subscribe.buffer import DedupBuffer, RawMessage
 from runner.subscribe.stream_reader import BUS_ERRORS
 from runner.subscribe.subject_patterns import covered_by_any, covers
 
-FLUSH_S: Final = 2
+FLUSH_TIMEOUT_S: Final = 2
 _DELIVERED: Final = "$JS.ACK."
-"""Begins the reply subject of what a stream hands to somebody else, which passed before, when it was said."""
+"""Prefix of the reply subject of a stream's delivery to another consumer, which was published once before."""
 
 _INTERNAL: Final = ("$", "_INBOX.")
 
 
 class CoreListener:
-    """Subscriptions that put what passes into a buffer."""
+    """Core subscriptions that put messages into a buffer."""
 
     def __init__(self, connection: NatsConnection, buffer: DedupBuffer) -> None:
-        """Listen to nothing yet."""
+        """Create the listener without subscriptions."""
         self.patterns: list[str] = []
         self._connection = connection
         self._buffer = buffer
-        self._held: list[str] = []
+        self._stream_subjects: list[str] = []
         self._generation = 0
         self._subscriptions: dict[str, NatsSubscription] = {}
 
-    async def listen(self, patterns: list[str], held: list[str]) -> None:
-        """Listen to these patterns and no others, but for the subjects ``held`` by streams.
+    async def listen(self, patterns: list[str], stream_subjects: list[str]) -> None:
+        """Subscribe to exactly these patterns and ignore the subjects that streams keep.
 
         Raises:
-            nats.errors.Error, OSError: when the bus is away.
+            nats.errors.Error, OSError: the bus is not connected.
         """
-        self._held = held
+        self._stream_subjects = stream_subjects
         self.patterns = patterns
         if self._generation != self._connection.generation:
             self._generation = self._connection.generation
@@ -49,29 +49,29 @@ class CoreListener:
             await self._subscriptions.pop(pattern).unsubscribe()
         for pattern in patterns:
             if pattern not in self._subscriptions:
-                self._subscriptions[pattern] = await client.subscribe(pattern, cb=self._taking(pattern))
-        if patterns:  # with the answer the server listens, and a refusal has come
-            await client.flush(FLUSH_S)
+                self._subscriptions[pattern] = await client.subscribe(pattern, cb=self._handler(pattern))
+        if patterns:  # after the answer, the subscription is active or its denial has arrived
+            await client.flush(FLUSH_TIMEOUT_S)
 
     async def close(self) -> None:
-        """Stop to listen."""
+        """Unsubscribe from all patterns."""
         with contextlib.suppress(*BUS_ERRORS):
             if not self._connection.connected:
                 return
             for subscription in self._subscriptions.values():
                 await subscription.unsubscribe()
 
-    def _taking(self, pattern: str) -> Callable[[Msg], Awaitable[None]]:
-        internal = pattern.startswith(_INTERNAL)
+    def _handler(self, pattern: str) -> Callable[[Msg], Awaitable[None]]:
+        is_internal = pattern.startswith(_INTERNAL)
 
-        async def take(message: Msg) -> None:
+        async def handle(message: Msg) -> None:
             subject = message.subject
-            if message.reply.startswith(_DELIVERED) and not internal:
+            if message.reply.startswith(_DELIVERED) and not is_internal:
                 return
-            if (subject.startswith(_INTERNAL) and not internal) or covered_by_any(self._held, subject):
+            if (subject.startswith(_INTERNAL) and not is_internal) or covered_by_any(self._stream_subjects, subject):
                 return
             if len(self.patterns) > 1 and next((p for p in self.patterns if covers(p, subject)), pattern) != pattern:
-                return  # it comes by an overlapping pattern, too
+                return  # an overlapping pattern delivers it as well
             self._buffer.offer(RawMessage(subject, message.headers or {}, message.data))
 
-        return take
+        return handle

@@ -1,7 +1,7 @@
-"""Several streams as one history: what they keep is handed out in the order of its times.
+"""Merge the histories of several streams in the order of their server times.
 
-A message goes out once every other stream that has more has brought something later. A stream that brings nothing
-holds the others up for a moment only, and one that brings much cannot take the room of the others.
+A message is returned once every other stream with unread messages has delivered a later one. A stream that delivers
+nothing delays the others for ``HOLD_S`` at most, and each stream has its own share of the buffer.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from runner.subscribe.buffer import MIN_FETCH, DedupBuffer, FetchLimit, RawMessa
 from runner.subscribe.messages import Notice
 
 HOLD_S: Final = 2.0
-"""How long the others wait for a stream that has more and does not bring it."""
+"""Seconds for which the other streams wait for a stream that does not deliver its remaining messages."""
 
 _FIRST: Final = datetime.min.replace(tzinfo=UTC)
 _LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 
 class _Lane(msgspec.Struct, eq=False):
-    """What waits of a stream.
+    """Undelivered items of one stream.
 
-    ``has_more``: the stream keeps messages that have not come so far. ``is_over``: nobody reads it any more.
+    ``has_more``: the stream has further messages. ``is_removed``: no reader fetches from it any more.
     """
 
     number: int
@@ -38,97 +38,97 @@ class _Lane(msgspec.Struct, eq=False):
     items: deque[RawMessage | Notice] = msgspec.field(default_factory=deque)
     size: int = 0
     has_more: bool = True
-    is_over: bool = False
+    is_removed: bool = False
 
     @property
     def head(self) -> tuple[datetime, int, _Lane]:
-        """Its place among the others: a notice is at once behind what it was behind."""
+        """Return the sort key of the first item; a notice sorts first, directly after the message before it."""
         first = self.items[0]
         return (_FIRST if isinstance(first, Notice) else first.time or _LAST, self.number, self)
 
 
 class TimeOrderedBuffer(DedupBuffer):
-    """A ``DedupBuffer`` that orders what streams keep; see there.
+    """``DedupBuffer`` that returns the messages of all streams in the order of their times.
 
-    Half of the room is for what streams keep, the same for each of them. What no stream keeps is the newest: it comes
-    behind the history that streams had when they were found, and from then on as it passes.
+    Half of the capacity is shared equally by the streams. Messages without a stream count as newest: they come after
+    the history that the streams had when they were added, and later ones in the order of their arrival.
     """
 
     def __init__(
         self, names: DurableNames, *, capacity: int = 10_000, max_bytes: int = 64 << 20, hold_s: float = HOLD_S
     ) -> None:
-        """Start empty."""
+        """Create an empty buffer; ``hold_s`` is the longest wait for a silent stream, in seconds."""
         super().__init__(names, capacity=capacity - capacity // 2, max_bytes=max_bytes - max_bytes // 2)
-        self._lane_room = FetchLimit(capacity // 2, max_bytes // 2)
+        self._lane_limit = FetchLimit(capacity // 2, max_bytes // 2)
         self._hold_s = hold_s
         self._n_lanes = 0
         self._lanes: dict[str, _Lane] = {}
         self._heads: list[tuple[datetime, int, _Lane]] = []
-        self._awaited: dict[str, float] = {}  # lanes that hold the others up, and until when, the first one first
-        self._behind: set[str] = set()  # those that have not come to their end so far
+        self._awaited: dict[str, float] = {}  # deadline per lane that delays the others, earliest first
+        self._catching_up: set[str] = set()  # streams that have not reached their end
         self._newest = self._history_end = _FIRST
-        self._after: deque[datetime | None] = deque()  # what each of ``_waiting`` comes behind; None: all history
+        self._after: deque[datetime | None] = deque()  # time after which each of ``_items`` comes; None: after all history
 
     @property
     def n_waiting(self) -> int:
-        """See there."""
+        """Return the number of unread messages."""
         lanes = sum(isinstance(item, RawMessage) for lane in self._lanes.values() for item in lane.items)
         return super().n_waiting + lanes
 
     def add_stream(self, stream: str, last: int) -> None:
-        """See there; the others wait for its beginning."""
+        """Register a stream; the others wait for its first message."""
         super().add_stream(stream, last)
         self._n_lanes += 1
-        self._lanes.setdefault(stream, _Lane(self._n_lanes, stream)).is_over = False
-        self._behind.add(stream)
+        self._lanes.setdefault(stream, _Lane(self._n_lanes, stream)).is_removed = False
+        self._catching_up.add(stream)
         self.update_pending(stream, 1)
 
     def update_pending(self, stream: str, pending: int) -> None:
-        """See there."""
+        """Set the number of messages that a stream has left."""
         if (lane := self._lanes.get(stream)) is None:
             return
         lane.has_more = pending > 0
         if not lane.has_more:
             self._awaited.pop(stream, None)
-            self._caught_up(stream)
+            self._mark_caught_up(stream)
             self._filled.set()
-        elif not lane.items and stream in self._behind:
+        elif not lane.items and stream in self._catching_up:
             self._awaited.setdefault(stream, time.monotonic() + self._hold_s)
 
     def remove_stream(self, stream: str) -> None:
-        """See there."""
+        """Unregister a stream that is no longer read."""
         self.update_pending(stream, 0)
         if (lane := self._lanes.get(stream)) is not None:
-            lane.is_over = True
-            self._forget(lane)
+            lane.is_removed = True
+            self._drop_if_done(lane)
 
     def notify(self, notice: Notice, stream: str | None = None) -> None:
-        """Add a notice; about a stream, behind what came of it."""
+        """Add a notice; a notice about a stream comes after the messages of that stream."""
         if stream is not None and (lane := self._lanes.get(stream)) is not None:
-            self._join(lane, notice)
+            self._append_to_lane(lane, notice)
         else:
             super().notify(notice)
 
     def put(self, message: RawMessage) -> None:
-        """See there."""
+        """Add a message of a stream."""
         lane = None if message.stream is None else self._lanes.get(message.stream)
         if lane is None:
             super().put(message)
             return
-        if not self._was_heard(message):
+        if not self._has_passed(message):
             lane.size += message.size
             self._newest = max(self._newest, message.time or _FIRST)
-            self._join(lane, message)
+            self._append_to_lane(lane, message)
         self.update_pending(lane.name, message.pending)
 
     async def wait_for_room(self, stream: str) -> None:
-        """Wait until at most half of the stream's share is taken."""
+        """Wait until at most half of the stream's share is in use."""
         while (lane := self._lanes.get(stream)) is not None and self._is_half_full(lane):
             self._emptied.clear()
             await self._emptied.wait()
 
     def fetch_limit(self, stream: str) -> FetchLimit:
-        """See there: half of a stream's share, so that two of these fit."""
+        """Return half of the stream's share, so that two fetches fit."""
         most, share = super().fetch_limit(stream), self._share()
         return FetchLimit(
             min(max(share.count // 2, MIN_FETCH.count), most.count),
@@ -136,11 +136,11 @@ class TimeOrderedBuffer(DedupBuffer):
         )
 
     async def wait_filled(self) -> bool:
-        """See there; what waits for a stream is not there yet."""
+        """Wait until ``pop`` has an item; items that wait for another stream do not count."""
         while True:
-            if not self._waiting:
-                self._tell_skipped()
-            if self._is_next_kept() is not None:
+            if not self._items:
+                self._report_skipped()
+            if self._is_next_from_stream() is not None:
                 return True
             if self._ended:
                 return False
@@ -152,28 +152,27 @@ class TimeOrderedBuffer(DedupBuffer):
                     await self._filled.wait()
 
     def pop(self) -> RawMessage | Notice | None:
-        """See there."""
-        match self._is_next_kept():
+        """Return the next item, undecoded and possibly a duplicate; None when there is none."""
+        match self._is_next_from_stream():
             case True:
-                return self._leave()
+                return self._pop_lane()
             case False:
                 self._after.popleft()
                 return super().pop()
         return None
 
     def _append(self, item: RawMessage | Notice) -> None:
-        self._after.append(None if self._behind else self._newest)
+        self._after.append(None if self._catching_up else self._newest)
         super()._append(item)
 
-    def _join(self, lane: _Lane, item: RawMessage | Notice) -> None:
+    def _append_to_lane(self, lane: _Lane, item: RawMessage | Notice) -> None:
         lane.items.append(item)
         if len(lane.items) == 1:
             self._awaited.pop(lane.name, None)
             heappush(self._heads, lane.head)
         self._filled.set()
 
-    def _leave(self) -> RawMessage | Notice:
-        """Take what is first among the streams."""
+    def _pop_lane(self) -> RawMessage | Notice:
         _, _, lane = heappop(self._heads)
         item = lane.items.popleft()
         if isinstance(item, RawMessage):
@@ -184,47 +183,46 @@ class TimeOrderedBuffer(DedupBuffer):
             self._awaited[lane.name] = time.monotonic() + self._hold_s
         if not self._is_half_full(lane):
             self._emptied.set()
-        self._forget(lane)
+        self._drop_if_done(lane)
         return item
 
-    def _forget(self, lane: _Lane) -> None:
-        """Leave its share to the others once nothing more can come."""
-        if lane.is_over and not lane.items:
+    def _drop_if_done(self, lane: _Lane) -> None:
+        if lane.is_removed and not lane.items:
             del self._lanes[lane.name]
 
-    def _is_next_kept(self) -> bool | None:
-        """Whether what is next comes from a stream; None while there is nothing that may go."""
-        if self._waiting and isinstance(self._waiting[0], Notice):
+    def _is_next_from_stream(self) -> bool | None:
+        """Whether the next item comes from a stream; None while no item may be returned."""
+        if self._items and isinstance(self._items[0], Notice):
             return False
         first = self._heads[0][0] if self._heads else None
         if first == _FIRST:
             return True
-        self._give_up()
+        self._expire_waits()
         if self._awaited and not self._ended:
             return None
-        if not self._waiting:
+        if not self._items:
             return None if first is None else True
-        after = self._after[0] or (_LAST if self._behind else self._history_end)
+        after = self._after[0] or (_LAST if self._catching_up else self._history_end)
         return first is not None and first <= after
 
-    def _give_up(self) -> None:
-        """Wait no more for what was waited for long enough."""
+    def _expire_waits(self) -> None:
+        """Stop waiting for the streams whose deadline has passed."""
         while self._awaited:
             stream, until = next(iter(self._awaited.items()))
             if until > time.monotonic():
                 return
             del self._awaited[stream]
-            self._caught_up(stream)
+            self._mark_caught_up(stream)
 
-    def _caught_up(self, stream: str) -> None:
-        if stream in self._behind:
-            self._behind.discard(stream)
-            if not self._behind:
+    def _mark_caught_up(self, stream: str) -> None:
+        if stream in self._catching_up:
+            self._catching_up.discard(stream)
+            if not self._catching_up:
                 self._history_end = self._newest
 
     def _share(self) -> FetchLimit:
         n = max(len(self._lanes), 1)
-        return FetchLimit(self._lane_room.count // n, self._lane_room.size // n)
+        return FetchLimit(self._lane_limit.count // n, self._lane_limit.size // n)
 
     def _is_half_full(self, lane: _Lane) -> bool:
         share = self._share()

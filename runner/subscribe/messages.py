@@ -1,4 +1,4 @@
-"""What a follower of a bus gets to see: messages, and notices of what happened to the following itself."""
+"""Items of a subscription: decoded messages, and notices about the subscription itself."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import msgspec
 from runner.events.decoded import Decoded
 
 Since: TypeAlias = Literal["now", "all"] | timedelta | int
-"""Where history begins: nowhere, at its beginning, so long ago, or at this sequence of each stream.
+"""Start of the history: ``now`` (none), ``all``, a time span back from now, or a sequence of each stream.
 
-A stream that has not come so far has none.
+A stream that has not reached the sequence has no history.
 """
 
 NoticeKind: TypeAlias = Literal[
@@ -21,15 +21,15 @@ NoticeKind: TypeAlias = Literal[
 
 
 class BusMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message.
+    """Decoded message; all its texts are untrusted.
 
     Attributes:
-        subject: hostile text, as all of this.
-        stream: the stream that kept it; None, as ``sequence`` and ``time``, for what was only passed on.
-        sequence: its place in the stream: the order of events.
-        time: when the stream took it, by the server's clock.
-        headers: as they came, a CloudEvent's among them.
-        decoded: what it says.
+        subject: subject of the message.
+        stream: stream that keeps the message; None, like ``sequence`` and ``time``, without a stream.
+        sequence: position in the stream, which defines the order of events.
+        time: when the stream stored the message, by the server's clock.
+        headers: all headers, including those of CloudEvents.
+        decoded: decoded payload.
     """
 
     subject: str
@@ -41,25 +41,26 @@ class BusMessage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ahead_s(self) -> float | None:
-        """Seconds by which the sender's ``ce-time`` lies after the server's time; negative for what came late."""
+        """Return the seconds from the server's time to the sender's ``ce-time``; negative for a delayed message."""
         sent = self.headers.get("ce-time")
         if sent is None or self.time is None:
             return None
         try:
             return (datetime.fromisoformat(sent) - self.time).total_seconds()
-        except (ValueError, TypeError):  # not a time, or one without a zone
+        except (ValueError, TypeError):  # not a time, or without a time zone
             return None
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """Something about the following; ``count`` says how many messages a ``gap`` or ``skipped`` is about.
+    """Event of the subscription itself.
 
     Attributes:
-        kind: ``no_history`` and ``permission``: what comes from now on is all, or there is nothing at all;
-            ``gap``: messages left their stream unread; ``removed``: a stream is there no more; ``recreated``: it is
-            another one, which is read from its beginning; ``disconnected``, ``lost_server`` (connected, but no answer),
-            ``reconnected``; ``skipped``: the follower was too slow for messages that no stream keeps.
-        text: for people; may quote subjects.
+        kind: ``no_history``: only new messages are available; ``permission``: reading is denied; ``gap``: messages were
+            removed from their stream before they were read; ``removed``: a stream was deleted; ``recreated``: a stream
+            was replaced and is read from its beginning; ``disconnected``, ``lost_server`` (connected, but no answer),
+            ``reconnected``; ``skipped``: the subscriber was too slow for messages that no stream keeps.
+        text: message for people; may quote subjects.
+        count: number of messages of a ``gap`` or ``skipped``.
     """
 
     kind: NoticeKind

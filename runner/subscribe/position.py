@@ -1,4 +1,4 @@
-"""How far the streams of a bus were read, and what is left of them."""
+"""Read position in a stream, and the number of messages that streams have left."""
 
 from __future__ import annotations
 
@@ -15,47 +15,52 @@ from runner.subscribe.messages import Since
 
 
 class Position(msgspec.Struct):
-    """How far a stream was read: after ``cursor``, or from ``start``; ``created`` says which stream it was."""
+    """Read position in a stream.
+
+    Attributes:
+        created: creation time of the stream, which identifies it.
+        cursor: sequence of the last message read, None before the first one.
+        start: time to start from while there is no cursor.
+    """
 
     created: datetime | None
     cursor: int | None = None
     start: datetime | None = None
 
     @classmethod
-    def at(cls, since: Since, info: StreamInfo, began: datetime) -> Position:
-        """Where to begin in a stream that was not read so far, by somebody who ``began`` to follow then."""
+    def initial(cls, since: Since, info: StreamInfo, subscribed_at: datetime) -> Position:
+        """Return the position at which a subscription that started at ``subscribed_at`` reads a new stream."""
         match since:
             case "now":
                 return cls(info.created, info.state.last_seq)
             case "all":
                 return cls(info.created, max(info.state.first_seq, 1) - 1)
             case timedelta():
-                return cls(info.created, start=began - since)
+                return cls(info.created, start=subscribed_at - since)
             case int():
                 return cls(info.created, min(max(since, 1) - 1, info.state.last_seq))
 
     def n_left(self, info: StreamInfo) -> int:
-        """Messages that the stream has after this; 0 until its server has found the ``start`` in it."""
+        """Return the number of messages after this position; 0 until the server has resolved ``start``."""
         state = info.state
-        if self.created != info.created:  # made again: it is read from its beginning
+        if self.created != info.created:  # recreated: it is read from its beginning
             return state.messages
         if self.cursor is None:
             return 0
-        return min(max(state.last_seq - self.cursor, 0), state.messages)  # of what was purged nothing waits
+        return min(max(state.last_seq - self.cursor, 0), state.messages)  # purged messages do not count
 
 
 async def n_left(js: JetStreamContext, positions: Mapping[str, Position]) -> int:
-    """Messages that streams have after these positions, as they are when all streams were looked at.
+    """Return the number of messages after these positions, by stream name; a deleted stream has none.
 
     Raises:
-        nats.errors.Error, OSError: no answer, or none that can be read.
+        nats.errors.Error, OSError: no or no valid answer.
     """
-    infos = {name: info for name in list(positions) if (info := await _look_at(js, name)) is not None}
+    infos = {name: info for name in list(positions) if (info := await _existing_stream(js, name)) is not None}
     return sum(positions[name].n_left(info) for name, info in infos.items())
 
 
-async def _look_at(js: JetStreamContext, stream: str) -> StreamInfo | None:
-    """None for a stream that is there no more."""
+async def _existing_stream(js: JetStreamContext, stream: str) -> StreamInfo | None:
     try:
         return await stream_info(js, stream)
     except NotFoundError:

@@ -1,7 +1,7 @@
-"""One consumer of a stream on the server: asks for messages part by part and notices when something is wrong with it.
+"""Pull consumer of a stream: fetches messages in batches and detects a failed consumer.
 
-``PullSubscription.fetch`` of the client does the same job, but an answer that says the consumer is gone looks there
-like no messages, and what comes in one by one waits in it for the rest of its part.
+It replaces ``PullSubscription.fetch`` of nats-py, which reports a deleted consumer as an empty result and holds back
+single messages until the batch is complete.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from runner.subscribe.messages import Notice
 from runner.subscribe.position import Position
 from runner.subscribe.subject_patterns import covered_by_any
 
-EXPIRES_S: Final = 5.0
+FETCH_EXPIRES_S: Final = 5.0
 HEARTBEAT_S: Final = 0.4
-SILENCE_S: Final = 1.0
-"""Without messages and heartbeats for so long the consumer, or the way to it, is in doubt."""
+SILENCE_TIMEOUT_S: Final = 1.0
+"""Seconds without messages and heartbeats after which the consumer or its connection counts as failed."""
 
-_PART_OVER = ("404", "408")
-_PART_FULL = "batch completed"
+_FETCH_ENDED = ("404", "408")
+_FETCH_COMPLETED = "batch completed"
 _TOO_LARGE = "message size exceeds maxbytes"
-_NANO = 1_000_000_000
+_NS_PER_S = 1_000_000_000
 
 
 class SequenceGap(msgspec.Struct, frozen=True):
-    """Sequences that were not delivered although the consumer delivered all it had: those between the two."""
+    """Sequences between ``before`` and ``after``, which the stream did not deliver."""
 
     before: int
     after: int
@@ -41,14 +41,14 @@ class PullConsumer:
     """Fills a buffer from a consumer that starts after the cursor of a position.
 
     Attributes:
-        jumps: where sequences were missing, if the consumer has a filter; without one they are told as notices.
+        gaps: missing sequences of a consumer with a filter; without a filter they are reported as notices.
     """
 
     def __init__(
         self, client: Client, stream: str, consumer: str, position: Position, patterns: list[str], buffer: DedupBuffer
     ) -> None:
-        """``position`` is kept up to date; ``patterns``: what is wanted where the stream has more, empty for all."""
-        self.jumps: list[SequenceGap] = []
+        """Create the consumer; it advances ``position``. ``patterns`` selects subjects, [] selects all."""
+        self.gaps: list[SequenceGap] = []
         self._client = client
         self._stream = stream
         self._consumer = consumer
@@ -58,23 +58,23 @@ class PullConsumer:
         self._inbox = client.new_inbox()
         self._subscription: NatsSubscription | None = None
         self._delivered = 0
-        self._n_asked = 0
+        self._n_fetches = 0
         self._reply = ""
-        self._wanted = 0
+        self._remaining = 0
         self._is_large = False
-        self._in_doubt = False
-        self._over = asyncio.Event()
+        self._has_failed = False
+        self._fetch_ended = asyncio.Event()
         self._clock = asyncio.get_running_loop().time
-        self._heard = 0.0
+        self._last_message_at = 0.0
 
     async def __aenter__(self) -> Self:
-        """Listen for what the consumer sends."""
+        """Subscribe to the inbox of the consumer."""
         self._subscription = await self._client.subscribe(f"{self._inbox}.*", cb=self._on_message)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Give the consumer up; where the server is away it does so by itself later."""
-        self._in_doubt = True  # what still comes of it is for the next one, which starts after the cursor
+        """Delete the consumer; without a connection, the server deletes it after ``CONSUMER_IDLE_TIMEOUT_S``."""
+        self._has_failed = True  # the next consumer reads later messages again, after the cursor
         if self._client.is_connected:
             if self._subscription is not None:
                 await self._subscription.unsubscribe()
@@ -82,66 +82,65 @@ class PullConsumer:
 
     @property
     def subjects(self) -> tuple[str, str]:
-        """What has to be allowed for this: to publish to the first, to subscribe to the second."""
+        """Return the subjects that need permissions: publishing to the first, subscribing to the second."""
         return (f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}", f"{self._inbox}.*")
 
-    async def pull(self) -> bool:
-        """Ask for a part and wait until it is over; False when the consumer is in doubt.
+    async def fetch(self) -> bool:
+        """Fetch one batch into the buffer; returns False when the consumer has failed.
 
         Raises:
-            nats.errors.Error, OSError: when it cannot be asked.
+            nats.errors.Error, OSError: the request cannot be sent.
         """
-        self._over.clear()
-        part = self._part()
-        self._wanted = part.count
-        self._n_asked += 1
-        self._reply = f"{self._inbox}.{self._n_asked}"
-        self._heard = self._clock()
-        await self._client.publish(self.subjects[0], self._request(part), reply=self._reply)
-        while not self._over.is_set():
+        self._fetch_ended.clear()
+        limit = self._fetch_limit()
+        self._remaining = limit.count
+        self._n_fetches += 1
+        self._reply = f"{self._inbox}.{self._n_fetches}"
+        self._last_message_at = self._clock()
+        await self._client.publish(self.subjects[0], self._request(limit), reply=self._reply)
+        while not self._fetch_ended.is_set():
             try:
-                async with asyncio.timeout(SILENCE_S / 2):  # wait_for may swallow a cancellation
-                    await self._over.wait()
+                async with asyncio.timeout(SILENCE_TIMEOUT_S / 2):  # wait_for may swallow a cancellation
+                    await self._fetch_ended.wait()
             except TimeoutError:
-                if not self._client.is_connected or self._clock() - self._heard > SILENCE_S:
+                if not self._client.is_connected or self._clock() - self._last_message_at > SILENCE_TIMEOUT_S:
                     return False
-        return not self._in_doubt
+        return not self._has_failed
 
-    def _part(self) -> FetchLimit:
-        """What to ask for: a message that did not fit into the last part comes alone."""
-        if self._is_large:
+    def _fetch_limit(self) -> FetchLimit:
+        if self._is_large:  # a message that exceeded the last limit is fetched alone
             self._is_large = False
             return FetchLimit(1, 2 * self._client.max_payload)
         return self._buffer.fetch_limit(self._stream)
 
-    def _request(self, part: FetchLimit) -> bytes:
+    def _request(self, limit: FetchLimit) -> bytes:
         request = {
-            "batch": part.count,
-            "max_bytes": part.size,
-            "expires": int(EXPIRES_S * _NANO),
-            "idle_heartbeat": int(HEARTBEAT_S * _NANO),
+            "batch": limit.count,
+            "max_bytes": limit.size,
+            "expires": int(FETCH_EXPIRES_S * _NS_PER_S),
+            "idle_heartbeat": int(HEARTBEAT_S * _NS_PER_S),
         }
         return msgspec.json.encode(request)
 
     async def _on_message(self, message: Msg) -> None:
-        self._heard = self._clock()
-        if self._in_doubt:
+        self._last_message_at = self._clock()
+        if self._has_failed:
             return
         if message.reply.startswith("$JS.ACK."):
-            self._keep(message)
-        elif message.headers and message.subject == self._reply:  # not of a part that is over already
-            self._obey(message.headers)
+            self._store(message)
+        elif message.headers and message.subject == self._reply:  # not of an earlier fetch
+            self._handle_status(message.headers)
 
-    def _keep(self, message: Msg) -> None:
+    def _store(self, message: Msg) -> None:
         metadata = message.metadata
         sequence = metadata.sequence.stream
         if metadata.sequence.consumer != self._delivered + 1:
-            self._doubt()
+            self._fail()
             return
         self._delivered += 1
         before, self._position.cursor = self._position.cursor or 0, sequence
         if sequence > before + 1:
-            self._missing(SequenceGap(before, sequence))
+            self._report_gap(SequenceGap(before, sequence))
         if not self._patterns or covered_by_any(self._patterns, message.subject):
             self._buffer.put(
                 RawMessage(
@@ -156,34 +155,34 @@ class PullConsumer:
             )
         else:
             self._buffer.update_pending(self._stream, metadata.num_pending)
-        self._wanted -= 1
-        if not self._wanted:
-            self._over.set()
+        self._remaining -= 1
+        if not self._remaining:
+            self._fetch_ended.set()
 
-    def _missing(self, jump: SequenceGap) -> None:
-        if self._patterns:  # most of them are simply not wanted
-            self.jumps.append(jump)
+    def _report_gap(self, gap: SequenceGap) -> None:
+        if self._patterns:  # most of them do not match the filter
+            self.gaps.append(gap)
             return
-        self._buffer.notify(removed_unread_notice(self._stream, jump.after - jump.before - 1), self._stream)
+        self._buffer.notify(removed_unread_notice(self._stream, gap.after - gap.before - 1), self._stream)
 
-    def _obey(self, headers: dict[str, str]) -> None:
-        """What the server says of the request itself."""
-        status, said = headers.get("Status", ""), headers.get("Description", "").lower()
+    def _handle_status(self, headers: dict[str, str]) -> None:
+        """Handle a status message of the server about the fetch request."""
+        status, description = headers.get("Status", ""), headers.get("Description", "").lower()
         if status == "100":
             if headers.get("Nats-Last-Consumer", str(self._delivered)) != str(self._delivered):
-                self._doubt()
-        elif status in _PART_OVER or said.startswith((_PART_FULL, _TOO_LARGE)):
-            self._is_large = said.startswith(_TOO_LARGE)
-            self._over.set()
+                self._fail()
+        elif status in _FETCH_ENDED or description.startswith((_FETCH_COMPLETED, _TOO_LARGE)):
+            self._is_large = description.startswith(_TOO_LARGE)
+            self._fetch_ended.set()
         else:
-            self._doubt()
+            self._fail()
 
-    def _doubt(self) -> None:
-        self._in_doubt = True
-        self._over.set()
+    def _fail(self) -> None:
+        self._has_failed = True
+        self._fetch_ended.set()
 
 
 def removed_unread_notice(stream: str, count: int, *, at_most: bool = False) -> Notice:
-    """Says that messages left their stream before they were read."""
+    """Return the notice that a stream removed messages before they were read."""
     number = f"up to {count}" if at_most else f"{count}"
-    return Notice(kind="gap", text=f"{number} messages left stream {stream} before they were read", count=count)
+    return Notice(kind="gap", text=f"{number} messages were removed from stream {stream} before they were read", count=count)

@@ -212,7 +212,7 @@ class Subscription:
             if name in self._readers or name in self._forbidden:
                 continue
             self._buffer.add_stream(name, info.state.last_seq)
-            position = self._positions.setdefault(name, Position.at(self._since, info, self._began))
+            position = self._positions.setdefault(name, Position.initial(self._since, info, self._began))
             reader = StreamReader(self._connection, info, self._patterns, position, self._buffer)
             self._readers[name] = (reader, asyncio.create_task(reader.run()))
         return None

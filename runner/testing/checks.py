@@ -13,11 +13,11 @@ from runner.testing.probes import (
     HOSTILE_ARGUMENTS,
     HOSTILE_TEXTS,
     called_tools,
-    shorten,
     is_tool,
+    observation_text,
     outcome,
     reset,
-    observation_text,
+    shorten,
     timestep,
     tool_names,
 )
@@ -65,7 +65,9 @@ class EnvironmentCheck:
 
     @contextmanager
     def _trying(self, what: str) -> Iterator[None]:
-        with catch_foreign(lambda exc: self._expect(False, f"{what} failed: {type(exc).__name__}: {shorten(str(exc))}")):
+        with catch_foreign(
+            lambda exc: self._expect(False, f"{what} failed: {type(exc).__name__}: {shorten(str(exc))}")
+        ):
             yield
 
     def _expect(self, holds: bool, problem: str) -> None:
@@ -132,7 +134,9 @@ class EnvironmentCheck:
         environment = await self._started(task)
         actions: object = await maybe_await(environment.admissible_actions())
         if not isinstance(actions, list):
-            self._expect(actions is None, f"admissible_actions should return a list or None; got {shorten(repr(actions))}")
+            self._expect(
+                actions is None, f"admissible_actions should return a list or None; got {shorten(repr(actions))}"
+            )
             actions = [await self._choice(environment)] if isinstance(environment, SupportsOracle) else []
         sampled = actions if len(actions) <= _N_SAMPLED else self._random.sample(actions, _N_SAMPLED)
         names = await tool_names(environment)

@@ -31,7 +31,9 @@ HOSTILE_ARGUMENTS = ("", "{", "null", "[]", "{}", '{"\ud800": 1}', '{"x": NaN}',
 
 async def reset(environment: Environment, **reset_kwargs: Any) -> str:  # noqa: ANN401 - an environment's own arguments
     """The texts of a first observation."""
-    return observation_text(check_chat(await maybe_await(environment.reset(**reset_kwargs)), "the observation of a reset"))
+    return observation_text(
+        check_chat(await maybe_await(environment.reset(**reset_kwargs)), "the observation of a reset")
+    )
 
 
 async def timestep(environment: Environment, index: int, action: Action) -> TimeStep:

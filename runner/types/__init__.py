@@ -1,4 +1,4 @@
-"""What every part of the runner shares: data, protocols, and the items an episode emits."""
+"""Types shared by all parts of the runner: data, protocols, and the events of episodes and batches."""
 
 from runner.types.data import (
     UNRATED,

@@ -1,6 +1,6 @@
-"""The data of an episode: messages, actions, timesteps, trajectories, spans.
+"""Data of an episode: messages, actions, token usage, timesteps, trajectories, spans and flows.
 
-Shapes follow the OpenAI chat format where one exists; times are in seconds unless a name says otherwise.
+Messages and tool calls follow the OpenAI chat format. Times are in seconds unless the name has another unit.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ ToolSchema: TypeAlias = dict[str, Any]
 Mode: TypeAlias = Literal["strict", "compat"]
 SpanLevel: TypeAlias = Literal["off", "episode", "full"]
 DeltaPart: TypeAlias = Literal["text", "reasoning", "call"]
-"""What a piece of an answer belongs to: what is said, what is thought, the arguments of a tool call."""
+"""Part of an answer that a streamed delta extends: text, reasoning, or the arguments of a tool call."""
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False):
-    """A call of one of the environment's tools; ``arguments`` is a JSON object as text."""
+    """A call of an environment tool; ``arguments`` is a JSON object as text."""
 
     id: str
     name: str
@@ -40,14 +40,14 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
 
 
 class Action(msgspec.Struct, frozen=True):
-    """What an agent does: free text, tool calls, or text that a parser resolved into tool calls."""
+    """An agent's action: free text, tool calls, or text that the environment's parser resolved into tool calls."""
 
     text: str | None = None
     tool_calls: list[ToolCall] = []
 
 
 class InvalidAction(msgspec.Struct, frozen=True):
-    """A text that names no action of the environment, with what would have been one."""
+    """A text that is not an action of the environment; ``expected`` describes valid actions."""
 
     text: str
     expected: str
@@ -74,20 +74,21 @@ class Tokens(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def total(self) -> int:
-        """Prompt and completion together; reasoning and cached tokens are parts of those two."""
+        """Prompt plus completion tokens, which include reasoning and cached tokens."""
         return self.prompt + self.completion
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What one answer of a model took, and where it came from.
+    """Source, speed, token counts and cost of one model answer.
 
     Attributes:
-        endpoint: the name of the endpoint that answered.
-        model: the model as that endpoint names it.
-        ttft_s: seconds from the request to the first token, None where the reply was not streamed.
-        tokens_per_s: of the completion, after the first token where that is known; None without a count of them.
-        cost: in the profile's currency, None without a price.
-        warnings: what went otherwise than configured, such as an endpoint that was passed over: ``name: why``.
+        endpoint: name of the endpoint that answered.
+        model: model name used by that endpoint.
+        ttft_s: seconds from the request to the first token; None if the answer was not streamed.
+        tokens_per_s: completion tokens per second, measured from the first token if ``ttft_s`` is known; None without
+            a token count.
+        cost: in the profile's currency; None if the model has no price.
+        warnings: deviations from the configuration, e.g. ``name: reason`` for a skipped endpoint.
     """
 
     endpoint: str
@@ -100,33 +101,41 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def skipped_endpoints(endpoint: str | None, warnings: Iterable[str]) -> list[str]:
-    """The endpoints that come before ``endpoint`` and gave no answer, by the warnings of its answer.
+    """Return the endpoints that failed before ``endpoint`` answered, in order of their first failure.
 
-    One that failed itself before it answered comes before those that were asked in between.
+    Endpoints that failed after the first failure of ``endpoint`` itself are not included.
+
+    Args:
+        endpoint: name of the endpoint that answered; None for an answer without an endpoint.
+        warnings: the warnings of its answer, as in ``Usage``.
     """
-    told = (warning.partition(": ") for warning in warnings if endpoint)
-    before = takewhile(lambda part: part[0] != endpoint, told)
-    return list(dict.fromkeys(name for name, mark, _ in before if mark))
+    failures = (warning.partition(": ") for warning in warnings if endpoint)
+    before = takewhile(lambda failure: failure[0] != endpoint, failures)
+    return list(dict.fromkeys(name for name, separator, _ in before if separator))
 
 
 def fallback_endpoints(answers: Iterable[tuple[str | None, Sequence[str]]]) -> str | None:
-    """The endpoints that answered in the place of others, of answers with their endpoint and their warnings."""
-    stood_in = (who for who, warnings in answers if who and warnings and skipped_endpoints(who, warnings))
-    return ", ".join(dict.fromkeys(stood_in)) or None
+    """Return the endpoints that answered as a fallback, joined by commas; None if no answer used one.
+
+    Args:
+        answers: endpoint and warnings of each answer.
+    """
+    fallbacks = (name for name, warnings in answers if name and warnings and skipped_endpoints(name, warnings))
+    return ", ".join(dict.fromkeys(fallbacks)) or None
 
 
 class StreamDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to tell of an answer while it comes: more of it, who is asked for it, or that it came to nothing.
+    """One update of a streamed answer: new text, the endpoint that is queried next, or the failure of an endpoint.
 
     Attributes:
-        text: what came since the last piece.
-        part: what it belongs to.
-        call: of a tool call, its number in the answer, from 0; ``tool`` is the name of that tool.
-        n: how many pieces of the model it is, each about a token.
+        text: text received since the previous delta.
+        part: part of the answer that ``text`` extends.
+        call: index of the tool call in the answer, from 0; ``tool`` is the name of its tool.
+        n: number of chunks from the model, each about one token.
         ttft_s: seconds from the request to the first token.
-        endpoint: who is asked from here on, and for which ``model``.
-        failure: why the endpoint that was asked, or should have been, gives no answer.
-        restart: what came so far in this round does not count.
+        endpoint: endpoint that is queried from here on, for the model ``model``.
+        failure: reason why the previous endpoint, or one that was skipped, does not answer.
+        restart: discard the text received so far in this step.
     """
 
     text: str = ""
@@ -142,7 +151,7 @@ class StreamDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ErrorInfo(msgspec.Struct, frozen=True):
-    """An exception as data: its kind, its message, and where it was raised."""
+    """An exception as data; ``type`` is its class or kind, see ``runner.tracing.error_info``."""
 
     type: str
     message: str
@@ -166,7 +175,13 @@ UNRATED = frozenset({Outcome.CANCELLED, Outcome.INTERRUPTED})
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Hard limits of one episode: rounds, seconds without the paused ones, and replies in a row that are no action."""
+    """Hard limits of one episode.
+
+    Attributes:
+        max_rounds: number of steps.
+        max_duration_s: seconds, pauses excluded.
+        max_unparsed: consecutive replies that are not an action.
+    """
 
     max_rounds: int = 15
     max_duration_s: float = 300.0
@@ -174,18 +189,18 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class TimeStep(msgspec.Struct, kw_only=True):
-    """One round: what the agent was given and answered, and what the environment replied.
+    """One step: the agent's chats and action, and the environment's observation and reward.
 
     Attributes:
-        chats: the chats the agent held for this step, each a list of messages; usually one.
-        action: what the agent did; ``action.tool_calls`` is filled by the environment's parser when it sent text.
-        valid: whether the environment knows the action at all.
+        chats: the agent's chats for this step, each a list of messages; usually one.
+        action: the agent's action; for an action as text, the environment's parser fills ``action.tool_calls``.
+        valid: whether the action is one of the environment's.
         observation: the environment's reply to the action.
-        reward: this step's reward, finite.
-        model_s: seconds spent in the agent, of which ``ttft_s`` passed until the model's first token.
-        tokens_per_s: of the endpoint's answer alone, whatever else the agent did.
-        env_s: seconds spent in the environment's step; 0 where the reply was no action and none was taken.
-        warnings: what went otherwise than configured, such as a fallback that answered.
+        reward: reward of this step, finite.
+        model_s: seconds spent in the agent; ``ttft_s`` of them passed before the model's first token.
+        tokens_per_s: completion tokens per second of the endpoint's answer, without other work of the agent.
+        env_s: seconds spent in the environment's step; 0 if the reply was not an action.
+        warnings: deviations from the configuration, such as an answer from a fallback endpoint.
     """
 
     index: int
@@ -209,7 +224,7 @@ class TimeStep(msgspec.Struct, kw_only=True):
 
 
 class Trajectory(msgspec.Struct, kw_only=True):
-    """A played episode; ``error_info`` says why it ended early, ``outcome`` how it ended."""
+    """A finished episode: its steps, its outcome, and the error that ended it, if any."""
 
     episode_id: str
     timesteps: list[TimeStep] = []
@@ -229,19 +244,19 @@ class Trajectory(msgspec.Struct, kw_only=True):
         return sum(step.reward for step in self.timesteps)
 
     def __repr__(self) -> str:
-        """A line: whole transcripts would end up in logs, and asyncio writes the repr of a task's result down."""
+        """Return one line; asyncio logs the repr of task results, and a full repr would contain the transcript."""
         rounds = len(self.timesteps)
         return f"<{type(self).__name__} {self.episode_id} {self.outcome} rounds={rounds} reward={self.reward:g}>"
 
 
 class EvaluatedTrajectory(Trajectory, kw_only=True):
-    """A trajectory whose environment also gave evaluation details, as JSON-encodable data."""
+    """A trajectory with the environment's evaluation details, as JSON-encodable data."""
 
     evaluation: dict[str, Any]
 
 
 class Span(msgspec.Struct, kw_only=True, gc=False):
-    """A closed interval of work; times are nanoseconds of one monotonic clock."""
+    """A named time interval; start and end are nanoseconds of one monotonic clock."""
 
     id: int
     parent: int | None
@@ -254,7 +269,7 @@ class Span(msgspec.Struct, kw_only=True, gc=False):
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One end of an arrow between spans; both ends carry the same ``id`` (unsigned 64 bit)."""
+    """One end of an arrow between two spans; both ends have the same ``id``, an unsigned 64-bit number."""
 
     id: int
     span: int

@@ -1,4 +1,4 @@
-"""What an episode or batch tells its observers while it runs: a closed union, told apart by ``kind``."""
+"""Events that an episode or batch emits to its observers: a closed union with the tag ``kind``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.types.data import Chat, Mode, Span, StreamDelta, TimeStep, Tokens, T
 
 
 class EpisodeHeader(msgspec.Struct, kw_only=True):
-    """All that is known of an episode before its reset; the journal's first line and the file's first fields."""
+    """Description of an episode before its reset: first line of the journal, first fields of the episode file."""
 
     schema: int = 1
     episode_id: str
@@ -35,58 +35,59 @@ class EpisodeHeader(msgspec.Struct, kw_only=True):
     n_planned: int | None = None
 
 
-class _EpisodeItem(msgspec.Struct, kw_only=True, tag_field="kind"):
+class _EpisodeEventBase(msgspec.Struct, kw_only=True, tag_field="kind"):
     at: datetime
     episode_id: str
     seq: int
 
 
-class EpisodeStarted(_EpisodeItem, kw_only=True, tag="episode.started"):
+class EpisodeStarted(_EpisodeEventBase, kw_only=True, tag="episode.started"):
     """An episode is about to reset its environment."""
 
     header: EpisodeHeader
 
 
-class EpisodePaused(_EpisodeItem, kw_only=True, tag="episode.paused"):
-    """An episode waits at a step boundary."""
+class EpisodePaused(_EpisodeEventBase, kw_only=True, tag="episode.paused"):
+    """An episode is paused between two steps."""
 
 
-class EpisodeResumed(_EpisodeItem, kw_only=True, tag="episode.resumed"):
-    """A paused episode goes on."""
+class EpisodeResumed(_EpisodeEventBase, kw_only=True, tag="episode.resumed"):
+    """A paused episode continues."""
 
 
-class TimestepPlayed(_EpisodeItem, kw_only=True, tag="timestep"):
-    """A round is over; the first one also brings what the reset gave."""
+class TimestepPlayed(_EpisodeEventBase, kw_only=True, tag="timestep"):
+    """A step has ended; the event of the first step also has the observation of the reset."""
 
     step: TimeStep
     reset_observation: Chat | None = None
 
 
-class TokensStreamed(_EpisodeItem, kw_only=True, tag="token"):
-    """There is something to tell of the answer for round ``step``, which is not over yet."""
+class TokensStreamed(_EpisodeEventBase, kw_only=True, tag="token"):
+    """The streamed answer for the unfinished step ``step`` has an update."""
 
     step: int
-    piece: StreamDelta
+    delta: StreamDelta
 
 
-class SpansClosed(_EpisodeItem, kw_only=True, tag="span"):
-    """Spans of the trace that are over; each counts as an item, ``seq`` is the first one's number."""
+class SpansClosed(_EpisodeEventBase, kw_only=True, tag="span"):
+    """Closed spans of the trace; each has its own sequence number, ``seq`` is that of the first one."""
 
     spans: list[Span]
 
 
-class EpisodeEnded(_EpisodeItem, kw_only=True, tag="episode.ended"):
-    """An episode is over, cleaned up, and will not change any more."""
+class EpisodeEnded(_EpisodeEventBase, kw_only=True, tag="episode.ended"):
+    """An episode has ended and is cleaned up; its trajectory is final."""
 
     trajectory: Trajectory
 
 
 class BatchProgress(msgspec.Struct, kw_only=True, tag_field="kind", tag="batch.progress"):
-    """How far a batch is.
+    """Progress of a batch.
 
     Attributes:
-        eta_s: seconds to go, None until one episode has ended.
-        tokens: of all episodes that ended; ``cost`` is their sum, None where nothing is priced.
+        eta_s: estimated seconds until the end; None before the first episode has ended.
+        tokens: sum over all ended episodes.
+        cost: sum over all ended episodes; None if no answer has a price.
     """
 
     at: datetime
@@ -108,32 +109,32 @@ Item: TypeAlias = EpisodeEvent | BatchProgress
 
 
 def detach(item: Item) -> Item:
-    """A copy whose lists and messages are its own: whoever gets it can spoil neither the record nor the episode."""
+    """Return a copy with its own lists and messages, so that an observer can change neither record nor episode."""
     match item:
         case EpisodeStarted():
             header = msgspec.structs.replace(item.header, versions=item.header.versions.copy())
             return msgspec.structs.replace(item, header=header)
         case TimestepPlayed():
-            reset = None if item.reset_observation is None else _detached_chat(item.reset_observation)
-            return msgspec.structs.replace(item, step=_detached_step(item.step), reset_observation=reset)
+            reset = None if item.reset_observation is None else _copy_chat(item.reset_observation)
+            return msgspec.structs.replace(item, step=_copy_step(item.step), reset_observation=reset)
         case EpisodeEnded():
-            played = item.trajectory
-            steps, reset = list(map(_detached_step, played.timesteps)), _detached_chat(played.reset_observation)
+            trajectory = item.trajectory
+            steps, reset = list(map(_copy_step, trajectory.timesteps)), _copy_chat(trajectory.reset_observation)
             return msgspec.structs.replace(
-                item, trajectory=msgspec.structs.replace(played, timesteps=steps, reset_observation=reset)
+                item, trajectory=msgspec.structs.replace(trajectory, timesteps=steps, reset_observation=reset)
             )
     return item
 
 
-def _detached_step(step: TimeStep) -> TimeStep:
+def _copy_step(step: TimeStep) -> TimeStep:
     return msgspec.structs.replace(
         step,
-        chats=[_detached_chat(chat) for chat in step.chats],
-        observation=_detached_chat(step.observation),
+        chats=[_copy_chat(chat) for chat in step.chats],
+        observation=_copy_chat(step.observation),
         available_tool_schemas=step.available_tool_schemas.copy(),
     )
 
 
-def _detached_chat(chat: Chat) -> Chat:
-    # What an agent says it held is not checked to be messages.
+def _copy_chat(chat: Chat) -> Chat:
+    # The chats of an agent are not validated: elements may be of any type.
     return [message.copy() if isinstance(message, dict) else message for message in chat]

@@ -1,6 +1,6 @@
-"""What an environment and an agent have to be; each method may be sync or async.
+"""Protocols of environments and agents; every method may be sync or async.
 
-Optional abilities are protocols of their own, asked for by ``isinstance`` and never by class name.
+Optional capabilities are separate ``Supports…`` protocols, detected with ``isinstance`` and never by class name.
 """
 
 from __future__ import annotations
@@ -18,59 +18,59 @@ ActResult: TypeAlias = tuple[list[Chat], Action | InvalidAction]
 
 
 class Environment(Protocol):
-    """A task source that an agent acts in, one episode at a time."""
+    """A source of tasks that an agent acts in, one episode at a time."""
 
     @property
     def n_tasks(self) -> int:
-        """How many tasks there are; a task index counts modulo this."""
+        """Number of tasks; task indexes are taken modulo this number."""
 
     def reset(self, **reset_kwargs: Any) -> MaybeAwaitable[Chat]:  # noqa: ANN401 - an environment's own arguments
         """Start the task ``task_index`` and return the first observation."""
 
     def step(self, action: Action) -> MaybeAwaitable[StepResult]:
-        """Take one action and return ``(observation, reward, done)``."""
+        """Execute one action and return ``(observation, reward, done)``; the reward is a finite number."""
 
     def get_tool_schemas(self) -> MaybeAwaitable[list[ToolSchema]]:
-        """The tools that can be called now, as OpenAI function schemas."""
+        """Return the tools available in the current state, as OpenAI function schemas."""
 
     def get_episode_id(self) -> MaybeAwaitable[str]:
-        """The environment's own name for the episode: outside text, never a path."""
+        """Return the environment's name of the episode: untrusted text, never used in a path."""
 
     def admissible_actions(self) -> MaybeAwaitable[list[str] | None]:
-        """Texts that would be valid actions now, or None where they cannot be listed."""
+        """Return the texts that are valid actions in the current state; None if they cannot be listed."""
 
     def parse(self, text: str) -> MaybeAwaitable[Action | InvalidAction]:
-        """Turn an action's text into the tool call it means; asked right before the step."""
+        """Parse the text of an action into its tool call; called right before ``step``."""
 
     def success(self, trajectory: Trajectory) -> MaybeAwaitable[bool]:
-        """Whether the episode reached this environment's goal."""
+        """Return whether the episode reached the goal of its task."""
 
 
 class Agent(Protocol):
-    """Something that answers observations with actions."""
+    """A policy that answers observations with actions; the runner sets ``tracer``."""
 
     tracer: Any
 
     def init_after_reset(self) -> MaybeAwaitable[None]:
-        """Get ready once the environment has been reset."""
+        """Prepare for an episode, after the environment was reset."""
 
     def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> MaybeAwaitable[ActResult]:
-        """Answer the newest observation; returns the chats held for it and the action.
+        """Answer the latest observation; return the chats of this step and the action.
 
-        An answer that names no action is given as ``InvalidAction``: the environment never sees it, and its
-        ``expected`` is the next observation.
+        An agent returns ``InvalidAction`` for an answer without an action: the environment does not execute it, and its
+        ``expected`` becomes the next observation.
         """
 
 
 @dataclass(frozen=True)
 class EpisodeInfo:
-    """The episode that an agent plays in, as far as it is the agent's business.
+    """The running episode, as an agent may see it.
 
     Attributes:
-        header: its ids, environment, task and model.
-        time_left_s: seconds until the episode's time limit.
-        stream: takes the model's text as it comes, piece by piece, to be shown live; an empty text takes back what
-            came so far in this round. A ``StreamDelta`` tells more: thoughts, tool calls, who is asked.
+        header: ids, environment, task and model of the episode.
+        time_left_s: returns the seconds until the episode's time limit.
+        stream: publishes the model's answer while it arrives. A string is new text, and an empty string discards the
+            text of this step. A ``StreamDelta`` can also hold reasoning, tool calls and endpoint changes.
     """
 
     header: EpisodeHeader
@@ -80,81 +80,81 @@ class EpisodeInfo:
 
 @runtime_checkable
 class SupportsEpisodeInfo(Protocol):
-    """An agent that wants to know the episode it plays in."""
+    """An agent that receives information about its episode."""
 
-    def enter(self, scope: EpisodeInfo) -> None:
-        """Called once, before anything else."""
+    def enter(self, episode: EpisodeInfo) -> None:
+        """Receive the episode; called once, before every other method."""
 
 
 @runtime_checkable
 class SupportsUsage(Protocol):
-    """An agent whose answers come from a model and have a price."""
+    """An agent that reports its token usage."""
 
     @property
     def last_usage(self) -> Usage | None:
-        """What the newest ``act`` took; asked after each."""
+        """Usage of the latest ``act``; read after each call."""
 
 
 @runtime_checkable
 class SupportsBind(Protocol):
-    """An agent that wants to know the environment and the task before the reset."""
+    """An agent that receives its environment and task before the reset."""
 
     def bind(self, environment: Environment, reset_kwargs: Mapping[str, Any]) -> MaybeAwaitable[None]:
-        """Called once, before ``environment.reset(**reset_kwargs)``."""
+        """Receive the environment; called once, before ``environment.reset(**reset_kwargs)``."""
 
 
 @runtime_checkable
 class SupportsClose(Protocol):
-    """An agent that holds something to give back."""
+    """An agent that holds resources."""
 
     def close(self) -> MaybeAwaitable[None]:
-        """Called exactly once, after the last ``act``."""
+        """Release all resources; called exactly once, after the last ``act``."""
 
 
 @runtime_checkable
 class SupportsCleanup(Protocol):
-    """An environment that holds something to give back."""
+    """An environment that holds resources."""
 
     def cleanup(self) -> MaybeAwaitable[None]:
-        """Called exactly once, after the last ``step``."""
+        """Release all resources; called exactly once, after the last ``step``."""
 
 
 @runtime_checkable
 class SupportsFlow(Protocol):
-    """An agent whose last model response is the start of a trace arrow."""
+    """An agent whose model responses start an arrow in the trace."""
 
     @property
     def last_response_flow_id(self) -> int | None:
-        """The flow id of the newest response, None before the first."""
+        """Flow id of the latest response, an unsigned 64-bit number; None before the first response."""
 
 
 @runtime_checkable
 class SupportsTruncation(Protocol):
-    """An environment with a step limit of its own."""
+    """An environment with its own step limit."""
 
     @property
     def truncated(self) -> bool:
-        """Whether the episode ended by that limit."""
+        """Whether that limit ended the episode."""
 
 
 @runtime_checkable
 class SupportsEvaluation(Protocol):
-    """An environment that can judge an episode in more detail than its rewards."""
+    """An environment that evaluates an episode in more detail than its rewards do."""
 
     def get_evaluation_details(self) -> MaybeAwaitable[dict[str, Any]]:
-        """JSON-encodable details of the episode that just ended."""
+        """Return JSON-encodable details of the episode that has just ended."""
 
 
 class OraclePlanner(Protocol):
-    """Knows a good next action of one environment instance by looking inside."""
+    """Plans actions for one environment instance from its internal state."""
 
     def next_action(self) -> str:
-        """The text of the next action from the instance's present state."""
+        """Return the text of the next action for the current state of the instance."""
 
 
 @runtime_checkable
 class SupportsOracle(Protocol):
-    """An environment that can plan for itself."""
+    """An environment with an oracle."""
 
     def oracle(self, seed: int | None) -> OraclePlanner:
-        """A planner over this instance, which the caller steps."""
+        """Return a planner for this instance; the caller steps the instance."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def package_resource(*parts: str) -> Traversable:
-    """A shipped file or folder, e.g. ``package_resource("configs")`` or ``package_resource("data", "wordle", "words.txt")``.
+    """Return a shipped file or folder, e.g. ``package_resource("data", "wordle", "words.txt")``.
 
-    A wheel carries them inside the package; in a checkout they lie beside it, where people edit them.
+    A wheel contains them inside the package; in a checkout they are beside it, where developers edit them.
     """
     package = files("runner")
     packaged = package.joinpath("shipped")

@@ -1,7 +1,7 @@
-"""Text from outside made safe to show: control characters visible, lengths bounded, secrets masked.
+"""External text made safe to display: control characters visible, length bounded, secrets masked.
 
-``sanitize`` stands between foreign text and a terminal or a log, ``mask`` between our own messages and the secrets
-they may quote. Where both are needed ``mask`` comes first, as an escaped secret is no longer recognised.
+Use ``sanitize`` on external text before it reaches a terminal or a log, and ``mask`` on messages of the runner that may
+quote secrets. Where both apply, call ``mask`` first: it does not recognize an escaped secret.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from collections.abc import Callable, Iterator, Mapping
 
 MASK = "***"
 MIN_SECRET_LENGTH = 4
-"""Shorter values are not masked: a flag such as ``1`` or ``yes`` would blank out unrelated text."""
-MIN_SECRET_NUMBER = 8
-"""Digits; shorter numbers are sizes and limits, such as ``MAX_TOKENS``."""
+"""Shorter values, in characters, are not masked: a flag such as ``1`` or ``yes`` would mask unrelated text."""
+MIN_SECRET_DIGITS = 8
+"""Shorter numbers are not masked: they are sizes and limits, such as ``MAX_TOKENS``."""
 
-_PLAIN_WORDS = frozenset({"true", "false", "none", "null"})
-"""Values of settings such as ``TOKENIZERS_PARALLELISM``, whose names only look like secrets."""
+_NOT_SECRET = frozenset({"true", "false", "none", "null"})
+"""Values of settings such as ``TOKENIZERS_PARALLELISM``, whose names only resemble those of secrets."""
 
 _SECRET_NAME = re.compile(r"(?i)key|token|secret|passw")
-# Without the scheme, and the second form bounded: else hostile text would take quadratic time. The second form is a
-# password that holds / ? or #, which makes no valid URL but is written all the same; digits there are a port.
+# The scheme is left out and the second alternative is bounded, so that hostile text cannot cause quadratic time. The
+# second alternative is a password with / ? or #: invalid in a URL, but common. Digits after the colon are a port.
 _USERINFO = re.compile(r"://(?:[^\s/?#]*|[^\s/?#:@]*:(?!\d{1,5}[/?#])[^\s@]{0,256})@")
 
-# Controls but newline and tab, DEL, C1, format characters, line and paragraph separators, surrogates, and the letters
-# and marks that Unicode calls default-ignorable. The variation selectors FE00-FE0F stay, emoji are written with them.
+# C0 controls except newline and tab, DEL, C1, format characters, line and paragraph separators, surrogates, and the
+# letters and marks that Unicode calls default-ignorable. The variation selectors FE00-FE0F stay: emoji use them.
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5"
     "\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffb"
@@ -35,76 +35,79 @@ _UNSAFE = re.compile(
 
 
 def sanitize(text: str, *, limit: int = 4096) -> str:
-    r"""Make outside text safe for a terminal or a log; newlines and tabs stay.
+    r"""Make external text safe for a terminal or a log; newlines and tabs stay.
 
-    C0 controls and DEL become control pictures (escape is ``␛``), every other unsafe code point its number, such as
-    ``\u{202e}``. The result has at most ``limit`` characters and ends in ``… (+N)`` when N more were left out.
+    C0 controls and DEL become control pictures (escape is ``␛``). Other unsafe code points become escapes such as
+    ``\u{202e}``.
+
+    Args:
+        text: external text.
+        limit: maximum length of the result in characters; a truncated result ends in ``… (+N)``, where N is the number
+            of omitted characters.
     """
     head = text[:limit]
     if not (head.isascii() and head.isprintable()):
         head = _UNSAFE.sub(_visible, head)
-    return _cut(head, len(text) - min(len(text), limit), limit)
+    return _truncate(head, len(text) - min(len(text), limit), limit)
 
 
 def is_unsafe(text: str) -> bool:
-    """Whether ``sanitize`` would change some character; stops at the first one."""
+    """Return whether ``sanitize`` would replace a character."""
     return not (text.isascii() and text.isprintable()) and _UNSAFE.search(text) is not None
 
 
 def one_line(text: str, limit: int = 200) -> str:
-    """Make outside text safe for one line: as ``sanitize``, and newline and tab become visible too."""
+    """Make external text safe for a single line: like ``sanitize``, and newlines and tabs become visible, too."""
     return sanitize(text, limit=limit).replace("\n", "␊").replace("\t", "␉")
 
 
 def mask(text: str, environ: Mapping[str, str] | None = None) -> str:
-    """Replace secrets by ``***``: the userinfo of URLs, and the values of variables named like a secret.
+    """Replace secrets by ``***``: the userinfo of URLs, and the values of secret environment variables.
 
-    Values are found as they are, and as Python or JSON writes them with escapes.
-
-    A variable counts when its name contains key, token, secret or passw in any case, and its value, stripped, has at
-    least ``MIN_SECRET_LENGTH`` characters and is neither a plain word such as ``false`` nor a number below
-    ``MIN_SECRET_NUMBER`` digits.
+    A variable is secret if its name contains key, token, secret or passw in any case, and its stripped value has at
+    least ``MIN_SECRET_LENGTH`` characters and is neither a word such as ``false`` nor a number of fewer than
+    ``MIN_SECRET_DIGITS`` digits. Values are also found in the escaped forms that Python and JSON write.
 
     Args:
-        text: what is about to be shown or stored.
-        environ: the variables, by default those of this process.
+        text: a text to display or store.
+        environ: environment variables, by default those of this process.
     """
     return masker(environ)(text)
 
 
 def masker(environ: Mapping[str, str] | None = None) -> Callable[[str], str]:
-    """``mask`` for many texts: it looks for the secrets once."""
-    secrets = _secrets(os.environ if environ is None else environ)
+    """Return ``mask`` as a function for many texts; it collects the secrets only once."""
+    secrets = _secret_forms(os.environ if environ is None else environ)
 
-    def masked(text: str) -> str:
+    def mask_text(text: str) -> str:
         for secret in secrets:
             text = text.replace(secret, MASK)
         return _USERINFO.sub(f"://{MASK}@", text)
 
-    return masked
+    return mask_text
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable or key of this name is taken to hold a secret."""
+    """Return whether the name of a variable or key indicates a secret."""
     return _SECRET_NAME.search(name) is not None
 
 
-def _secrets(environ: Mapping[str, str]) -> list[str]:
-    """Longest first, so that a secret within another one does not leave the other's rest behind."""
-    named = {value.strip() for name, value in environ.items() if is_secret_name(name)}
-    written = {form for value in named if _is_secret(value) for form in (value, *_escaped(value))}
-    return sorted(written, key=lambda value: (-len(value), value))
+def _secret_forms(environ: Mapping[str, str]) -> list[str]:
+    values = {value.strip() for name, value in environ.items() if is_secret_name(name)}
+    forms = {form for value in values if _is_secret(value) for form in (value, *_escaped(value))}
+    # Longest first: masking a secret inside another secret would leave the rest of the outer one readable.
+    return sorted(forms, key=lambda form: (-len(form), form))
 
 
 def _is_secret(value: str) -> bool:
     if value.isdecimal():
-        return len(value) >= MIN_SECRET_NUMBER
-    return len(value) >= MIN_SECRET_LENGTH and value.lower() not in _PLAIN_WORDS
+        return len(value) >= MIN_SECRET_DIGITS
+    return len(value) >= MIN_SECRET_LENGTH and value.lower() not in _NOT_SECRET
 
 
 def _escaped(value: str) -> Iterator[str]:
     yield repr(value)[1:-1]
-    yield repr(value + "'\"")[1:-1].removesuffix("\\'\"")  # as in a text that holds both kinds of quotes
+    yield repr(value + "'\"")[1:-1].removesuffix("\\'\"")  # in a text with both kinds of quotes
     yield json.dumps(value)[1:-1]
     yield json.dumps(value, ensure_ascii=False)[1:-1]
 
@@ -116,10 +119,9 @@ def _visible(match: re.Match[str]) -> str:
     return "␡" if code == 0x7F else f"\\u{{{code:x}}}"
 
 
-def _cut(shown: str, unread: int, limit: int) -> str:
-    """Cut ``shown`` to ``limit`` characters; ``unread`` more of the original were never looked at."""
-    total = len(shown) + unread
+def _truncate(sanitized: str, n_omitted: int, limit: int) -> str:
+    total = len(sanitized) + n_omitted
     if total <= limit:
-        return shown
-    kept = max(limit - len(f"… (+{total})"), 0)
-    return f"{shown[:kept]}… (+{total - kept})"[:limit]
+        return sanitized
+    n_kept = max(limit - len(f"… (+{total})"), 0)
+    return f"{sanitized[:n_kept]}… (+{total - n_kept})"[:limit]

@@ -24,7 +24,7 @@ from agentgym_tui.presenters.span_rows import SpanRows
 from agentgym_tui.safe_text import trusted
 from agentgym_tui.widgets.charts import Waterfall
 from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.line_renderer import TONES
+from agentgym_tui.widgets.line_renderer import TONE_CLASSES
 from agentgym_tui.widgets.table import Table
 from runner.types import Span
 from tests.benchmarks.measure import PAIRS, Ratio, Row, ratio_of
@@ -74,7 +74,7 @@ class Bare(ScrollView):
 class Bench(App[None]):
     """Widgets of which one is shown, in the whole of the screen."""
 
-    COMPONENT_CLASSES = TONES
+    COMPONENT_CLASSES = TONE_CLASSES
     ENABLE_COMMAND_PALETTE = False
 
     def __init__(self, widgets: Sequence[ScrollView], driver_class: type[Driver]) -> None:

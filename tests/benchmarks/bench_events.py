@@ -9,7 +9,7 @@ from pathlib import Path
 
 from runner.publish.event_factory import MAX_EVENTS_PER_TRANSACTION
 from runner.publish.outbox import Outbox, OutboxEvent
-from runner.publish.outbox_drain import GATHER_S, IN_FLIGHT
+from runner.publish.outbox_drain import MAX_IN_FLIGHT, MIN_INTERVAL_S
 from tests.benchmarks.measure import PAIRS, Row, quartiles
 from tests.support.nats_server import NatsServer
 from tests.support.publishing import client_of, event, publishing, sink
@@ -30,7 +30,7 @@ async def published(server: NatsServer, outbox: Outbox, events: list[OutboxEvent
         await running.state("up")
         outbox.add(event(-1, id=f"warm-up:{events[0].id}"))
         await running.wait_until_drained()
-        await asyncio.sleep(GATHER_S)
+        await asyncio.sleep(MIN_INTERVAL_S)
         started = time.perf_counter()
         await asyncio.to_thread(_add, outbox, events)
         await running.wait_until_drained()
@@ -46,7 +46,7 @@ async def bare(server: NatsServer, events: list[OutboxEvent]) -> float:
     """Events per second by the client alone, with an id each."""
     async with client_of(server) as client:
         js = client.jetstream()
-        gate = asyncio.Semaphore(IN_FLIGHT)
+        gate = asyncio.Semaphore(MAX_IN_FLIGHT)
 
         async def one(event: OutboxEvent) -> None:
             async with gate:

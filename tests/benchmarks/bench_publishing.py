@@ -12,7 +12,7 @@ from runner.batch.batch import Batch
 from runner.batch.spec import BatchSpec
 from runner.batch.state_dir import Workspace
 from runner.bus.address import BusAddress
-from runner.cli.event_thread import Outlet
+from runner.cli.event_thread import EventThread
 from runner.events.subjects import DurableNames
 from runner.publish.event_recorder import EventRecorder
 from runner.publish.publisher import Sink
@@ -60,10 +60,10 @@ def _pair(spec: BatchSpec, workspace: Workspace, address: BusAddress, *, on_firs
 
 def _with_publishing(spec: BatchSpec, workspace: Workspace, address: BusAddress) -> float:
     place = sink_key(Sink("egress", lambda: address)) or ""
-    with _publisher(workspace, address) as (recorder, outlet):
+    with _publisher(workspace, address) as (recorder, event_thread):
 
         def play() -> None:
-            recorder.record_batch(Batch(spec, workspace, observers=[outlet], on_record=recorder.record_episode).run())
+            recorder.record_batch(Batch(spec, workspace, observers=[event_thread], on_record=recorder.record_episode).run())
             _until_sent(recorder, place)
 
         recorder.record_status("running")
@@ -72,13 +72,13 @@ def _with_publishing(spec: BatchSpec, workspace: Workspace, address: BusAddress)
 
 
 @contextmanager
-def _publisher(workspace: Workspace, address: BusAddress) -> Iterator[tuple[EventRecorder, Outlet]]:
+def _publisher(workspace: Workspace, address: BusAddress) -> Iterator[tuple[EventRecorder, EventThread]]:
     recorder = EventRecorder(workspace, DurableNames(), role="run")
-    outlet = Outlet(recorder, workspace, lambda: address)
+    event_thread = EventThread(recorder, workspace, lambda: address)
     try:
-        yield recorder, outlet
+        yield recorder, event_thread
     finally:
-        outlet.close()
+        event_thread.close()
         recorder.close()
 
 

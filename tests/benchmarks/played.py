@@ -17,9 +17,9 @@ from runner.types import (
     EpisodeStarted,
     Item,
     Outcome,
-    StreamDelta,
     Span,
     SpansClosed,
+    StreamDelta,
     TimeStep,
     TimestepPlayed,
     Tokens,
@@ -77,7 +77,7 @@ def _episode(number: int, batch_id: str, node: str) -> Iterator[Item]:
     steps: list[TimeStep] = []
     for index in range(N_ROUNDS):
         for piece in _PIECES:
-            yield TokensStreamed(at=_now(), episode_id=known, seq=next(seq), step=index, piece=piece)
+            yield TokensStreamed(at=_now(), episode_id=known, seq=next(seq), step=index, delta=piece)
         first, *_ = [next(seq) for _ in range(N_SPANS)]
         yield SpansClosed(at=_now(), episode_id=known, seq=first, spans=_spans(index))
         steps.append(_step(index))

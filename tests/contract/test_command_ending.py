@@ -14,10 +14,8 @@ import pytest
 from runner.batch.batch import Batch
 from runner.batch.spec import BatchSpec
 from runner.batch.state_dir import Workspace
-from runner.cli import main
-from runner.cli import run_command as command
-from runner.cli import signals as ending
-from runner.cli.signals import Interrupts
+from runner.cli import main, run_command, signals
+from runner.cli.signals import SignalHandler
 from tests.support.command import agentgym, with_environments
 
 
@@ -47,29 +45,29 @@ def test_the_process_ends_although_an_environment_does_not(tmp_path: Path, env: 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_before_the_first_batch_an_interrupt_ends_at_once(number: signal.Signals) -> None:
-    interrupts = Interrupts()
-    with interrupts.caught(), pytest.raises(KeyboardInterrupt):
+    handler = SignalHandler()
+    with handler.installed(), pytest.raises(KeyboardInterrupt):
         signal.raise_signal(number)
 
 
 def test_during_a_batch_an_interrupt_cancels_it(workspace: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
-    interrupts, running = Interrupts(), batch(workspace)
-    with interrupts.caught(), interrupts.ending(running):
+    handler, running = SignalHandler(), batch(workspace)
+    with handler.installed(), handler.forwarding_to(running):
         signal.raise_signal(signal.SIGINT)
         result = running.run()
-    assert (result.status, result.n_episodes, interrupts.any) == ("cancelled", 0, True)
+    assert (result.status, result.n_episodes, handler.received) == ("cancelled", 0, True)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert "Ctrl-C again gives them up" in capsys.readouterr().err
+    assert "press Ctrl-C again to stop immediately" in capsys.readouterr().err
 
 
 def test_between_batches_an_interrupt_keeps_the_next_one_from_playing(workspace: Workspace) -> None:
-    interrupts = Interrupts()
-    with interrupts.caught():
-        with interrupts.ending(batch(workspace)):
+    handler = SignalHandler()
+    with handler.installed():
+        with handler.forwarding_to(batch(workspace)):
             pass
         signal.raise_signal(signal.SIGINT)
         following = batch(workspace)
-        with interrupts.ending(following):
+        with handler.forwarding_to(following):
             assert following.run().status == "cancelled"
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
@@ -78,27 +76,27 @@ def test_between_batches_an_interrupt_keeps_the_next_one_from_playing(workspace:
 def test_what_is_said_of_an_interrupt_is_said_before_the_run_ends(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interrupts, ended, said = Interrupts(), threading.Event(), []
+    handler, ended, said = SignalHandler(), threading.Event(), []
 
     def slowly(text: str) -> None:
         said.append((text, ended.wait(0.3)))
 
-    monkeypatch.setattr(ending, "err", slowly)
-    with interrupts.caught(), interrupts.ending(batch(workspace)):
+    monkeypatch.setattr(signals, "print_stderr", slowly)
+    with handler.installed(), handler.forwarding_to(batch(workspace)):
         signal.raise_signal(signal.SIGINT)
     ended.set()
-    assert said == [("Stopping after the running steps; Ctrl-C again gives them up.", False)]
+    assert said == [("Stopping after the current steps; press Ctrl-C again to stop immediately.", False)]
 
 
 def test_a_terminal_that_takes_nothing_keeps_no_run_from_ending(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interrupts, read, said = Interrupts(), threading.Event(), []
-    monkeypatch.setattr(ending, "err", lambda text: said.append(read.wait(10)))
-    monkeypatch.setattr(ending, "SAID_AFTER_S", 0.05)
-    with interrupts.caught(), interrupts.ending(batch(workspace)):
+    handler, read, said = SignalHandler(), threading.Event(), []
+    monkeypatch.setattr(signals, "print_stderr", lambda text: said.append(read.wait(10)))
+    monkeypatch.setattr(signals, "MESSAGE_TIMEOUT_S", 0.05)
+    with handler.installed(), handler.forwarding_to(batch(workspace)):
         signal.raise_signal(signal.SIGINT)
-    assert interrupts.any and not said
+    assert handler.received and not said
     read.set()
 
 
@@ -106,5 +104,5 @@ def test_an_interrupt_anywhere_else_exits_130(monkeypatch: pytest.MonkeyPatch) -
     def interrupted(options: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "_dispatch", interrupted)
+    monkeypatch.setattr(run_command, "_dispatch", interrupted)
     assert main(["--list-envs"]) == 130

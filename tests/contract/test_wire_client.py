@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from runner.envs.http import HttpEnvironment, ServerAddress, dialect_for
-from runner.envs.http.response import Payload, ServerResponse, ServerRequest, decode_response
+from runner.envs.http.response import Payload, ServerRequest, ServerResponse, decode_response
 from runner.envs.http.task_rules import RewardReader
 from runner.errors import EnvironmentFault
 from runner.types import Action, TimeStep, Trajectory

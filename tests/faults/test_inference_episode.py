@@ -78,7 +78,7 @@ async def played(third: ScriptedReply, *, timeout_sec: float = 20.0, max_duratio
         manager = manager_of(server, stream=True, timeout_sec=timeout_sec)
         runner = Runner(
             env_cfg=plugins.build_target(plugins.ENVS, "Maze"),
-            agent_cfg=plugins.build_target(plugins.AGENTS, "react", settings=manager._core.settings),
+            agent_cfg=plugins.build_target(plugins.AGENTS, "react", settings=manager._context.settings),
             inference_mngr=manager,
             limits=Limits(max_rounds=4, max_duration_s=max_duration_s),
         )

@@ -20,7 +20,7 @@ from nats.aio.msg import Msg
 from ulid import ULID
 
 from runner.config import Profile
-from runner.node import shutdown as stopping
+from runner.node import shutdown
 from runner.node.batch_runner import BatchRunner
 from runner.node.handlers import derived_batch_id
 from runner.node.node import Node
@@ -188,13 +188,13 @@ async def test_the_wait_for_the_last_events_ends(tmp_path: Path, monkeypatch: py
     if told:
         immediate.set()
     else:
-        monkeypatch.setattr(stopping, "STUCK_S", 0.1)
-        monkeypatch.setattr(stopping, "STOP_S", 600)
+        monkeypatch.setattr(shutdown, "STALL_TIMEOUT_S", 0.1)
+        monkeypatch.setattr(shutdown, "STOP_TIMEOUT_S", 600)
     with outbox_in(tmp_path) as outbox:
         outbox.add(event(1))
         publisher = Publisher(outbox, [Sink("local", lambda: None)])  # it does not run, so nothing ever arrives
         async with asyncio.timeout(30):
-            await stopping.publish_remaining(publisher, immediate)
+            await shutdown.publish_remaining(publisher, immediate)
         assert outbox.has_pending(["local"])
 
 
@@ -216,7 +216,7 @@ async def test_a_second_signal_gives_up_what_is_played(tmp_path: Path) -> None:
     immediate = node._immediate
     assert not immediate.is_set()
     async with asyncio.timeout(10):
-        await stopping.stop_batches(cast("Player", Endless()), lambda: False, immediate)
+        await shutdown.stop_batches(cast("BatchRunner", Endless()), lambda: False, immediate)
 
 
 def test_an_idle_node_leaves_by_itself(tmp_path: Path) -> None:

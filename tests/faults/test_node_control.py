@@ -159,7 +159,7 @@ async def test_a_node_outlives_failures_beside_what_it_plays(
     working = Client.subscribe
     monkeypatch.setattr("runner.node.shutdown.RETRY_S", 0.05)
     monkeypatch.setattr(Client, "subscribe", subscribe)
-    monkeypatch.setattr(HealthMonitor, "tell", fail)
+    monkeypatch.setattr(HealthMonitor, "run", fail)
     node = Node(Profile(id="p"), tmp_path / "data", "n1", egress=lambda: None)
     running = asyncio.create_task(node.run())
     async with asyncio.timeout(60):

@@ -87,8 +87,8 @@ async def test_no_event_waits_for_the_next_poll(
     server: NatsServer, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drain, "POLL_S", 600)
-    monkeypatch.setattr(drain, "BATCH", 10)
-    monkeypatch.setattr(drain, "IN_FLIGHT", 10)
+    monkeypatch.setattr(drain, "BATCH_SIZE", 10)
+    monkeypatch.setattr(drain, "MAX_IN_FLIGHT", 10)
     async with publishing(outbox, sink(server, "local")) as running:
         await running.state("up")
         for first in range(0, 100, 20):

@@ -79,7 +79,7 @@ async def test_events_wait_for_a_jetstream_that_does_not_answer(tmp_path: Path, 
     with NatsServer(tmp_path / "server", config=WITHOUT_QUORUM) as server:
         outbox.add(event(0))
         async with publishing(outbox, sink(server)) as running:
-            async with hearing(server, routes.NAMES) as questions, hearing(server, EPISODE_COMPLETED) as passed:
+            async with hearing(server, routes.STREAM_NAMES_SUBJECT) as questions, hearing(server, EPISODE_COMPLETED) as passed:
                 await running.state("stalled", "JetStream does not answer")
                 await questions.until(QUESTIONS)
                 assert counts(outbox) == SinkCounts(pending=1)
@@ -124,11 +124,11 @@ async def test_a_server_without_jetstream_gets_events_at_once(tmp_path: Path, ou
             assert ids(passed.messages) == ["event:0"]
 
 
-@pytest.mark.parametrize("patience_s", [routes.PATIENCE_S, 0.0])
+@pytest.mark.parametrize("timeout_s", [routes.MISSING_JETSTREAM_TIMEOUT_S, 0.0])
 async def test_a_jetstream_that_was_there_is_waited_for(
-    tmp_path: Path, outbox: Outbox, patience_s: float, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, outbox: Outbox, timeout_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes, "PATIENCE_S", patience_s)
+    monkeypatch.setattr(routes, "MISSING_JETSTREAM_TIMEOUT_S", timeout_s)
     with NatsServer(tmp_path / "server") as server:
         async with client_of(server) as client:
             await add_stream(client, subjects=[EPISODE_COMPLETED])
@@ -139,15 +139,15 @@ async def test_a_jetstream_that_was_there_is_waited_for(
         outbox.add(event(1))
         with NatsServer(tmp_path / "without", jetstream=False, port=server.port):
             async with publishing(outbox, sink(server)) as running:
-                if patience_s:
-                    await running.state("stalled", "its JetStream is gone")
+                if timeout_s:
+                    await running.state("stalled", "its JetStream is missing")
                     assert counts(outbox) == SinkCounts(pending=1, acked=1)
                 else:
                     await running.wait_until_drained()
         server.start()
         async with publishing(outbox, sink(server)) as running:
             await running.wait_until_drained()
-        assert ids(await stored(server, "S")) == (["event:0", "event:1"] if patience_s else ["event:0"])
+        assert ids(await stored(server, "S")) == (["event:0", "event:1"] if timeout_s else ["event:0"])
 
 
 ANSWERS: list[tuple[object, str]] = [

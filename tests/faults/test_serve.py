@@ -321,14 +321,14 @@ def test_the_command_says_why_it_does_not_start(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         ended = agentgym(tmp_path, "serve", "maze", "--port", str(port))
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith(f"agentgym-runner: Something listens on 127.0.0.1, port {port} already")
+    assert ended.stderr.startswith(f"agentgym-runner: The address 127.0.0.1, port {port} is in use")
 
 
 @pytest.mark.parametrize(
     ("options", "why"),
     [
         (["maze", "--host", "0.0.0.0"], "give --token"),
-        (["maze", "--token", "SERVE_NO_SUCH"], "takes the name of a variable"),
+        (["maze", "--token", "SERVE_NO_SUCH"], "must be the name of a variable"),
         (["mase"], "Did you mean Maze"),
         (["maze", "wordle", "--port", "1"], "--port goes with a single environment"),
         (["--all", "--port", "1"], "--port goes with a single environment"),

@@ -209,7 +209,7 @@ def test_the_command_says_one_line_and_ends_when_asked(tmp_path: Path) -> None:
     with served("--script", str(script), "--model", "qwen3:8b", "--fault", "500x1") as (line, process):
         url, _, about = line.partition(" ")
         assert url.startswith("http://127.0.0.1:")
-        assert about == f"is {TEST_MODEL_NAME}, no language model: POST /v1/chat/completions\n"
+        assert about == f"is {TEST_MODEL_NAME}, not a language model: POST /v1/chat/completions\n"
         replies = [httpx.post(url + CHAT, json={**ASKED, "model": "qwen3:8b"}, timeout=WAIT) for _ in range(3)]
         assert replies[0].status_code == 500
         assert [reply.json()["choices"][0]["message"]["content"] for reply in replies[1:]] == ["first", "second"]
@@ -222,8 +222,8 @@ def test_the_command_says_one_line_and_ends_when_asked(tmp_path: Path) -> None:
     ("options", "said"),
     [
         (["--host", "0.0.0.0"], "give --token"),
-        (["--token", "NOT_SET"], "--token takes the name of a variable"),
-        (["--fault", "flood"], "no kind of fault"),
+        (["--token", "NOT_SET"], "--token must be the name of a variable"),
+        (["--fault", "flood"], "is not a kind of fault"),
         (["--script", "missing"], "The script missing cannot be read"),
         (["--latency", "nan"], "not a number of seconds"),
     ],

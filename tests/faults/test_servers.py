@@ -130,7 +130,7 @@ def test_a_server_that_ends_is_reported_with_its_last_words(
 def test_a_server_that_never_answers_is_given_up_and_forced_to_end(
     servers: Callable[..., EnvServerManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "READY_S", 0.5)
+    monkeypatch.setattr(server, "READY_TIMEOUT_S", 0.5)
     kept = servers(STUBBORN)
     kept.start("Maze")
     assert "it is starting" in (kept.cause("Maze") or "")
@@ -141,7 +141,7 @@ def test_a_server_that_never_answers_is_given_up_and_forced_to_end(
 def test_a_server_of_something_else_is_given_up_soon_and_says_what_it_answers(
     servers: Callable[..., EnvServerManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "WRONG_S", 0.2)
+    monkeypatch.setattr(server, "WRONG_SERVER_TIMEOUT_S", 0.2)
     kept = servers(WELL.replace("lmrl-gym", "BabyAI"))
     kept.start("Maze")
     cause = settled(kept)
@@ -154,7 +154,7 @@ def test_a_server_of_something_else_is_given_up_soon_and_says_what_it_answers(
 def test_a_server_that_answers_with_errors_while_it_reads_is_waited_for(
     servers: Callable[..., EnvServerManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "POLL_S", 0.01)
+    monkeypatch.setattr(server, "POLL_INTERVAL_S", 0.01)
     n_errors = "self.send_response(500 if len(asked) < 5 else 200)"
     kept = servers("asked = []\n" + WELL.replace("self.send_response(200)", f"asked.append(1); {n_errors}"))
     kept.start("Maze")

@@ -20,7 +20,7 @@ def test_a_name_is_found_in_any_case() -> None:
 def test_an_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"no environment named 'wordel'\. Did you mean Wordle\?"):
         plugins.canonical_name(plugins.ENVS, "wordel")
-    with pytest.raises(ConfigError, match=r"no agent named 'zzzz'\. Known are: .*oracle"):
+    with pytest.raises(ConfigError, match=r"no agent named 'zzzz'\. Available: .*oracle"):
         plugins.canonical_name(plugins.AGENTS, "zzzz")
 
 
@@ -67,7 +67,7 @@ def test_nobody_takes_the_name_of_what_is_built_in(install: Install, caplog: pyt
     assert plugins.load(plugins.ENVS, "maze").__module__ == "runner.envs.maze"
     assert plugins.load(plugins.ENVS, "Wordle").__name__ == "Wordle"
     assert (
-        "maze of fakes (tests.support.fakes:Counter) is not used: that name belongs to Maze of agentgym-console"
+        "maze of fakes (tests.support.fakes:Counter) is ignored: the name is reserved for Maze of agentgym-console"
         in caplog.text
     )
     assert "Wordle of fakes" in caplog.text

@@ -1,4 +1,4 @@
-"""Which tier of environments to play."""
+"""The dialog that chooses a tier of environments."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from agentgym_tui.widgets.static_lines import StaticLines
 
 
 class BatteryPicker(DialogScreen[list[str]]):
-    """Chooses a tier; the result is those of its environments that can be played.
+    """Chooses a tier; the result is the list of its available environments.
 
     Args:
-        store: what can be played.
-        player: who will.
+        store: provides the tiers.
+        agent: the agent that will run them.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("dialog")]
 
-    def __init__(self, store: RunStore, player: AgentChoice) -> None:
+    def __init__(self, store: RunStore, agent: AgentChoice) -> None:
         super().__init__()
         self._tiers = list_batteries(store)
-        self._player = player
+        self._agent = agent
 
     def compose(self) -> ComposeResult:
-        """Who plays, and the tiers."""
-        with DialogFrame(trusted("Battery"), keys="{list.choose} plays · {dialog.close} closes"):
+        """Yield the agent, the tiers, and the environments left out."""
+        with DialogFrame(trusted("Battery"), keys="{list.choose} runs · {dialog.close} closes"):
             yield StaticLines(self._about, id="about")
             yield LineList(FixedLines([_tier(tier) for tier in self._tiers]), id="tiers")
             yield StaticLines(self._left_out, id="left-out")
 
     def action_close(self) -> None:
-        """Play nothing."""
+        """Close without a result."""
         self.leave()
 
     @on(LineList.Selected)
@@ -58,26 +58,21 @@ class BatteryPicker(DialogScreen[list[str]]):
 
     def _about(self, width: int) -> list[Line]:
         if not self._tiers:
-            return [[Cell(trusted("The node has not said yet which environments it has."), "warn")]]
-        if self._player.problem:
-            rows = wrap_text(masked_rows(self._player.problem), width, 2)
-            return [[Cell(trusted("Choose a tier, and then who plays it."))], *([Cell(row, "warn")] for row in rows)]
-        agent = f"{self._player.agent} {self._player.model or ''}".strip()
-        return [
-            [
-                Cell(sanitize_line(agent, 60), "head"),
-                Cell(trusted(" plays each environment once, one after the other.")),
-            ]
-        ]
+            return [[Cell(trusted("Environments not loaded yet."), "warn")]]
+        if self._agent.problem:
+            rows = wrap_text(masked_rows(self._agent.problem), width, 2)
+            return [[Cell(trusted("Choose a tier, then an agent."))], *([Cell(row, "warn")] for row in rows)]
+        agent = f"{self._agent.agent} {self._agent.model or ''}".strip()
+        name = Cell(sanitize_line(agent, 60), "head")
+        return [[name, Cell(trusted(" runs each environment once, in order."))]]
 
     def _left_out(self, width: int) -> list[Line]:
-        """Of the tier of the cursor; and all its environments where its line has no room for them."""
+        """Return all environments of the selected tier, and those left out with the cause."""
         if not self._tiers:
             return []
         tier = self._tiers[self.query_one("#tiers", LineList).cursor]
-        envs = join(
-            [trusted(f"{pluralize(len(tier.envs), 'environment')}: "), sanitize_line(", ".join(tier.envs), 1_000)]
-        )
+        title = trusted(f"{pluralize(len(tier.envs), 'environment')}: ")
+        envs = join([title, sanitize_line(", ".join(tier.envs), 1_000)])
         rows: list[Line] = [[Cell(row, "dim")] for row in wrap_text(envs, width, 2)]
         causes = ", ".join(f"{env.name} ({env.cause or env.status})" for env in tier.excluded)
         left = join([trusted("left out: "), masked_rows(causes)]) if causes else trusted("")
@@ -86,5 +81,5 @@ class BatteryPicker(DialogScreen[list[str]]):
 
 def _tier(tier: EnvironmentBattery) -> Line:
     n_all = len(tier.envs) + len(tier.excluded)
-    n_played = trusted(f"{len(tier.envs)} of {n_all}" if tier.excluded else str(n_all))
-    return [Cell(sanitize_line(f"{tier.name[:20]:<21}", 30), "accent"), Cell(n_played)]
+    n_available = trusted(f"{len(tier.envs)} of {n_all}" if tier.excluded else str(n_all))
+    return [Cell(sanitize_line(f"{tier.name[:20]:<21}", 30), "accent"), Cell(n_available)]

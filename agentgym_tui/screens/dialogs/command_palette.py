@@ -1,4 +1,4 @@
-"""The palette: every command that can be given, found by its name."""
+"""The command palette: every available command, found by name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CommandPalette(DialogScreen[AvailableCommand]):
     """Chooses a command.
 
     Args:
-        commands: those that can be given.
+        commands: the available commands.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("palette")]
@@ -43,25 +43,27 @@ class CommandPalette(DialogScreen[AvailableCommand]):
         self._list = LineList(id="commands")
 
     def compose(self) -> ComposeResult:
-        """What to look for, and what there is."""
+        """Yield search field and list."""
         with DialogFrame(trusted("Commands"), keys="{palette.up} {palette.down} enter · {palette.close} closes"):
-            yield SearchInput(placeholder="type a part of its name", id="words", compact=True, max_length=MAX_QUERY_CHARS)
+            yield SearchInput(
+                placeholder="type part of a command name", id="words", compact=True, max_length=MAX_QUERY_CHARS
+            )
             yield self._list
 
     def on_mount(self) -> None:
-        """Show all."""
+        """Show all commands."""
         self._show()
 
     def action_close(self) -> None:
-        """Do nothing."""
+        """Close without a result."""
         self.leave()
 
     def action_down(self) -> None:
-        """The next one."""
+        """Move to the next command."""
         self._list.action_down()
 
     def action_up(self) -> None:
-        """The one before."""
+        """Move to the previous command."""
         self._list.action_up()
 
     @on(Input.Changed)
@@ -72,7 +74,7 @@ class CommandPalette(DialogScreen[AvailableCommand]):
     @on(Input.Submitted)
     @on(LineList.Selected)
     def _chosen(self) -> None:
-        """The one that is shown under the cursor: what was chosen before may not be among those found any more."""
+        """Return the command under the cursor; the cursor may lag behind a shorter list."""
         if self._found:
             self.leave(self._found[min(self._list.cursor, len(self._found) - 1)])
 
@@ -83,14 +85,14 @@ class CommandPalette(DialogScreen[AvailableCommand]):
 
 
 def search(commands: Sequence[AvailableCommand], text: str) -> list[AvailableCommand]:
-    """Those in whose name or help all words are, those with all of them in the name first."""
+    """Return the commands whose name or help contains all words, those with all words in the name first."""
     words = text.casefold().split()
     found = [each for each in commands if all(word in _text(each) for word in words)]
     return sorted(found, key=lambda each: not all(word in each.command.title.casefold() for word in words))
 
 
 def run_chosen(app: App[None]) -> Callable[[AvailableCommand | None], None]:
-    """What to do with the result."""
+    """Return a screen callback that runs the chosen command."""
 
     def run(chosen: AvailableCommand | None) -> None:
         if chosen is not None:

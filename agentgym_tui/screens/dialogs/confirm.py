@@ -1,4 +1,4 @@
-"""Questions with a few answers, each with a key and a button."""
+"""Dialogs with a few answers, each with a key and a button."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from agentgym_tui.widgets.static_lines import StaticLines
 
 
 class ConfirmDialog(DialogScreen[str]):
-    """A question; the result is the answer's name.
+    """A question; the result is the name of the answer.
 
     Args:
-        title: what it is about.
-        place: the answers are its commands, ``answer('…')``.
-        default: the answer of the button that has the focus.
+        title: title of the dialog.
+        place: scope of the answers' commands, ``answer('…')``.
+        default: the answer whose button has the focus.
     """
 
     AUTO_FOCUS = ""
@@ -39,33 +39,33 @@ class ConfirmDialog(DialogScreen[str]):
         self._default = default
 
     def question(self) -> Sequence[Line]:
-        """In a line or a few."""
+        """Return the lines of the question."""
         raise NotImplementedError
 
     def ask(self) -> None:
-        """Ask, or ask again when what it is about has changed."""
+        """Show the question, again if its subject has changed."""
         heading, lines = self.query_one("#question", StaticLines), self.question()
         heading.styles.height = len(lines) + 2
         heading.show(lambda _: lines)
 
     def compose(self) -> ComposeResult:
-        """The question and a button for each answer."""
+        """Yield the question and a button for each answer."""
         with DialogFrame(self._title, keys="tab and enter choose"):
             yield StaticLines(id="question")
             for command in self._answers:
                 with Horizontal(classes="answer"):
                     label = f"{command.title} ({keymap_of(self.app).display(command)[0]})"
-                    yield Button(Content(label), id=_name(command.action), compact=True)
+                    yield Button(Content(label), id=_answer_of(command.action), compact=True)
                     about = command.help
                     yield StaticLines(lambda _, about=about: [[Cell(trusted(about), "dim")]])  # type: ignore[misc]
 
     def on_mount(self) -> None:
-        """Ask; enter gives the answer that harms least."""
+        """Show the question and focus the default answer, which does the least harm."""
         self.ask()
         self.query_one(f"#{self._default}").focus()
 
     def action_answer(self, answer: str) -> None:
-        """This one."""
+        """Return the answer."""
         self.leave(answer)
 
     @on(Button.Pressed)
@@ -74,11 +74,11 @@ class ConfirmDialog(DialogScreen[str]):
 
 
 class CancelDialog(ConfirmDialog):
-    """Asks how much of a battery is to be cancelled.
+    """Asks how much of a battery to cancel.
 
     Args:
-        batch: what is played.
-        n_more: batches that wait.
+        batch: the running batch.
+        n_more: number of waiting batches.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("cancel")]
@@ -89,12 +89,10 @@ class CancelDialog(ConfirmDialog):
         self._n_more = n_more
 
     def question(self) -> Sequence[Line]:
-        """What is played, and how much waits."""
-        waits = "1 environment waits" if self._n_more == 1 else f"{self._n_more} environments wait"
-        return [
-            [Cell(sanitize_line(self._batch.env, 40), "head"), Cell(trusted(f" is played, {waits} in its battery."))]
-        ]
+        """Return the running environment and the number that wait."""
+        env = Cell(sanitize_line(self._batch.env, 40), "head")
+        return [[env, Cell(trusted(f" is running; {self._n_more} more in this battery"))]]
 
 
-def _name(action: str) -> str:
+def _answer_of(action: str) -> str:
     return action.split("'")[1]

@@ -1,4 +1,4 @@
-"""All keys of a screen, and what its signs mean."""
+"""The help dialog: all keys of a screen, and the meaning of its signs."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ _HEADS: Final[dict[Scope, str]] = {
     "table": "In sorted tables",
 }
 _SIGNS: Final = (
-    ("▸", "the line of the cursor"),
-    ("▌", "the pane the keys go to; tab goes to the next one"),
-    (UNKNOWN, "not known"),
-    ("baseline", "played without a model: oracle or random"),
-    ("⚠", "hostile bytes: something was made visible that a terminal must not get"),
-    ("following", "the newest step is shown; scrolling up ends it, G goes back"),
+    ("▸", "cursor line"),
+    ("▌", "focused pane; tab moves to the next"),
+    (UNKNOWN, "unknown"),
+    ("baseline", "an agent without a model: oracle or random"),
+    ("⚠", "unsafe bytes: control characters were made visible"),
+    ("following", "shows the newest step; scroll up to stop, G to resume"),
 )
 _MOUSE: Final = (
-    ("click", "selects; on the name of a column it sorts"),
+    ("click", "selects; on a column title, sorts"),
     ("double click", "opens"),
-    ("wheel", "scrolls, with shift sideways"),
+    ("wheel", "scrolls; with shift, sideways"),
 )
 _KEYS: Final = 17
 _TITLE: Final = 15
 _ROWS: Final = 4
-"""Of one explanation."""
+"""Rows of one explanation."""
 
 
 class HelpDialog(DialogScreen[None]):
-    """Shows what can be done.
+    """Lists the available commands.
 
     Args:
-        commands: those that can be given.
+        commands: the available commands.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("dialog")]
@@ -57,18 +57,18 @@ class HelpDialog(DialogScreen[None]):
         self._commands = [each.command for each in commands]
 
     def compose(self) -> ComposeResult:
-        """The keys."""
+        """Yield the text."""
         with DialogFrame(trusted("Help"), keys="{dialog.close} closes · {list.down} {list.up} scroll"):
             keys = keymap_of(self.app)
             yield WrappedText(lambda width: list(help_lines(self._commands, keys, width)), id="help")
 
     def action_close(self) -> None:
-        """Back."""
+        """Close."""
         self.leave()
 
 
 def help_lines(commands: Sequence[Command], keys: Keymap, width: int) -> Iterator[Line]:
-    """The commands by where they work, mouse and signs."""
+    """Yield the commands by scope, then mouse and signs."""
     for place, group in groupby(commands, key=lambda command: command.scope):
         yield _head(_HEADS.get(place, "This screen"))
         yield from (row for command in group for row in _command(command, keys, width))
@@ -90,7 +90,6 @@ def _pair(what: str, meaning: str, width: int) -> Iterator[Line]:
 
 
 def _explained(what: list[Cell], meaning: str, width: int) -> Iterator[Line]:
-    """The explanation goes on below itself."""
     indent = line_width(what)
     first, *more = wrap_text(trusted(meaning), max(width - indent, 10), _ROWS)
     yield [*what, Cell(first, "dim")]

@@ -1,4 +1,4 @@
-"""The bytes behind a text of which something had to be made visible."""
+"""The hex dump of an untrusted text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class HexDumpDialog(DialogScreen[None]):
     """Shows a text as bytes.
 
     Args:
-        text: as it came.
+        text: untrusted text.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("dialog")]
@@ -31,14 +31,14 @@ class HexDumpDialog(DialogScreen[None]):
         super().__init__()
         self._lines = [[Cell(row)] for row in hex_lines(text, SHOWN)]
         n_bytes = len(text.encode("utf-8", "surrogatepass"))
-        more = f", the first {SHOWN:,} are shown" if n_bytes > SHOWN else ""
+        more = f", first {SHOWN:,} shown" if n_bytes > SHOWN else ""
         self._title = trusted(f"{n_bytes:,} bytes of UTF-8{more}")
 
     def compose(self) -> ComposeResult:
-        """The bytes."""
+        """Yield the bytes."""
         with DialogFrame(self._title, keys="{dialog.close} closes"):
             yield LineList(FixedLines(self._lines), cursor_type="none", id="hex")
 
     def action_close(self) -> None:
-        """Back."""
+        """Close."""
         self.leave()

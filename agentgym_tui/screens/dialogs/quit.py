@@ -1,4 +1,4 @@
-"""Leaving while episodes run on one's own node."""
+"""The dialog shown when the user quits while episodes run on the console's own node."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from agentgym_tui.sessions.run_commands import RunCommands, command_targets, unf
 from agentgym_tui.state.models import BatchRun
 from agentgym_tui.state.run_store import RunStore
 
-_SHOWN: Final = 4
+_MAX_BATCHES: Final = 4
 
 
 class QuitDialog(ConfirmDialog):
-    """Asks what is to become of what runs: ``stop``, ``leave`` or ``stay``.
+    """Asks what to do with running episodes: ``stop``, ``leave`` or ``stay``.
 
     Args:
-        session: whose node plays.
+        session: the session whose node runs them.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("quit")]
@@ -32,39 +32,43 @@ class QuitDialog(ConfirmDialog):
         self._session = session
 
     def question(self) -> list[Line]:
-        """What is played and what waits."""
+        """Return the running and the waiting batches."""
         return _question(self._session.store)
 
     def draw(self, store: RunStore) -> None:
-        """The store changed."""
+        """Redraw after the store changed."""
         if self.query("#question"):
             self.ask()
 
 
 def stays_behind(session: Session) -> bool:
-    """Whether something would go on that this console may stop."""
-    return not session.read_only and session.control is not None and bool(_played(session.store))
+    """Return whether episodes would keep running that this console may stop."""
+    return not session.read_only and session.control is not None and bool(_unfinished(session.store))
 
 
 async def stop_all(session: Session) -> None:
-    """Cancel what is played and what waits; raises ``ControlFailed``."""
-    await RunCommands(session).cancel(command_targets(_played(session.store)))
+    """Cancel all running and waiting batches.
+
+    Raises:
+        ControlError: the node rejected the request or did not reply.
+    """
+    await RunCommands(session).cancel(command_targets(_unfinished(session.store)))
 
 
-def _played(store: RunStore) -> list[BatchRun]:
-    """Batches that are played or will be; a node that is lost plays nothing that could be stopped."""
+def _unfinished(store: RunStore) -> list[BatchRun]:
+    """Return running and waiting batches; a lost node has none that could be stopped."""
     return [] if store.all_nodes_lost else unfinished_batches(store)
 
 
 def _question(store: RunStore) -> list[Line]:
-    batches = _played(store)
+    batches = _unfinished(store)
     if not batches:
-        return [[Cell(trusted("Nothing is played any more."))]]
+        return [[Cell(trusted("Nothing is running."))]]
     n_running = sum(episode.is_active for episode in store.running_episodes())
     n_left = sum(max(batch.n_planned - batch.n_done, 0) for batch in batches)
-    running = "1 episode is" if n_running == 1 else f"{n_running or 'no'} episodes are"
-    lines: list[Line] = [[Cell(trusted(f"Just now {running} being played, {n_left} in all are still to be done:"))]]
-    for batch in batches[:_SHOWN]:
+    running = "1 episode" if n_running == 1 else f"{n_running} episodes"
+    lines: list[Line] = [[Cell(trusted(f"{running} running, {n_left} remaining"))]]
+    for batch in batches[:_MAX_BATCHES]:
         done = trusted(f"  {batch.n_done}/{batch.n_planned} ")
         lines.append(
             [
@@ -73,6 +77,6 @@ def _question(store: RunStore) -> list[Line]:
                 Cell(sanitize_line(f" {batch.status}", 20), "dim"),
             ]
         )
-    if len(batches) > _SHOWN:
-        lines.append([Cell(trusted(f"  and {len(batches) - _SHOWN} more"), "dim")])
+    if len(batches) > _MAX_BATCHES:
+        lines.append([Cell(trusted(f"  and {len(batches) - _MAX_BATCHES} more"), "dim")])
     return lines

@@ -1,4 +1,4 @@
-"""The run form: what to play, who plays, how often and how long."""
+"""The run form: environments, agent, model, number of episodes and limits."""
 
 from __future__ import annotations
 
@@ -43,48 +43,50 @@ from runner.events.control import StartArgs
 
 DIGITS: Final = r"[0-9.]*"
 MAX_DIGITS: Final = 19
-NO_MODEL: Final = trusted("none is needed")
+NO_MODEL: Final = trusted("not needed")
 ANY_MODEL: Final = trusted("the profile's")
 
-_LEAST: Final = 66
-"""Columns from which on what is wrong has room beside the fields."""
+_MIN_ERROR_WIDTH: Final = 66
+"""Columns at which errors have room beside the fields."""
 KEYS: Final = "{form.start} starts · tab next · {checks.toggle} chooses · {form.close} closes"
 
 
 class RunForm(DialogScreen[StartArgs]):
-    """Asks what to play; the result is what to start.
+    """Asks what to run; the result is the request for the node.
 
     Args:
-        session: what can be played.
-        orders: knows what was played last.
-        envs: the environments that are chosen at first.
+        session: provides environments, agents and models.
+        commands: knows the last run.
+        envs: environments that are checked at first.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("form")]
     AUTO_FOCUS = "#envs"
 
-    def __init__(self, session: Session, orders: RunCommands, envs: Sequence[str]) -> None:
+    def __init__(self, session: Session, commands: RunCommands, envs: Sequence[str]) -> None:
         super().__init__()
         store = session.store
-        self._orders = orders
-        self._known = list(store.envs)
+        self._commands = commands
+        self._env_names = list(store.envs)
         self._agents = startable_agents(store)
         self._models = store.model_names
-        self._trouble = model_problem(store)
-        player = orders.agent_choice()
-        chosen = {number for number, env in enumerate(self._known) if env in envs}
-        self._envs = CheckList([sanitize_line(env) for env in self._known], chosen, id="envs")
-        agent = FALLBACK_AGENT if player.problem or player.agent not in self._agents else player.agent
-        self._agent = OptionStepper([sanitize_line(each) for each in self._agents], self._agents.index(agent), id="agent")
+        self._model_problem = model_problem(store)
+        choice = commands.agent_choice()
+        chosen = {number for number, env in enumerate(self._env_names) if env in envs}
+        self._envs = CheckList([sanitize_line(env) for env in self._env_names], chosen, id="envs")
+        agent = FALLBACK_AGENT if choice.problem or choice.agent not in self._agents else choice.agent
+        self._agent = OptionStepper(
+            [sanitize_line(each) for each in self._agents], self._agents.index(agent), id="agent"
+        )
         self._model = OptionStepper(self._model_names(), id="model")
-        self._texts = form_texts(orders.last_run)
+        self._texts = form_texts(commands.last_run)
         self._errors: Mapping[str, SafeText] = {}
 
     def compose(self) -> ComposeResult:
-        """The environments at the left, the rest at the right."""
+        """Yield the environments at the left, the fields at the right."""
         with DialogFrame(
             trusted("Run"),
-            keys="{form.start} starts · tab next · {checks.toggle} chooses · {form.close} closes",
+            keys=KEYS,
             id="form",
         ):
             note = StaticLines(self._note, id="note")
@@ -104,14 +106,14 @@ class RunForm(DialogScreen[StartArgs]):
                 yield Button(Content("Close"), id="close", compact=True)
 
     def action_start(self) -> None:
-        """Start, unless something is wrong."""
+        """Return the request, unless the form has errors."""
         parsed = self._parsed()
-        self._say(parsed.errors)
+        self._show_errors(parsed.errors)
         if parsed.args is not None:
             self.leave(parsed.args)
 
     def action_close(self) -> None:
-        """Start nothing."""
+        """Close without a result."""
         self.leave()
 
     @on(Button.Pressed, "#start")
@@ -131,14 +133,16 @@ class RunForm(DialogScreen[StartArgs]):
         if not self.accepts_keys:
             return
         self._model.set_options(self._model_names())
-        self._say(self._parsed().errors)
+        self._show_errors(self._parsed().errors)
 
     def _model_names(self) -> list[SafeText]:
         if self._agents[self._agent.index] in MODELLESS_AGENTS:
             return [NO_MODEL]
         return [ANY_MODEL, *(sanitize_line(each) for each in self._models)]
 
-    def _row(self, title: SafeText, widget: OptionStepper | Input, field: FormField | None = None) -> Iterator[Horizontal]:
+    def _row(
+        self, title: SafeText, widget: OptionStepper | Input, field: FormField | None = None
+    ) -> Iterator[Horizontal]:
         about = StaticLines(lambda _: [_about(field)], id=f"about-{field.id}") if field else None
         name = StaticLines(lambda _: [[Cell(title, "dim")]], classes="name")
         yield Horizontal(name, widget, *([about] if about else []), classes="row")
@@ -158,11 +162,11 @@ class RunForm(DialogScreen[StartArgs]):
         agent = self._agents[self._agent.index]
         model = None if agent in MODELLESS_AGENTS or not self._model.index else self._models[self._model.index - 1]
         texts: dict[FieldId, str] = {field.id: self.query_one(f"#{field.id}", Input).value for field in FORM_FIELDS}
-        envs = [self._known[index] for index in sorted(self._envs.chosen)]
-        return parse_form(texts, envs=envs, agent=agent, model=model, batch_id=self._orders.new_id())
+        envs = [self._env_names[index] for index in sorted(self._envs.chosen)]
+        return parse_form(texts, envs=envs, agent=agent, model=model, batch_id=self._commands.new_id())
 
-    def _say(self, errors: Mapping[str, SafeText]) -> None:
-        """Say what is wrong beside each field."""
+    def _show_errors(self, errors: Mapping[str, SafeText]) -> None:
+        """Show each error beside its field."""
         self._errors = errors
         self.query_one("#envs-title", StaticLines).show(self._envs_title)
         self.query_one("#note", StaticLines).show(self._note)
@@ -172,7 +176,7 @@ class RunForm(DialogScreen[StartArgs]):
             self.query_one(f"#about-{field.id}", StaticLines).show(lambda _, cells=cells: [cells])  # type: ignore[misc]
 
     def on_resize(self) -> None:
-        """The note takes the room that the fields leave."""
+        """Give the note the rows that the fields leave."""
         self.query_one("#note").styles.height = self._n_note
 
     @property
@@ -180,15 +184,15 @@ class RunForm(DialogScreen[StartArgs]):
         return max(3, min(6, self.app.size.height - 19))
 
     def _note(self, width: int) -> list[Line]:
-        """Why no model plays; what is wrong first where there is no room for it beside the fields."""
-        wrong = next((field for field in FORM_FIELDS if field.id in self._errors), None)
-        if wrong is not None and width < _LEAST:
-            return [[Cell(join([trusted("✗ "), wrong.title, trusted(": "), self._errors[wrong.id]]), "bad")]]
-        if not self._trouble:
+        """Return the first error if it has no room beside its field, else why no model is available."""
+        invalid = next((field for field in FORM_FIELDS if field.id in self._errors), None)
+        if invalid is not None and width < _MIN_ERROR_WIDTH:
+            return [[Cell(join([trusted("✗ "), invalid.title, trusted(": "), self._errors[invalid.id]]), "bad")]]
+        if not self._model_problem:
             return []
-        set_options = trusted("agent oracle plays without a model")
-        rows = wrap_text(join([trusted("! "), masked_rows(self._trouble)]), width, self._n_note - 1)
-        return [*([Cell(row, "warn")] for row in rows), [Cell(trusted("  → "), "dim"), Cell(set_options, "accent")]]
+        hint = trusted("choose the oracle agent: no model needed")
+        rows = wrap_text(join([trusted("! "), masked_rows(self._model_problem)]), width, self._n_note - 1)
+        return [*([Cell(row, "warn")] for row in rows), [Cell(trusted("  → "), "dim"), Cell(hint, "accent")]]
 
     def _envs_title(self, width: int) -> list[Line]:
         if error := self._errors.get("envs"):

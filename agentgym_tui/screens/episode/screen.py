@@ -1,4 +1,4 @@
-"""One episode: its steps, and of the selected one what was said; where the time went; its file."""
+"""The screen of one episode: its steps, the transcript of the selected step, its trace, and its file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentgym_tui.commands.availability import hidden_commands
 from agentgym_tui.commands.keymap import bindings
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.cells import FixedLines, Line
-from agentgym_tui.presenters.episode_rows import episode_heading, error_text, hostile_fields
+from agentgym_tui.presenters.episode_rows import episode_heading, error_text, unsafe_fields
 from agentgym_tui.presenters.step_rows import STEP_COLUMNS, StepRows
 from agentgym_tui.safe_text import SafeText, sanitize_message, trusted
 from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ResultScreen
@@ -39,18 +39,18 @@ from agentgym_tui.widgets.pane_sizes import PaneSizes, SplitView
 from agentgym_tui.widgets.static_lines import StatusText
 from agentgym_tui.widgets.table import Table
 
-STALE_S: Final = 0.2
-"""Seconds after which an episode is taken away while the next one is still on its way."""
+CLEAR_AFTER_S: Final = 0.2
+"""Seconds after which the previous episode is cleared while the next one is loading."""
 
 
 class EpisodeScreen(ResultScreen[str]):
-    """Shows an episode; its result is the key of the one that was shown last.
+    """Shows an episode; its result is the key of the episode shown last.
 
     Args:
-        session: what is looked at.
-        key: the episode, by its key in ``episodes``.
-        episodes: the list that next and previous go through; by default what runs and ran since the start.
-        kept: the sizes of its parts, as they were left.
+        session: provides the episode.
+        key: key of the episode in ``episodes``.
+        episodes: the list for next and previous; by default the episodes since the start.
+        ui_state: saved sizes; updated in place.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("episode")]
@@ -60,30 +60,30 @@ class EpisodeScreen(ResultScreen[str]):
     HORIZONTAL_BREAKPOINTS = WIDTH_BREAKPOINTS
 
     class EventsRequested(Message):
-        """All that the bus keeps of an episode is to be shown."""
+        """The user wants the bus messages of an episode."""
 
         def __init__(self, episode_id: str) -> None:
             super().__init__()
             self.episode_id = episode_id
 
     def __init__(
-        self, session: Session, key: str, episodes: EpisodeList | None = None, *, kept: UiState | None = None
+        self, session: Session, key: str, episodes: EpisodeList | None = None, *, ui_state: UiState | None = None
     ) -> None:
         super().__init__()
-        self._sizes = PaneSizes(self, kept or UiState(), EPISODE_WIDE, EPISODE_NARROW)
+        self._sizes = PaneSizes(self, ui_state or UiState(), EPISODE_WIDE, EPISODE_NARROW)
         self._session = session
         self._key = key
-        self._list = episodes or EpisodeList()
-        self._list.update_live(session.store.episodes.values())
+        self._episodes = episodes or EpisodeList()
+        self._episodes.update_live(session.store.episodes.values())
         self._loaded: LoadedEpisode | None = None
         self._failure = ""
         self._state: SafeText = trusted("")
-        self._seen: tuple[object, ...] = ()
-        self._stale: Timer | None = None
-        self._circumstances: tuple[object, ...] | None = None
+        self._drawn_signature: tuple[object, ...] = ()
+        self._clear_timer: Timer | None = None
+        self._load_context: tuple[object, ...] | None = None
 
     def compose(self) -> ComposeResult:
-        """Heading, steps, views."""
+        """Yield heading, steps, tabs and keys."""
         yield StatusText(id="heading")
         with SplitView(id="episode"):
             yield Table(STEP_COLUMNS, id="steps")
@@ -91,37 +91,37 @@ class EpisodeScreen(ResultScreen[str]):
         yield KeyBar("episode", without=hidden_commands(self._session))
 
     def on_mount(self) -> None:
-        """Start with the given one."""
+        """Load the first episode."""
         if self.is_ready:
             self._open(self._key)
 
     def on_resize(self) -> None:
-        """The parts take their share of another size."""
+        """Fit the panes to the new size."""
         self._fit()
 
     def draw(self, store: RunStore) -> None:
-        """The store changed."""
+        """Redraw after the store changed."""
         if not self.is_ready:
             return
-        if self._list.update_live(store.episodes.values()):
-            self._head(self._state)  # its place in the list may be another
+        if self._episodes.update_live(store.episodes.values()):
+            self._show_heading(self._state)  # its position in the list may have changed
         if (loaded := self._loaded) is None or loaded.missing_reason:
-            self._try_again()
+            self._retry_load()
             return
         if loaded.data is not None:
             return
         if not loaded.episode.running:
             self._open(self._key)
-        elif (seen := _signature(loaded.episode)) != self._seen:
-            self._seen = seen
+        elif (signature := _signature(loaded.episode)) != self._drawn_signature:
+            self._drawn_signature = signature
             self._show(loaded)
 
-    def hostile_text(self) -> str | None:
-        """What is behind the shown text, else behind the heading, where cleaning changed it."""
-        return self._views.hostile_text() or hostile_fields(self._entry)
+    def unsafe_text(self) -> str | None:
+        """Return the raw text behind the shown tab, else behind the heading, if sanitizing changed it."""
+        return self._views.unsafe_text() or unsafe_fields(self._entry)
 
     def zoom(self) -> None:
-        """The focused part alone, or all of them again."""
+        """Show the focused pane alone, or all panes again."""
         if self.has_class("-alone"):
             self.remove_class("-alone", "-steps", "-views")
         else:
@@ -129,7 +129,7 @@ class EpisodeScreen(ResultScreen[str]):
         self._fit()
 
     def resize(self, direction: str) -> bool:
-        """Change the size of the focused part; False where that cannot be."""
+        """Resize the focused pane; return False if it cannot be resized that way."""
         focused = self.focused.id if self.focused is not None else None
         if self.has_class("-alone") or not self._sizes.resize(self._layout, focused, direction):
             return False
@@ -137,54 +137,54 @@ class EpisodeScreen(ResultScreen[str]):
         return True
 
     def action_back(self) -> None:
-        """To where one came from."""
+        """Go back to the previous screen."""
         self.leave(self._key)
 
     def action_next_episode(self) -> None:
-        """One further down the list."""
-        self._go(1)
+        """Show the next episode of the list."""
+        self._open_neighbor(1)
 
     def action_previous_episode(self) -> None:
-        """One further up the list."""
-        self._go(-1)
+        """Show the previous episode of the list."""
+        self._open_neighbor(-1)
 
     def action_tab(self, tab: str) -> None:
-        """Show another view."""
+        """Show another tab."""
         self._views.select_tab(tab)
 
     def action_copy(self) -> None:
-        """Copy what is shown, with control characters made visible."""
+        """Copy the shown text with visible control characters."""
         self._copy(raw=False)
 
     def action_copy_raw(self) -> None:
-        """Copy what is shown, as it came."""
+        """Copy the shown text unchanged."""
         self._copy(raw=True)
 
     def action_export(self) -> None:
-        """Write the file into the folder where the console was started."""
+        """Write the episode's file to the working directory."""
         loaded = self._loaded
         if loaded is not None and loaded.data is not None:
             start_worker(self, partial(self._export, loaded.episode.episode_id, loaded.data), group="export")
         else:
             reason = loaded.missing_reason if loaded else self._failure
-            self._tell(f"not exported: {reason or 'its file is written when it ends'}", failed=True)
+            self._toast(f"not exported: {reason or 'its file is written when the episode ends'}", failed=True)
 
     def action_events(self) -> None:
-        """What was said of it on the bus."""
+        """Show the bus messages of this episode."""
         self.post_message(self.EventsRequested(self._key))
 
     @on(SplitView.Dragged)
-    def _dragged(self, event: SplitView.Dragged) -> None:
-        self._sizes.drag(self._layout, event.share)
+    def _border_dragged(self, event: SplitView.Dragged) -> None:
+        self._sizes.drag(self._layout, event.percent)
         self._fit()
 
     @on(LineList.CursorMoved, "#steps")
-    def _moved(self) -> None:
+    def _step_selected(self) -> None:
         if self.is_ready:
             self._show_step()
 
     @on(LineList.Selected, "#steps")
-    def _chosen(self) -> None:
+    def _step_opened(self) -> None:
         if self.is_ready:
             self.action_tab("transcript")
 
@@ -194,9 +194,9 @@ class EpisodeScreen(ResultScreen[str]):
 
     @property
     def _entry(self) -> ListEntry | None:
-        """What is known of the episode whose turn it is, also while it is on its way."""
+        """The current episode as far as it is known, also while it is loading."""
         known = self._loaded.episode if self._loaded else None
-        return known if known and known.episode_id == self._key else self._list.get(self._key)
+        return known if known and known.episode_id == self._key else self._episodes.get(self._key)
 
     @property
     def _steps(self) -> Table:
@@ -209,65 +209,64 @@ class EpisodeScreen(ResultScreen[str]):
     def _fit(self) -> None:
         self._sizes.apply(None if self.has_class("-alone") else self._layout)
 
-    def _go(self, by: int) -> None:
-        if (key := self._list.neighbor(self._key, by)) is None:
-            self._tell("this is the last one" if by > 0 else "this is the first one")
+    def _open_neighbor(self, by: int) -> None:
+        if (key := self._episodes.neighbor(self._key, by)) is None:
+            self._toast("this is the last episode" if by > 0 else "this is the first episode")
         else:
             self._open(key)
 
-    def _try_again(self) -> None:
-        """Load once more what could not be, when its node may have come back."""
-        if self._circumstances not in (None, now := self._now()):
-            self._circumstances = now
+    def _retry_load(self) -> None:
+        if self._load_context not in (None, now := self._current_context()):
+            self._load_context = now
             start_worker(self, partial(self._load, self._key), group="load", exclusive=True)
 
-    def _now(self) -> tuple[object, ...]:
-        store, entry = self._session.store, self._list.get(self._key)
+    def _current_context(self) -> tuple[object, ...]:
+        store, entry = self._session.store, self._episodes.get(self._key)
         node = store.nodes.get(entry.node) if entry and not isinstance(entry, UnreadableFile) else None
         return (store.link.status, *((node.boot, node.lost) if node else ()))
 
     def _open(self, key: str) -> None:
-        """Begin to load one; what was shown stays for a moment, so that nothing flickers."""
-        self._key, self._circumstances = key, None
-        self._head(trusted("loading …"))
-        self._stale = self._stale or self.set_timer(STALE_S, self._clear)
+        """Start loading an episode; the previous one stays for a moment to avoid flicker."""
+        self._key, self._load_context = key, None
+        self._show_heading(trusted("loading …"))
+        self._clear_timer = self._clear_timer or self.set_timer(CLEAR_AFTER_S, self._clear)
         start_worker(self, partial(self._load, key), group="load", exclusive=True)
 
     async def _load(self, key: str) -> None:
         loaded: LoadedEpisode | EpisodeLoadError
-        circumstances = self._now()
+        load_context = self._current_context()
         try:
-            loaded = await load_episode(self._session, self._list.get(key), key)
+            loaded = await load_episode(self._session, self._episodes.get(key), key)
         except EpisodeLoadError as exc:
             loaded = exc
-        if not self.is_ready:  # left meanwhile
+        if not self.is_ready:  # the screen was closed meanwhile
             return
-        self._circumstances = circumstances
+        self._load_context = load_context
         if isinstance(loaded, EpisodeLoadError):
             self._clear(str(loaded))
-            self._head(trusted("✗ cannot be shown"))
+            self._show_heading(trusted("✗ cannot be shown"))
         else:
-            is_known = self._loaded is not None and self._loaded.episode.episode_id == key
-            self._settle()
-            self._loaded, self._failure, self._seen = loaded, "", _signature(loaded.episode)
-            self._show(loaded, anew=not is_known)
+            is_shown = self._loaded is not None and self._loaded.episode.episode_id == key
+            self._cancel_clear()
+            self._loaded, self._failure, self._drawn_signature = loaded, "", _signature(loaded.episode)
+            self._show(loaded, is_new=not is_shown)
 
     async def _export(self, episode_id: str, data: bytes) -> None:
         try:
             path = await asyncio.to_thread(export_episode, episode_id, data, Path.cwd())
         except (ExportError, OSError) as exc:
-            self._tell(f"not exported: {exc}", failed=True)
+            self._toast(f"not exported: {exc}", failed=True)
         else:
-            self._tell(f"exported to {path}")
+            self._toast(f"exported to {path}")
 
-    def _settle(self) -> None:
-        if self._stale is not None:
-            self._stale.stop()
-            self._stale = None
+    def _cancel_clear(self) -> None:
+        if self._clear_timer is not None:
+            self._clear_timer.stop()
+            self._clear_timer = None
 
     def _clear(self, failure: str = "") -> None:
-        """Show nothing, or why there is nothing; hostile text."""
-        self._settle()
+        """Show nothing, or the failure as untrusted text."""
+        self._cancel_clear()
         if not self.is_ready:
             return
         self._loaded, self._failure = None, failure
@@ -275,18 +274,17 @@ class EpisodeScreen(ResultScreen[str]):
         self._views.show(self._key, None, failure)
         self._show_step()
 
-    def _show(self, loaded: LoadedEpisode, *, anew: bool = False) -> None:
-        """Show it; a new one from its first step, or, while it runs, from its last."""
+    def _show(self, loaded: LoadedEpisode, *, is_new: bool = False) -> None:
+        """Show an episode: a new one from its first step, a running one from its last."""
         running = loaded.episode.running
-        self._head(trusted("its file is not here" if loaded.missing_reason else ""))
-        self._steps.show(StepRows(loaded.episode), follow=running if anew or not running else None)
-        if anew and not running:
+        self._show_heading(trusted("file not available here" if loaded.missing_reason else ""))
+        self._steps.show(StepRows(loaded.episode), follow=running if is_new or not running else None)
+        if is_new and not running:
             self._steps.move_to(0)
         self._views.show(self._key, loaded)
         self._show_step()
 
     def _show_step(self) -> None:
-        """The transcript of the step of the cursor; of a gap that of the first missing one."""
         key = self._steps.key.removeprefix("gap")
         self._views.show_step(int(key) if key.isdecimal() else 0, follow=self._steps.follow)
 
@@ -294,26 +292,25 @@ class EpisodeScreen(ResultScreen[str]):
         copy = clipboard_text(self._views.text(raw=raw), raw=raw)
         if copy.text:
             self.app.copy_to_clipboard(copy.text)
-            self._tell(copy_summary(copy, os.environ, raw=raw, whole="export has all of it"))
+            self._toast(copy_summary(copy, os.environ, raw=raw, whole="export writes all of it"))
         else:
-            self._tell("there is nothing to copy", failed=True)
+            self._toast("nothing to copy", failed=True)
 
-    def _head(self, state: SafeText) -> None:
+    def _show_heading(self, state: SafeText) -> None:
         self._state, entry = state, self._entry
-        index = self._list.index(self._key)
-        place = trusted("" if index is None else f"{index + 1:,} of {len(self._list.shown):,}")
+        index = self._episodes.index(self._key)
+        position = trusted("" if index is None else f"{index + 1:,} of {len(self._episodes.shown):,}")
 
-        def make(width: int) -> list[Line]:
-            return episode_heading(entry, state, place, width)
+        def make_lines(width: int) -> list[Line]:
+            return episode_heading(entry, state, position, width)
 
-        self.query_one("#heading", StatusText).show(make)
+        self.query_one("#heading", StatusText).show(make_lines)
         self.set_class(bool(error_text(entry)), "-failed")
 
-    def _tell(self, text: str, *, failed: bool = False) -> None:
+    def _toast(self, text: str, *, failed: bool = False) -> None:
         toast(self.app, sanitize_message(text), failed=failed)
 
 
 def _signature(episode: Episode) -> tuple[object, ...]:
-    """What changes when something of a running episode is to be drawn again."""
     counts = (len(episode.steps), len(episode.spans), episode.n_missing)
     return (*counts, episode.streaming, episode.paused, episode.node_lost, episode.reward, episode.started_at)

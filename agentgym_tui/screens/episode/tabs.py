@@ -1,4 +1,4 @@
-"""The views of an episode, one at a time: transcript of a step, trace, file."""
+"""The tabs of an episode: transcript of a step, trace, and file."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ TABS: Final = (
 )
 
 
-_NOTE: Final = 120
-"""Columns of what stands right of the names of the views."""
+_NOTE_WIDTH: Final = 120
+"""Columns of the note right of the tabs."""
 
 
 class EpisodeTabs(Vertical):
-    """What there is to see of an episode beside its steps."""
+    """Shows one tab of an episode at a time."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -52,13 +52,13 @@ class EpisodeTabs(Vertical):
         self._loaded: LoadedEpisode | None = None
         self._failure = ""
         self._step = 0
-        self._full = False
+        self._show_all_messages = False
         self._follow = False
         self._blocks: list[Block] = []
         self._json: str | None = None
 
     def compose(self) -> ComposeResult:
-        """The names of the views, and the views."""
+        """Yield the tab bar and the tabs."""
         yield TabBar(TABS, id="tabs")
         with ContentSwitcher(initial=TABS[0].id):
             yield Transcript(id="transcript")
@@ -67,36 +67,36 @@ class EpisodeTabs(Vertical):
 
     @property
     def tab(self) -> str:
-        """The view that is shown."""
+        """Id of the current tab."""
         return self.query_one(ContentSwitcher).current or TABS[0].id
 
     def select_tab(self, tab: str) -> None:
-        """Show another view."""
+        """Show another tab."""
         self.query_one(ContentSwitcher).current = tab
         self.query_one(TabBar).select_tab(tab)
         self.query_one(TabBar).set_note(self._note())
-        self._fill()
+        self._fill_tab()
         self.screen.set_focus(self.query_one(f"#{tab}", LineList))
 
     def show(self, key: str, loaded: LoadedEpisode | None, failure: str = "") -> None:
-        """Show an episode; ``failure`` says why there is none, hostile text."""
+        """Show an episode; ``failure`` is the reason why there is none, untrusted text."""
         if loaded is not self._loaded:
             self._json = None
         self._key, self._loaded, self._failure = key, loaded, failure
-        self._fill()
+        self._fill_tab()
 
     def show_step(self, index: int, *, follow: bool = False) -> None:
         """Show the transcript of a step; ``follow`` to stay at its end."""
-        self._full = self._full and index == self._step
+        self._show_all_messages = self._show_all_messages and index == self._step
         self._step, self._follow = index, follow
         self._show_blocks()
 
-    def hostile_text(self) -> str | None:
-        """What is behind the shown text where cleaning changed it."""
-        return self.query_one(f"#{self.tab}", LineList).hostile_text()
+    def unsafe_text(self) -> str | None:
+        """Return the raw text behind the shown text if sanitizing changed it."""
+        return self.query_one(f"#{self.tab}", LineList).unsafe_text()
 
     def text(self, *, raw: bool) -> str:
-        """What is shown, as one text."""
+        """Return the shown tab as one text."""
         loaded = self._loaded
         if self.tab == "transcript" or loaded is None:
             return transcript_text(self._blocks)
@@ -111,51 +111,53 @@ class EpisodeTabs(Vertical):
         self.select_tab(event.tab)
 
     @on(LineList.Selected, "#transcript")
-    def _expanded(self) -> None:
-        """Enter shows earlier messages, or hides them again."""
-        self._full = not self._full
+    def _toggle_earlier(self) -> None:
+        """Show the earlier messages, or hide them again."""
+        self._show_all_messages = not self._show_all_messages
         self._show_blocks()
 
     def _show_blocks(self) -> None:
         if self._loaded is None or not self._has_steps:
             self._blocks = failure_blocks(self._loaded.missing_reason if self._loaded else self._failure)
         else:
-            self._blocks = step_blocks(self._loaded.episode, self._step, full=self._full)
+            self._blocks = step_blocks(self._loaded.episode, self._step, full=self._show_all_messages)
         subject = f"{self._key}/{self._step}"
         self.query_one(Transcript).show_blocks(self._blocks, subject=subject, follow=self._follow)
         self.query_one(TabBar).set_note(self._note())
 
     @property
     def _has_steps(self) -> bool:
-        """Whether there is something to show of what is, or will be, played."""
+        """Whether the episode has steps, or will have."""
         loaded = self._loaded
         return loaded is not None and bool(loaded.episode.steps or not loaded.missing_reason)
 
     def _note(self) -> Line:
-        """Which step it is, what Enter does where there is more of it, and who answered how fast."""
+        """Return the step, the effect of Enter if there is one, and the endpoint's timings."""
         if not self._has_steps or self.tab != "transcript":
             return []
         has_more = any(shown.kind == "earlier" for shown in self._blocks)
-        more = "fewer" if self._full else "all" if has_more else ""
+        action = "fewer" if self._show_all_messages else "all" if has_more else ""
         choose = keymap_of(self.app).key("list.choose")
-        step = [Cell(trusted(f"step {self._step}" + f" · {choose}: {more} messages" * bool(more)), "dim")]
-        return join_parts([step, *(answer_parts(self._loaded.episode, self._step) if self._loaded else ())], _NOTE)
+        step = [Cell(trusted(f"step {self._step}" + f" · {choose}: {action} messages" * bool(action)), "dim")]
+        return join_parts(
+            [step, *(answer_parts(self._loaded.episode, self._step) if self._loaded else ())], _NOTE_WIDTH
+        )
 
-    def _fill(self) -> None:
-        """Make what is shown now."""
+    def _fill_tab(self) -> None:
+        """Fill the current tab."""
         loaded = self._loaded
         if self.tab == "trace":
             self.query_one(Waterfall).show_spans(loaded.episode.spans.all if loaded else ())
         elif self.tab == "json" and self._json is None:
-            start_worker(self, partial(self._format, loaded), group="json", exclusive=True)
+            start_worker(self, partial(self._format_json, loaded), group="json", exclusive=True)
 
-    async def _format(self, loaded: LoadedEpisode | None) -> None:
+    async def _format_json(self, loaded: LoadedEpisode | None) -> None:
         if loaded is None:
             text = ""
         elif loaded.data is None:
             text = missing_file_text(loaded.missing_reason)
         else:
             text = await asyncio.to_thread(pretty_json, loaded.data)
-        if loaded is self._loaded and self.query(TextView):  # else another one is shown, or none any more
+        if loaded is self._loaded and self.query(TextView):  # else another episode is shown, or the screen was closed
             self._json = text
             self.query_one(TextView).show_text(text)

@@ -1,4 +1,4 @@
-"""The list of what is stored and what runs."""
+"""The list of stored and running episodes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from agentgym_tui.presenters.episode_rows import (
     EPISODE_COLUMNS,
     EpisodeRows,
     empty_episodes_lines,
-    hostile_fields,
     list_summary,
     reading_progress,
+    unsafe_fields,
 )
 from agentgym_tui.presenters.status_line import status_line
 from agentgym_tui.safe_text import SafeText, trusted
@@ -39,23 +39,24 @@ from agentgym_tui.widgets.static_lines import StatusText
 from agentgym_tui.widgets.table import SortableTable
 from runner.errors import StoreError
 
-LIST: Final = "episodes"
-"""The table, also where its filter and order are kept."""
+LIST_KEY: Final = "episodes"
+"""Id of the table; also the key of its filter and order in the UI state."""
 
-PLACEHOLDER: Final = "words it must hold, such as: wordle error #7"
-READING_EVERY_S: Final = 0.1
-READ_EVERY_S: Final = 1.0
-"""Seconds between two readings of a library that is and one that is not being filled; ten times what one takes if that
-is longer."""
+FILTER_HINT: Final = "words to match, such as: wordle error #7"
+READ_WHILE_FILLING_S: Final = 0.1
+READ_INTERVAL_S: Final = 1.0
+"""Seconds between two reads of a complete library and of one that is still being filled; at least ten times the
+duration of a read.
+"""
 
 
 class EpisodeTable(SortableTable, inherit_bindings=False):
-    """Enter is left to the screen, whose footer says what it does."""
+    """A table that leaves Enter to the screen, whose footer names the command."""
 
     BINDINGS: ClassVar[list[BindingType]] = SortableTable.BINDINGS
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Whether a key may do something here."""
+        """Return False for ``choose``."""
         return action != "choose"
 
 
@@ -63,8 +64,8 @@ class EpisodesScreen(ConsoleScreen[None]):
     """Stored and running episodes, the newest first.
 
     Args:
-        session: what is looked at.
-        kept: filter and order as they were left.
+        session: provides store and library.
+        ui_state: saved filter and order; updated in place.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("episodes")]
@@ -72,62 +73,66 @@ class EpisodesScreen(ConsoleScreen[None]):
     CSS_PATH = "../../styles/episodes.tcss"
     AUTO_FOCUS = "#episodes"
 
-    def __init__(self, session: Session, kept: UiState | None = None) -> None:
+    def __init__(self, session: Session, ui_state: UiState | None = None) -> None:
         super().__init__()
         self._session = session
-        self._kept = kept or UiState()
-        self._list = EpisodeList()
-        self._list.search(self._kept.filters.get(LIST, ""))
-        self._list.sort(self._kept.sorting.get(LIST))
-        self._rows = EpisodeRows(self._list)
+        self._ui_state = ui_state or UiState()
+        self._episodes = EpisodeList()
+        self._episodes.search(self._ui_state.filters.get(LIST_KEY, ""))
+        self._episodes.sort(self._ui_state.sorting.get(LIST_KEY))
+        self._rows = EpisodeRows(self._episodes)
         self._n_read: int | None = None
-        self._reading = self._was_read = False
+        self._reading = self._has_read = False
         self._failure: SafeText = trusted("")
 
     def compose(self) -> ComposeResult:
-        """Heading, filter, list."""
-        yield StatusText(self._summary, id="summary")
-        words = self._kept.filters.get(LIST, "")
+        """Yield heading, filter, list, status and keys."""
+        yield StatusText(self._summary_lines, id="summary")
+        words = self._ui_state.filters.get(LIST_KEY, "")
         self.set_class(bool(words), "-filtering")
-        yield FilterInput(words, placeholder=PLACEHOLDER, id="filter", max_length=MAX_QUERY_CHARS)
-        yield EpisodeTable(EPISODE_COLUMNS, self._rows, sorting=self._list.sorting, default_sorting=DEFAULT_SORTING, id=LIST)
-        yield StatusText(self._nothing, id="nothing")
-        yield StatusText(self._status, id="status")
+        yield FilterInput(words, placeholder=FILTER_HINT, id="filter", max_length=MAX_QUERY_CHARS)
+        yield EpisodeTable(
+            EPISODE_COLUMNS, self._rows, sorting=self._episodes.sorting, default_sorting=DEFAULT_SORTING, id=LIST_KEY
+        )
+        yield StatusText(self._empty_lines, id="nothing")
+        yield StatusText(self._status_lines, id="status")
         yield KeyBar("episodes", without=hidden_commands(self._session))
 
     def on_screen_resume(self) -> None:
-        """Catch up with what happened meanwhile."""
+        """Catch up with the store."""
         self.draw(self._session.store)
 
     def draw(self, store: RunStore) -> None:
-        """The store changed."""
+        """Redraw after the store changed."""
         if not self.is_ready:
             return
-        if self._list.update_live(store.episodes.values()):
+        if self._episodes.update_live(store.episodes.values()):
             self._show()
         else:
             self._table.refresh_lines()
-            self._show_around()
+            self._show_texts()
         if self._session.library is not None and self._n_read != store.n_ended and not self._reading:
             self._reading = True
             start_worker(self, self._read, group="read")
 
-    def hostile_text(self) -> str | None:
-        """What is behind the selected row where cleaning changed it."""
-        return hostile_fields(self._list.get(self._table.key))
+    def unsafe_text(self) -> str | None:
+        """Return the raw text behind the selected row if sanitizing changed it."""
+        return unsafe_fields(self._episodes.get(self._table.key))
 
     def action_open(self) -> None:
-        """Show the selected episode."""
+        """Open the selected episode."""
         if key := self._table.key:
-            self.app.push_screen(EpisodeScreen(self._session, key, self._list, kept=self._kept), self._opened)
+            self.app.push_screen(
+                EpisodeScreen(self._session, key, self._episodes, ui_state=self._ui_state), self._episode_closed
+            )
 
     def action_filter(self) -> None:
-        """Ask what to look for."""
+        """Open the filter."""
         self.add_class("-filtering")
         self.set_focus(self.query_one(FilterInput))
 
     def action_clear_filter(self) -> None:
-        """Show all again."""
+        """Clear the filter."""
         self.query_one(FilterInput).action_clear()
 
     def action_reload(self) -> None:
@@ -136,48 +141,47 @@ class EpisodesScreen(ConsoleScreen[None]):
         self.draw(self._session.store)
 
     @on(LineList.Selected, "#episodes")
-    def _chosen(self) -> None:
+    def _row_opened(self) -> None:
         if self.accepts_keys:
             self.action_open()
 
     @on(SortableTable.Sorted)
     def _sorted(self, event: SortableTable.Sorted) -> None:
         if self.is_ready:
-            self._kept.set_sorting(LIST, event.sorting)
-            self._list.sort(event.sorting)
+            self._ui_state.set_sorting(LIST_KEY, event.sorting)
+            self._episodes.sort(event.sorting)
             self._show()
 
     @on(Input.Changed, "#filter")
-    def _searched(self, event: Input.Changed) -> None:
-        """Of letters that come together only the last one is looked for."""
+    def _filter_changed(self, event: Input.Changed) -> None:
+        """Filter the list; only the last of several queued keystrokes counts."""
         if self.is_ready and event.value == event.input.value:
-            self._kept.set_filter(LIST, event.value)
-            self._list.search(event.value)
+            self._ui_state.set_filter(LIST_KEY, event.value)
+            self._episodes.search(event.value)
             self._show()
             self._table.move_to(0)
 
     @on(FilterInput.Closed)
-    def _filtered(self, event: FilterInput.Closed) -> None:
+    def _filter_closed(self, event: FilterInput.Closed) -> None:
         self.set_class(not event.cleared, "-filtering")
 
     @property
     def _table(self) -> EpisodeTable:
         return self.query_one(EpisodeTable)
 
-    def _opened(self, key: str | None) -> None:
-        """Back from an episode: where its neighbours led to."""
+    def _episode_closed(self, key: str | None) -> None:
         if key:
             self._table.select(key)
 
     async def _read(self) -> None:
-        """Read the library as long as something ended since."""
+        """Read the library for as long as episodes have ended since the last read."""
         store = self._session.store
         try:
             while self._n_read != store.n_ended and self.is_current:
-                self._n_read, began = store.n_ended, time.monotonic()
+                self._n_read, started_s = store.n_ended, time.monotonic()
                 await self._read_once()
-                least = READING_EVERY_S if self._is_reading else READ_EVERY_S
-                await asyncio.sleep(max(least, 10 * (time.monotonic() - began)))
+                interval_s = READ_WHILE_FILLING_S if self._is_filling else READ_INTERVAL_S
+                await asyncio.sleep(max(interval_s, 10 * (time.monotonic() - started_s)))
         finally:
             self._reading = False
 
@@ -191,36 +195,44 @@ class EpisodesScreen(ConsoleScreen[None]):
             self._failure = trusted(f"✗ {masked_line(exc)}")
         else:
             self._failure = trusted("")
-            self._list.set_stored(rows, library.unreadable)
-        is_first, self._was_read = not self._was_read, True
+            self._episodes.set_stored(rows, library.unreadable)
+        is_first, self._has_read = not self._has_read, True
         if not self.is_ready:
             return
         self._show()
-        if is_first:  # nobody has chosen yet what is above the rows that came
+        if is_first:  # the user has not selected a row yet
             self._table.move_to(0)
 
     def _show(self) -> None:
         self._table.show(self._rows)
-        self._show_around()
+        self._show_texts()
 
-    def _show_around(self) -> None:
-        self.set_class(not self._list.shown and not self._is_reading, "-empty")
+    def _show_texts(self) -> None:
+        self.set_class(not self._episodes.shown and not self._is_filling, "-empty")
         self.set_class(bool(self._failure), "-failed")
-        for name, make in (("summary", self._summary), ("nothing", self._nothing), ("status", self._status)):
-            self.query_one(f"#{name}", StatusText).show(make)
+        for name, make_lines in (
+            ("summary", self._summary_lines),
+            ("nothing", self._empty_lines),
+            ("status", self._status_lines),
+        ):
+            self.query_one(f"#{name}", StatusText).show(make_lines)
 
-    def _summary(self, width: int) -> list[Line]:
-        state = reading_progress(self._session.store.read_progress) if self._is_reading else trusted("")
-        return [list_summary(self._list, state, width), [Cell(self._failure, "bad")]]
+    def _summary_lines(self, width: int) -> list[Line]:
+        state = reading_progress(self._session.store.read_progress) if self._is_filling else trusted("")
+        return [list_summary(self._episodes, state, width), [Cell(self._failure, "bad")]]
 
-    def _nothing(self, width: int) -> list[Line]:
-        return [] if self._is_reading else empty_episodes_lines(self._list, keymap_of(self.app).key, self._session.read_only, width)
+    def _empty_lines(self, width: int) -> list[Line]:
+        return (
+            []
+            if self._is_filling
+            else empty_episodes_lines(self._episodes, keymap_of(self.app).key, self._session.read_only, width)
+        )
 
     @property
-    def _is_reading(self) -> bool:
-        """Whether more may come of what is stored already."""
+    def _is_filling(self) -> bool:
+        """Whether more stored episodes may still appear."""
         is_library, link = self._session.library is not None, self._session.store.link
-        return is_library and (not self._was_read or link in (BusLink(), READING_FILES))
+        return is_library and (not self._has_read or link in (BusLink(), READING_FILES))
 
-    def _status(self, width: int) -> list[Line]:
+    def _status_lines(self, width: int) -> list[Line]:
         return [status_line(self._session.store, self._session.title, width)]

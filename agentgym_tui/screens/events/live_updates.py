@@ -1,4 +1,4 @@
-"""What the events screen does without being asked: it reads, as far as somebody looks, and draws what came."""
+"""The base of the events screen: reads the bus while the screen is shown, and draws new messages."""
 
 from __future__ import annotations
 
@@ -26,153 +26,153 @@ from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import StatusText
 
-RATE_S: Final = 1.0
-RECENT: Final = timedelta(minutes=1)
-"""So much history is there at first; of chosen subjects more."""
+RATE_INTERVAL_S: Final = 1.0
+DEFAULT_HISTORY: Final = timedelta(minutes=1)
+"""History shown at first; chosen subjects get more."""
 
-CHOSEN: Final = timedelta(minutes=10)
+CHOSEN_HISTORY: Final = timedelta(minutes=10)
 
-WORDS: Final = "events"
-SUBJECT: Final = "events.subjects"
-"""Where the words and the chosen subjects are kept."""
+FILTER_KEY: Final = "events"
+SUBJECTS_KEY: Final = "events.subjects"
+"""Keys of the filter words and the chosen subjects in the UI state."""
 
 
 class LiveEventsScreen(ConsoleScreen[None]):
-    """Reads a session's bus while it is looked at.
+    """Reads a session's bus while the screen is shown.
 
     Args:
-        session: what is looked at; it has a bus.
-        kept: words, subjects, order and sizes as they were left.
+        session: a session with a bus.
+        ui_state: saved words, subjects, order and sizes; updated in place.
         now: a monotonic clock, seconds.
 
     Attributes:
-        session: the same.
-        event_log: what was read.
-        reader: what reads.
-        panes: the parts that show it.
+        session: the session.
+        event_log: the messages read.
+        reader: reads the messages.
+        panes: the panes that show them.
     """
 
     REQUIRED_WIDGETS = "#summary, #nothing, #filter, #entry, #messages, #subjects, #payload, #tabs"
 
     def __init__(
-        self, session: Session, kept: UiState | None = None, *, now: Callable[[], float] = time.monotonic
+        self, session: Session, ui_state: UiState | None = None, *, now: Callable[[], float] = time.monotonic
     ) -> None:
         super().__init__()
         if session.events is None:
-            raise ValueError("a session without a bus")
-        self.session, self.kept = session, kept or UiState()
+            raise ValueError("the session has no bus")
+        self.session, self.ui_state = session, ui_state or UiState()
         self.event_log = EventLog()
-        self.event_log.search(self.kept.filters.get(WORDS, ""))
-        self.reader = EventReader(session.events, self.event_log, self._news)
-        self.panes = EventPanes(self.event_log, self.kept, id="events")
+        self.event_log.search(self.ui_state.filters.get(FILTER_KEY, ""))
+        self.reader = EventReader(session.events, self.event_log, self._schedule_draw)
+        self.panes = EventPanes(self.event_log, self.ui_state, id="events")
         self._now = now
         self._pace = RedrawThrottle(now)
-        self._next: Timer | None = None
+        self._draw_timer: Timer | None = None
         self._ticker: Timer | None = None
-        self._rated: tuple[int, float] = (0, 0.0)
-        self._wanted = usual(parse_patterns(self.kept.filters.get(SUBJECT, "")) or ALL_SUBJECTS)
-        self._landed = True
+        self._drawn_rate: tuple[int, float] = (0, 0.0)
+        self._query = default_query(parse_patterns(self.ui_state.filters.get(SUBJECTS_KEY, "")) or ALL_SUBJECTS)
+        self._first_selected = True
 
     def on_mount(self) -> None:
-        """Begin to listen."""
-        self._ticker = self.set_interval(RATE_S, self._tick)
-        self.look_at(self._wanted)
+        """Start reading."""
+        self._ticker = self.set_interval(RATE_INTERVAL_S, self._tick)
+        self.look_at(self._query)
 
     def on_screen_resume(self) -> None:
-        """Read on."""
-        self._attend(True)
+        """Resume reading."""
+        self._set_active(True)
 
     def on_screen_suspend(self) -> None:
-        """What comes meanwhile waits."""
-        self._attend(False)
+        """Suspend reading."""
+        self._set_active(False)
 
     def draw(self, store: RunStore) -> None:
-        """The store changed, which knows of the way to the bus."""
-        self.show_around()
+        """Redraw after the store changed: it holds the state of the connection."""
+        self.show_texts()
 
     def look_at(self, view: EventQuery) -> None:
-        """Read other messages; what was read is forgotten."""
-        self._wanted = view
-        self.kept.set_filter(SUBJECT, "" if view.patterns == ALL_SUBJECTS else " ".join(view.patterns))
+        """Read the messages of another query; those read so far are forgotten."""
+        self._query = view
+        self.ui_state.set_filter(SUBJECTS_KEY, "" if view.patterns == ALL_SUBJECTS else " ".join(view.patterns))
         if self._ticker is None or not self.is_ready:
             return
         self.reader.set_query(view)
         self.event_log.subjects.tick(self._now())
-        self._landed = not view.is_history
+        self._first_selected = not view.is_history
         self.panes.messages.follow = not view.is_history
         start_worker(self, self.reader.run, group="events", exclusive=True)
         self.show_all()
         self.panes.draw_subjects()
 
-    def _attend(self, attends: bool) -> None:
-        self.reader.suspended = not attends
+    def _set_active(self, is_active: bool) -> None:
+        self.reader.suspended = not is_active
         self.reader.update()
         if self._ticker is not None:
-            (self._ticker.resume if attends else self._ticker.pause)()
-        if attends:
+            (self._ticker.resume if is_active else self._ticker.pause)()
+        if is_active:
             self.show_all()
 
     @on(LineList.CursorMoved, "#messages")
     def _moved(self) -> None:
         if self.is_ready:
             self.panes.payload.show(self.panes.entry)
-            self.reader.read_to(self.panes.n_below)
+            self.reader.read_to(self.panes.n_rows_below)
 
     @on(LineList.FollowChanged, "#messages")
     def _followed(self) -> None:
-        """At the end what comes is shown, also at that of a history."""
+        """Resume live messages at the end of the list, also at that of a history."""
         reader = self.reader
         reader.following = self.panes.messages.follow
         if reader.following and reader.query.is_history:
             reader.query = replace(reader.query, is_history=False)
         reader.update()
-        self.show_around()
+        self.show_texts()
 
-    def _news(self) -> None:
-        """Draw soon; what comes until then is drawn at once."""
-        if self._next is None:
-            self._next = self.set_timer(max(self._pace.wait_s, MIN_INTERVAL_S), self.show_all)
+    def _schedule_draw(self) -> None:
+        """Redraw soon; messages until then share one redraw."""
+        if self._draw_timer is None:
+            self._draw_timer = self.set_timer(max(self._pace.wait_s, MIN_INTERVAL_S), self.show_all)
 
     def show_all(self) -> None:
-        """Draw what came."""
-        self._next = None
+        """Redraw everything."""
+        self._draw_timer = None
         self._pace.mark_redrawn()
         if not self.is_ready or self.reader.suspended:
             return
         self.set_class(not self.event_log.shown, "-empty")
         self.panes.draw_messages()
-        self._landed = self._landed or self.panes.land()
-        self.reader.read_to(self.panes.n_below)
+        self._first_selected = self._first_selected or self.panes.select_first_message()
+        self.reader.read_to(self.panes.n_rows_below)
         if len(self.event_log.subjects) != self.panes.n_subjects:
             self.panes.draw_subjects()
-        self.show_around()
+        self.show_texts()
 
-    def show_around(self) -> None:
-        """Draw what is said above the parts, and in the place of messages."""
-        for name, make in (("summary", self.heading_lines), ("nothing", self.nothing_lines)):
+    def show_texts(self) -> None:
+        """Redraw the heading and the text shown instead of messages."""
+        for name, make_lines in (("summary", self.heading_lines), ("nothing", self.nothing_lines)):
             for part in self.query(f"#{name}").results(StatusText):
-                part.show(make)
+                part.show(make_lines)
 
     def _tick(self) -> None:
-        """Rates, and the numbers of the tree."""
+        """Update the rates and counts of the tree."""
         self.event_log.subjects.tick(self._now())
-        rated = (self.event_log.n_received, self.event_log.subjects.rate)
-        if rated != self._rated and self.is_ready:
-            self._rated = rated
+        rate = (self.event_log.n_received, self.event_log.subjects.rate)
+        if rate != self._drawn_rate and self.is_ready:
+            self._drawn_rate = rate
             self.panes.draw_subjects()
-            self.show_around()
+            self.show_texts()
 
     def heading_lines(self, width: int) -> list[Line]:
-        """What is said above the parts."""
+        """Return the lines above the panes."""
         return events_heading(self.reader, self.event_log, self.session.store, keymap_of(self.app).key, width)
 
     def nothing_lines(self, width: int) -> list[Line]:
-        """What is said where there are no messages."""
+        """Return the lines shown instead of messages."""
         if self.event_log.shown:
             return []
         return empty_events_lines(self.reader, self.event_log, self.session.store, keymap_of(self.app).key, width)
 
 
-def usual(patterns: tuple[str, ...] = ALL_SUBJECTS) -> EventQuery:
-    """What comes, with a little of what came."""
-    return EventQuery(patterns, datetime.now(UTC) - (RECENT if patterns == ALL_SUBJECTS else CHOSEN))
+def default_query(patterns: tuple[str, ...] = ALL_SUBJECTS) -> EventQuery:
+    """Return the query for live messages with a little history."""
+    return EventQuery(patterns, datetime.now(UTC) - (DEFAULT_HISTORY if patterns == ALL_SUBJECTS else CHOSEN_HISTORY))

@@ -1,4 +1,4 @@
-"""The parts of the events screen: the tree of subjects, the messages, and all of the selected one."""
+"""The panes of the events screen: subject tree, messages, and payload of the selected message."""
 
 from __future__ import annotations
 
@@ -25,39 +25,41 @@ from agentgym_tui.widgets.pane_sizes import PaneSizes, SplitView
 from agentgym_tui.widgets.payload_view import PayloadView
 from agentgym_tui.widgets.table import SortableTable, Table
 
-SUBJECTS: Final = "subjects"
-"""The tree, also where its order is kept."""
+TREE_KEY: Final = "subjects"
+"""Id of the tree; also the key of its order in the UI state."""
 
-_TREE: Final = 32
-"""Columns of the tree beside the others; on a wide screen it has more."""
+_TREE_WIDTH: Final = 32
+"""Columns of the tree beside the other panes; more on a wide screen."""
 
 
 class EventPanes(SplitView):
     """Subjects, messages, payload.
 
     Args:
-        log: what is shown.
-        kept: the order of the subjects, and the sizes of the parts, as they were left.
+        log: the messages.
+        ui_state: saved order of the subjects and sizes of the panes; updated in place.
 
     Attributes:
-        messages: the list of them.
-        subjects: the tree; it was drawn with ``n_subjects``.
-        payload: all of the selected message.
+        messages: the list of messages.
+        subjects: the subject tree, last drawn with ``n_subjects`` subjects.
+        payload: the selected message.
     """
 
-    def __init__(self, log: EventLog, kept: UiState, *, id: str) -> None:
+    def __init__(self, log: EventLog, ui_state: UiState, *, id: str) -> None:
         super().__init__(id=id)
-        self._log, self._kept = log, kept
-        self._sizes = PaneSizes(self, kept, EVENTS_WIDE, EVENTS_NARROW)
+        self._event_log, self._ui_state = log, ui_state
+        self._sizes = PaneSizes(self, ui_state, EVENTS_WIDE, EVENTS_NARROW)
         self._rows = EventRows(log)
         self._subjects = SubjectRows()
         self.n_subjects = 0
         self.messages = Table(EVENT_COLUMNS, self._rows, id="messages")
-        self.subjects = SortableTable(SUBJECT_COLUMNS, sorting=kept.sorting.get(SUBJECTS), default_sorting=DEFAULT_SORTING, id=SUBJECTS)
+        self.subjects = SortableTable(
+            SUBJECT_COLUMNS, sorting=ui_state.sorting.get(TREE_KEY), default_sorting=DEFAULT_SORTING, id=TREE_KEY
+        )
         self.payload = PayloadView(VIEWS, entry_info, command="events.view", id="message")
 
     def compose(self) -> ComposeResult:
-        """The parts."""
+        """Yield the panes."""
         yield self.subjects
         with CachedContainer(id="right"):
             yield self.messages
@@ -70,7 +72,7 @@ class EventPanes(SplitView):
 
     @property
     def episode_id(self) -> str:
-        """The episode that the selected message is about, hostile text; "" for none."""
+        """The episode of the selected message, untrusted text; "" for none."""
         return self._rows.episode_id(self.messages.cursor)
 
     @property
@@ -79,72 +81,74 @@ class EventPanes(SplitView):
         return self._subjects.branch(self.subjects.cursor)
 
     @property
-    def n_below(self) -> int:
-        """Messages below the selected one."""
-        return max(len(self._log.shown) - 1 - self.messages.cursor, 0)
+    def n_rows_below(self) -> int:
+        """Number of messages below the selected one."""
+        return max(len(self._event_log.shown) - 1 - self.messages.cursor, 0)
 
     def draw_messages(self) -> None:
-        """The log changed."""
+        """Redraw the messages after the log changed."""
         self.messages.refresh_lines()
         self.payload.show(self.entry)
 
-    def land(self) -> bool:
-        """Go to the first message, which remarks may come before; whether there is one."""
-        first = next((row for row, entry in enumerate(self._log.shown) if isinstance(entry, EventMessage)), None)
+    def select_first_message(self) -> bool:
+        """Select the first message, after any notices; return whether there is one."""
+        first = next((row for row, entry in enumerate(self._event_log.shown) if isinstance(entry, EventMessage)), None)
         if first is not None:
             self.messages.move_to(first)
         return first is not None
 
     def draw_subjects(self) -> None:
-        """The tree, or its numbers, changed."""
-        self.n_subjects = len(self._log.subjects)
-        self._subjects = SubjectRows.from_tree(self._log.subjects, self.subjects.sorting)
+        """Redraw the tree after its subjects or counts changed."""
+        self.n_subjects = len(self._event_log.subjects)
+        self._subjects = SubjectRows.from_tree(self._event_log.subjects, self.subjects.sorting)
         self.subjects.show(self._subjects)
 
     def resize(self, direction: str) -> bool:
-        """Change the size of the focused part; False where that cannot be."""
+        """Resize the focused pane; return False if it cannot be resized that way."""
         focused = self.screen.focused
-        done = not self._alone and self._sizes.resize(self._layout, focused.id if focused is not None else None, direction)
+        changed = not self._is_zoomed and self._sizes.resize(
+            self._layout, focused.id if focused is not None else None, direction
+        )
         self.fit()
-        return done
+        return changed
 
     def fit(self) -> None:
-        """The parts take their share of another size, or all of it."""
-        if self._alone:
+        """Fit the panes to the current size and arrangement."""
+        if self._is_zoomed:
             self._sizes.apply(None)
         elif self._layout is EVENTS_WIDE:
-            self._sizes.apply(EVENTS_WIDE, {SUBJECTS: max(_TREE, self.size.width // 5)})
+            self._sizes.apply(EVENTS_WIDE, {TREE_KEY: max(_TREE_WIDTH, self.size.width // 5)})
         else:
             self._sizes.apply(EVENTS_NARROW)
 
     def on_resize(self) -> None:
-        """Of another size, too."""
+        """Fit the panes to the new size."""
         self.fit()
 
     @on(SplitView.Dragged)
-    def _dragged(self, event: SplitView.Dragged) -> None:
-        self._sizes.drag(self._layout, event.share)
+    def _border_dragged(self, event: SplitView.Dragged) -> None:
+        self._sizes.drag(self._layout, event.percent)
         self.fit()
 
     @on(SortableTable.Sorted)
     def _sorted(self, event: SortableTable.Sorted) -> None:
-        self._kept.set_sorting(SUBJECTS, event.sorting)
+        self._ui_state.set_sorting(TREE_KEY, event.sorting)
         self.draw_subjects()
 
     @property
-    def _alone(self) -> bool:
+    def _is_zoomed(self) -> bool:
         return self.screen.has_class("-alone")
 
     @property
     def _layout(self) -> PaneLayout:
         return EVENTS_WIDE if self.screen.has_class("-wide") else EVENTS_NARROW
 
-    def part(self) -> str:
-        """The one that has the focus."""
+    def focused_class(self) -> str:
+        """Return the style class of the focused pane."""
         if self.subjects.has_focus:
             return "-subjects"
         return "-messages" if self.messages.has_focus else "-message"
 
-    def hostile_text(self) -> str | None:
-        """What is behind the selected message where cleaning changes it."""
+    def unsafe_text(self) -> str | None:
+        """Return the raw text of the selected message if sanitizing changes it."""
         return unsafe_text(self.entry)

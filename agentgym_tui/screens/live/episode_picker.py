@@ -1,4 +1,4 @@
-"""Which episode the live screen shows: the newest one, as long as nobody looks at something else."""
+"""Selection of the episode on the live screen: the newest one until the user selects another."""
 
 from __future__ import annotations
 
@@ -7,53 +7,54 @@ from agentgym_tui.state.run_store import RunStore
 
 
 class EpisodePicker:
-    """Chooses an episode.
+    """Selects an episode.
 
     Attributes:
-        episode_id: the one that is shown, "" for none.
+        episode_id: the selected episode, "" for none.
     """
 
     def __init__(self) -> None:
-        """Nothing was chosen yet."""
         self.episode_id = ""
-        self._wanted = ""
+        self._awaited_id = ""
 
-    def want(self, run_id: str) -> None:
-        """Show the first episode of this batch or battery as soon as there is one."""
-        self._wanted = run_id
+    def watch_batch(self, run_id: str) -> None:
+        """Select the first episode of this batch or battery as soon as it exists."""
+        self._awaited_id = run_id
 
-    def pick(self, store: RunStore, *, following: bool) -> Episode | None:
-        """The episode to show; one that runs stays, one that is over makes room for the next when ``following``."""
+    def select_episode(self, store: RunStore, *, following: bool) -> Episode | None:
+        """Return the episode to show; a running one stays, an ended one is replaced if ``following``."""
         shown = store.episodes.get(self.episode_id)
-        if (wanted := self._found(store)) is not None:
-            shown, self._wanted = wanted, ""
+        if (awaited := self._awaited_episode(store)) is not None:
+            shown, self._awaited_id = awaited, ""
         elif shown is None or (following and not shown.is_active):
-            shown = _next(store, shown)
+            shown = _next_episode(store, shown)
         self.episode_id = shown.episode_id if shown else ""
         return shown
 
-    def beside(self, store: RunStore, by: int) -> Episode | None:
-        """Change to the running episode ``by`` places on, around the end; None when there is no other one."""
+    def select_neighbor(self, store: RunStore, by: int) -> Episode | None:
+        """Select the running episode ``by`` positions on, wrapping around; return None if there is no other one."""
         running = store.running_episodes()
-        places = [place for place, episode in enumerate(running) if episode.episode_id == self.episode_id]
-        if not running or (places and len(running) == 1):
+        positions = [position for position, episode in enumerate(running) if episode.episode_id == self.episode_id]
+        if not running or (positions and len(running) == 1):
             return None
-        start = places[0] if places else (-1 if by > 0 else 0)
+        start = positions[0] if positions else (-1 if by > 0 else 0)
         episode = running[(start + by) % len(running)]
-        self.episode_id, self._wanted = episode.episode_id, ""
+        self.episode_id, self._awaited_id = episode.episode_id, ""
         return episode
 
-    def _found(self, store: RunStore) -> Episode | None:
-        if not self._wanted:
+    def _awaited_episode(self, store: RunStore) -> Episode | None:
+        if not self._awaited_id:
             return None
-        return next((e for e in reversed(store.episodes.values()) if self._wanted in (e.batch_id, e.battery_id)), None)
+        return next(
+            (e for e in reversed(store.episodes.values()) if self._awaited_id in (e.batch_id, e.battery_id)), None
+        )
 
 
-def _next(store: RunStore, shown: Episode | None) -> Episode | None:
-    """The newest that is played, of the same batch if there is one; else the last of that batch, or of all."""
-    playing = [episode for episode in store.running_episodes() if episode.is_active]
-    same = [episode for episode in playing if shown is not None and episode.batch_id == shown.batch_id]
-    for choice in (same, playing):
+def _next_episode(store: RunStore, shown: Episode | None) -> Episode | None:
+    """Return the newest active episode, preferably of the same batch, else the last one of that batch or of all."""
+    active = [episode for episode in store.running_episodes() if episode.is_active]
+    same = [episode for episode in active if shown is not None and episode.batch_id == shown.batch_id]
+    for choice in (same, active):
         if choice:
             return choice[-1]
     ended = reversed(store.episodes.values())

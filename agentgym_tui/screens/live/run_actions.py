@@ -1,4 +1,4 @@
-"""What can be started and commanded from a screen."""
+"""The run commands of the live screen: start, cancel, pause and step."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from agentgym_tui.sessions.run_commands import RunCommands, command_targets, con
 from agentgym_tui.state.models import BatchRun, Episode
 from runner.events.control import StartArgs
 
-STARTS: Final = ("run.selected", "run.form", "run.battery")
-"""Commands that start something."""
+START_COMMANDS: Final = ("run.selected", "run.form", "run.battery")
+"""Ids of the commands that start a run."""
 
 
 class RunActionsScreen(ConsoleScreen[None]):
-    """A screen from which episodes are played.
+    """A screen with commands that start and control runs.
 
     Args:
-        session: whose node plays them.
+        session: the session whose node runs them.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("live")]
@@ -35,154 +35,151 @@ class RunActionsScreen(ConsoleScreen[None]):
     def __init__(self, session: Session) -> None:
         super().__init__()
         self.session = session
-        self.orders = RunCommands(session)
+        self.commands = RunCommands(session)
 
-    def selected(self) -> str:
-        """The selected environment, "" for none."""
+    def selected_env(self) -> str:
+        """Return the selected environment, "" for none."""
         raise NotImplementedError
 
-    def watched(self) -> Episode | None:
-        """The episode that is shown."""
+    def watched_episode(self) -> Episode | None:
+        """Return the shown episode."""
         raise NotImplementedError
 
     def started(self, args: StartArgs) -> None:
-        """Something was started."""
+        """React to a started run."""
         raise NotImplementedError
 
-    def tell(self, text: SafeText, *, failed: bool = False) -> None:
-        """Say something in passing."""
+    def show_toast(self, text: SafeText, *, failed: bool = False) -> None:
+        """Show a toast."""
         toast(self.app, text, failed=failed)
 
     def action_run_selected(self) -> None:
-        """Play the selected environment once."""
-        if self._refused():
+        """Run the selected environment once."""
+        if self._reject_if_read_only():
             return
-        if env := self.selected():
-            self._play_once([env])
+        if env := self.selected_env():
+            self._run_once([env])
         else:
-            self.tell(trusted("no environment is selected: the node has not said yet what it can play"), failed=True)
+            self.show_toast(trusted("environments not loaded yet"), failed=True)
 
     def action_run_form(self, *envs: str) -> None:
-        """Choose what to play."""
+        """Open the run form."""
         from agentgym_tui.screens.dialogs.run_form import RunForm
 
-        if not self._refused():
-            chosen = list(envs) or [env for env in [self.selected()] if env]
-            self.app.push_screen(RunForm(self.session, self.orders, chosen), self._chosen)
+        if not self._reject_if_read_only():
+            chosen = list(envs) or [env for env in [self.selected_env()] if env]
+            self.app.push_screen(RunForm(self.session, self.commands, chosen), self._form_closed)
 
     def action_run_battery(self) -> None:
-        """Choose a tier to play."""
+        """Open the battery picker."""
         from agentgym_tui.screens.dialogs.battery_picker import BatteryPicker
 
-        if self._refused():
+        if self._reject_if_read_only():
             return
-        self.app.push_screen(BatteryPicker(self.session.store, self.orders.agent_choice()), self._tier_chosen)
+        self.app.push_screen(BatteryPicker(self.session.store, self.commands.agent_choice()), self._battery_chosen)
 
     def action_run_again(self) -> None:
-        """The last run once more."""
-        if self._refused():
+        """Repeat the last run."""
+        if self._reject_if_read_only():
             return
         try:
-            self._chosen(
-                self.orders.repeat_run([keymap_of(self.app).key(id) for id in ("run.selected", "run.form", "run.battery")])
-            )
+            self._form_closed(self.commands.repeat_run([keymap_of(self.app).key(id) for id in START_COMMANDS]))
         except ControlRequestError as exc:
-            self.tell(control_error_text(exc), failed=True)
+            self.show_toast(control_error_text(exc), failed=True)
 
     def action_cancel(self) -> None:
-        """End the batch that is played; of a battery with more to play ask how much."""
-        if self._refused():
+        """Cancel the running batch; ask how much if its battery has more."""
+        if self._reject_if_read_only():
             return
         batch = self._batch()
         if batch is None:
-            self.tell(trusted("nothing runs that could be cancelled"))
+            self.show_toast(trusted("nothing to cancel: no batch is running"))
             return
-        others = [
-            each for each in unfinished_batches(self.session.store) if each.battery_id and each.battery_id == batch.battery_id
-        ]
+        unfinished = unfinished_batches(self.session.store)
+        others = [each for each in unfinished if each.battery_id and each.battery_id == batch.battery_id]
         if len(others) < 2:
-            self._order(partial(self._cancel, [batch]))
+            self._run_command(partial(self._cancel, [batch]))
             return
         from agentgym_tui.screens.dialogs.confirm import CancelDialog
 
-        def answered(answer: str | None) -> None:
+        def dialog_closed(answer: str | None) -> None:
             if answer in ("batch", "battery"):
-                self._order(partial(self._cancel, [batch] if answer == "batch" else others))
+                self._run_command(partial(self._cancel, [batch] if answer == "batch" else others))
 
-        self.app.push_screen(CancelDialog(batch, len(others) - 1), answered)
+        self.app.push_screen(CancelDialog(batch, len(others) - 1), dialog_closed)
 
     def action_pause(self) -> None:
-        """Pause the batch that is watched, or let it go on; between two of its episodes, too."""
-        if self._refused():
+        """Pause or resume the watched batch, also between two episodes."""
+        if self._reject_if_read_only():
             return
         if (batch := self._batch()) is None:
-            self.tell(trusted("nothing runs that could be paused"))
+            self.show_toast(trusted("nothing to pause: no batch is running"))
         else:
-            self._order(partial(self._pause, batch))
+            self._run_command(partial(self._pause, batch))
 
     def action_step(self) -> None:
-        """One step of the watched episode."""
-        if not self._refused() and (episode := self._playing()) is not None:
-            self._order(partial(self.orders.step, episode))
+        """Advance the watched episode by one step."""
+        if not self._reject_if_read_only() and (episode := self._running_episode()) is not None:
+            self._run_command(partial(self.commands.step, episode))
 
-    def _refused(self) -> bool:
-        """Whether nothing can be ordered from here, which is said."""
+    def _reject_if_read_only(self) -> bool:
         if self.session.read_only:
-            self.tell(sanitize_message(self.session.read_only), failed=True)
+            self.show_toast(sanitize_message(self.session.read_only), failed=True)
         return bool(self.session.read_only)
 
-    def _play_once(self, envs: list[str]) -> None:
-        """Play, if a model can; else the form says why none does, and who plays without one."""
-        if self.orders.agent_choice().problem:
+    def _run_once(self, envs: list[str]) -> None:
+        if self.commands.agent_choice().problem:
             self.action_run_form(*envs)
         else:
-            self._order(partial(self._start, self.orders.single_run(envs)))
+            self._run_command(partial(self._start, self.commands.single_run(envs)))
 
-    def _tier_chosen(self, envs: list[str] | None) -> None:
+    def _battery_chosen(self, envs: list[str] | None) -> None:
         if envs:
-            self._play_once(envs)
+            self._run_once(envs)
 
-    def _chosen(self, args: StartArgs | None) -> None:
+    def _form_closed(self, args: StartArgs | None) -> None:
         if args is not None:
-            self._order(partial(self._start, args))
+            self._run_command(partial(self._start, args))
 
-    def _playing(self) -> Episode | None:
-        episode = self.watched()
+    def _running_episode(self) -> Episode | None:
+        episode = self.watched_episode()
         if episode is None or not episode.running:
-            self.tell(trusted("no running episode is watched"))
+            self.show_toast(trusted("no running episode selected"))
             return None
         return episode
 
     def _batch(self) -> BatchRun | None:
-        """The batch of the watched episode, as long as it is played, else the one that is."""
-        store, episode = self.session.store, self.watched()
+        """Return the watched episode's batch while it runs, else the active batch, else the next waiting one."""
+        store, episode = self.session.store, self.watched_episode()
         batch = store.batches.get(episode.batch_id) if episode is not None and episode.running else None
         return batch or store.active_batch() or next(iter(unfinished_batches(store)), None)
 
-    def _order(self, order: Callable[[], Awaitable[object]]) -> None:
-        start_worker(self, partial(self._obeyed, order), group="orders")
+    def _run_command(self, send: Callable[[], Awaitable[object]]) -> None:
+        start_worker(self, partial(self._send_command, send), group="commands")
 
-    async def _obeyed(self, order: Callable[[], Awaitable[object]]) -> None:
+    async def _send_command(self, send: Callable[[], Awaitable[object]]) -> None:
         try:
-            await order()
+            await send()
         except ControlRequestError as exc:
-            self.tell(control_error_text(exc), failed=True)
+            self.show_toast(control_error_text(exc), failed=True)
 
     async def _start(self, args: StartArgs) -> None:
-        await self.orders.start(args)
-        who = sanitize_line(f"{args.agent} {args.model}" if args.model else args.agent or "?", 60)
+        await self.commands.start(args)
+        agent = sanitize_line(f"{args.agent} {args.model}" if args.model else args.agent or "?", 60)
         n_episodes = len(args.envs) * args.repeat * args.attempts
-        what = trusted("" if n_episodes == 1 else f", {format_count(n_episodes)} episodes")
+        count = trusted("" if n_episodes == 1 else f", {format_count(n_episodes)} episodes")
         envs = sanitize_line(", ".join(args.envs[:4]) + ", …" * (len(args.envs) > 4), 120)
-        self.tell(join([who, trusted(" plays "), envs, what]))
+        self.show_toast(join([agent, trusted(" started on "), envs, count]))
         self.started(args)
 
     async def _pause(self, batch: BatchRun) -> None:
-        done = await self.orders.pause_or_resume(batch)
-        self.tell(join([sanitize_line(batch.env, 40), trusted(f" {done}")]))
+        result = await self.commands.pause_or_resume(batch)
+        self.show_toast(join([sanitize_line(batch.env, 40), trusted(f" {result}")]))
 
     async def _cancel(self, batches: list[BatchRun]) -> None:
-        whole = len(batches) > 1
-        await self.orders.cancel(command_targets(batches) if whole else [batches[0].batch_id])
-        what = trusted("the battery") if whole else sanitize_line(batches[0].env, 40)
-        self.tell(join([trusted("cancelled: "), what, trusted(", . plays it again" if self.orders.last_run else "")]))
+        is_battery = len(batches) > 1
+        await self.commands.cancel(command_targets(batches) if is_battery else [batches[0].batch_id])
+        cancelled = trusted("Battery") if is_battery else sanitize_line(batches[0].env, 40)
+        key = keymap_of(self.app).key("run.repeat")
+        hint = f". Press {key} to run it again" if self.commands.last_run else ""
+        self.show_toast(join([cancelled, trusted(f" cancelled{hint}")]))

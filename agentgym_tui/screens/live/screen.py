@@ -1,4 +1,4 @@
-"""The live screen: environments, the steps of the episode that runs, what was said, where the time goes, rewards."""
+"""The live screen: environments, and the running episode with its steps, transcript, trace and rewards."""
 
 from __future__ import annotations
 
@@ -28,117 +28,117 @@ from runner.events.control import StartArgs
 
 WIDTH_BREAKPOINTS: Final = [(0, "-narrow"), (110, "-wide")]
 HEIGHT_BREAKPOINTS: Final = [(0, "-short"), (32, "-high")]
-"""Sizes from which on the screen is arranged in another way."""
+"""Sizes at which the arrangement of the screen changes."""
 
-_NAME: Final = (Cell(trusted("Live"), "head"), Cell(trusted(" · "), "dim"))
+_TITLE: Final = (Cell(trusted("Live"), "head"), Cell(trusted(" · "), "dim"))
 _INDENT: Final = Cell(trusted("       "))
-_WHY: Final = 3
-"""Lines of the status that may say why there is no way to the node."""
+_MAX_REASON_LINES: Final = 3
+"""Status lines that may explain why the node cannot be reached."""
 
 
 class LiveScreen(RunActionsScreen):
-    """Shows what a session's node does, and has it do things.
+    """Shows the state of a session's node, and controls it.
 
     Args:
-        session: what is looked at.
-        kept: how it was left.
+        session: the session.
+        ui_state: saved order and sizes; updated in place.
     """
 
     CSS_PATH = "../../styles/live.tcss"
     AUTO_FOCUS = "#environments"
-    BLANK = True  # as of panes
+    BLANK = True  # fully covered by the panes
     HORIZONTAL_BREAKPOINTS = WIDTH_BREAKPOINTS
     VERTICAL_BREAKPOINTS = HEIGHT_BREAKPOINTS
 
-    def __init__(self, session: Session, kept: UiState | None = None) -> None:
+    def __init__(self, session: Session, ui_state: UiState | None = None) -> None:
         super().__init__(session)
-        self._kept = kept or UiState()
-        self._watch = EpisodePicker()
+        self._ui_state = ui_state or UiState()
+        self._picker = EpisodePicker()
         self._episode: Episode | None = None
-        self._panes = LivePanes(session.store, session.read_only, self._kept)
+        self._panes = LivePanes(session.store, session.read_only, self._ui_state)
         self._status = StatusText(self._status_lines, id="status")
         self._progress = StatusText(self._progress_lines, id="progress")
 
     def compose(self) -> ComposeResult:
-        """Status, panes, progress, keys."""
+        """Yield status, panes, progress and keys."""
         yield self._status
         yield self._panes
         yield self._progress
         yield KeyBar("live", without=hidden_commands(self.session))
 
     def on_screen_resume(self) -> None:
-        """Catch up."""
+        """Catch up with the store."""
         self.draw(self.session.store)
 
     def on_resize(self) -> None:
-        """The status takes more lines where there is little room."""
+        """Give the status more lines on a narrow screen."""
         self._fit_status()
 
     def draw(self, store: RunStore) -> None:
-        """The store changed."""
-        self._episode = self._watch.pick(store, following=self._panes.steps.follow)
+        """Redraw after the store changed."""
+        self._episode = self._picker.select_episode(store, following=self._panes.steps.follow)
         self._fit_status()
         self._status.show(self._status_lines)
         self._progress.show(self._progress_lines)
         self._panes.draw(self._episode)
 
-    def selected(self) -> str:
-        """The environment of the cursor."""
+    def selected_env(self) -> str:
+        """Return the environment under the cursor."""
         return self._panes.environments.key
 
-    def watched(self) -> Episode | None:
-        """The episode that is shown."""
+    def watched_episode(self) -> Episode | None:
+        """Return the shown episode."""
         return self._episode
 
     def started(self, args: StartArgs) -> None:
-        """Watch it as soon as it begins."""
-        self._watch.want(args.batch_id)
+        """Watch the run as soon as its first episode starts."""
+        self._picker.watch_batch(args.batch_id)
         self.draw(self.session.store)
 
     def zoom(self) -> None:
-        """The focused pane alone, and back."""
+        """Show the focused pane alone, or all panes again."""
         self._panes.zoom()
 
     def resize(self, direction: str) -> bool:
-        """Change the size of the focused pane."""
+        """Resize the focused pane; return False if it cannot be resized that way."""
         return self._panes.resize(direction)
 
-    def hostile_text(self) -> str | None:
-        """What is behind the line of a table's cursor, where cleaning changes it."""
-        return self._panes.hostile_text()
+    def unsafe_text(self) -> str | None:
+        """Return the raw text of the selected table row if sanitizing changes it."""
+        return self._panes.unsafe_text()
 
     def action_open(self) -> None:
-        """Show the watched episode on a screen of its own."""
+        """Open the watched episode."""
         from agentgym_tui.screens.episode.screen import EpisodeScreen
 
         if self._episode is None:
-            self.tell(trusted("there is no episode to open"))
+            self.show_toast(trusted("no episode selected"))
         else:
-            self.app.push_screen(EpisodeScreen(self.session, self._episode.episode_id, kept=self._kept))
+            self.app.push_screen(EpisodeScreen(self.session, self._episode.episode_id, ui_state=self._ui_state))
 
     def action_events(self) -> None:
-        """What was said of the watched episode on the bus."""
+        """Show the bus messages of the watched episode."""
         from agentgym_tui.screens.episode.screen import EpisodeScreen
 
         if self._episode is None:
-            self.tell(trusted("there is no episode to look for"))
+            self.show_toast(trusted("no episode selected"))
         else:
             self.post_message(EpisodeScreen.EventsRequested(self._episode.episode_id))
 
     def action_next_running(self) -> None:
-        """Watch the next episode that runs."""
-        self._watch_beside(1)
+        """Watch the next running episode."""
+        self._watch_neighbor(1)
 
     def action_previous_running(self) -> None:
-        """Watch the one before."""
-        self._watch_beside(-1)
+        """Watch the previous running episode."""
+        self._watch_neighbor(-1)
 
     def action_next_view(self) -> None:
-        """Another one of the views that share a place."""
+        """Show the next of the views that share one place."""
         self._panes.next_view()
 
     @on(LineList.Selected)
-    def _chosen_line(self, chosen: LineList.Selected) -> None:
+    def _line_selected(self, chosen: LineList.Selected) -> None:
         if chosen.view is self._panes.environments:
             self.action_run_form(chosen.key)
         elif self._episode is not None:
@@ -146,28 +146,28 @@ class LiveScreen(RunActionsScreen):
 
     @on(LivePanes.Completed)
     @on(LineList.FollowChanged)
-    def _followed(self) -> None:
+    def _follow_changed(self) -> None:
         self.draw(self.session.store)
 
-    def _watch_beside(self, by: int) -> None:
-        if self._watch.beside(self.session.store, by) is None:
-            self.tell(trusted("no other episode runs"))
+    def _watch_neighbor(self, by: int) -> None:
+        if self._picker.select_neighbor(self.session.store, by) is None:
+            self.show_toast(trusted("no other episode is running"))
         else:
             self.draw(self.session.store)
 
     def _status_lines(self, width: int) -> Sequence[Line]:
         store, room = self.session.store, max(width - len(_INDENT.text), 0)
-        n_why = _WHY if self._episode else 0  # else the welcome says it
-        first, *more = status_lines(store, self.session.title, room, n_why=n_why)
-        return [[*_NAME, *first], *([_INDENT, *each] for each in more)]
+        max_cause_lines = _MAX_REASON_LINES if self._episode else 0  # else the welcome text shows it
+        first, *more = status_lines(store, self.session.title, room, max_cause_lines=max_cause_lines)
+        return [[*_TITLE, *first], *([_INDENT, *each] for each in more)]
 
     def _fit_status(self) -> None:
         self._status.styles.height = len(self._status_lines(self.size.width - LIST_MARGIN))
 
     def _progress_lines(self, width: int) -> Sequence[Line]:
         store = self.session.store
-        if (loss := store.recent_loss) is not None:
-            return [notice_line(loss, width)]
+        if (newest_loss := store.recent_loss) is not None:
+            return [notice_line(newest_loss, width)]
         batch = store.active_batch()
         line = progress_line(batch, width, lost=store.all_nodes_lost, spent=store.usage_of(batch) if batch else None)
         return [line or notice_line(store.newest_notice, width)]

@@ -1,4 +1,4 @@
-"""What the screen of a log does without being asked: it reads on, searches, and draws what came."""
+"""The base of the log screen: reads and searches the open log while the screen is shown, and draws new lines."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from agentgym_tui.widgets.table import Table
 if TYPE_CHECKING:
     from agentgym_tui.widgets.payload_view import PayloadView
 
-DRAW_S: Final = 0.1
-DRAW_READING_S: Final = 0.25
-"""Seconds between two drawings, also while a log is read: drawing takes time from reading."""
+DRAW_INTERVAL_S: Final = 0.1
+DRAW_WHILE_READING_S: Final = 0.25
+"""Seconds between two redraws, also while a log is being read: drawing slows reading down."""
 
-POLL_S: Final = 0.5
-"""Seconds between two looks at a file that was read."""
+POLL_INTERVAL_S: Final = 0.5
+"""Seconds between two checks of a file that was read to its end."""
 
 
 class LogTable(Table):
-    """A table that may follow its end, though it begins at its top."""
+    """A table that can follow its end although it starts at its top."""
 
     def __init__(self, source: LogRows, *, id: str) -> None:
         super().__init__(LOG_COLUMNS, source, id=id)
@@ -51,14 +51,14 @@ class LogTable(Table):
 
 
 class OpenedLog:
-    """A log as it was left when another one was shown.
+    """An opened log with the state in which it was left.
 
     Attributes:
         log: the file.
-        rows: what is shown of it.
-        text: the words that are looked for.
-        line: the line of the cursor.
-        follows: whether its end is shown.
+        rows: the shown lines.
+        text: the search words.
+        line: the line under the cursor.
+        follow: whether the list follows the end.
     """
 
     def __init__(self, log: LogFile) -> None:
@@ -66,15 +66,15 @@ class OpenedLog:
         self.rows = LogRows(log)
         self.text = ""
         self.line = 0
-        self.follows = False
+        self.follow = False
 
     def search(self, text: str) -> None:
-        """Look for words, from the beginning; for none, all lines are shown."""
+        """Search for words from the beginning; without words all lines are shown."""
         self.text = text
         self.rows = LogRows(self.log, LogSearch(self.log, text) if text.split() else None)
 
     def advance(self) -> bool:
-        """Read and search on for a while; whether there is more to do now."""
+        """Read and search for a while; return whether more work is left."""
         more = self.log.advance()
         if (search := self.rows.search) is None:
             return more
@@ -82,17 +82,17 @@ class OpenedLog:
 
 
 class LiveLogScreen(ConsoleScreen[None]):
-    """Reads the log that is shown, as long as it is looked at.
+    """Reads the shown log while the screen is shown.
 
     Args:
-        session: what is looked at; it has logs.
+        session: a session with logs.
         now: a monotonic clock, seconds.
 
     Attributes:
-        session: the same.
-        opened: the log that is shown.
+        session: the session.
+        opened: the shown log.
         table: its lines.
-        payload: all of the selected one; comes after the first paint.
+        payload: the selected line; mounted after the first paint.
     """
 
     REQUIRED_WIDGETS = "#summary, #nothing, #filter, #entry, #lines, #payload, #tabs"
@@ -104,41 +104,41 @@ class LiveLogScreen(ConsoleScreen[None]):
         self.session = session
         self.logs = [OpenedLog(log) for log in session.logs]
         self.opened = self.logs[0]
-        self.opened.log.advance(0.0)  # so that the first lines are there when it is painted first
+        self.opened.log.advance(0.0)  # so that the first paint shows lines
         self.opened.rows.refresh()
         self.table = LogTable(self.opened.rows, id="lines")
         self._now = now
-        self._message: tuple[object, EventMessage] | None = None
-        self._began = (now(), 0)
+        self._selected_message: tuple[object, EventMessage] | None = None
+        self._rate_start = (now(), 0)
         self._wake = asyncio.Event()
         self._suspended = False
-        self._next: Timer | None = None
-        self._seen: tuple[object, ...] = ()
+        self._draw_timer: Timer | None = None
+        self._drawn_signature: tuple[object, ...] = ()
 
     def on_mount(self) -> None:
-        """Read on after the first paint."""
-        self.call_after_refresh(self._begin)
+        """Start reading after the first paint."""
+        self.call_after_refresh(self._start_reading)
 
-    async def complete(self) -> None:
-        """Have the parts that are not needed for the first paint."""
+    async def mount_deferred(self) -> None:
+        """Mount the widgets that the first paint does not need."""
 
     def on_screen_resume(self) -> None:
-        """Read on."""
+        """Resume reading."""
         self._suspended = False
         self._wake.set()
 
     def on_screen_suspend(self) -> None:
-        """Read no more than was begun."""
+        """Suspend reading after the current chunk."""
         self._suspended = True
 
-    def changed(self) -> None:
-        """Something else is to be shown or looked for."""
+    def refresh_view(self) -> None:
+        """Wake the reader and redraw after log or search words changed."""
         self._wake.set()
         self.show_all()
 
     def show_all(self) -> None:
-        """Draw what came."""
-        self._next = None
+        """Redraw everything."""
+        self._draw_timer = None
         if not self.is_ready:
             return
         rows = self.opened.rows
@@ -149,32 +149,32 @@ class LiveLogScreen(ConsoleScreen[None]):
         self.set_class(not len(rows), "-empty")
         self.table.show(rows)
         self.payload.show(self.message)
-        self.show_around()
+        self.show_texts()
 
-    def show_around(self) -> None:
-        """Draw what is said above the lines, and in their place."""
-        for name, make in (("summary", self.heading_lines), ("nothing", self.nothing_lines)):
+    def show_texts(self) -> None:
+        """Redraw the heading and the text shown instead of lines."""
+        for name, make_lines in (("summary", self.heading_lines), ("nothing", self.nothing_lines)):
             for part in self.query(f"#{name}").results(StatusText):
-                part.show(make)
+                part.show(make_lines)
 
     @property
     def message(self) -> EventMessage | None:
-        """The selected line, None where there is none; the same object as long as it is the same."""
+        """The selected line, None if there is none; the same object for as long as the line is the same."""
         rows = self.opened.rows
         if not len(rows):
             return None
         log, number = rows.log, rows.number(self.table.cursor)
         known = (log.index, number, number < log.index.n_newlines or log.index.size)
-        if self._message is None or self._message[0] != known:
-            self._message = known, line_message(log, number)
-        return self._message[1]
+        if self._selected_message is None or self._selected_message[0] != known:
+            self._selected_message = known, line_message(log, number)
+        return self._selected_message[1]
 
     def heading_lines(self, width: int) -> list[Line]:
-        """What is said above the lines."""
+        """Return the lines above the list."""
         return log_heading(self._state, width)
 
     def nothing_lines(self, width: int) -> list[Line]:
-        """What is said where there are no lines."""
+        """Return the text shown instead of lines."""
         return [] if len(self.opened.rows) else empty_log_lines(self._state, width)
 
     @property
@@ -182,33 +182,33 @@ class LiveLogScreen(ConsoleScreen[None]):
         rows = self.opened.rows
         place = (self.logs.index(self.opened), len(self.logs))
         is_hostile = unsafe_text(self.message) is not None
-        return LogViewState(rows, keymap_of(self.app).key, place, self.table.follow, self._pace(), is_hostile)
+        return LogViewState(rows, keymap_of(self.app).key, place, self.table.follow, self._read_rate(), is_hostile)
 
-    def _pace(self) -> float:
-        began, size = self._began
+    def _read_rate(self) -> float:
+        began, size = self._rate_start
         log = self.opened.log
         return 0.0 if log.is_complete else (log.index.size - size) / max(self._now() - began, 0.001)
 
     @on(LineList.CursorMoved, "#lines")
-    def _moved(self) -> None:
+    def _cursor_moved(self) -> None:
         if self.is_ready:
             self.payload.show(self.message)
-            self.show_around()
+            self.show_texts()
 
     @on(LineList.FollowChanged, "#lines")
-    def _followed(self) -> None:
-        self.show_around()
+    def _follow_changed(self) -> None:
+        self.show_texts()
 
-    async def _begin(self) -> None:
-        if not self.is_attached:  # left before it was there
+    async def _start_reading(self) -> None:
+        if not self.is_attached:  # the screen was closed before the first paint
             return
-        await self.complete()
+        await self.mount_deferred()
         self.show_all()
-        self._began = (self._now(), self.opened.log.index.size)
+        self._rate_start = (self._now(), self.opened.log.index.size)
         start_worker(self, self._read, group="log", exclusive=True)
 
     async def _read(self) -> None:
-        """Read and search as long as there is something to read, then look at the file from time to time."""
+        """Read and search to the end, then poll the file."""
         while True:
             self._wake.clear()
             opened = self.opened
@@ -217,36 +217,36 @@ class LiveLogScreen(ConsoleScreen[None]):
             if opened.log.replaced and self.table.follow and opened is self.opened:
                 await asyncio.to_thread(opened.log.reopen)
                 more = True
-            if (seen := self._what_is_seen()) != self._seen:
-                self._seen = seen
+            if (signature := self._signature()) != self._drawn_signature:
+                self._drawn_signature = signature
                 if reading and not more:
                     self._draw_now()
                 else:
                     self._draw_soon()
             if not more:
                 await self._wait()
-                self._began = (self._now(), self.opened.log.index.size)
+                self._rate_start = (self._now(), self.opened.log.index.size)
 
     async def _wait(self) -> None:
         try:
-            async with asyncio.timeout(None if self._suspended else POLL_S):
+            async with asyncio.timeout(None if self._suspended else POLL_INTERVAL_S):
                 await self._wake.wait()
         except TimeoutError:
             return
 
-    def _what_is_seen(self) -> tuple[object, ...]:
+    def _signature(self) -> tuple[object, ...]:
         log, search = self.opened.log, self.opened.rows.search
-        found = None if search is None else (search.position, len(search.matches), search.partial_match, search.is_stale)
+        found = (
+            None if search is None else (search.position, len(search.matches), search.partial_match, search.is_stale)
+        )
         return (log, log.index, log.index.size, log.size, log.failure, log.replaced, log.deleted, search, found)
 
     def _draw_now(self) -> None:
-        """All is read: nothing more comes that could be drawn along with it."""
-        if self._next is not None:
-            self._next.stop()
+        if self._draw_timer is not None:
+            self._draw_timer.stop()
         self.show_all()
 
     def _draw_soon(self) -> None:
-        """What comes until then is drawn at once."""
-        if self._next is None:
-            wait = DRAW_S if self.opened.log.is_complete else DRAW_READING_S
-            self._next = self.set_timer(wait, self.show_all)
+        if self._draw_timer is None:
+            wait = DRAW_INTERVAL_S if self.opened.log.is_complete else DRAW_WHILE_READING_S
+            self._draw_timer = self.set_timer(wait, self.show_all)

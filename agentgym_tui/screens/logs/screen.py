@@ -1,4 +1,4 @@
-"""The screen of a log: a file of events or other lines, however large, while it is written or afterwards."""
+"""The log screen: a file of events or other lines of any size, while it is written or afterwards."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
     from agentgym_tui.sessions.protocols import Session
     from agentgym_tui.widgets.inputs import EntryInput, FilterInput
 
-GO_TO: Final = "a line (1200), 14:30, 10m before the end, 2026-05-01 14:30, all, now"
+GO_TO_HINT: Final = "a line (1200), 14:30, 10m before the end, 2026-05-01 14:30, all, now"
 
 
 class LogScreen(LiveLogScreen):
     """Shows the logs of a session, one at a time.
 
     Args:
-        session: what is looked at; it has logs.
-        kept: sizes as they were left.
+        session: a session with logs.
+        ui_state: saved sizes; updated in place.
         now: a monotonic clock, seconds.
     """
 
@@ -57,41 +57,41 @@ class LogScreen(LiveLogScreen):
     CSS_PATH = "../../styles/log.tcss"
     AUTO_FOCUS = "#lines"
     HORIZONTAL_BREAKPOINTS = WIDTH_BREAKPOINTS
-    _words: FilterInput
-    _place: EntryInput
+    _filter: FilterInput
+    _prompt: EntryInput
 
     def __init__(
-        self, session: Session, kept: UiState | None = None, *, now: Callable[[], float] = time.monotonic
+        self, session: Session, ui_state: UiState | None = None, *, now: Callable[[], float] = time.monotonic
     ) -> None:
         super().__init__(session, now=now)
-        self._sizes = PaneSizes(self, kept or UiState(), LOG)
+        self._sizes = PaneSizes(self, ui_state or UiState(), LOG)
 
     def compose(self) -> ComposeResult:
-        """Heading, lines, keys."""
+        """Yield heading, lines and keys."""
         yield StatusText(self.heading_lines, id="summary")
         with CachedContainer(id="log"):
             yield self.table
         yield KeyBar("log", without=hidden_commands(self.session))
 
-    async def complete(self) -> None:
-        """All of one line, what one types, what is said where there are no lines: lines come first."""
+    async def mount_deferred(self) -> None:
+        """Mount the payload, the inputs and the text for an empty list after the first lines are painted."""
         from agentgym_tui.widgets.inputs import MAX_QUERY_CHARS, EntryInput, FilterInput
         from agentgym_tui.widgets.payload_view import PayloadView
 
-        self._words = FilterInput(placeholder="words that a line must hold", id="filter", max_length=MAX_QUERY_CHARS)
-        self._place = EntryInput(id="entry", max_length=MAX_QUERY_CHARS)
+        self._filter = FilterInput(placeholder="words the line must contain", id="filter", max_length=MAX_QUERY_CHARS)
+        self._prompt = EntryInput(id="entry", max_length=MAX_QUERY_CHARS)
         self.payload = PayloadView(("formatted", "raw", "hex"), line_info, command="log.view", id="message")
-        mounting = (
-            self.mount(self._words, self._place, after="#summary"),
+        mounts = (
+            self.mount(self._filter, self._prompt, after="#summary"),
             self.mount(StatusText(self.nothing_lines, id="nothing"), after="#log"),
             self.query_one("#log").mount(self.payload),
         )
-        for each in mounting:
+        for each in mounts:
             await each
         self._fit()
 
     def zoom(self) -> None:
-        """The focused part alone, or both again."""
+        """Show the focused pane alone, or both again."""
         if self.has_class("-alone"):
             self.remove_class("-alone", "-lines", "-message")
         else:
@@ -99,85 +99,84 @@ class LogScreen(LiveLogScreen):
         self._fit()
 
     def resize(self, direction: str) -> bool:
-        """Change the size of the focused part; False where that cannot be."""
+        """Resize the focused pane; return False if it cannot be resized that way."""
         focused = self.focused.id if self.focused is not None else None
         if self.has_class("-alone") or not self._sizes.resize(LOG, focused, direction):
             return False
         self._fit()
         return True
 
-    def hostile_text(self) -> str | None:
-        """What is behind the selected line where cleaning changes it."""
+    def unsafe_text(self) -> str | None:
+        """Return the raw text of the selected line if sanitizing changes it."""
         return unsafe_text(self.message)
 
     def action_filter(self) -> None:
-        """Ask for words."""
+        """Open the filter."""
         self.add_class("-filtering")
-        self.set_focus(self._words)
+        self.set_focus(self._filter)
 
     def action_go_to(self) -> None:
-        """Ask for a place."""
+        """Prompt for a line or a time."""
         self.add_class("-asking")
-        self._place.prompt(GO_TO)
+        self._prompt.prompt(GO_TO_HINT)
 
     def action_clear(self) -> None:
-        """All lines; what was looked for is forgotten."""
-        self._words.action_clear()
+        """Clear the filter and show all lines."""
+        self._filter.action_clear()
 
     def action_next_view(self) -> None:
-        """The line in another way."""
+        """Show the line in the next representation."""
         self.payload.next_view()
 
     def action_next_log(self) -> None:
-        """Another one of the opened logs."""
-        self._beside(1)
+        """Show the next opened log."""
+        self._show_neighbor(1)
 
     def action_previous_log(self) -> None:
-        """The one before."""
-        self._beside(-1)
+        """Show the previous opened log."""
+        self._show_neighbor(-1)
 
     def action_copy(self) -> None:
-        """Copy what is shown, with control characters made visible."""
+        """Copy the shown text with visible control characters."""
         copy_to_clipboard(self.app, self.payload.text(), raw=False)
 
     def action_copy_raw(self) -> None:
-        """Copy what is shown, as it came."""
+        """Copy the shown text unchanged."""
         copy_to_clipboard(self.app, self.payload.text(), raw=True)
 
     def action_reload(self) -> None:
-        """Read the file anew."""
+        """Reopen the file by name."""
         start_worker(self, partial(self._reload, self.opened.log), group="reload", exclusive=True)
 
     @on(LineList.Selected, "#lines")
-    def _chosen(self) -> None:
+    def _line_opened(self) -> None:
         if self.accepts_keys:
             self.set_focus(self.payload.query_one(LineList))
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Look for other words; by its name, as decorators would need what is imported after the first paint."""
+        """Search for other words; a naming-convention handler, as the inputs are imported after the first paint."""
         if event.input.id != "filter" or not self.is_ready or event.value.split() == self.opened.text.split():
             return
         self.opened.search(event.value)
         self.table.follow = False
-        self.changed()
+        self.refresh_view()
         self.table.move_to(self.table.cursor if self.opened.rows.search is None else 0)
 
     def on_filter_input_closed(self, event: FilterInput.Closed) -> None:
-        """Back to the lines."""
+        """Return to the lines."""
         self.set_class(not event.cleared, "-filtering")
 
     def on_entry_input_closed(self, event: EntryInput.Closed) -> None:
-        """Go to what was typed."""
+        """Go to the entered line or time."""
         self.remove_class("-asking")
         if event.text is not None:
-            start_worker(self, partial(self._go, self.opened, event.text), group="go", exclusive=True)
+            start_worker(self, partial(self._go_to, self.opened, event.text), group="go", exclusive=True)
 
     def _fit(self) -> None:
-        """The parts take their share of another size, or all of it."""
         self._sizes.apply(None if self.has_class("-alone") else LOG)
 
-    async def _go(self, opened: OpenedLog, text: str) -> None:
-        to = await asyncio.to_thread(_place_of, opened.log, text)
+    async def _go_to(self, opened: OpenedLog, text: str) -> None:
+        to = await asyncio.to_thread(_line_of, opened.log, text)
         if not self.is_ready or opened is not self.opened:
             return
         if isinstance(to, str):
@@ -186,41 +185,41 @@ class LogScreen(LiveLogScreen):
             self.table.action_bottom()
         else:
             self.table.move_to(opened.rows.row(to))
-            self._tell_what_lacks(opened.log, to)
+            self._report_missing_line(opened.log, to)
 
-    def _tell_what_lacks(self, log: LogFile, number: int) -> None:
+    def _report_missing_line(self, log: LogFile, number: int) -> None:
         if number >= (n := len(log.index)):
             more = "" if log.is_complete else " so far"
-            toast(self.app, trusted(f"there are {pluralize(n, 'line')}{more}"))
+            toast(self.app, trusted(f"the log has {pluralize(n, 'line')}{more}"))
 
     async def _reload(self, log: LogFile) -> None:
         await asyncio.to_thread(log.reopen)
-        self.changed()
+        self.refresh_view()
 
-    def _beside(self, by: int) -> None:
-        """Show another log as it was left."""
+    def _show_neighbor(self, by: int) -> None:
+        """Show another opened log in the state it was left in."""
         if len(self.logs) == 1:
-            toast(self.app, trusted("no other log was opened"))
+            toast(self.app, trusted("no other log is open"))
             return
-        left = self.opened
-        left.line, left.follows = left.rows.number(self.table.cursor), self.table.follow
-        self.opened = self.logs[(self.logs.index(left) + by) % len(self.logs)]
+        previous = self.opened
+        previous.line, previous.follow = previous.rows.number(self.table.cursor), self.table.follow
+        self.opened = self.logs[(self.logs.index(previous) + by) % len(self.logs)]
         self.set_class(bool(self.opened.text), "-filtering")
-        self._words.value = self.opened.text
-        self.table.follow = self.opened.follows
-        self.changed()
-        if not self.opened.follows:
+        self._filter.value = self.opened.text
+        self.table.follow = self.opened.follow
+        self.refresh_view()
+        if not self.opened.follow:
             self.table.move_to(self.opened.rows.row(self.opened.line))
 
 
-def _place_of(log: LogFile, text: str) -> int | str:
-    """The line that a person means, from 0, or -1 for the end; else what is wrong, hostile text."""
+def _line_of(log: LogFile, text: str) -> int | str:
+    """Return the line number from 0 that ``text`` refers to, -1 for the end, or an error as untrusted text."""
     from agentgym_tui.state.event_query import parse_start
 
     newest = find_last_time(log)
     match parse_start(text, newest or datetime.now(UTC)):
         case None:
-            return f"{text[:100]!r} is no line and no time; such as: {GO_TO}"
+            return f"{text[:100]!r} is not a line number or a time; examples: {GO_TO_HINT}"
         case "all":
             return 0
         case "now":
@@ -228,5 +227,5 @@ def _place_of(log: LogFile, text: str) -> int | str:
         case int(number):
             return max(number - 1, 0)
         case at if newest is None or (found := find_line_at(log, at)) is None:
-            return "the lines of this log do not say when, as far as was looked"
+            return "no timestamps found in this log"
     return found

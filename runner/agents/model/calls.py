@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from runner.agents.model.parsing import EXPECTED_FORMAT, ACTION_MARK, ActionStyle, parse_action
+from runner.agents.model.parsing import ACTION_MARK, EXPECTED_FORMAT, ActionStyle, parse_action
 from runner.inference.chat_format import flatten_tool_calls
 from runner.inference.lenient_json import as_dict, as_text, decode_json
 from runner.types import Action, InvalidAction, Message, ToolCall, ToolSchema

@@ -96,7 +96,9 @@ def system_prompt(env: str, schemas: Sequence[ToolSchema], *, as_calls: bool) ->
         schemas: its tools.
         as_calls: whether the model is to call them; it is told as well what to do where it cannot.
     """
-    guide = _GUIDES.get(env.lower()) or EnvironmentGuide(f"You act in the environment {one_line(env)}.", _actions_of(schemas))
+    guide = _GUIDES.get(env.lower()) or EnvironmentGuide(
+        f"You act in the environment {one_line(env)}.", _actions_of(schemas)
+    )
     form = f"{_FORMS[action_style(env)]}\n\n{guide.actions}{_words_of(env, schemas)}"
     if as_calls:
         how = "Answer each observation with exactly one tool call. Only where you cannot call tools, write instead:"

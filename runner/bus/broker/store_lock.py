@@ -1,4 +1,4 @@
-"""The lock on a broker's store: two servers on one store would both run and lose messages."""
+"""Lock on a broker's store, because two servers on one store both run and lose messages."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ _POLL_S = 0.05
 
 
 class StoreLock:
-    """Held by this process and by the server that inherits ``descriptor``, until both are gone.
+    """Lock held by this process and by the server that inherits ``descriptor``, until both have ended.
 
     Args:
-        path: the lock file; it names its holders.
-        timeout_s: how long to wait for the server of a node that was killed, which needs a moment to die, too.
+        path: the lock file, which contains the pids of its holders.
+        timeout_s: seconds to wait; the server of a killed node takes a moment to end.
 
     Raises:
-        BusError: when another process has it, with its pid.
+        BusError: another process holds the lock; the message has its pid.
     """
 
     def __init__(self, path: Path, *, timeout_s: float) -> None:
-        """Take the lock."""
+        """Acquire the lock."""
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         deadline = time.monotonic() + timeout_s
-        while not _locked(self.descriptor):
+        while not _try_lock(self.descriptor):
             if time.monotonic() > deadline:
                 holder = _holder(self.descriptor)
                 os.close(self.descriptor)
-                raise BusError("other", f"{path.parent} is in use by process {holder}; stop that one first")
+                raise BusError("other", f"{path.parent} is in use by process {holder}; stop that process first")
             time.sleep(_POLL_S)
         self.record(None)
 
     def record(self, server: int | None) -> None:
-        """Write down who holds the store, for the next one who wants it."""
+        """Write the pids of this process and of the server into the lock file."""
         os.ftruncate(self.descriptor, 0)
         os.pwrite(self.descriptor, f"{os.getpid()} {server or ''}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let go, as far as this process is concerned."""
+        """Release the lock of this process; the server keeps it until it ends."""
         os.close(self.descriptor)
 
 
-def _locked(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -55,12 +55,12 @@ def _locked(descriptor: int) -> bool:
 
 
 def _holder(descriptor: int) -> str:
-    """The pid of the node that has the store, or of the server it left behind."""
+    """Return the pid of the node that holds the store, or of its remaining server."""
     pids = os.pread(descriptor, 64, 0).decode(errors="replace").split()
-    return next((pid for pid in pids if _lives(pid)), "unknown")
+    return next((pid for pid in pids if _is_running(pid)), "unknown")
 
 
-def _lives(pid: str) -> bool:
+def _is_running(pid: str) -> bool:
     with contextlib.suppress(ValueError, OverflowError, ProcessLookupError, PermissionError):
         os.kill(int(pid), 0)
         return True

@@ -39,7 +39,9 @@ _TURN = CommandPattern(
 
 GRAMMAR = Grammar(
     [
-        CommandPattern("check_available_actions", "List the actions that are possible now.", CHECK, _pattern(".*check.*")),
+        CommandPattern(
+            "check_available_actions", "List the actions that are possible now.", CHECK, _pattern(".*check.*")
+        ),
         _TURN,
         _command("move_forward", "Move one step ahead.", "move forward"),
         _about("pickup", "Walk to an object in view and pick it up.", "pickup", "object", _OBJECT, "red ball"),

@@ -10,14 +10,14 @@ from runner.envs.babyai.actions import CHECK, DROP, FORWARD, LEFT, PICKUP, RIGHT
 from runner.envs.babyai.route import (
     PORTABLE,
     GridCell,
-    WorldPose,
     PathStep,
+    WorldPose,
+    agent_pose,
     cell_ahead,
+    find_route,
+    grid_items,
     is_key,
     item_at,
-    grid_items,
-    find_route,
-    agent_pose,
     turn_pose,
 )
 from runner.errors import RunnerError

@@ -71,7 +71,9 @@ def is_key(item: Item | None, door: Item) -> bool:
     return item is not None and item.type == "key" and item.color == door.color
 
 
-def find_route(world: World, goals: Collection[GridCell], shut: Collection[GridCell], *, free_only: bool) -> list[PathStep] | None:
+def find_route(
+    world: World, goals: Collection[GridCell], shut: Collection[GridCell], *, free_only: bool
+) -> list[PathStep] | None:
     """The cheapest steps to stand before one of ``goals`` and face it, or None.
 
     Cells in ``shut`` are walls; with ``free_only`` so are locked doors without a key and things.

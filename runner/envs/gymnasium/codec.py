@@ -122,7 +122,9 @@ def load_codec(env_id: str) -> TextCodec:
     known = ENVIRONMENT_INFO.get(re.sub(r"-v\d+\Z", "", env_id), plain)
     drawn = "ansi" in (environment.metadata.get("render_modes") or ())
     environment.close()
-    return TextCodec(id=env_id, known=known, first_action=int(actions.start), drawn=drawn, grammar=_grammar(known.actions))
+    return TextCodec(
+        id=env_id, known=known, first_action=int(actions.start), drawn=drawn, grammar=_grammar(known.actions)
+    )
 
 
 def _make(env_id: str, *, drawn: bool) -> Any:  # noqa: ANN401

@@ -1,8 +1,8 @@
-"""Environments that are played on a server, over AgentGym's protocol."""
+"""Environments played over HTTP, on servers that speak AgentGym's protocol."""
 
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.dialects import ClientDialect, dialect_for
 from runner.envs.http.environment import HttpEnvironment
 from runner.envs.http.identify import ServerIdentity, identify_server
 
-__all__ = ["ClientDialect", "ServerIdentity", "HttpEnvironment", "ServerAddress", "dialect_for", "identify_server"]
+__all__ = ["ClientDialect", "HttpEnvironment", "ServerAddress", "ServerIdentity", "dialect_for", "identify_server"]

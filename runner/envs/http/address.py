@@ -1,4 +1,4 @@
-"""Where an environment's server is, and how long one answer of it may take."""
+"""Address of an environment's server: URL, credentials and request timeout."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from runner.util.text import mask, one_line
 
 
 class ServerAddress(msgspec.Struct, frozen=True):
-    """The address of one environment's server.
+    """Address and capabilities of one environment's server.
 
-    A struct of its own because a URL is outside text: it must not become part of the config tree that environments are
-    built from, where ``${…}`` has a meaning.
+    A separate struct because a URL is untrusted text: in the config tree that environments are built from, ``${…}``
+    would be interpolated.
 
     Attributes:
-        url: ``http://HOST:PORT`` with an optional path; a user and password in it are sent, and shown
-            nowhere; ``http://:TOKEN@HOST`` sends a bearer token.
-        timeout_s: seconds for one request, from its connection to the last byte of the reply.
-        n_tasks: how many tasks the server says that it has; None: as many as its kind is known to have.
-        lists_actions: whether the server has the path ``/admissible``, as ours do.
-        dialect: ``env`` is AgentGym's for the environment, ``createEnv`` the one of servers with that path.
+        url: ``http://HOST:PORT`` with an optional path. A user and password in it are sent but never shown;
+            ``http://:TOKEN@HOST`` sends a bearer token.
+        timeout_s: seconds for one request, from connecting to the last byte of the response.
+        n_tasks: number of tasks that the server reports; None if it reports none.
+        lists_actions: whether the server has the path ``/admissible``, as this project's servers do.
+        dialect: ``env`` is AgentGym's dialect of the environment, ``createEnv`` that of servers with that path.
     """
 
     url: str
@@ -34,36 +34,36 @@ class ServerAddress(msgspec.Struct, frozen=True):
     dialect: Literal["env", "createEnv"] = "env"
 
     def __repr__(self) -> str:
-        """Without the user and password, which a traceback or a log would show."""
+        """Mask the user and password, which a traceback or log would show."""
         return f"ServerAddress({mask(self.url)!r}, timeout_s={self.timeout_s:g})"
 
     @property
     def base(self) -> str:
-        """The URL that paths are added to: without user and password, and without a slash at its end.
+        """URL that request paths are appended to, without user, password and trailing slash.
 
         Raises:
-            ConfigError: saying why no request can be sent there.
+            ConfigError: if the URL is invalid.
         """
         parts = self._parts()
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
 
     @property
     def authorization(self) -> str | None:
-        """What is sent as ``Authorization``: a user and password, or a password alone as a token.
+        """``Authorization`` header: Basic for a user and password, Bearer for a password alone, None for neither.
 
         Raises:
-            ConfigError: saying why no request can be sent there.
+            ConfigError: if the URL is invalid or the token is not visible ASCII.
         """
         parts = self._parts()
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
         if user:
             return f"Basic {b64encode(f'{user}:{password}'.encode('utf-8', 'replace')).decode('ascii')}"
         if not all("!" <= letter <= "~" for letter in password):
-            raise ConfigError("The token in the address of an environment's server has to be visible ASCII characters")
+            raise ConfigError("The token in an environment server's base_url must consist of visible ASCII characters")
         return f"Bearer {password}" if password else None
 
     def _parts(self) -> SplitResult:
-        problem = "it has to be http://HOST:PORT or https://HOST, with a path at most"
+        problem = "must be http://HOST:PORT or https://HOST, optionally with a path"
         try:
             parts = urlsplit(self.url)
             if parts.scheme in ("http", "https") and parts.hostname and not (parts.query or parts.fragment):
@@ -71,4 +71,4 @@ class ServerAddress(msgspec.Struct, frozen=True):
                 return parts
         except ValueError as exc:
             problem = one_line(str(exc))
-        raise ConfigError(f"The address of an environment's server cannot be used: {problem}. Correct its base_url")
+        raise ConfigError(f"Invalid address of an environment server: {problem}. Correct its base_url")

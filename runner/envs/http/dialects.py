@@ -1,4 +1,10 @@
-"""What each kind of server expects and answers: one row per server, which one client reads."""
+"""Wire dialects of the environment servers: one ``ClientDialect`` per server, read by one client.
+
+The rows follow AgentGym at commit 3ef9235. Each names the server's source file, relative to the repository.
+``textcraft_actions``, ``sqlgym_actions`` and ``webshop_actions`` derive admissible actions from observation texts where
+the server does not list any. ``dialect_for`` and ``create_env_dialect`` look up a row, ``fill_placeholders`` builds
+a request body from it.
+"""
 
 from __future__ import annotations
 
@@ -9,71 +15,70 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from runner.envs.http import admissible
-
-_CRAFTING = re.compile(r"^craft \d+ (?P<made>.+?) using (?P<used>.+)$", re.MULTILINE)
-
-
-_BUTTON = "search"
-"""WebShop's search bar has one, and a click on it does nothing."""
+_RECIPE_LINE = re.compile(r"^craft \d+ (?P<output>.+?) using (?P<ingredients>.+)$", re.MULTILINE)
+_SEARCH_BUTTON = "search"
+"""WebShop lists the button of its search bar as clickable, but a click on it does nothing."""
 
 
 def textcraft_actions(opening: str) -> list[str]:
-    """``inventory``, the crafting commands of a task of TextCraft, and getting what they take and none of them makes.
+    """Return ``inventory``, a ``get`` for each base ingredient, and the listed crafting commands of a TextCraft task.
 
-    There are more. Not all are possible at once, as that depends on what is held.
+    The list is not complete, and whether an action succeeds depends on the inventory.
     """
-    recipes = list(_CRAFTING.finditer(opening))
-    made = {recipe["made"] for recipe in recipes}
-    amounts = dict.fromkeys(amount for recipe in recipes for amount in recipe["used"].split(", "))
-    gets = [f"get {amount}" for amount in amounts if amount.partition(" ")[2] not in made]
+    recipes = list(_RECIPE_LINE.finditer(opening))
+    outputs = {recipe["output"] for recipe in recipes}
+    amounts = dict.fromkeys(amount for recipe in recipes for amount in recipe["ingredients"].split(", "))
+    gets = [f"get {amount}" for amount in amounts if amount.partition(" ")[2] not in outputs]
     return ["inventory", *gets, *(recipe[0] for recipe in recipes)]
 
 
 def sqlgym_actions(opening: str) -> list[str] | None:
-    """How many rows each table of a task of SQLGym has; None where the text names no tables."""
-    names, more, _ = opening.partition(" contains tables such as ")[2].partition(". Table ")
-    if not more:
+    """Return one row-count query per table of a SQLGym task; None if the text names no tables."""
+    names, separator, _ = opening.partition(" contains tables such as ")[2].partition(". Table ")
+    if not separator:
         return None
     return ['SELECT count(*) FROM "{}"'.format(name.replace('"', '""')) for name in names.split(", ")]
 
 
 def webshop_actions(opening: str, *, has_search_bar: bool, clickables: Iterable[str]) -> list[str]:
-    """A click on each thing of WebShop's page, and where it has a search bar a search for what is wanted."""
-    wanted = opening.partition("Instruction: [SEP] ")[2].partition(" [SEP] ")[0]
-    searches = [f"search[{wanted}]"] if has_search_bar and wanted else []
-    return searches + [f"click[{element}]" for element in clickables if element != _BUTTON]
+    """Return a click for each element of a WebShop page, preceded by a search for the instruction if it can search."""
+    instruction = opening.partition("Instruction: [SEP] ")[2].partition(" [SEP] ")[0]
+    searches = [f"search[{instruction}]"] if has_search_bar and instruction else []
+    return searches + [f"click[{element}]" for element in clickables if element != _SEARCH_BUTTON]
 
 
 JsonPath: TypeAlias = tuple[str | int, ...]
-"""Where in a reply something is: keys of objects and places in lists; empty for the reply itself."""
+"""Path to a value of a JSON reply: object keys and list indices; empty for the reply itself."""
 
 
 class Placeholder(enum.Enum):
-    """Part of a request that differs between episodes."""
+    """Part of a request body that differs between episodes."""
 
     TASK = "the task's index"
     ENV = "the environment's name"
 
 
 class ClientDialect(msgspec.Struct, frozen=True, kw_only=True):
-    """How one kind of server is spoken to.
+    """Requests and replies of one kind of server.
 
     Attributes:
-        embedded: the class that has this environment's rules (commands, success, number of tasks), if there is one.
-        expected: where there is none, what an action looks like.
-        n_tasks: how many tasks AgentGym's server has; None: not known, or as many as the embedded class.
-        id_field: what an instance's id is called in requests; it is found at ``created_at`` of the reply to ``create``.
-        fresh: whether every reset needs an instance of its own.
-        opening: the parts of the first observation; only the last has to be there.
-        done_at: the flag that ends an episode; so does ``truncated``, where there is one.
-        actions_at: the list of possible actions, which is shown with each observation as BabyAI shows it.
-        actions: where the possible actions are known from: the rules, the end of each observation, or the first one,
-            which a function reads. Servers of ours tell them where nothing else does.
-        page_at: the path of what can be done on WebShop's page.
-        reward: what a reward is: that of the step; of the whole episode, repeated from the success on; or all so far.
-        best: where there is no embedded class, the least reward that is a success.
-        sends_meaning: whether a text is sent as the command that it means, since the server would not find it in there.
+        embedded: entry point of the embedded class with the same commands, success rule and number of tasks, if any.
+        expected: description of a valid action, for environments without an embedded class.
+        n_tasks: number of tasks of AgentGym's server; None if unknown or equal to that of the embedded class.
+        id_field: name of the instance id in requests.
+        created_at: path of the instance id in the reply to ``create``.
+        fresh: whether every reset needs a new instance.
+        opening: paths of the parts of the first observation; only the last part is required.
+        done_at: path of the flag that ends an episode. A ``truncated`` flag also ends it.
+        actions_at: path of the list of possible actions, which is appended to each observation in BabyAI's form.
+        actions: source of the admissible actions: the task rules, the last line of each observation, or a function of
+            the first observation. This project's own servers list them at ``/admissible`` instead.
+        page_at: request path of the clickable elements of WebShop's page.
+        reward: meaning of the reward field: ``step`` is the reward of the step, ``once`` is repeated by every step
+            after the success, ``total`` is the sum so far.
+        best: smallest reward that counts as success, for environments without an embedded class.
+        sends_meaning: whether to send the command that a text parses to instead of the text, because the server does
+            not parse texts itself.
     """
 
     name: str
@@ -101,6 +106,7 @@ class ClientDialect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _tool_server(name: str) -> ClientDialect:
+    # agentenv-tool/agentenv_<name>/<name>_server.py
     return ClientDialect(
         name=name,
         expected='a text with "Action: NAME with Action Input: JSON", such as "Action: finish with Action Input: '
@@ -115,6 +121,7 @@ def _tool_server(name: str) -> ClientDialect:
 
 
 _ROWS = (
+    # agentenv-babyai/agentenv_babyai/server.py; environment.py repeats the success reward in every later reply
     ClientDialect(
         name="BabyAI",
         embedded="runner.envs.babyai:BabyAI",
@@ -122,13 +129,15 @@ _ROWS = (
         actions="shown",
         reward="once",
     ),
+    # agentenv-textcraft/agentenv_textcraft/server.py and env_wrapper.py
     ClientDialect(
         name="TextCraft",
         embedded="runner.envs.textcraft:TextCraft",
         n_tasks=544,
         reset_body={"data_idx": Placeholder.TASK},
-        actions=admissible.craftings,
+        actions=textcraft_actions,
     ),
+    # agentenv-lmrlgym/agentenv_lmrlgym/server.py, mounted at /maze; maze/environment.py
     ClientDialect(
         name="Maze",
         embedded="runner.envs.maze:Maze",
@@ -137,6 +146,7 @@ _ROWS = (
         reset_body={"game": Placeholder.TASK},
         actions="rules",
     ),
+    # agentenv-lmrlgym/agentenv_lmrlgym/server.py, mounted at /wordle; wordle/environment.py
     ClientDialect(
         name="Wordle",
         embedded="runner.envs.wordle:Wordle",
@@ -144,6 +154,7 @@ _ROWS = (
         reset_body={"seed": Placeholder.TASK},
         actions="rules",
     ),
+    # agentenv-alfworld/agentenv_alfworld/server.py and env_wrapper.py
     ClientDialect(
         name="ALFWorld",
         embedded="runner.envs.alfworld:ALFWorld",
@@ -152,18 +163,20 @@ _ROWS = (
         actions_at=("available_actions",),
         actions="shown",
     ),
+    # agentenv-sqlgym/agentenv_sqlgym/server.py and environment.py
     ClientDialect(
         name="SQLGym",
         embedded="runner.envs.sqlgym:SQLGym",
-        n_tasks=10_962,  # BIRD's train tasks up to 9427, its dev tasks after them
+        n_tasks=10_962,  # BIRD's train tasks 0-9427, then its dev tasks
         id_field="env_idx",
         created_at=(),
         reset_body={"item_id": Placeholder.TASK},
         opening=((0,),),
         observation_at=("state",),
-        actions=admissible.counts,
+        actions=sqlgym_actions,
         sends_meaning=True,
     ),
+    # agentenv-webshop/agentenv_webshop/server.py
     ClientDialect(
         name="WebShop",
         embedded="runner.envs.webshop:WebShop",
@@ -174,6 +187,7 @@ _ROWS = (
         observation_at=("state",),
         page_at="/available_actions",
     ),
+    # agentenv-sciworld/agentenv_sciworld/server.py and environment.py
     ClientDialect(
         name="SciWorld",
         expected='a command, such as "look around" or "pick up thermometer"',
@@ -184,6 +198,7 @@ _ROWS = (
         reward_at=("score",),
         best=100.0,
     ),
+    # agentenv-webarena/agentenv_webarena/server.py
     ClientDialect(
         name="WebArena",
         expected="a text with one action between triple backticks, such as ```click [1234]``` or ```stop [answer]```",
@@ -193,6 +208,7 @@ _ROWS = (
         opening=(("object",), ("observation",)),
         done_at=("terminated",),
     ),
+    # agentenv-searchqa/agentenv_searchqa/server.py
     ClientDialect(
         name="SearchQA",
         expected="a text with <search>QUERY</search> or <answer>ANSWER</answer>",
@@ -218,17 +234,20 @@ _CREATE_ENV = ClientDialect(
 
 
 def dialect_for(env: str) -> ClientDialect | None:
-    """AgentGym's dialect for an environment, by its name in any case; None where there is none."""
+    """Return AgentGym's dialect for an environment, by its case-insensitive name; None if there is none."""
     return _BY_NAME.get(env.lower())
 
 
 def create_env_dialect(env: str) -> ClientDialect:
-    """The dialect of servers with a path ``/createEnv``, for ``env`` and with its rules; they choose the task."""
+    """Return the dialect of third-party servers with the path ``/createEnv``, with the rules of ``env``.
+
+    Such servers choose the task themselves.
+    """
     row = dialect_for(env) or ClientDialect(name=env)
     return msgspec.structs.replace(_CREATE_ENV, name=row.name, embedded=row.embedded, expected=row.expected)
 
 
 def fill_placeholders(body: Mapping[str, Any], *, task: int, env: str) -> dict[str, Any]:
-    """A request's body with its holes filled."""
-    holes = {Placeholder.TASK: task, Placeholder.ENV: env}
-    return {key: holes[value] if isinstance(value, Placeholder) else value for key, value in body.items()}
+    """Return a request body with its placeholders replaced."""
+    values = {Placeholder.TASK: task, Placeholder.ENV: env}
+    return {key: values[value] if isinstance(value, Placeholder) else value for key, value in body.items()}

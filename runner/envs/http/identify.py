@@ -1,4 +1,7 @@
-"""Whose server answers: ours and AgentGym's say so on ``GET /``."""
+"""Identification of environment servers by their greeting, the JSON string that ``GET /`` returns.
+
+The greetings of AgentGym's servers are those of ``agentenv-*/agentenv_*/server.py`` at commit 3ef9235.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from runner.util.text import one_line
 
 ServerKind: TypeAlias = Literal["console", "agentgym", "wrong", "unknown"]
 
-_OK = "ok"
-_AGENTGYM = {
+_OK_GREETING = "ok"
+_AGENTGYM_NAMES = {
     "babyai": "babyai",
     "textcraft": "textcraft",
     "maze": "lmrl-gym",
@@ -21,25 +24,25 @@ _AGENTGYM = {
     "alfworld": "alfworld",
     "sciworld": "scienceworld",
 }
-"""What AgentGym's servers call themselves in their greeting, in lower case; the others only say ``ok``."""
-_ONLY_OK = frozenset({"sqlgym", "webshop", "webarena", "searchqa", "academia", "movie", "sheet", "todo", "weather"})
+"""Environment -> name in the greeting of AgentGym's server, in lower case; the other servers answer only ``ok``."""
+_ENVS_WITH_OK_GREETING = frozenset({"sqlgym", "webshop", "webarena", "searchqa", "academia", "movie", "sheet", "todo", "weather"})
 
-_OF_AGENTGYM = re.compile(r"This is environment (?P<env>[^\n]{1,100})\.")
-_OF_OURS = re.compile(
+_AGENTGYM_GREETING = re.compile(r"This is environment (?P<env>[^\n]{1,100})\.")
+_CONSOLE_GREETING = re.compile(
     r"AgentGym Console [^\s:]{1,50}: (?P<env>[^\n]{1,100}) \((?P<mode>strict|compat), (?P<label>[^\n]{1,200})\)"
 )
-_LONGEST = 500
+_MAX_GREETING_CHARS = 500
 
 
 class ServerIdentity(msgspec.Struct, frozen=True):
-    """What a server said of itself.
+    """Identity of a server, read from its greeting.
 
     Attributes:
-        kind: ``console`` is a server of ours and ``agentgym`` one of AgentGym's, both for the environment in question;
-            ``wrong`` is a server of something else, ``unknown`` one that may well be right.
-        env: the environment as the server names it, empty where it names none.
-        mode: by which rules it plays; None where it does not say.
-        label: which data it plays, empty where it does not say.
+        kind: ``console`` is this project's server and ``agentgym`` AgentGym's, both for the expected environment;
+            ``wrong`` is a server of something else, ``unknown`` one that may be the right server.
+        env: environment name in the greeting; empty if there is none.
+        mode: rules of the server; None if the greeting does not name them.
+        label: data label of the server; empty if the greeting does not name it.
     """
 
     kind: ServerKind
@@ -49,26 +52,26 @@ class ServerIdentity(msgspec.Struct, frozen=True):
 
 
 def identify_server(env: str, payload: object) -> ServerIdentity:
-    """Read the reply to ``GET /`` of the server that is to play ``env``.
+    """Identify the server of ``env`` by its reply to ``GET /``.
 
     Args:
-        env: the environment's name, in any case.
-        payload: the decoded JSON of a reply with status 200, or the text of one that is not JSON.
+        env: the environment's name, case-insensitive.
+        payload: the decoded JSON of a reply with status 200; None if the body is not JSON.
     """
-    if not isinstance(payload, str) or len(payload) > _LONGEST:
+    if not isinstance(payload, str) or len(payload) > _MAX_GREETING_CHARS:
         return ServerIdentity("wrong")
-    if ours := _OF_OURS.fullmatch(payload):
-        return _of_ours(env, ours)
-    named, wanted = _OF_AGENTGYM.fullmatch(payload), env.lower()
-    if named:
-        kind: ServerKind = "agentgym" if named["env"].lower() == _AGENTGYM.get(wanted, wanted) else "wrong"
-        return ServerIdentity(kind, one_line(named["env"]), "compat")
-    if payload == _OK and wanted in _ONLY_OK:
+    if match := _CONSOLE_GREETING.fullmatch(payload):
+        return _console_identity(env, match)
+    name = env.lower()
+    if match := _AGENTGYM_GREETING.fullmatch(payload):
+        kind: ServerKind = "agentgym" if match["env"].lower() == _AGENTGYM_NAMES.get(name, name) else "wrong"
+        return ServerIdentity(kind, one_line(match["env"]), "compat")
+    if payload == _OK_GREETING and name in _ENVS_WITH_OK_GREETING:
         return ServerIdentity("agentgym", mode="compat")
-    return ServerIdentity("wrong" if payload == _OK and wanted in _AGENTGYM else "unknown")
+    return ServerIdentity("wrong" if payload == _OK_GREETING and name in _AGENTGYM_NAMES else "unknown")
 
 
-def _of_ours(env: str, said: re.Match[str]) -> ServerIdentity:
-    kind: ServerKind = "console" if said["env"].lower() == env.lower() else "wrong"
-    mode: Mode = "strict" if said["mode"] == "strict" else "compat"
-    return ServerIdentity(kind, one_line(said["env"]), mode, one_line(said["label"]))
+def _console_identity(env: str, match: re.Match[str]) -> ServerIdentity:
+    kind: ServerKind = "console" if match["env"].lower() == env.lower() else "wrong"
+    mode: Mode = "strict" if match["mode"] == "strict" else "compat"
+    return ServerIdentity(kind, one_line(match["env"]), mode, one_line(match["label"]))

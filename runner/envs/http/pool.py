@@ -1,4 +1,4 @@
-"""The HTTP clients that environments share: one per event loop, open while any environment of that loop needs it."""
+"""Shared HTTP clients: one ``httpx.AsyncClient`` per event loop, open while an environment of that loop uses it."""
 
 from __future__ import annotations
 
@@ -17,63 +17,63 @@ if TYPE_CHECKING:
     from urllib.request import Request
 
 KEEPALIVE_S = 1.0
-"""Seconds that an unused connection is kept.
+"""Seconds that an idle connection stays open.
 
-Servers close theirs after 2 to 5, mostly while a model thinks. A step that meets the closing could not be sent again,
-as nobody knows whether it was taken.
+Servers close idle connections after 2 to 5 s (uvicorn: 5 s), often while a model generates. A step sent on a connection
+that closes could not be retried, because the server may have executed it.
 """
 
 
 class _NoCookies(CookieJar):
-    """Servers get nothing back: episodes have nothing to do with each other."""
+    """Discards all cookies, so that episodes stay independent."""
 
     def extract_cookies(self, response: HTTPResponse, request: Request) -> None:
-        """Keep none."""
+        """Ignore the cookies of a response."""
 
 
-class _Shared:
+class _SharedClient:
     def __init__(self, client: httpx.AsyncClient) -> None:
         self.client = client
         self.n_users = 0
 
 
-_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()
-_guard = threading.Lock()  # slots are threads, each with a loop of its own
+_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, _SharedClient] = WeakKeyDictionary()
+_lock = threading.Lock()  # workers are threads, each with its own loop
 
 
-def borrow() -> httpx.AsyncClient:
-    """The running loop's client; give it back with ``give_back``."""
+def acquire_client() -> httpx.AsyncClient:
+    """Return the running loop's client; pair each call with ``release_client``."""
     loop = asyncio.get_running_loop()
-    with _guard:
-        if loop not in _shared:
-            _shared[loop] = _Shared(_client())
-        _shared[loop].n_users += 1
-        return _shared[loop].client
+    with _lock:
+        if loop not in _clients:
+            _clients[loop] = _SharedClient(_new_client())
+        _clients[loop].n_users += 1
+        return _clients[loop].client
 
 
-async def give_back() -> None:
-    """Return what ``borrow`` gave; the last one to do so closes the loop's connections."""
+async def release_client() -> None:
+    """Release the running loop's client; the last release closes its connections."""
     loop = asyncio.get_running_loop()
-    with _guard:
-        shared = _shared[loop]
+    with _lock:
+        shared = _clients[loop]
         shared.n_users -= 1
         if shared.n_users:
             return
-        del _shared[loop]
+        del _clients[loop]
     await shared.client.aclose()
 
 
-def _client() -> httpx.AsyncClient:
+def _new_client() -> httpx.AsyncClient:
     return httpx.AsyncClient(
         cookies=_NoCookies(),
         follow_redirects=False,
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEPALIVE_S),
-        timeout=None,  # each request is bounded as a whole
-        trust_env=False,  # no proxy stands between a node and its own machine's servers
-        verify=_tls(),
+        timeout=None,  # HttpConnection bounds each request as a whole
+        trust_env=False,  # a proxy could not reach servers on the node's own machine
+        verify=_tls_context(),
     )
 
 
 @functools.cache
-def _tls() -> ssl.SSLContext:
+def _tls_context() -> ssl.SSLContext:
     return httpx.create_ssl_context()

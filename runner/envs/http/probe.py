@@ -1,7 +1,7 @@
-"""Asks servers of environments what they are: all at once, and never for longer than promised.
+"""Health probes of environment servers: all in parallel, within a fixed time.
 
-Nothing but sockets and threads: ``--list-envs`` is not to wait for an HTTP client to be imported, and a name that takes
-long to be resolved can only be left alone.
+Uses only sockets and threads: importing an HTTP client would slow down ``--list-envs``, and a slow name resolution can
+be abandoned only in a thread of its own.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from runner.errors import catch_foreign
 from runner.util.text import mask, one_line
 
 PROBE_TIMEOUT_S = 2.0
-"""Seconds for all servers together."""
+"""Time limit for all servers together."""
 SLOW_AFTER_S = 0.5
-"""A greeting takes a well server a few milliseconds."""
+"""Latency of a slow greeting; a healthy server takes a few milliseconds."""
 MAX_RESPONSE_BYTES = 64 * 1024
-"""Of a reply, its headers included."""
+"""Longest response, headers included."""
 NOT_LISTENING = "nothing listens there"
 UNAUTHORIZED, METHOD_NOT_ALLOWED = 401, 405
-"""The answer to who has not logged in, and to GET on a path that takes POST."""
+"""HTTP statuses: login required; GET on a path that only accepts POST."""
 
 
 class ServerState(msgspec.Struct, frozen=True, kw_only=True):
-    """What answers at an address.
+    """Result of probing one address.
 
     Attributes:
-        address: where to play, with what the server told of itself.
-        greeting: what it says it is; None where nothing answered.
-        latency_s: seconds until that was there.
-        open: instances in use, where the server tells.
-        http_status: of its greeting; None where nothing answered.
-        cause: why it is not well.
+        address: the probed address, with the number of tasks and dialect that the server reports.
+        greeting: the server's identity; None if there was no response.
+        latency_s: seconds until the greeting arrived.
+        open: number of instances in use, if the server reports it.
+        http_status: status of the greeting; None if there was no response.
+        cause: why the server is not usable; None if it is.
     """
 
     status: Literal["up", "slow", "wrong", "down"]
@@ -55,62 +55,69 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def usable(self) -> bool:
-        """Whether it is, or may well be, the environment's server."""
+        """Whether this is, or may be, the environment's server."""
         return self.status in ("up", "slow")
 
 
 class _Health(msgspec.Struct):
-    """The part of our own servers' ``/health`` that is of interest."""
+    """The fields read from ``/health`` of this project's own servers."""
 
     open: int | None = None
     n_tasks: int | None = None
 
 
 def probe_servers(addresses: Mapping[str, ServerAddress], within_s: float = PROBE_TIMEOUT_S) -> dict[str, ServerState]:
-    """The state of each environment's server; the caller waits at most ``within_s`` seconds for all of them.
+    """Probe the servers of several environments in parallel.
 
     Args:
-        addresses: environment -> where its server should be.
-        within_s: seconds.
+        addresses: environment -> address of its server.
+        within_s: time limit for all servers together, in seconds.
+
+    Returns:
+        Environment -> state; a server that did not respond in time is ``down``.
     """
     deadline = time.monotonic() + within_s
-    late = f"there was no answer within {within_s:g} s"
-    states = {env: ServerState(status="down", address=place, cause=late) for env, place in addresses.items()}
-    found: queue.SimpleQueue[tuple[str, ServerState]] = queue.SimpleQueue()
+    late = f"no answer within {within_s:g} s"
+    states = {env: ServerState(status="down", address=address, cause=late) for env, address in addresses.items()}
+    results: queue.SimpleQueue[tuple[str, ServerState]] = queue.SimpleQueue()
     for env, address in addresses.items():
-        threading.Thread(target=_report, args=(found, env, address, deadline), name="probe", daemon=True).start()
+        threading.Thread(target=_probe_into, args=(results, env, address, deadline), name="probe", daemon=True).start()
     for _ in addresses:
         try:
-            env, state = found.get(timeout=max(deadline - time.monotonic(), 0.0))
+            env, state = results.get(timeout=max(deadline - time.monotonic(), 0.0))
         except queue.Empty:
             break
         states[env] = state
     return states
 
 
-def _report(
-    found: queue.SimpleQueue[tuple[str, ServerState]], env: str, address: ServerAddress, deadline: float
+def _probe_into(
+    results: queue.SimpleQueue[tuple[str, ServerState]], env: str, address: ServerAddress, deadline: float
 ) -> None:
-    problems: list[BaseException] = []
-    with catch_foreign(problems.append):
-        found.put((env, _look(env, address, deadline)))
-    for problem in problems:
-        found.put((env, ServerState(status="down", address=address, cause=_cause(problem))))
+    errors: list[BaseException] = []
+    with catch_foreign(errors.append):
+        results.put((env, _probe_one(env, address, deadline)))
+    for exc in errors:
+        results.put((env, ServerState(status="down", address=address, cause=_describe(exc))))
 
 
-def _cause(problem: BaseException) -> str:
-    if isinstance(problem, ConnectionRefusedError):
+def _describe(exc: BaseException) -> str:
+    if isinstance(exc, ConnectionRefusedError):
         return NOT_LISTENING
-    if isinstance(problem, TimeoutError):
-        return "it did not answer in time"
-    return one_line(mask(getattr(problem, "strerror", None) or f"{type(problem).__name__}: {problem}"))
+    if isinstance(exc, TimeoutError):
+        return "no answer in time"
+    return one_line(mask(getattr(exc, "strerror", None) or f"{type(exc).__name__}: {exc}"))
 
 
-def _look(env: str, address: ServerAddress, deadline: float) -> ServerState:
+def _probe_one(env: str, address: ServerAddress, deadline: float) -> ServerState:
     started = time.monotonic()
     status, body = _get(address, "/", deadline)
     latency_s = time.monotonic() - started
-    said = identify_server(env, _decoded(body)) if status == 200 else ServerIdentity("unknown" if status == 404 else "wrong")
+    said = (
+        identify_server(env, _decoded(body))
+        if status == 200
+        else ServerIdentity("unknown" if status == 404 else "wrong")
+    )
     if said.kind == "unknown" and _get(address, "/createEnv", deadline)[0] == METHOD_NOT_ALLOWED:
         address = msgspec.structs.replace(address, dialect="createEnv")
     elif status != 200 or said.kind == "wrong":
@@ -130,79 +137,79 @@ def _look(env: str, address: ServerAddress, deadline: float) -> ServerState:
     )
 
 
-def _decoded(body: bytes) -> object:
+def _decode_json(body: bytes) -> object:
     try:
         return msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 
-def _health(address: ServerAddress, deadline: float) -> _Health:
-    """Empty where it cannot be told; the server may be well all the same."""
-    found: list[_Health] = []
+def _fetch_health(address: ServerAddress, deadline: float) -> _Health:
+    """Return the server's health; empty on any error, since the greeting alone shows that the server works."""
+    healths: list[_Health] = []
     ignored: list[BaseException] = []
     with catch_foreign(ignored.append):
         _, body = _get(address, "/health", deadline)
-        found.append(msgspec.json.decode(body, type=_Health))
-    return found[0] if found else _Health()
+        healths.append(msgspec.json.decode(body, type=_Health))
+    return healths[0] if healths else _Health()
 
 
 def _get(address: ServerAddress, path: str, deadline: float) -> tuple[int, bytes]:
-    from http.client import HTTPResponse  # only where something may listen
+    from http.client import HTTPResponse  # imported late: most probes find no server
 
     parts = urlsplit(address.base)
-    with _connected(parts, deadline) as connection:
-        connection.sendall(_request(parts, path, address.authorization))
-        response = HTTPResponse(cast(socket.socket, _Reply(connection, deadline)), method="GET")
+    with _connect(parts, deadline) as connection:
+        connection.sendall(_encode_request(parts, path, address.authorization))
+        response = HTTPResponse(cast(socket.socket, _LimitedReader(connection, deadline)), method="GET")
         response.begin()
         return response.status, response.read()
 
 
-def _connected(parts: SplitResult, deadline: float) -> socket.socket:
-    secure = parts.scheme == "https"
+def _connect(parts: SplitResult, deadline: float) -> socket.socket:
+    is_tls = parts.scheme == "https"
     host = parts.hostname or ""
-    connection = socket.create_connection((host, parts.port or (443 if secure else 80)), timeout=_left_s(deadline))
-    if not secure:
+    connection = socket.create_connection((host, parts.port or (443 if is_tls else 80)), timeout=_seconds_left(deadline))
+    if not is_tls:
         return connection
     import ssl
 
     return ssl.create_default_context().wrap_socket(connection, server_hostname=host)
 
 
-def _request(parts: SplitResult, path: str, authorization: str | None) -> bytes:
+def _encode_request(parts: SplitResult, path: str, authorization: str | None) -> bytes:
     lines = [f"GET {parts.path}{path} HTTP/1.1", f"Host: {parts.netloc}", "Connection: close", "Accept: */*"]
     if authorization:
         lines.append(f"Authorization: {authorization}")
     return "\r\n".join([*lines, "", ""]).encode("ascii")
 
 
-def _left_s(deadline: float) -> float:
-    if (left_s := deadline - time.monotonic()) <= 0:
+def _seconds_left(deadline: float) -> float:
+    if (seconds := deadline - time.monotonic()) <= 0:
         raise TimeoutError
-    return left_s
+    return seconds
 
 
-class _Reply(io.RawIOBase):
-    """What a server sends, up to a moment and a number of bytes; ``HTTPResponse`` reads it in place of the socket."""
+class _LimitedReader(io.RawIOBase):
+    """Reads a socket up to a deadline and ``MAX_RESPONSE_BYTES``; stands in for the socket of ``HTTPResponse``."""
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self._connection = connection
         self._deadline = deadline
-        self._left = MAX_RESPONSE_BYTES
+        self._bytes_left = MAX_RESPONSE_BYTES
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """The stream to read, as of a socket."""
+        """Return a buffered reader, like ``socket.makefile``."""
         return io.BufferedReader(self)
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # what a BufferedReader gives
-        """Some bytes; none at the end, and where there were enough."""
-        if not self._left:
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # the type that BufferedReader passes
+        """Read into ``buffer`` and return the number of bytes; 0 at the end and at the size limit."""
+        if not self._bytes_left:
             return 0
-        self._connection.settimeout(_left_s(self._deadline))
-        count = self._connection.recv_into(buffer, min(len(buffer), self._left))
-        self._left -= count
+        self._connection.settimeout(_seconds_left(self._deadline))
+        count = self._connection.recv_into(buffer, min(len(buffer), self._bytes_left))
+        self._bytes_left -= count
         return count

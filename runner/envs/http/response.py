@@ -1,4 +1,9 @@
-"""Reads what servers answer. Nothing of it is believed, and no error quotes what may hold a task's answer."""
+"""Requests to environment servers and validation of their responses.
+
+``ServerRequest`` and ``ServerResponse`` are one exchange. ``decode_response`` and ``check_status`` reject errors, and
+``Payload`` returns values of the expected types. No response is trusted, and no error message quotes text that may hold
+a task's answer.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ from runner.util.text import one_line
 
 
 class ServerRequest(msgspec.Struct, frozen=True):
-    """A POST of JSON, or a GET where there is no body; ``url`` holds no user and password."""
+    """A POST of a JSON body, or a GET if there is no body; ``url`` holds no credentials."""
 
     env: str
     url: str
@@ -20,164 +25,164 @@ class ServerRequest(msgspec.Struct, frozen=True):
 
     @property
     def method(self) -> str:
-        """What is done at the URL."""
+        """HTTP method of the request."""
         return "GET" if self.body is None else "POST"
 
-    def fault(self, came_back: str, advice: str) -> EnvironmentFault:
-        """The error for a request that ``came_back``, as the rest of a sentence, with what to do about it."""
-        sent = "" if self.body is None else f" {one_line(self.body[:1000].decode('utf-8', 'replace'))}"
-        asked = f"{self.method} {one_line(self.url)}{sent}"
-        return EnvironmentFault(f"{one_line(self.env, 100)}: {asked} {came_back}. {advice}")
+    def fault(self, problem: str, advice: str) -> EnvironmentFault:
+        """Return the error ``<env>: <method> <url> <body> <problem>. <advice>``."""
+        body = "" if self.body is None else f" {one_line(self.body[:1000].decode('utf-8', 'replace'))}"
+        request = f"{self.method} {one_line(self.url)}{body}"
+        return EnvironmentFault(f"{one_line(self.env, 100)}: {request} {problem}. {advice}")
 
 
 class ServerResponse(msgspec.Struct, frozen=True):
-    """What a server answered, its body not yet looked at."""
+    """An undecoded HTTP response."""
 
     status: int
     content_type: str
     body: bytes
 
 
-CHECK_ADDRESS_ADVICE = "This may be another server, or another version of it; check its port or base_url in the profile"
-CHECK_LOG_ADVICE = "See the server's own log, and play the task again"
+CHECK_ADDRESS_ADVICE = "This may be another server or another version; check its port or base_url in the profile"
+CHECK_LOG_ADVICE = "Check the server's log, then run the task again"
 
 ADVICE_BY_STATUS = {
-    401: "The server wants a login; put it into base_url as http://USER:PASSWORD@HOST, or http://:TOKEN@HOST",
+    401: "The server requires a login: set base_url to http://USER:PASSWORD@HOST or http://:TOKEN@HOST",
     404: CHECK_ADDRESS_ADVICE,
     405: CHECK_ADDRESS_ADVICE,
     422: CHECK_ADDRESS_ADVICE,
 }
-"""What to do about a status."""
-_LARGEST = 1e100
-_ANSWER = "ground_truth"
-"""What servers call the solution of a task; a text that has it is not shown."""
+"""Status -> what the user should do."""
+_MAX_NUMBER = 1e100
+_ANSWER_FIELD = "ground_truth"
+"""Field of SQLGym's ``/step`` reply with the gold query; a text that contains this name is not shown."""
 
 
-def decode_response(request: ServerRequest, reply: ServerResponse) -> object:
-    """The JSON of a reply that is not an error.
+def decode_response(request: ServerRequest, response: ServerResponse) -> object:
+    """Return the decoded JSON body of a successful response.
 
     Raises:
-        EnvironmentFault: for each form of an error, and for what is not JSON.
+        EnvironmentFault: if the status is not 2xx, the body is not JSON, or it is AgentGym's ``{"error": …}``.
     """
-    check_status(request, reply)
+    check_status(request, response)
     try:
-        payload: object = msgspec.json.decode(reply.body)
+        payload: object = msgspec.json.decode(response.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
-        what = f"was answered with {_described(reply)}, which is not JSON ({one_line(str(exc), 100)})"
-        raise request.fault(what, CHECK_ADDRESS_ADVICE) from None
+        problem = f"returned {_describe(response)}, which is not JSON ({one_line(str(exc), 100)})"
+        raise request.fault(problem, CHECK_ADDRESS_ADVICE) from None
     if isinstance(payload, dict) and payload.get("error") is not None:
-        text = _quoted(payload["error"])
-        raise request.fault(f"was answered with an error{text or ' without a text'}", CHECK_LOG_ADVICE)
+        text = _quote(payload["error"])
+        raise request.fault(f"returned an error{text or ' without a text'}", CHECK_LOG_ADVICE)
     return payload
 
 
-def check_status(request: ServerRequest, reply: ServerResponse) -> None:
-    """Whether a server did what was asked, as far as the status tells.
+def check_status(request: ServerRequest, response: ServerResponse) -> None:
+    """Check that the status is 2xx.
 
     Raises:
-        EnvironmentFault: with what it says about it.
+        EnvironmentFault: for any other status, with the server's error text.
     """
-    if 300 <= reply.status < 400:
-        advice = "Redirects are not followed; put the address that it leads to into base_url"
-        raise request.fault(f"was redirected (status {reply.status})", advice)
-    if not 200 <= reply.status < 300:
-        advice = ADVICE_BY_STATUS.get(reply.status, CHECK_LOG_ADVICE)
-        raise request.fault(f"was answered with status {reply.status}{_said(reply)}", advice)
+    if 300 <= response.status < 400:
+        advice = "Redirects are not followed; set base_url to the address that it redirects to"
+        raise request.fault(f"was redirected (status {response.status})", advice)
+    if not 200 <= response.status < 300:
+        advice = ADVICE_BY_STATUS.get(response.status, CHECK_LOG_ADVICE)
+        raise request.fault(f"returned status {response.status}{_error_text(response)}", advice)
 
 
 class Payload:
-    """The JSON of a reply, from which values of the right type are taken."""
+    """Decoded JSON of a response, with typed access to its values."""
 
     def __init__(self, request: ServerRequest, value: object) -> None:
-        """Keep both; ``request`` is for errors."""
+        """Wrap ``value``, the response to ``request``."""
         self._request = request
         self._value = value
 
-    def fault(self, came_back: str, advice: str) -> EnvironmentFault:
-        """The error for a reply that cannot be used."""
-        return self._request.fault(came_back, advice)
+    def fault(self, problem: str, advice: str) -> EnvironmentFault:
+        """Return the error for an unusable response; see :meth:`ServerRequest.fault`."""
+        return self._request.fault(problem, advice)
 
-    def has(self, place: JsonPath) -> bool:
-        """Whether there is something else than null at ``place``."""
-        return self._find(place) is not None
+    def has(self, path: JsonPath) -> bool:
+        """Return whether the value at ``path`` exists and is not null."""
+        return self._find(path) is not None
 
-    def text(self, place: JsonPath) -> str:
-        """The text at ``place``.
-
-        Raises:
-            EnvironmentFault: saying what is there instead.
-        """
-        found = self._find(place)
-        if isinstance(found, str):
-            return found
-        raise self._wrong(place, "a text", found)
-
-    def texts(self, place: JsonPath) -> list[str]:
-        """The list of texts at ``place``.
+    def text(self, path: JsonPath) -> str:
+        """Return the string at ``path``.
 
         Raises:
-            EnvironmentFault: saying what is there instead.
+            EnvironmentFault: if the value has another type.
         """
-        found = self._find(place)
-        if isinstance(found, list) and all(isinstance(text, str) for text in found):
-            return found
-        raise self._wrong(place, "a list of texts", found)
+        value = self._find(path)
+        if isinstance(value, str):
+            return value
+        raise self._wrong_type(path, "a text", value)
 
-    def number(self, place: JsonPath) -> float:
-        """The number at ``place``, small enough for sums to stay finite.
+    def texts(self, path: JsonPath) -> list[str]:
+        """Return the list of strings at ``path``.
 
         Raises:
-            EnvironmentFault: saying what is there instead.
+            EnvironmentFault: if the value has another type.
         """
-        found = self._find(place)
-        if type(found) in (int, float) and abs(found) <= _LARGEST:
-            return float(found)
-        raise self._wrong(place, f"a number up to {_LARGEST:g}", found)
+        value = self._find(path)
+        if isinstance(value, list) and all(isinstance(text, str) for text in value):
+            return value
+        raise self._wrong_type(path, "a list of texts", value)
 
-    def flag(self, place: JsonPath) -> bool:
-        """The truth value at ``place``.
+    def number(self, path: JsonPath) -> float:
+        """Return the number at ``path``; its size is limited so that sums stay finite.
 
         Raises:
-            EnvironmentFault: saying what is there instead.
+            EnvironmentFault: if the value has another type or is too large.
         """
-        found = self._find(place)
-        if isinstance(found, bool):
-            return found
-        raise self._wrong(place, "true or false", found)
+        value = self._find(path)
+        if type(value) in (int, float) and abs(value) <= _MAX_NUMBER:
+            return float(value)
+        raise self._wrong_type(path, f"a number up to {_MAX_NUMBER:g}", value)
 
-    def id(self, place: JsonPath) -> int | str:
-        """The id of an instance at ``place``.
+    def flag(self, path: JsonPath) -> bool:
+        """Return the boolean at ``path``.
 
         Raises:
-            EnvironmentFault: saying what is there instead.
+            EnvironmentFault: if the value has another type.
         """
-        found = self._find(place)
-        if (type(found) is int and abs(found) < 2**63) or (isinstance(found, str) and 0 < len(found) <= 200):
-            return found
-        raise self._wrong(place, "an id", found)
+        value = self._find(path)
+        if isinstance(value, bool):
+            return value
+        raise self._wrong_type(path, "true or false", value)
 
-    def _find(self, place: JsonPath) -> Any:  # noqa: ANN401 - whatever a server sent
-        found: Any = self._value
-        for key in place:
+    def id(self, path: JsonPath) -> int | str:
+        """Return the instance id at ``path``: a 64-bit integer or a string of 1-200 characters.
+
+        Raises:
+            EnvironmentFault: if the value is something else.
+        """
+        value = self._find(path)
+        if (type(value) is int and abs(value) < 2**63) or (isinstance(value, str) and 0 < len(value) <= 200):
+            return value
+        raise self._wrong_type(path, "an id", value)
+
+    def _find(self, path: JsonPath) -> Any:  # noqa: ANN401 - any JSON value
+        value: Any = self._value
+        for key in path:
             if isinstance(key, str):
-                found = found.get(key) if isinstance(found, dict) else None
+                value = value.get(key) if isinstance(value, dict) else None
             else:
-                found = found[key] if isinstance(found, list) and key < len(found) else None
-        return found
+                value = value[key] if isinstance(value, list) and key < len(value) else None
+        return value
 
-    def _wrong(self, place: JsonPath, wanted: str, found: object) -> EnvironmentFault:
-        """The error for a reply of another shape; it tells types only, as any value may be the task's answer."""
-        where = f" as {'.'.join(map(str, place))}" if place else ""
-        shape = _kind(self._value)
+    def _wrong_type(self, path: JsonPath, expected: str, value: object) -> EnvironmentFault:
+        # names types only, since any value may be the task's answer
+        where = f" at {'.'.join(map(str, path))}" if path else ""
+        shape = _type_name(self._value)
         if isinstance(self._value, dict):
             fields = ", ".join(one_line(key, 30) for key in list(self._value)[:10])
             shape = f"an object with {fields or 'no fields'}"
-        got = f"; it has {_kind(found)} there" if place else ""
-        return self.fault(f"was answered with {shape}, which should have {wanted}{where}{got}", CHECK_ADDRESS_ADVICE)
+        actual = f", not {_type_name(value)}" if path else ""
+        return self.fault(f"returned {shape}; expected {expected}{where}{actual}", CHECK_ADDRESS_ADVICE)
 
 
-def _kind(value: object) -> str:
-    kinds = {
+def _type_name(value: object) -> str:
+    names = {
         dict: "an object",
         list: "a list",
         str: "a text",
@@ -185,44 +190,44 @@ def _kind(value: object) -> str:
         int: "a number",
         float: "a number",
     }
-    return kinds.get(type(value), "nothing")
+    return names.get(type(value), "nothing")
 
 
-def _described(reply: ServerResponse) -> str:
-    """A reply by its size and type; its text may be part of a task's answer."""
-    kind = one_line(reply.content_type.partition(";")[0], 60) or "no declared type"
-    return (
-        f"status {reply.status} and {len(reply.body)} bytes of {kind}"
-        if reply.body
-        else f"status {reply.status} and no body"
-    )
+def _describe(response: ServerResponse) -> str:
+    # status, size and type only: the text may contain the task's answer
+    kind = one_line(response.content_type.partition(";")[0], 60) or "no declared type"
+    body = f"{len(response.body)} bytes of {kind}" if response.body else "no body"
+    return f"status {response.status} and {body}"
 
 
-def _said(reply: ServerResponse) -> str:
-    """What an error reply says, in each of the forms that servers have; empty where it is something else."""
+def _error_text(response: ServerResponse) -> str:
+    """Return the quoted error text of a response, empty if there is none.
+
+    AgentGym's servers return ``{"detail": [...]}`` (FastAPI's validation errors), ``{"error": …}`` or plain text.
+    """
     try:
-        payload: object = msgspec.json.decode(reply.body)
+        payload: object = msgspec.json.decode(response.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        plain = reply.content_type.startswith("text/plain")
-        return _quoted(reply.body[:1000].decode("utf-8", "replace")) if plain else ""
+        is_text = response.content_type.startswith("text/plain")
+        return _quote(response.body[:1000].decode("utf-8", "replace")) if is_text else ""
     if not isinstance(payload, dict):
         return ""
     detail = payload.get("detail", payload.get("error"))
     if not isinstance(detail, list):
-        return _quoted(detail)
-    return _quoted("; ".join(_problem(problem) for problem in detail[:3]))
+        return _quote(detail)
+    return _quote("; ".join(_field_error(entry) for entry in detail[:3]))
 
 
-def _problem(problem: object) -> str:
-    """One of the problems that a server found in a request's fields, e.g. ``body.game: Field required``."""
-    if not isinstance(problem, dict):
+def _field_error(entry: object) -> str:
+    """Format one of FastAPI's validation errors, e.g. ``body.game: Field required``."""
+    if not isinstance(entry, dict):
         return ""
-    where = problem.get("loc")
-    path = ".".join(str(part) for part in where[:5]) if isinstance(where, list) else ""
-    return f"{path}: {str(problem.get('msg', ''))[:200]}"
+    location = entry.get("loc")
+    path = ".".join(str(part) for part in location[:5]) if isinstance(location, list) else ""
+    return f"{path}: {str(entry.get('msg', ''))[:200]}"
 
 
-def _quoted(said: object) -> str:
-    if not isinstance(said, str) or not said:
+def _quote(text: object) -> str:
+    if not isinstance(text, str) or not text:
         return ""
-    return " that is not shown, as it may hold the answer" if _ANSWER in said.lower() else f' "{one_line(said)}"'
+    return " that is hidden because it may hold the answer" if _ANSWER_FIELD in text.lower() else f' "{one_line(text)}"'

@@ -1,4 +1,9 @@
-"""One instance on a server: the place where an episode is played, from its creation to its closing."""
+"""Environment instances on a server, from creation to closing.
+
+``RemoteInstance`` sends the requests of one instance. ``InstanceLeases`` records the instances that this process uses:
+a server with a fixed number of slots (AgentGym's SQLGym: 8, ``agentenv-sqlgym/agentenv_sqlgym/environment.py``; WebShop:
+8000) reissues the oldest id when all are taken, so two episodes would share an instance and mix up their rewards.
+"""
 
 from __future__ import annotations
 
@@ -17,125 +22,124 @@ from runner.envs.http.dialects import ClientDialect, fill_placeholders
 from runner.envs.http.response import Payload, check_status
 from runner.errors import EnvironmentFault
 
+logger = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S = 2.0
+"""Seconds that closing an instance may take."""
+_MAX_CREATE_ATTEMPTS = 32
+"""Attempts to create an instance while the server returns ids that are in use."""
+_NO_CLOSE_STATUSES = (404, 405)
+"""Statuses of servers without a path ``/close``: AgentGym's Maze, Wordle, ALFWorld, SQLGym and WebShop."""
+
 
 class InstanceLeases:
-    """Instances by server and id; shared by all threads of the process."""
+    """Thread-safe set of the instances in use, by server and id."""
 
     def __init__(self) -> None:
-        """Start with none in use."""
-        self._held: set[tuple[str, int | str]] = set()
-        self._guard = threading.RLock()  # garbage is collected anywhere, also while this thread takes one
+        """Start with no instance in use."""
+        self._leased: set[tuple[str, int | str]] = set()
+        self._lock = threading.RLock()  # re-entrant: a finalizer may call release while this thread is in acquire
 
-    def take(self, server: str, instance: int | str) -> bool:
-        """Whether the instance was free; it is taken now."""
-        with self._guard:
-            free = (server, instance) not in self._held
-            self._held.add((server, instance))
-            return free
+    def acquire(self, server: str, instance: int | str) -> bool:
+        """Lease an instance; return False if it was leased already."""
+        with self._lock:
+            is_free = (server, instance) not in self._leased
+            self._leased.add((server, instance))
+            return is_free
 
     def release(self, server: str, instance: int | str) -> None:
-        """Let others have it."""
-        with self._guard:
-            self._held.discard((server, instance))
+        """End the lease of an instance."""
+        with self._lock:
+            self._leased.discard((server, instance))
 
 
 LEASES = InstanceLeases()
 
 
-logger = logging.getLogger(__name__)
-
-CLOSE_TIMEOUT_S = 2.0
-"""Seconds that the closing may take."""
-_PLACES = 32
-"""How many instances are asked for where those that a server gives out are in use."""
-_CANNOT_CLOSE = (404, 405)
-"""What servers answer that have no path for it, as most of AgentGym's."""
-
-
 class RemoteInstance:
-    """An instance of one dialect on one server.
+    """One environment instance on a server.
 
     Attributes:
-        id: what the server calls it; None before it is opened and after it is closed.
+        id: the server's id of the instance; None before ``open`` and after ``close``.
     """
 
     def __init__(self, dialect: ClientDialect, address: ServerAddress) -> None:
         """Prepare the connection; nothing is sent yet.
 
         Raises:
-            ConfigError: for an address that no request can be sent to.
+            ConfigError: if the address is invalid.
         """
         self.id: int | str | None = None
         self._dialect = dialect
         self._server = address.base
         self._connection = HttpConnection(dialect.name, address)
-        self._release: Callable[[], object]
-        """Gives the lease back; called by itself when nobody has this instance any more, and only once."""
+        self._release_lease: Callable[[], object]
+        """Finalizer that ends the lease once, at the latest when this object is garbage-collected."""
 
     async def open(self, task: int) -> None:
-        """Have the server make the instance.
+        """Create the instance on the server.
 
         Raises:
-            EnvironmentFault: where it cannot be reached, answers nonsense, or gives out only what is in use here.
+            EnvironmentFault: if the server cannot be reached, sends an invalid reply, or returns only ids in use.
         """
         body = fill_placeholders(self._dialect.create_body, task=task, env=self._dialect.name)
-        for _ in range(_PLACES):
+        for _ in range(_MAX_CREATE_ATTEMPTS):
             payload = await self._post(self._dialect.create, body)
-            given = payload.id(self._dialect.created_at)
-            if LEASES.take(self._server, given):
-                self.id = given
-                self._release = weakref.finalize(self, LEASES.release, self._server, given)
+            instance_id = payload.id(self._dialect.created_at)
+            if LEASES.acquire(self._server, instance_id):
+                self.id = instance_id
+                self._release_lease = weakref.finalize(self, LEASES.release, self._server, instance_id)
                 return
-        raise payload.fault("gave out an instance that is in use", "Play fewer episodes at the same time")
+        raise payload.fault("returned an instance that is already in use", "Run fewer episodes at the same time")
 
     async def reset(self, task: int) -> Payload:
-        """Start a task; raises as ``open`` does."""
+        """Start task ``task``; raises as ``open`` does."""
         body = fill_placeholders(self._dialect.reset_body, task=task, env=self._dialect.name)
-        return await self._post(self._dialect.reset, self._addressed(body))
+        return await self._post(self._dialect.reset, self._with_id(body))
 
     def request_size(self, text: str) -> int:
-        """How many bytes the request for a step with ``text`` has."""
-        return len(_encoded(self._addressed({"action": text})))
+        """Return the size of the request for a step with ``text``, in bytes."""
+        return len(_encode_json(self._with_id({"action": text})))
 
     async def step(self, text: str) -> Payload:
-        """Take one action; raises as ``open`` does."""
-        return await self._post("/step", self._addressed({"action": text}))
+        """Send one action; raises as ``open`` does."""
+        return await self._post("/step", self._with_id({"action": text}))
 
-    async def look(self, path: str) -> Payload:
-        """What a path shows of the instance; raises as ``open`` does."""
+    async def get(self, path: str) -> Payload:
+        """GET ``path`` for this instance; raises as ``open`` does."""
         query = urlencode({self._dialect.id_field: self.id})
-        return await self._connection.ask(f"{self._dialect.prefix}{path}?{query}", None)
+        return await self._connection.fetch_json(f"{self._dialect.prefix}{path}?{query}", None)
 
     async def close(self) -> None:
-        """Have the server forget the instance, if it can, within ``CLOSE_TIMEOUT_S`` seconds; a failure is only logged."""
+        """Delete the instance on the server within ``CLOSE_TIMEOUT_S``; a failure is only logged."""
         if self.id is None:
             return
-        given, body, release = self.id, _encoded(self._addressed({})), self._release
+        instance_id, body, release_lease = self.id, _encode_json(self._with_id({})), self._release_lease
         self.id = None
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 request = self._connection.request(self._dialect.prefix + "/close", body)
-                reply = await self._connection.send(request)
-                if reply.status not in _CANNOT_CLOSE:
-                    check_status(request, reply)
+                response = await self._connection.send(request)
+                if response.status not in _NO_CLOSE_STATUSES:
+                    check_status(request, response)
         except TimeoutError:
-            logger.warning("%s did not close the instance %s within %g s", self._server, given, CLOSE_TIMEOUT_S)
+            logger.warning("%s did not close instance %s within %g s", self._server, instance_id, CLOSE_TIMEOUT_S)
         except EnvironmentFault as exc:
-            logger.warning("An instance was not closed: %s", exc)
+            logger.warning("Could not close an instance: %s", exc)
         finally:
-            release()
+            release_lease()
 
     async def disconnect(self) -> None:
-        """Give the connections back; a later request takes new ones."""
+        """Release the HTTP client; a later request acquires it again."""
         await self._connection.close()
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> Payload:
-        return await self._connection.ask(self._dialect.prefix + path, _encoded(body))
+        return await self._connection.fetch_json(self._dialect.prefix + path, _encode_json(body))
 
-    def _addressed(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def _with_id(self, body: Mapping[str, Any]) -> dict[str, Any]:
         return {self._dialect.id_field: self.id, **body}
 
 
-def _encoded(body: Mapping[str, Any]) -> bytes:
-    """JSON; half of a surrogate pair, which no server would take, becomes a question mark."""
+def _encode_json(body: Mapping[str, Any]) -> bytes:
+    # "replace": a lone surrogate, which no server accepts, becomes a question mark
     return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")

@@ -1,4 +1,8 @@
-"""What is known of an environment without its server: its commands, how many tasks it has, what counts as success."""
+"""Rules of an environment that is played over HTTP: commands, number of tasks, success, rewards.
+
+``rules_for`` returns the ``TaskRules`` of a dialect: its embedded class, else ``FreeTextRules``. ``count_tasks`` returns
+its number of tasks. ``RewardReader`` turns the server's reward and done fields into step rewards.
+"""
 
 from __future__ import annotations
 
@@ -7,39 +11,39 @@ import re
 from typing import Protocol
 
 from runner.envs.grammar import CommandPattern, Grammar
-from runner.envs.http.dialects import ClientDialect
+from runner.envs.http.dialects import ClientDialect, JsonPath
 from runner.envs.http.response import Payload
 from runner.types import Action, InvalidAction, Mode, Trajectory
 
 UNKNOWN_N_TASKS = 2**31
-"""The number of tasks where it is not known; what a server does not have it answers with an error."""
-_ROUNDING = 1e-9
+"""Number of tasks if it is unknown. The server answers with an error for an index that it does not have."""
+_ROUNDING_TOLERANCE = 1e-9
 
 
 class TaskRules(Protocol):
-    """What an embedded environment knows before its first reset."""
+    """The part of an embedded environment that works before its first reset."""
 
     n_tasks: int
 
     @property
     def grammar(self) -> Grammar:
-        """The commands."""
+        """Commands of the environment."""
 
     def parse(self, text: str) -> Action | InvalidAction:
-        """The tool call that a text means."""
+        """Parse an action text into a tool call."""
 
     def success(self, trajectory: Trajectory) -> bool:
-        """Whether the goal was reached."""
+        """Return whether the episode reached its goal."""
 
     def admissible_actions(self) -> list[str] | None:
-        """Actions that are always possible; asked only where the dialect says that the rules have them."""
+        """Return actions that are always possible. Called only for dialects with ``actions="rules"``."""
 
 
 class FreeTextRules:
-    """The rules of an environment that only its server has: any text is an action."""
+    """Rules of an environment without an embedded class: one tool, ``act``, that takes any text."""
 
     def __init__(self, dialect: ClientDialect) -> None:
-        """Make the one tool there is."""
+        """Create the grammar with its single command."""
         self.n_tasks = UNKNOWN_N_TASKS
         self._dialect = dialect
         act = CommandPattern(
@@ -52,21 +56,21 @@ class FreeTextRules:
         self.grammar = Grammar([act], expected=dialect.expected)
 
     def parse(self, text: str) -> Action | InvalidAction:
-        """The text as a call of the one tool."""
+        """Return the text as a call of ``act``."""
         return self.grammar.parse(text)
 
     def success(self, trajectory: Trajectory) -> bool:
-        """Whether the rewards got as high as the dialect says that they can."""
+        """Return whether the reward reached the dialect's ``best``."""
         rewards = [step.reward for step in trajectory.timesteps]
         reached = sum(rewards) if self._dialect.reward == "total" else max(rewards, default=0.0)
-        return reached >= self._dialect.best - _ROUNDING
+        return reached >= self._dialect.best - _ROUNDING_TOLERANCE
 
     def admissible_actions(self) -> None:
-        """Nothing is known of them."""
+        """Return None: only the server knows the admissible actions."""
 
 
 def rules_for(dialect: ClientDialect, mode: Mode) -> TaskRules:
-    """The rules of a dialect's environment, from its embedded class where it has one."""
+    """Return the rules of a dialect's environment: its embedded class if it has one, else free text."""
     if dialect.embedded is None:
         return FreeTextRules(dialect)
     rules: TaskRules = pkgutil.resolve_name(dialect.embedded)(mode=mode)
@@ -74,44 +78,48 @@ def rules_for(dialect: ClientDialect, mode: Mode) -> TaskRules:
 
 
 def count_tasks(dialect: ClientDialect, mode: Mode, rules: TaskRules) -> int:
-    """How many tasks a server has that did not say it: only ours are strict, and those have the embedded ones."""
-    known = None if mode == "strict" and dialect.embedded else dialect.n_tasks
-    return known or rules.n_tasks
+    """Return the number of tasks of a server that does not report it.
+
+    A server with strict rules is this project's own, which has the tasks of the embedded class.
+    """
+    n_agentgym_tasks = None if mode == "strict" and dialect.embedded else dialect.n_tasks
+    return n_agentgym_tasks or rules.n_tasks
 
 
-_COMPLETED = "The task is completed."
-"""BabyAI's server says so even where it takes back ``done``, which it does for a success after half of the time."""
+_COMPLETED_TEXT = "The task is completed."
+"""Marks success in an observation of BabyAI's server, which resets ``done`` if the reward is 0.5 or less.
 
-
-_TRUNCATED = ("truncated",)
+Source: ``agentenv-babyai/agentenv_babyai/environment.py``.
+"""
+_TRUNCATED_PATH: JsonPath = ("truncated",)
 
 
 class RewardReader:
-    """The rewards of one episode, read reply by reply.
+    """Reads the rewards of one episode, one reply at a time.
 
     Attributes:
-        truncated: whether the server ended the episode by a limit of its own.
+        truncated: whether the server ended the episode at its own limit.
     """
 
     def __init__(self, dialect: ClientDialect) -> None:
-        """Start with no reward."""
+        """Start with a total reward of 0."""
         self._dialect = dialect
         self._total = 0.0
         self.truncated = False
 
     def read(self, payload: Payload, observation: str) -> tuple[float, bool]:
-        """A step's own reward, and whether the episode is over.
+        """Return ``(reward of this step, whether the episode is over)``.
 
         Raises:
-            EnvironmentFault: where the reply has no number or no flag where it should.
+            EnvironmentFault: if the reply lacks the reward or the done flag.
         """
-        said, done = payload.number(self._dialect.reward_at), payload.flag(self._dialect.done_at)
-        self.truncated = payload.has(_TRUNCATED) and payload.flag(_TRUNCATED)
-        reward, completed = said, False
+        value, done = payload.number(self._dialect.reward_at), payload.flag(self._dialect.done_at)
+        self.truncated = payload.has(_TRUNCATED_PATH) and payload.flag(_TRUNCATED_PATH)
+        reward, completed = value, False
         if self._dialect.reward == "total":
-            reward, self._total = said - self._total, said
+            reward, self._total = value - self._total, value
         elif self._dialect.reward == "once":
-            reward = 0.0 if self._total else said
-            completed = said != 0 and _COMPLETED in observation
-            self._total = self._total or said
+            reward = 0.0 if self._total else value
+            completed = value != 0 and _COMPLETED_TEXT in observation
+            self._total = self._total or value
         return reward, done or completed or self.truncated

@@ -103,7 +103,9 @@ class Split:
 
     def __init__(self, tasks: Traversable, tables: Traversable, databases: Traversable) -> None:
         self.tasks = _read(tasks, list[Task])
-        self._schemas: Mapping[str, DatabaseSchema] = {schema.db_id: schema for schema in _read(tables, list[DatabaseSchema])}
+        self._schemas: Mapping[str, DatabaseSchema] = {
+            schema.db_id: schema for schema in _read(tables, list[DatabaseSchema])
+        }
         self._databases = databases
 
     def schema(self, task: Task) -> DatabaseSchema:

@@ -63,7 +63,9 @@ def choose_ingredients(table: RecipeTable, recipe: Recipe, stock: Items) -> dict
 
 def matching_recipe(table: RecipeTable, output: str, given: Items) -> Recipe | None:
     """The recipe that makes ``output`` of exactly the given items."""
-    return next((recipe for recipe in table.recipes.get(output, ()) if choose_ingredients(table, recipe, given) == given), None)
+    return next(
+        (recipe for recipe in table.recipes.get(output, ()) if choose_ingredients(table, recipe, given) == given), None
+    )
 
 
 def apply_crafting(inventory: dict[str, int], used: Items, item: str, count: int) -> None:

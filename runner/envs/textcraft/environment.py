@@ -17,12 +17,12 @@ from runner.envs.textcraft.crafting import (
     apply_crafting,
     choose_ingredients,
     has_items,
-    parse_ingredients,
     item_id,
     matching_recipe,
+    parse_ingredients,
 )
 from runner.envs.textcraft.oracle import TextCraftOracle
-from runner.envs.textcraft.recipes import Task, craft_command, make_task, shipped_table, display_name
+from runner.envs.textcraft.recipes import Task, craft_command, display_name, make_task, shipped_table
 from runner.types import Action, InvalidAction, Mode, StepResult
 
 _COUNT: dict[str, Any] = {"type": "integer", "minimum": 1, "maximum": 999_999_999}

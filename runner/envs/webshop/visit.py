@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from runner.envs.webshop.catalogue import Catalogue, Goal, SearchIndex, Product
+from runner.envs.webshop.catalogue import Catalogue, Goal, Product, SearchIndex
 from runner.envs.webshop.reward import purchase_reward
 
 PER_PAGE = 10

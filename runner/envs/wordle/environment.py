@@ -14,9 +14,9 @@ from runner.envs.wordle.rules import (
     FixedWord,
     HiddenWord,
     Marking,
+    hidden_words,
     loose_marks,
     official_marks,
-    hidden_words,
     shipped_words,
 )
 from runner.types import Mode

@@ -1,4 +1,4 @@
-"""The log that a server's output goes to: kept small, safe to read, and its last lines at hand."""
+"""Log file of an environment server: limited in size, masked, with its recent lines in memory."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import IO
 from runner.util.text import masker, one_line
 
 MAX_BYTES = 1 << 20
-"""Of the log; the one before it is kept beside it."""
+"""Maximum size of the log; one previous log is kept beside it."""
 MAX_LINE_BYTES = 2000
 N_RECENT_LINES, MAX_RECENT_CHARS = 5, 200
-"""Lines that are at hand, and characters of each."""
+"""Number of recent lines in memory, and maximum length of each."""
 
 
 def log_name(env: str) -> str:
-    """The file name for an environment's server; a name that is not plain is not written as it is."""
+    """Return the log's file name; special characters are replaced and a hash of the name is added."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", env)[:64]
     if plain != env:
         plain += "-" + hashlib.blake2b(env.encode(errors="replace"), digest_size=4).hexdigest()
@@ -28,10 +28,10 @@ def log_name(env: str) -> str:
 
 
 class ServerLog:
-    """Takes the lines of one server; from one thread."""
+    """Writes the output of one server; used by one thread."""
 
     def __init__(self, path: Path) -> None:
-        """Nothing is written before the first line."""
+        """Prepare the log; the file is created with the first line."""
         self.path = path
         self._recent: deque[str] = deque(maxlen=N_RECENT_LINES)
         self._mask: Callable[[str], str] = masker()
@@ -39,17 +39,17 @@ class ServerLog:
 
     @property
     def recent_output(self) -> str:
-        """The last lines, as one; from any thread."""
-        return " | ".join(self._recent.copy()) or "it said nothing"
+        """The most recent lines, joined; thread-safe."""
+        return " | ".join(self._recent.copy()) or "no output"
 
     def drain(self, output: IO[bytes]) -> None:
-        """Take what a server says to its end, and close it; a log that cannot be written does not keep it waiting."""
+        """Write a server's output to the log until it ends; an unwritable log never blocks the server."""
         with output:
             while line := output.readline(MAX_LINE_BYTES):
-                shown = one_line(self._mask(line.decode(errors="replace").rstrip("\r\n")), MAX_LINE_BYTES)
-                if shown.strip():
-                    self._recent.append(one_line(shown, MAX_RECENT_CHARS))
-                self._write(f"{shown}\n".encode())
+                text = one_line(self._mask(line.decode(errors="replace").rstrip("\r\n")), MAX_LINE_BYTES)
+                if text.strip():
+                    self._recent.append(one_line(text, MAX_RECENT_CHARS))
+                self._write(f"{text}\n".encode())
 
     def _write(self, line: bytes) -> None:
         try:

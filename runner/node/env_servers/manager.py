@@ -1,4 +1,4 @@
-"""The servers that a node starts and stops: those of its profile's ``server_cmd``, when asked or by ``autostart``."""
+"""Environment servers that a node starts and stops: the profile's ``server_cmd``, on request or by ``autostart``."""
 
 from __future__ import annotations
 
@@ -22,66 +22,67 @@ logger = logging.getLogger(__name__)
 
 READY_POLL_S = 0.2
 STOP_WAIT_S = 1.0
+"""Seconds that ``stop`` waits for the server to end before it returns."""
 
 
 class EnvServerManager:
-    """Starts and stops servers; from any thread."""
+    """Starts and stops environment servers; thread-safe."""
 
     def __init__(self, profile: Profile, logs: Path) -> None:
-        """Nothing is started; ``logs`` is the folder that output goes to."""
+        """Prepare without starting a server; ``logs`` is the folder of the server logs."""
         self._profile = profile
         self._logs = logs
         self._guard = threading.Lock()
         self._servers: dict[str, EnvServer] = {}
         self._start_errors: dict[str, str] = {}
-        """Why a server of the profile could not even begin."""
+        """Why a server could not be started, by environment name in lower case."""
         self._closed = False
         self._n_changes = itertools.count(1)
         self.n_changes = 0
-        """How often the status of a server was another; who sees it grow looks at the servers anew."""
+        """Number of status changes of all servers; when it grows, the health monitor checks them again."""
 
     def autostart(self) -> None:
-        """Begin to start what the profile says; what cannot be is logged, and is the cause of its environment."""
-        for _, entry in self._profile.listed():
+        """Start the servers with ``autostart``; log a failure and report it as the cause of its environment."""
+        for _, entry in self._profile.tiered_entries():
             if entry.autostart:
                 with catch_foreign(partial(self._note_start_failure, entry.name)):
                     self.start(entry.name)
 
     def start(self, env: str) -> ServerInfo:
-        """Begin to start a server, which takes a while; one that runs or starts already is left alone.
+        """Start a server without waiting until it is ready; do nothing if it is starting or running.
 
         Raises:
-            ConfigError: when it cannot be started at all.
+            ConfigError: if it cannot be started.
         """
         entry = self._entry(env)
         with self._guard:
-            known = self._servers.get(entry.name.casefold())
-            if known is not None and known.is_alive:
-                return known.info
+            existing = self._servers.get(entry.name.casefold())
+            if existing is not None and existing.is_alive:
+                return existing.info
             if self._closed:
-                raise ConfigError(f"The server of {entry.name} is not started: this node is about to stop")
+                raise ConfigError(f"The server of {entry.name} cannot start: this node is stopping")
             server = EnvServer(entry, self._logs / log_name(entry.name), self._note_change)
             self._servers[entry.name.casefold()] = server
             server.start()
         return server.info
 
     def stop(self, env: str) -> ServerInfo:
-        """Begin to stop a server that this node started, which is over by then where it heeds that at once.
+        """Stop a server that this node started; return after at most ``STOP_WAIT_S``, even if it is still stopping.
 
         Raises:
-            ConfigError: when it started none.
+            ConfigError: if this node did not start a server of that environment.
         """
         entry = self._entry(env)
         with self._guard:
             server = self._servers.get(entry.name.casefold())
         if server is None:
-            raise ConfigError(f"This node has not started a server of {entry.name}")
+            raise ConfigError(f"This node did not start a server of {entry.name}")
         server.request_stop()
         server.wait_stopped(STOP_WAIT_S)
         return server.info
 
     def close(self) -> None:
-        """Stop all of them, for good."""
+        """Stop all servers; none can be started afterwards."""
         with self._guard:
             self._closed = True
             servers = list(self._servers.values())
@@ -91,13 +92,13 @@ class EnvServerManager:
             server.stop()
 
     def cause(self, env: str) -> str | None:
-        """Why the server of an environment does not run although it was started, None where there is nothing to say."""
+        """Return why a server that was started is not running, or None."""
         server = self._servers.get(env.casefold())
         cause = self._start_errors.get(env.casefold()) if server is None else server.cause
         return None if cause is None else f"its server: {cause}"
 
     def wait_for(self, env: str, is_cancelled: Callable[[], bool]) -> None:
-        """Wait for a server that is being started, as it would be missed otherwise."""
+        """Wait until a starting server is ready or has failed, at most ``READY_TIMEOUT_S``."""
         server = self._servers.get(env.casefold())
         deadline = time.monotonic() + READY_TIMEOUT_S
         while server is not None and not is_cancelled() and time.monotonic() < deadline:
@@ -115,5 +116,5 @@ class EnvServerManager:
     def _entry(self, env: str) -> EnvironmentEntry:
         entry = environment_entry(self._profile, env)
         if entry is None:
-            raise ConfigError(f"The profile {self._profile.id} has no environment {env!r} to play")
+            raise ConfigError(f"The profile {self._profile.id} has no environment {env!r}")
         return entry

@@ -1,4 +1,4 @@
-"""One server that a node started: its process, its output, and whether it answers."""
+"""One environment server that a node started: its process, output and readiness."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from runner.util.text import is_secret_name, mask, one_line
 logger = logging.getLogger(__name__)
 
 READY_TIMEOUT_S = 60.0
-"""Seconds for a server to answer; some read much data first."""
+"""Maximum seconds for a server to become ready; some load large data first."""
 WRONG_SERVER_TIMEOUT_S = 10.0
-"""Seconds for what answers to become this environment's server; some answer with errors while they read."""
+"""Maximum seconds of wrong answers, because some servers answer with errors while they load data."""
 POLL_INTERVAL_S = 0.1
 STOP_TIMEOUT_S = supervisor.STOP_GRACE_S + 2.0
 DRAIN_TIMEOUT_S = 1.0
-"""Seconds for what was said last; somebody that the server left behind may hold the pipe open."""
+"""Maximum seconds to read the remaining output; an orphaned child may keep the pipe open."""
 
 
 class EnvServer:
-    """A server from its start on; it is started once, and not again when it ends.
+    """A server process, started once and never restarted.
 
-    ``on_change`` is called on its own thread whenever its status is another.
+    ``on_change`` is called on the server's thread after each change of status.
     """
 
     def __init__(self, entry: EnvironmentEntry, log: Path, on_change: Callable[[], None]) -> None:
-        """Look whether it can be started.
+        """Check that the server can be started.
 
         Raises:
-            ConfigError: saying what the profile lacks, or what is not installed.
+            ConfigError: if the profile lacks its command or port, or the command is not installed.
         """
         self.env = entry.name
         self._command = _command(entry)
@@ -65,36 +65,36 @@ class EnvServer:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it starts or runs."""
+        """Whether the server is starting or running."""
         return self.status in ("starting", "running")
 
     @property
     def info(self) -> ServerInfo:
-        """How it is, for who asks."""
+        """Status of the server, for control replies."""
         return ServerInfo(env=self.env, status=self.status, cause=self.cause)
 
     def start(self) -> None:
-        """Begin to start; ``status`` tells how that went."""
+        """Start the server without waiting; ``status`` shows the progress."""
         self._thread.start()
 
     def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until it answers or will not; False when it took longer."""
+        """Wait until the server is ready or has failed; return False after ``timeout_s``."""
         return self._ready_or_failed.wait(timeout_s)
 
     def request_stop(self) -> None:
-        """Begin to stop."""
+        """Request the end of the server without waiting."""
         if self.is_alive:
             self.cause = "it is stopping"
         self._stop_requested.set()
         self._close_stdin()
 
     def wait_stopped(self, timeout_s: float) -> bool:
-        """Wait for the end; False when it took longer."""
+        """Wait until the server has ended; return False after ``timeout_s``."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def stop(self) -> None:
-        """Stop, by force when it takes too long."""
+        """Stop the server; kill it after ``STOP_TIMEOUT_S``."""
         self.request_stop()
         if not self.wait_stopped(STOP_TIMEOUT_S) and self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -123,8 +123,8 @@ class EnvServer:
 
     def _check_address_is_free(self) -> None:
         if (state := self._state()).cause != NOT_LISTENING:
-            what = state.cause or "it is a server of this environment, which this node did not start"
-            raise ConfigError(f"nothing was started at {self._address.base}: {what}")
+            occupant = state.cause or "another server of this environment, not started by this node, answers there"
+            raise ConfigError(f"not started at {self._address.base}: {occupant}")
 
     def _spawn(self) -> subprocess.Popen[bytes] | None:
         with self._guard:
@@ -141,48 +141,48 @@ class EnvServer:
             return self._process
 
     def _close_stdin(self) -> None:
-        """End the process: its keeper waits for this pipe to close, by us or by our death."""
+        """End the process: its supervisor stops the server when this pipe closes, also if this process dies."""
         with self._guard:
             if self._process is not None:
                 cast(IO[bytes], self._process.stdin).close()
 
     def _serve(self, process: subprocess.Popen[bytes]) -> str:
-        """Wait until it answers, then until it ends; returns how it ended."""
+        """Wait until the server is ready, then until it ends; return why it ended."""
         output = cast(IO[bytes], process.stdout)
         drain = threading.Thread(target=self._log.drain, args=(output,), name="server log", daemon=True)
         drain.start()
-        is_cancelled = self._watch(process)
-        if is_cancelled:
+        failure = self._wait_until_ready(process)
+        if failure:
             self._close_stdin()
         code = process.wait()
         self._close_stdin()
         drain.join(DRAIN_TIMEOUT_S)
-        ending = is_cancelled or f"it ended with exit code {code}"
-        return f"{ending}; its last words: {self._log.recent_output} (see {self._log.path})"
+        cause = failure or f"it ended with exit code {code}"
+        return f"{cause}; last output: {self._log.recent_output} (see {self._log.path})"
 
-    def _watch(self, process: subprocess.Popen[bytes]) -> str | None:
-        """Wait until it answers; returns why it is given up, None where it answered, ended or is not wanted."""
-        started, wrong_since, cause = time.monotonic(), math.inf, "it was not asked"
+    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> str | None:
+        """Wait until the server is ready; return why it failed, or None if it is ready, has ended or was stopped."""
+        started, wrong_since, cause = time.monotonic(), math.inf, "it was not checked"
         while process.poll() is None and not self._stop_requested.wait(POLL_INTERVAL_S):
             now = time.monotonic()
             if now - started > READY_TIMEOUT_S:
-                return f"it did not answer as it should within {READY_TIMEOUT_S:g} s: {cause}"
+                return f"it was not ready within {READY_TIMEOUT_S:g} s: {cause}"
             if now - wrong_since > WRONG_SERVER_TIMEOUT_S:
-                return f"it is no server of this environment: {cause}"
+                return f"it is not a server of this environment: {cause}"
             state = self._state()
             if state.usable:
                 self._set_status("running", None)
                 return None
-            cause = state.cause or "it is not well"
+            cause = state.cause or "it is not ready"
             wrong_since = min(wrong_since, now) if state.status == "wrong" else math.inf
             self.cause = f"it is starting: {cause}"
         return None
 
 
 def child_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """What a server gets of our variables: none that are named like a secret, or hold a URL with a password.
+    """Return the variables for a server, without those that look like secrets or hold a URL with a password.
 
-    Our own commands can be found, whether or not their folder is on the path.
+    The folder of this Python's commands is added to PATH.
     """
     safe = {name: value for name, value in environ.items() if not (is_secret_name(name) or mask(value, {}) != value)}
     return safe | {"PATH": os.pathsep.join(filter(None, (safe.get("PATH"), str(Path(sys.executable).parent))))}
@@ -190,13 +190,13 @@ def child_environ(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _command(entry: EnvironmentEntry) -> list[str]:
     if entry.server_cmd is None:
-        raise ConfigError(f"{entry.name} has no server_cmd in the profile, so there is nothing to start")
+        raise ConfigError(f"{entry.name} has no server_cmd in the profile; add one")
     try:
         command = shlex.split(entry.server_cmd)
     except ValueError as exc:
-        raise ConfigError(f"server_cmd of {entry.name} cannot be split into words: {exc}") from exc
+        raise ConfigError(f"server_cmd of {entry.name} is not a valid command line: {exc}") from exc
     if not command:
-        raise ConfigError(f"server_cmd of {entry.name} is blank")
+        raise ConfigError(f"server_cmd of {entry.name} is empty")
     if shutil.which(command[0], path=child_environ(os.environ)["PATH"]) is None:
         raise ConfigError(
             f"server_cmd of {entry.name} starts {one_line(mask(command[0]))}, which is not installed here"
@@ -206,5 +206,5 @@ def _command(entry: EnvironmentEntry) -> list[str]:
 
 def _server_address(entry: EnvironmentEntry) -> ServerAddress:
     if (address := server_address(entry)) is None:
-        raise ConfigError(f"{entry.name} has a server_cmd but no port in the profile, so nobody could find its server")
+        raise ConfigError(f"{entry.name} has a server_cmd but no port in the profile; add its port")
     return address

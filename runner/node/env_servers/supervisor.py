@@ -1,9 +1,9 @@
-"""Keeps one server for a node: a program of its own, which needs the standard library alone.
+"""Supervises one environment server for a node: a separate program that uses only the standard library.
 
-    python -I -S keeper.py COMMAND… < pipe
+    python -I -S supervisor.py COMMAND… < pipe
 
-It starts the command in its own process group and ends as that does. When its standard input closes, because the node
-wants the server stopped or is gone however that came, it ends the whole group: asked first, then made to.
+It starts the command in its own process group and exits with the command's exit code. When its standard input closes,
+because the node stops the server or has died, it ends the whole group: SIGTERM first, SIGKILL after ``STOP_GRACE_S``.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import sys
 from types import FrameType
 
 STOP_GRACE_S = 3.0
-"""Seconds a server has to end once it was asked to."""
+"""Seconds between SIGTERM and SIGKILL."""
 EXIT_NOT_STARTED = 127
 
 
 def main(command: list[str]) -> int:
-    """Keep the server; returns its exit code, 128 and the number of a signal where that ended it."""
+    """Run the server; return its exit code, or 128 plus the number of the signal that ended it."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
-        signal.signal(number, _ignore_signal)  # not ignored: what is ignored stays so in the server
+        signal.signal(number, _ignore_signal)  # not SIG_IGN, which the server would inherit
     wakeup_read, wakeup_write = os.pipe()
     os.set_blocking(wakeup_write, False)
     signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
@@ -34,17 +34,17 @@ def main(command: list[str]) -> int:
         return EXIT_NOT_STARTED
     if _wait_for_end(server, wakeup_read):
         _stop_group(server)
-    os.killpg(0, signal.SIGTERM)  # what it started and left behind
+    os.killpg(0, signal.SIGTERM)  # processes that the server left behind
     code = server.wait()
     return code if code >= 0 else 128 - code
 
 
 def _ignore_signal(number: int, frame: FrameType | None) -> None:
-    """Waiting ends and is begun again."""
+    """Do nothing; the wakeup file descriptor interrupts ``select``."""
 
 
 def _wait_for_end(server: subprocess.Popen[bytes], wakeup_read: int) -> bool:
-    """Wait until the server ended by itself, or is not wanted any more: then True."""
+    """Wait until the server exits, or standard input closes; return True in the second case."""
     while server.poll() is None:
         ready, _, _ = select.select([0, wakeup_read], [], [])
         if wakeup_read in ready:
@@ -59,7 +59,7 @@ def _stop_group(server: subprocess.Popen[bytes]) -> None:
     try:
         server.wait(STOP_GRACE_S)
     except subprocess.TimeoutExpired:
-        os.killpg(0, signal.SIGKILL)  # this process with it
+        os.killpg(0, signal.SIGKILL)  # ends this process, too
 
 
 if __name__ == "__main__":

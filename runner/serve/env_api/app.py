@@ -144,7 +144,7 @@ class EnvironmentApp:
         def operation(instance: PooledInstance) -> object:
             for field in self._dialect.reset_options:
                 if field.choices and values[field.name] not in field.choices:
-                    raise PoolRejected(f"{field.name} should be one of {', '.join(field.choices)}")
+                    raise PoolRejected(f"{field.name} must be one of {', '.join(field.choices)}")
             instance.reset(task_number, self._task_index(task_number))
             return render_reply(self._dialect.reset_reply, instance)
 

@@ -1,4 +1,4 @@
-"""A test endpoint in the place of a language model: OpenAI's protocol, answers by an oracle or a script, and faults."""
+"""A test endpoint in place of a language model: OpenAI's protocol, replies from an oracle or a script, and faults."""
 
 from runner.serve.mock_llm.app import ModelApp
 from runner.serve.mock_llm.faults import Behavior, Fault
@@ -15,6 +15,7 @@ from runner.serve.mock_llm.reply import (
 from runner.serve.mock_llm.server import ModelServer
 
 __all__ = [
+    "TEST_MODEL_NAME",
     "Behavior",
     "EchoResponder",
     "Fault",
@@ -25,6 +26,5 @@ __all__ = [
     "ScriptResponder",
     "ScriptedCall",
     "ScriptedReply",
-    "TEST_MODEL_NAME",
     "read_script",
 ]

@@ -1,4 +1,4 @@
-"""The endpoint's routes: chat completions, lists of models in OpenAI's and Ollama's form, health."""
+"""The routes of the test endpoint: chat completions, model lists in OpenAI's and Ollama's form, health."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from runner.errors import ConfigError
 from runner.serve.guard import guard_app
 from runner.serve.mock_llm.chat_format import ChatRequest
 from runner.serve.mock_llm.faults import Behavior, Fault, FaultInjector, check_fault_kind, fault_status
-from runner.serve.mock_llm.oracle import ORACLE_MODEL_PREFIX, OracleResponder, named
+from runner.serve.mock_llm.oracle import ORACLE_MODEL_PREFIX, OracleResponder, task_from_model_name
 from runner.serve.mock_llm.reply import TEST_MODEL_NAME, EchoResponder, Responder, ScriptedReply
 from runner.serve.mock_llm.response import PacedResponse, ResponseBuilder
 from runner.util.text import one_line
 
 HEADER = "x-agentgym-test-model"
-"""On every reply, also on errors: says that no language model wrote it."""
+"""Present on every response, including errors: marks it as not from a language model."""
 FAULT_HEADER = "x-agentgym-test-fault"
 MAX_BODY_BYTES = 8 << 20
 N_RECEIVED = 1000
-"""How many requests are remembered, for tests."""
+"""Number of requests kept for tests."""
 
 
 class ReceivedRequest(msgspec.Struct, frozen=True):
-    """A request for a completion as it came in; ``headers`` with names in lower case."""
+    """A completion request as received; header names are in lower case."""
 
     headers: Mapping[str, str]
     body: bytes
 
 
 class ModelApp:
-    """Answers as an OpenAI-compatible endpoint, every reply of it marked as none of a language model.
+    """An OpenAI-compatible endpoint that marks every response as not from a language model.
 
     Args:
-        player: writes the replies; by default the oracle.
-        behaviour: delays and faults.
-        models: further names that the player answers to, beside ``test-<responder>`` and ``agentgym-test-model``.
-        remember: keep the newest requests in ``received``.
+        responder: writes the replies; default: the oracle.
+        behavior: delays and faults.
+        models: additional model names for the responder, beside ``test-<responder>`` and ``agentgym-test-model``.
+        remember: whether to keep the latest requests in ``received``.
     """
 
     def __init__(
@@ -64,57 +64,58 @@ class ModelApp:
         self._faults = FaultInjector(self._behavior.faults, self._behavior.seed)
         self.received: deque[ReceivedRequest] = deque(maxlen=N_RECEIVED if remember else 0)
 
-    def site(self, *, token: str | None = None, allowed_hosts: Collection[str] = ()) -> ASGIApp:
-        """The application to be served: behind its guard, with the header that names it on every reply.
+    def asgi_app(self, *, token: str | None = None, allowed_hosts: Collection[str] = ()) -> ASGIApp:
+        """Build the application with its guard and the marking header.
 
-        It belongs to one event loop at a time; what was served before is closed by then.
+        It belongs to one event loop; close the previous one before building another.
         """
         self._responses = ResponseBuilder(self._behavior)
         routes = [
             Route("/v1/chat/completions", self._complete, methods=["POST"]),
             Route("/v1/models", self._list_models),
             Route("/api/tags", self._list_tags),
-            Route("/health", self._tell_health),
+            Route("/health", self._health),
         ]
         app = guard_app(Starlette(routes=routes), token=token, max_body=MAX_BODY_BYTES, allowed_hosts=allowed_hosts)
-        return _marked(app)
+        return _with_header(app)
 
     def inject(self, *faults: Fault) -> None:
-        """From now on these faults, and no others."""
+        """Replace the faults for subsequent requests."""
         self._faults = FaultInjector(faults, self._behavior.seed)
 
     def close(self) -> None:
-        """End what still waits; to be called in the event loop that serves."""
+        """End pending responses; call it in the event loop of the server."""
         self._responses.closing.set()
 
     async def _complete(self, request: Request) -> PacedResponse:
         body = await request.body()
         self.received.append(ReceivedRequest(dict(request.headers), body))
         try:
-            asked = msgspec.json.decode(body, type=ChatRequest)
-            fault = request.headers.get(FAULT_HEADER) or asked.agentgym_test_fault
+            chat_request = msgspec.json.decode(body, type=ChatRequest)
+            fault = request.headers.get(FAULT_HEADER) or chat_request.agentgym_test_fault
             if fault is not None:
                 check_fault_kind(fault)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ConfigError) as exc:
-            return self._responses.error_response(400, f"This is no chat completion request: {one_line(str(exc))}")
+            return self._responses.error_response(400, f"Not a chat completion request: {one_line(str(exc))}")
         try:
-            responder = self._responder(asked.model)
+            responder = self._responder(chat_request.model)
         except ConfigError as exc:
             return self._responses.error_response(404, str(exc), code="model_not_found")
         fault = fault or self._faults.next()
-        unasked = fault is not None and fault_status(fault) is not None  # so that an error takes no reply of a script
-        reply = ScriptedReply() if unasked else await responder.respond(asked)
-        return self._responses.build_response(asked, reply, responder.name, fault)
+        is_error = fault is not None and fault_status(fault) is not None
+        # An error must not consume a reply of a script.
+        reply = ScriptedReply() if is_error else await responder.respond(chat_request)
+        return self._responses.build_response(chat_request, reply, responder.name, fault)
 
     def _responder(self, model: str) -> Responder:
         if model.startswith(ORACLE_MODEL_PREFIX):
-            named(model)
+            task_from_model_name(model)
             return self._oracle
         responder = self._responders.get(model)
         if responder is None:
             known = ", ".join(self._responders)
             raise ConfigError(
-                f"The model {one_line(model)!r} does not exist on this {TEST_MODEL_NAME}; there are {known}"
+                f"The model {one_line(model)!r} does not exist on this {TEST_MODEL_NAME}; available: {known}"
             )
         return responder
 
@@ -138,19 +139,17 @@ class ModelApp:
             {"models": [{"name": name, "model": name, **description} for name in self._responders]}
         )
 
-    async def _tell_health(self, request: Request) -> PacedResponse:
+    async def _health(self, request: Request) -> PacedResponse:
         return self._responses.json_response({"status": "ok", "server": TEST_MODEL_NAME, "version": __version__})
 
 
-def _marked(app: ASGIApp) -> ASGIApp:
-    """``app`` with the header that says what it is."""
-
-    async def marked(scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_marked(message: Message) -> None:
+def _with_header(app: ASGIApp) -> ASGIApp:
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_header(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", ()), (HEADER.encode(), b"not a language model")]
             await send(message)
 
-        await app(scope, receive, send_marked)
+        await app(scope, receive, send_with_header)
 
-    return marked
+    return wrapped

@@ -1,6 +1,6 @@
-"""OpenAI's chat completions: what is read of a request, and the documents that answer it.
+"""OpenAI's chat completions: the parts of a request that matter here, and the documents of a reply.
 
-Tokens are not counted, as there is no model that would have any: four characters are taken for one.
+There is no tokenizer: four characters count as one token.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from msgspec import Meta
 from runner.serve.mock_llm.reply import TEST_MODEL_NAME, ScriptedReply
 
 CHARS_PER_TOKEN = 4
-"""Characters of a token."""
+"""Estimated characters per token."""
 MAX_STREAM_CHUNKS = 20_000
-"""Of a streamed text; those of a longer one are larger than a token."""
+"""Per streamed text; a longer text has larger chunks."""
 
 _CALL_ID = Annotated[str, Meta(max_length=1000)]
 
 
 class ContentPart(msgspec.Struct):
-    """A piece of a message's content; what is no text has none."""
+    """A part of a message's content; ``text`` is empty for images and other media."""
 
     text: str = ""
 
 
 class CalledFunction(msgspec.Struct):
-    """Which tool was called, and with what."""
+    """The name and the arguments of a tool call."""
 
     name: str
     arguments: str = "{}"
@@ -42,7 +42,7 @@ class ToolCallPart(msgspec.Struct):
 
 
 class ChatMessage(msgspec.Struct):
-    """A message of the conversation."""
+    """One message of the conversation."""
 
     role: str
     content: str | list[ContentPart] | None = None
@@ -51,7 +51,7 @@ class ChatMessage(msgspec.Struct):
 
     @property
     def text(self) -> str:
-        """The content as one text."""
+        """The content as a single text."""
         return "\n".join(part.text for part in self.content) if isinstance(self.content, list) else self.content or ""
 
 
@@ -70,13 +70,13 @@ class Tool(msgspec.Struct):
 
 
 class StreamOptions(msgspec.Struct):
-    """What a stream tells beside the reply."""
+    """Options of a streamed reply."""
 
     include_usage: bool | None = False
 
 
 class ChatRequest(msgspec.Struct, kw_only=True):
-    """A request, as far as it matters here; ``agentgym_test_fault`` asks for a fault."""
+    """A request; ``agentgym_test_fault`` selects a fault for its reply."""
 
     model: str
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
@@ -98,7 +98,7 @@ class ChatRequest(msgspec.Struct, kw_only=True):
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """A reply with all that the documents about it need; ``created`` in seconds since 1970."""
+    """A reply with the data of its documents; ``created`` is in seconds since 1970."""
 
     id: str
     created: int
@@ -107,15 +107,15 @@ class Completion(msgspec.Struct, frozen=True):
     reply: ScriptedReply
 
     def document(self) -> dict[str, Any]:
-        """The whole completion."""
+        """Return the completion as one document."""
         message: dict[str, Any] = {"role": "assistant", "content": self.reply.content, **self._reasoning_field()}
         if self.reply.tool_calls:
             message["tool_calls"] = self._tool_calls()
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._finish_reason()}
-        return {**self._head("chat.completion"), "choices": [choice], "usage": self._usage()}
+        return {**self._common_fields("chat.completion"), "choices": [choice], "usage": self._usage()}
 
     def chunks(self) -> Iterator[dict[str, Any]]:
-        """The completion in pieces of about a token."""
+        """Yield the completion as stream chunks of about one token."""
         yield self._chunk({"role": "assistant", "content": ""})
         yield from (self._chunk({"reasoning_content": text}) for text in _split_tokens(self.reply.reasoning_content))
         yield from (self._chunk({"content": text}) for text in _split_tokens(self.reply.content))
@@ -127,9 +127,9 @@ class Completion(msgspec.Struct, frozen=True):
                 yield self._chunk({"tool_calls": [{"index": index, "function": {"arguments": text}}]})
         yield self._chunk({}, self._finish_reason())
         if self.request.includes_usage:
-            yield {**self._head("chat.completion.chunk"), "choices": [], "usage": self._usage()}
+            yield {**self._common_fields("chat.completion.chunk"), "choices": [], "usage": self._usage()}
 
-    def _head(self, kind: str) -> dict[str, Any]:
+    def _common_fields(self, kind: str) -> dict[str, Any]:
         return {
             "id": self.id,
             "object": kind,
@@ -140,7 +140,7 @@ class Completion(msgspec.Struct, frozen=True):
 
     def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        chunk = {**self._head("chat.completion.chunk"), "choices": [choice]}
+        chunk = {**self._common_fields("chat.completion.chunk"), "choices": [choice]}
         return {**chunk, "usage": None} if self.request.includes_usage else chunk
 
     def _reasoning_field(self) -> dict[str, str]:
@@ -161,23 +161,23 @@ class Completion(msgspec.Struct, frozen=True):
         return self.reply.finish_reason or ("tool_calls" if self.reply.tool_calls else "stop")
 
     def _usage(self) -> dict[str, Any]:
-        prompt, written = estimate_tokens(_prompt_text(self.request)), estimate_tokens(self.reply.text)
+        prompt, completion = estimate_tokens(_prompt_text(self.request)), estimate_tokens(self.reply.text)
         return {
             "prompt_tokens": prompt,
-            "completion_tokens": written,
-            "total_tokens": prompt + written,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
             "prompt_tokens_details": {"cached_tokens": 0},
             "completion_tokens_details": {"reasoning_tokens": estimate_tokens(self.reply.reasoning_content or "")},
         }
 
 
 def estimate_tokens(text: str) -> int:
-    """About how many tokens a text has: a quarter of its characters, rounded up."""
+    """Return a quarter of the number of characters, rounded up."""
     return -(-len(text) // CHARS_PER_TOKEN)
 
 
-def error(message: str, *, kind: str, code: str | None, param: str | None = None) -> dict[str, Any]:
-    """An error of OpenAI's form."""
+def error_document(message: str, *, kind: str, code: str | None, param: str | None = None) -> dict[str, Any]:
+    """Return an error in OpenAI's form."""
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 

@@ -1,4 +1,4 @@
-"""What can be made to go wrong with replies, how often, and which reply it hits."""
+"""Faults of the test endpoint: their kinds, their frequency, and the choice of the requests they affect."""
 
 from __future__ import annotations
 
@@ -13,53 +13,55 @@ from runner.errors import ConfigError
 from runner.util.text import one_line
 
 FAULT_KINDS = {
-    "drop": "the connection is closed after the headers",
-    "drip": "the reply comes byte by byte",
-    "empty-choices": "a completion without choices",
-    "hang": "nothing comes until the client leaves",
-    "huge": "10 MB of text",
-    "invalid-json": "what should be JSON is cut in two and continued with something else",
-    "truncated": "the connection is closed after half of the reply",
-    "wrong-type": "a web page",
+    "drop": "close the connection after the headers",
+    "drip": "send the reply byte by byte",
+    "empty-choices": "send a completion without choices",
+    "hang": "send nothing until the client disconnects",
+    "huge": "send 10 MB of text",
+    "invalid-json": "send malformed JSON",
+    "truncated": "close the connection after half of the reply",
+    "wrong-type": "send a web page",
 }
-"""Beside these, a status from 400 to 599 is an error of OpenAI's form; 429 and 503 come with ``Retry-After``."""
+"""The kinds and their meaning; also a status from 400 to 599 for an error, 429 and 503 with ``Retry-After``."""
 
 _STATUS = re.compile(r"[45][0-9]{2}")
 _SPEC = re.compile(r"(?P<kind>[a-z0-9-]+?)(?::(?P<share>[0-9]*\.?[0-9]+))?(?:x(?P<times>[1-9][0-9]{0,6}))?")
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """A fault of ``kind`` for a ``share`` of the requests (0 to 1), and for ``times`` of them at most."""
+    """A fault of ``kind`` for a ``share`` (0 to 1) of the requests, ``times`` times at most."""
 
     kind: str
     share: float = 1.0
     times: int | None = None
 
     @classmethod
-    def read(cls, spec: str) -> Self:
-        """A fault as the command line names it: ``KIND``, ``KIND:SHARE``, ``KINDxTIMES`` or ``KIND:SHARExTIMES``.
+    def parse(cls, spec: str) -> Self:
+        """Parse the command line form: ``KIND``, ``KIND:SHARE``, ``KINDxTIMES`` or ``KIND:SHARExTIMES``.
 
         Raises:
-            ConfigError: with what can be given.
+            ConfigError: the form or the kind is invalid.
         """
         match = _SPEC.fullmatch(spec)
         share = float(match["share"] or 1) if match else 2.0
         if match is None or share > 1:
-            raise ConfigError(f"{one_line(spec)!r} is no fault; as in 429:0.1 (a share), 500x2 (the first two), hang")
+            raise ConfigError(
+                f"{one_line(spec)!r} is not a valid fault; examples: 429:0.1 (a share), 500x2 (the first two), hang"
+            )
         check_fault_kind(match["kind"])
         return cls(match["kind"], share, int(match["times"]) if match["times"] else None)
 
 
 class Behavior(msgspec.Struct, frozen=True, kw_only=True):
-    """How the endpoint answers, whatever it answers.
+    """Delays and faults of the endpoint, independent of its replies.
 
     Attributes:
         latency_s: seconds before each reply.
         token_latency_s: seconds between the tokens of a streamed reply.
-        faults: at most one hits a request: the first of them that comes up.
-        seed: decides which requests are hit.
-        retry_after_s: what the ``Retry-After`` of 429 and 503 says.
-        drip_s: seconds between the bytes of a dripping reply.
+        faults: at most one affects a request: the first that is drawn.
+        seed: determines which requests are affected.
+        retry_after_s: ``Retry-After`` of 429 and 503, in seconds.
+        drip_s: seconds between the bytes of a ``drip`` fault.
     """
 
     latency_s: float = 0.0
@@ -71,34 +73,34 @@ class Behavior(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FaultInjector:
-    """Decides which requests are hit."""
+    """Draws the fault of each request."""
 
     def __init__(self, faults: Iterable[Fault], seed: int) -> None:
-        """Begin to count."""
-        self._left = [(fault, fault.times) for fault in faults]
+        """Create an injector; the same seed draws the same sequence."""
+        self._remaining = [(fault, fault.times) for fault in faults]
         self._random = random.Random(seed)
 
-    def next(self) -> str | None:
-        """The kind of fault that hits the next request, None where none does."""
-        for index, (fault, left) in enumerate(self._left):
-            if left != 0 and self._random.random() < fault.share:
-                self._left[index] = (fault, None if left is None else left - 1)
+    def next_fault(self) -> str | None:
+        """Return the kind of fault for the next request; None for no fault."""
+        for index, (fault, remaining) in enumerate(self._remaining):
+            if remaining != 0 and self._random.random() < fault.share:
+                self._remaining[index] = (fault, None if remaining is None else remaining - 1)
                 return fault.kind
         return None
 
 
 def fault_status(kind: str) -> int | None:
-    """The status that a fault of that kind answers with, None where it is none of that sort."""
+    """Return the HTTP status of a fault that is a status; None for other kinds."""
     return int(kind) if _STATUS.fullmatch(kind) else None
 
 
 def check_fault_kind(kind: str) -> None:
-    """Refuse what is no kind of fault.
+    """Check the name of a kind of fault.
 
     Raises:
-        ConfigError: with the kinds there are.
+        ConfigError: the kind is unknown; lists the known kinds.
     """
     if kind not in FAULT_KINDS and fault_status(kind) is None:
         raise ConfigError(
-            f"{one_line(kind)!r} is no kind of fault; there are a status from 400 to 599, {', '.join(FAULT_KINDS)}"
+            f"{one_line(kind)!r} is not a kind of fault; valid: a status from 400 to 599, {', '.join(FAULT_KINDS)}"
         )

@@ -1,4 +1,4 @@
-"""The oracle as a model: it finds out from a conversation which task is played, and plays it."""
+"""The oracle as a model: recognizes the task of a conversation and replies with the planner's next action."""
 
 from __future__ import annotations
 
@@ -18,43 +18,42 @@ from runner.types import Action
 from runner.util.text import one_line
 
 ORACLE_MODEL_PREFIX = "oracle:"
-"""Begins a model's name that says what is played: ``oracle:<environment>:<task index>``."""
+"""Prefix of a model name that selects the task: ``oracle:<environment>:<task index>``."""
 OMITTED_TURNS = re.compile(r"\[(\d{1,9}) earlier turns? left out]")
-"""What our own agents write where a conversation has lost turns, which may go on like one that has not."""
+"""The runner's agents write this in place of turns that no longer fit the context window."""
 MAX_SESSIONS = 256
 MAX_MESSAGES_SEARCHED = 10
-"""The first observation has to be within so many messages."""
+"""The first observation must be among the first messages."""
 THOUGHT = "The test oracle has planned this."
 
 
 class OracleResponder:
-    """Replays a conversation on twins of the embedded environments and answers with their planner's next action.
+    """Replays conversations on twins (second instances) of the embedded environments and replies with their oracle.
 
-    The task is the one whose first observation a message of the conversation holds; where several begin alike it is
-    the first one in which the turns so far go as the conversation says. A conversation that goes on is followed, so
-    it may be cut in the middle after some turns.
+    The task is the one whose first observation occurs in a message. If several tasks start alike, it is the first one
+    whose replay matches the conversation. Sessions are kept between requests, so a conversation may later omit turns.
     """
 
     name = "oracle"
 
     def __init__(self) -> None:
-        """Follow no conversation yet."""
+        """Create a responder without sessions."""
         self._task_matcher = TaskMatcher()
         self._sessions: OrderedDict[tuple[Opening, tuple[Turn, ...]], ReplaySession] = OrderedDict()
-        self._worker = ThreadPoolExecutor(1, "oracle")  # one, as neither twins nor what is known of tasks is shared
+        self._worker = ThreadPoolExecutor(1, "oracle")  # a single thread: twins and matcher are not thread-safe
 
     async def respond(self, request: ChatRequest) -> ScriptedReply:
-        """The next action, as a tool call where its tool is offered and else as text; or why there is none."""
+        """Reply with the next action, as a tool call if the tool is offered, else as text; or with a reason."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, self._respond, request)
 
     def _respond(self, request: ChatRequest) -> ScriptedReply:
         replies: list[ScriptedReply] = []
-        with catch_foreign(lambda exc: replies.append(_cannot_answer(f"it cannot play: {_describe_error(exc)}"))):
+        with catch_foreign(lambda exc: replies.append(_cannot_answer(f"the replay failed: {_describe_error(exc)}"))):
             replies.append(_next_reply(self._find(request), request))
         return replies[0]
 
     def _find(self, request: ChatRequest) -> ReplaySession | None:
-        """The session after the conversation's last turn."""
+        """Return the session of a conversation, after its last turn; None if its task is unknown."""
         start, opening = self._find_opening(request.messages)
         candidates = None
         if request.model.startswith(ORACLE_MODEL_PREFIX):
@@ -64,12 +63,12 @@ class OracleResponder:
         turns = parse_turns(request.messages[start + 1 :])
         session = self._resume_session(opening, turns)
         if session is None:
-            found = candidates or list(self._task_matcher.candidates(opening))
-            lacks = OMITTED_TURNS.search(request.messages[start].text)
-            session = self._match_shortened(opening, turns, int(lacks[1])) if lacks else None
+            tasks = candidates or list(self._task_matcher.candidates(opening))
+            omitted = OMITTED_TURNS.search(request.messages[start].text)
+            session = self._match_shortened(opening, turns, int(omitted[1])) if omitted else None
             session = (
                 session
-                or replay_turns(found, turns, verify=candidates is None)
+                or replay_turns(tasks, turns, verify=candidates is None)
                 or self._match_shortened(opening, turns)
             )
         if session is not None:
@@ -87,52 +86,54 @@ class OracleResponder:
         return 0, None
 
     def _resume_session(self, opening: Opening, turns: tuple[Turn, ...]) -> ReplaySession | None:
-        """The session that was here before, brought to the newest turn."""
-        if same := self._sessions.pop((opening, turns), None):
-            return same
-        before = self._sessions.pop((opening, turns[:-1]), None) if turns else None
-        if before is None or before.done or before.apply_turn(turns[-1]):
-            return before
-        return replay_turns(before.remaining, turns, verify=before.verify)
+        """Return the kept session of this conversation, after its latest turn."""
+        if current := self._sessions.pop((opening, turns), None):
+            return current
+        previous = self._sessions.pop((opening, turns[:-1]), None) if turns else None
+        if previous is None or previous.done or previous.apply_turn(turns[-1]):
+            return previous
+        return replay_turns(previous.remaining, turns, verify=previous.verify)
 
-    def _match_shortened(self, opening: Opening, turns: tuple[Turn, ...], n_lacking: int = 0) -> ReplaySession | None:
-        """The session of a conversation that has lost turns: its last ones are those at the end of this one.
+    def _match_shortened(self, opening: Opening, turns: tuple[Turn, ...], n_omitted: int = 0) -> ReplaySession | None:
+        """Return a kept session whose last turns are those of this conversation, which omits earlier ones.
 
-        The newest turn is new, or was already answered once; what of it fits the number of turns better comes first.
+        The latest turn is either new or a repetition of the last request; the likelier case by number of turns is
+        tried first.
         """
-        n_before = n_lacking + len(turns) - 1
-        for (known, played), session in reversed(self._sessions.items()):
-            if known != opening or not turns:
+        n_before = n_omitted + len(turns) - 1
+        for (known_opening, known_turns), session in reversed(self._sessions.items()):
+            if known_opening != opening or not turns:
                 continue
-            for before in sorted((played, played[:-1]), key=lambda turns: abs(len(turns) - n_before)):
-                whole = (*before, turns[-1])
-                if _ends_with(whole, turns) and (
-                    again := replay_turns([session.candidate], whole, verify=session.verify)
+            for before in sorted((known_turns, known_turns[:-1]), key=lambda turns: abs(len(turns) - n_before)):
+                all_turns = (*before, turns[-1])
+                if _ends_with(all_turns, turns) and (
+                    replayed := replay_turns([session.candidate], all_turns, verify=session.verify)
                 ):
-                    return again
+                    return replayed
         return None
 
 
 def task_from_model_name(model: str) -> tuple[Opening, list[TaskCandidate]]:
-    """What a model's name says is played.
+    """Parse a model name that selects a task, such as ``oracle:Maze:3``.
 
     Raises:
-        ConfigError: when it names no environment or task.
+        ConfigError: the name has another form, or the environment is unknown.
     """
     env, _, task = model.removeprefix(ORACLE_MODEL_PREFIX).partition(":")
     if not (task.isascii() and task.isdecimal() and len(task) < 16):
-        raise ConfigError(f"{one_line(model)!r} should be {ORACLE_MODEL_PREFIX}<environment>:<task index>")
+        raise ConfigError(f"{one_line(model)!r} must be {ORACLE_MODEL_PREFIX}<environment>:<task index>")
     env = plugins.canonical_name(plugins.ENVS, env)
     return Opening(env, model), [TaskCandidate(env, mode, int(task)) for mode in MODES]
 
 
-def _ends_with(played: tuple[Turn, ...], turns: tuple[Turn, ...]) -> bool:
-    return [turn.action_key for turn in played[-len(turns) :]] == [turn.action_key for turn in turns]
+def _ends_with(all_turns: tuple[Turn, ...], turns: tuple[Turn, ...]) -> bool:
+    # Compares actions only; the replay verifies the observations.
+    return [turn.action_key for turn in all_turns[-len(turns) :]] == [turn.action_key for turn in turns]
 
 
 def _next_reply(session: ReplaySession | None, request: ChatRequest) -> ScriptedReply:
     if session is None:
-        return _cannot_answer("it cannot tell which environment and task this conversation is about")
+        return _cannot_answer("it does not recognize the environment and task of this conversation")
     if session.done:
         return _cannot_answer(f"the episode of {session.candidate.env} is over")
     text = session.next_action()
@@ -145,9 +146,10 @@ def _next_reply(session: ReplaySession | None, request: ChatRequest) -> Scripted
     return ScriptedReply(content=f"Thought: {THOUGHT}\nAction: {text}")
 
 
-def _cannot_answer(why: str) -> ScriptedReply:
-    hint = f"A model named {ORACLE_MODEL_PREFIX}<environment>:<task index> says what is played."
-    return ScriptedReply(content=f"This is {TEST_MODEL_NAME}, no language model, played by an oracle: {why}. {hint}")
+def _cannot_answer(reason: str) -> ScriptedReply:
+    hint = f"The model name {ORACLE_MODEL_PREFIX}<environment>:<task index> selects a task."
+    text = f"This is {TEST_MODEL_NAME}, not a language model; its oracle cannot answer: {reason}. {hint}"
+    return ScriptedReply(content=text)
 
 
 def _describe_error(exc: BaseException) -> str:

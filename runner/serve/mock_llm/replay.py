@@ -1,4 +1,4 @@
-"""An episode that the oracle follows on a twin of its own."""
+"""Replay of a conversation: its turns, and a session that applies them to a second instance of the environment."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ from runner.types import Action, OraclePlanner, SupportsOracle, ToolCall
 
 ASSISTANT = "assistant"
 
-
-_NOT_TAKEN = "Invalid action. Expected "
-"""Said when the environment never saw the action."""
-
-
-_MARK = re.compile(r"\bAction:", re.IGNORECASE)
+_REJECTED_ACTION = "Invalid action. Expected "
+"""Start of the message for an action that the runner rejects before the environment receives it."""
+_ACTION_MARK = re.compile(r"\bAction:", re.IGNORECASE)
 
 
 class Turn(NamedTuple):
-    """An action of the model and all that was said after it; a call as its tool and arguments, else a text."""
+    """An action of the model and the messages after it.
+
+    Attributes:
+        tool_call: name and arguments of the tool, if the action is a tool call.
+        text: the action, if it is a text.
+        observation: the messages until the next action, with single spaces.
+    """
 
     tool_call: tuple[str, str] | None
     text: str
@@ -32,19 +35,19 @@ class Turn(NamedTuple):
 
     @property
     def action(self) -> Action:
-        """The action as an environment takes it."""
+        """The action in the form that environments accept."""
         if self.tool_call is None:
             return Action(text=self.text)
         return Action(tool_calls=[ToolCall("call_0", *self.tool_call)])
 
     @property
     def action_key(self) -> tuple[tuple[str, str] | None, str]:
-        """The action alone, to be compared."""
+        """The action without its observation, for comparison."""
         return self.tool_call, self.text if self.tool_call is None else ""
 
 
 def parse_turns(messages: Sequence[ChatMessage]) -> tuple[Turn, ...]:
-    """The turns of the messages that follow an opening, without those that the environment never saw."""
+    """Return the turns after the first observation, without actions that never reached the environment."""
     turns: list[Turn] = []
     for message in messages:
         if message.role == ASSISTANT:
@@ -53,22 +56,28 @@ def parse_turns(messages: Sequence[ChatMessage]) -> tuple[Turn, ...]:
             turns[-1] = turns[-1]._replace(
                 observation=f"{turns[-1].observation} {normalize_whitespace(message.text)}".strip()
             )
-    return tuple(turn for turn in turns if _NOT_TAKEN not in turn.observation)
+    return tuple(turn for turn in turns if _REJECTED_ACTION not in turn.observation)
 
 
 def _turn(message: ChatMessage) -> Turn:
     for call in message.tool_calls or ():
         return Turn((call.function.name, call.function.arguments), "", "")
-    return Turn(None, _MARK.split(message.text)[-1].strip(), "")
+    return Turn(None, _ACTION_MARK.split(message.text)[-1].strip(), "")
 
 
 @dataclass
 class ReplaySession:
-    """A twin after some turns, its planner, and the plan for the next turn once one was asked for.
+    """A conversation replayed on a twin: a second instance of the environment, which the oracle plans on.
 
     Attributes:
-        others: further tasks that the conversation may be about, should it turn out not to be this one.
-        checked: whether what the twin shows has to be what the conversation says.
+        candidate: the task.
+        twin: the instance, after ``turns``.
+        planner: the oracle's planner over the twin.
+        remaining: other tasks with the same first observation, tried if this one diverges.
+        verify: whether the twin's observations must match the conversation's.
+        turns: the turns applied so far.
+        done: whether the episode has ended.
+        plan: the next action, once computed.
     """
 
     candidate: TaskCandidate
@@ -81,20 +90,20 @@ class ReplaySession:
     plan: str | None = None
 
     def apply_turn(self, turn: Turn) -> bool:
-        """Play a turn on the twin; whether it went as the conversation says."""
+        """Step the twin; return whether its observation matches the conversation."""
         chat, _, self.done = self.twin.step(turn.action)
         self.turns, self.plan = (*self.turns, turn), None
         return not self.verify or observation_text(chat) in turn.observation
 
     def next_action(self) -> str:
-        """The planner's next action; the same until a turn is taken."""
+        """Return the planner's next action; it stays the same until a turn is applied."""
         if self.plan is None:
             self.plan = self.planner.next_action()
         return self.plan
 
 
 def replay_turns(candidates: Iterable[TaskCandidate], turns: tuple[Turn, ...], *, verify: bool) -> ReplaySession | None:
-    """A session of the first of the tasks in which these turns go as the conversation says."""
+    """Return a session of the first candidate whose observations match these turns; None if there is none."""
     remaining = iter(candidates)
     for candidate in remaining:
         session = _start_session(candidate, remaining, verify=verify)
@@ -114,7 +123,7 @@ def _start_session(
 
 
 def _replay_all(session: ReplaySession, turns: tuple[Turn, ...]) -> bool:
-    went: list[bool] = []
-    with catch_foreign(lambda exc: went.append(False)):  # a step after the end, for one
-        went.append(all(session.apply_turn(turn) for turn in turns))
-    return went[0]
+    results: list[bool] = []
+    with catch_foreign(lambda exc: results.append(False)):  # such as a step after the end of the episode
+        results.append(all(session.apply_turn(turn) for turn in turns))
+    return results[0]

@@ -1,4 +1,4 @@
-"""What is answered to one request, and scripts of such replies."""
+"""Replies of the test endpoint: one scripted reply, scripts in files, and the responders that return them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from runner.serve.mock_llm.faults import check_fault_kind
 from runner.util.text import one_line
 
 TEST_MODEL_NAME = "agentgym-test-model"
-"""What this endpoint calls itself wherever a model's name is shown."""
-MAX_SCRIPT = 16 << 20
+"""Name of the endpoint wherever a model name is shown."""
+MAX_SCRIPT_BYTES = 16 << 20
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 _HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,998}[\x21-\x7e])?")
-_FRAMING = frozenset({"connection", "content-length", "transfer-encoding", "upgrade"})
+_FRAMING_HEADERS = frozenset({"connection", "content-length", "transfer-encoding", "upgrade"})
 
 
 class ScriptedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A call of a tool; ``arguments`` as text is sent as it is, so it can be malformed."""
+    """A tool call; ``arguments`` given as text is sent verbatim, so it can be malformed."""
 
     name: str
     arguments: str | dict[str, Any] = {}
@@ -34,19 +34,23 @@ class ScriptedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def arguments_text(self) -> str:
-        """The arguments as they are sent."""
+        """The arguments as sent."""
         return self.arguments if isinstance(self.arguments, str) else msgspec.json.encode(self.arguments).decode()
 
 
 class ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One reply; without ``status`` and ``body`` a completion, streamed where that was asked for.
+    """One reply: a completion, streamed if requested, unless ``status`` or ``body`` is set.
 
     Attributes:
-        delay_s: seconds before the reply begins, beside the endpoint's own latency.
-        status: 400 and above without a ``body`` gives an error of OpenAI's form that says ``content``.
-        headers: sent with it; with a ``body`` also its content type.
-        body: sent as it is in place of a completion, whatever it holds.
-        fault: what goes wrong with it, see :mod:`runner.serve.mock_llm.faults`.
+        content: text of the message.
+        reasoning_content: reasoning before the message.
+        tool_calls: tool calls of the message.
+        finish_reason: default: ``tool_calls`` or ``stop``.
+        delay_s: seconds before the reply starts, in addition to the latency of the endpoint.
+        status: HTTP status; 400 and above without a ``body`` is an error in OpenAI's form with ``content`` as message.
+        headers: additional headers; with a ``body`` they include its content type.
+        body: sent verbatim in place of a completion.
+        fault: kind of fault, see :mod:`runner.serve.mock_llm.faults`.
     """
 
     content: str | None = None
@@ -60,90 +64,93 @@ class ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     fault: str | None = None
 
     def check(self) -> None:
-        """Refuse what could not be sent.
+        """Check that the reply can be sent.
 
         Raises:
-            ConfigError: saying why.
+            ConfigError: a header or the fault is invalid.
         """
         for name, value in self.headers.items():
-            if not (_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value)) or name.lower() in _FRAMING:
+            if (
+                not (_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value))
+                or name.lower() in _FRAMING_HEADERS
+            ):
                 raise ConfigError(f"the header {one_line(name)!r} cannot be set")
         if self.fault is not None:
             check_fault_kind(self.fault)
 
     @property
     def text(self) -> str:
-        """All that a model would have had to write."""
+        """All generated text: reasoning, content and tool calls."""
         calls = "".join(call.name + call.arguments_text for call in self.tool_calls)
         return (self.reasoning_content or "") + (self.content or "") + calls
 
 
 def read_script(path: Path) -> list[ScriptedReply]:
-    """The replies of a file: a line that starts with ``{`` is a :class:`Reply` as JSON, any other the content of one.
+    """Read the replies of a file: a line that starts with ``{`` is a `ScriptedReply` as JSON, any other its content.
 
     Raises:
-        ConfigError: naming the line that is neither.
+        ConfigError: the file cannot be read, or a line is invalid; names the line.
     """
     try:
         with path.open("rb") as stream:
-            content = stream.read(MAX_SCRIPT + 1)
+            content = stream.read(MAX_SCRIPT_BYTES + 1)
         lines = content.decode().splitlines()
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(
             f"The script {path} cannot be read ({exc}); give a UTF-8 file with one reply per line"
         ) from exc
-    if len(content) > MAX_SCRIPT:
-        raise ConfigError(f"The script {path} is larger than {MAX_SCRIPT >> 20} MiB")
+    if len(content) > MAX_SCRIPT_BYTES:
+        raise ConfigError(f"The script {path} is larger than {MAX_SCRIPT_BYTES >> 20} MiB")
     replies = [_read(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
     if not replies:
         raise ConfigError(f"The script {path} has no replies")
     return replies
 
 
-def _read(line: str, where: str) -> ScriptedReply:
+def _read(line: str, location: str) -> ScriptedReply:
     if not line.lstrip().startswith("{"):
         return ScriptedReply(content=line.strip())
     try:
         reply = msgspec.json.decode(line, type=ScriptedReply)
         reply.check()
     except (msgspec.MsgspecError, RecursionError, ConfigError) as exc:
-        raise ConfigError(f"{where} is no reply: {one_line(str(exc))}") from exc
+        raise ConfigError(f"{location} is not a valid reply: {one_line(str(exc))}") from exc
     return reply
 
 
 class Responder(Protocol):
-    """Answers requests; ``name`` is part of the model's name."""
+    """Writes the replies to requests."""
 
     @property
     def name(self) -> str:
-        """A word for how the replies come about."""
+        """One word, part of the model name."""
 
     async def respond(self, request: ChatRequest) -> ScriptedReply:
-        """The reply to a request."""
+        """Return the reply to a request."""
 
 
 class ScriptResponder:
-    """Gives the replies of a script one after the other, whoever asks, and then begins again."""
+    """Returns the replies of a script in order, across all clients, and starts over at the end."""
 
     name = "script"
 
     def __init__(self, replies: Sequence[ScriptedReply | str]) -> None:
-        """Start with the first; a text is the content of a reply."""
-        read = [ScriptedReply(content=reply) if isinstance(reply, str) else reply for reply in replies]
-        for reply in read:
+        """Create a responder; a text stands for a reply with that content."""
+        script = [ScriptedReply(content=reply) if isinstance(reply, str) else reply for reply in replies]
+        for reply in script:
             reply.check()
-        self._replies = itertools.cycle(read)
+        self._replies = itertools.cycle(script)
 
     async def respond(self, request: ChatRequest) -> ScriptedReply:
-        """The next reply."""
+        """Return the next reply of the script."""
         return next(self._replies)
 
 
 class EchoResponder:
-    """Says what was said last."""
+    """Repeats the last message."""
 
     name = "echo"
 
     async def respond(self, request: ChatRequest) -> ScriptedReply:
-        """The content of the last message."""
+        """Return the content of the last message."""
         return ScriptedReply(content=request.messages[-1].text)

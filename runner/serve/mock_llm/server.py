@@ -1,4 +1,4 @@
-"""The endpoint on a thread of this process, for tests."""
+"""The test endpoint on a thread of this process, for tests."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ START_TIMEOUT_S = 20.0
 
 
 class ModelServer:
-    """A test endpoint on 127.0.0.1, from ``start`` to ``stop`` or for a ``with`` block; it can be started again.
+    """A test endpoint on 127.0.0.1, from ``start`` to ``stop`` or for a ``with`` block; it can be restarted.
 
     Args:
-        player: writes the replies; by default the oracle.
-        behaviour: delays and faults.
-        models: further names that the player answers to.
-        token: what clients have to send as ``Authorization: Bearer …``.
-        port: 0 is a free one, which is kept when the server is started again.
+        responder: writes the replies; default: the oracle.
+        behavior: delays and faults.
+        models: additional model names for the responder.
+        token: required from clients as ``Authorization: Bearer …``.
+        port: 0 selects a free port, which stays the same after a restart.
     """
 
     def __init__(
@@ -40,35 +40,39 @@ class ModelServer:
         self._token = token
         self._stop: Callable[[], object] = _nothing
         self._thread: threading.Thread | None = None
-        self._problems: list[BaseException] = []
+        self._errors: list[BaseException] = []
         self.app = ModelApp(responder, behavior=behavior, models=models, remember=True)
         self.port = port
 
     @property
     def url(self) -> str:
-        """Where it answers, without a path."""
+        """Base URL, without a path."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def received(self) -> list[ReceivedRequest]:
-        """The requests for completions so far, oldest first."""
+        """The completion requests so far, oldest first."""
         return list(self.app.received)
 
     def inject(self, *faults: Fault) -> None:
-        """From now on these faults, and no others."""
+        """Replace the faults for subsequent requests."""
         self.app.inject(*faults)
 
     def start(self) -> Self:
-        """Serve; returns once it answers."""
+        """Start serving; return once requests are accepted.
+
+        Raises:
+            RuntimeError: the server did not start within ``START_TIMEOUT_S`` seconds.
+        """
         ready = threading.Event()
         self._thread = threading.Thread(target=self._serve, args=(ready,), name=TEST_MODEL_NAME, daemon=True)
         self._thread.start()
-        if not ready.wait(START_TIMEOUT_S) or self._problems:
-            raise RuntimeError(f"{TEST_MODEL_NAME} did not start") from next(iter(self._problems), None)
+        if not ready.wait(START_TIMEOUT_S) or self._errors:
+            raise RuntimeError(f"{TEST_MODEL_NAME} did not start") from next(iter(self._errors), None)
         return self
 
     def stop(self) -> None:
-        """Answer nobody any more; what still waits ends, and connections are closed."""
+        """Stop serving: end pending responses and close connections."""
         self._stop()
         if self._thread is not None:
             self._thread.join(START_TIMEOUT_S)
@@ -83,8 +87,8 @@ class ModelServer:
         self.stop()
 
     def _serve(self, ready: threading.Event) -> None:
-        self._problems.clear()
-        with catch_foreign(self._problems.append):
+        self._errors.clear()
+        with catch_foreign(self._errors.append):
             asyncio.run(self._run(ready))
         ready.set()
 
@@ -101,11 +105,11 @@ class ModelServer:
             ready.set()
 
         await serve_apps(
-            [Site(self.app.site(token=self._token), "127.0.0.1", self.port, TEST_MODEL_NAME)],
+            [Site(self.app.asgi_app(token=self._token), "127.0.0.1", self.port, TEST_MODEL_NAME)],
             on_ready=on_ready,
             stop=stop,
         )
 
 
 def _nothing() -> None:
-    """Nothing to stop before the start."""
+    """Do nothing: the server is not running."""

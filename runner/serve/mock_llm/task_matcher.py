@@ -1,4 +1,4 @@
-"""Which task a text opens: the embedded environments' first observations, gathered as they are needed."""
+"""Recognize a task by its first observation: an index of the embedded environments' tasks, built on demand."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from runner.errors import ConfigError
 from runner.types import Chat, Mode
 
 MAX_TASKS_SEARCHED = 200
-"""How many tasks of an environment are looked through, from the first on."""
+"""Number of tasks of an environment in the index, starting with the first."""
 MAX_TASKS_SEARCHED_FAST = 4000
+"""The same for environments whose reset is fast."""
 _FAST = frozenset({"TextCraft", "WebShop", "Wordle"})
 _SLOW = frozenset({"BabyAI"})
-"""Looked through last."""
+"""Searched last."""
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 class TaskCandidate(NamedTuple):
-    """A task in one of an environment's modes."""
+    """A task of an environment in one mode."""
 
     env: str
     mode: Mode
@@ -31,73 +32,73 @@ class TaskCandidate(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """The first observation that a text holds, and an environment in which it is one."""
+    """The first observation of a task (``text``) and the environment it belongs to."""
 
     env: str
     text: str
 
 
 class TaskMatcher:
-    """Knows the first observations of the environments that can plan for themselves; not safe for threads."""
+    """Index of the first observations of all environments with an oracle; not thread-safe."""
 
     def __init__(self) -> None:
-        """Know none yet."""
-        self._known: dict[tuple[str, Mode], dict[str, list[int]]] = {}
+        """Create an empty index; ``find`` fills it."""
+        self._index: dict[tuple[str, Mode], dict[str, list[int]]] = {}
         self.find = lru_cache(maxsize=256)(self._find)
 
     def _find(self, text: str) -> Opening | None:
         for mode in MODES:
             for env in environments():
-                if held := [start for start in self._openings(env, mode) if start in text]:
-                    return Opening(env, max(held, key=len))
+                if matches := [opening for opening in self._openings(env, mode) if opening in text]:
+                    return Opening(env, max(matches, key=len))
         return None
 
     def candidates(self, opening: Opening) -> Iterator[TaskCandidate]:
-        """The tasks that begin with it."""
+        """Yield the tasks that start with this observation."""
         for mode in MODES:
             for task_index in self._openings(opening.env, mode).get(opening.text, ()):
                 yield TaskCandidate(opening.env, mode, task_index)
 
     def _openings(self, env: str, mode: Mode) -> dict[str, list[int]]:
-        """The tasks per first observation."""
-        if (env, mode) not in self._known:
+        """Return the task indices by first observation."""
+        if (env, mode) not in self._index:
             openings: dict[str, list[int]] = {}
             twin = make_environment(env, mode)
             for task_index in range(min(twin.n_tasks, MAX_TASKS_SEARCHED_FAST if env in _FAST else MAX_TASKS_SEARCHED)):
                 openings.setdefault(observation_text(twin.reset(task_index=task_index)), []).append(task_index)
-            self._known[env, mode] = openings
-        return self._known[env, mode]
+            self._index[env, mode] = openings
+        return self._index[env, mode]
 
 
 def environments() -> list[str]:
-    """The registered environments that run in this process and can plan for themselves, the slow ones last."""
-    return sorted(filter(_can_plan, plugins.registered_names(plugins.ENVS)), key=lambda name: name in _SLOW)
+    """Return the registered embedded environments that have an oracle, the slow ones last."""
+    return sorted(filter(_has_oracle, plugins.registered_names(plugins.ENVS)), key=lambda name: name in _SLOW)
 
 
 def make_environment(env: str, mode: Mode) -> EmbeddedEnvironment:
-    """A new instance of an environment.
+    """Build an instance of an environment.
 
     Raises:
-        ConfigError: where there is none of that name that can plan for itself.
+        ConfigError: there is no embedded environment of that name with an oracle.
     """
-    if not _can_plan(env):
-        raise ConfigError(f"{env} has no oracle in this process")
+    if not _has_oracle(env):
+        raise ConfigError(f"No embedded environment named {env} has an oracle")
     environment: EmbeddedEnvironment = plugins.load(plugins.ENVS, env)(mode=mode)
     return environment
 
 
 def observation_text(chat: Chat) -> str:
-    """An observation as a squeezed text."""
+    """Return an observation as one text with single spaces."""
     return normalize_whitespace(" ".join(message["content"] or "" for message in chat))
 
 
-def _can_plan(env: str) -> bool:
-    with suppress(ConfigError):  # somebody else's, which does not import
+def _has_oracle(env: str) -> bool:
+    with suppress(ConfigError):  # a third-party environment that cannot be imported
         kind = plugins.load(plugins.ENVS, env)
         return isinstance(kind, type) and issubclass(kind, EmbeddedEnvironment) and hasattr(kind, "oracle")
     return False
 
 
 def normalize_whitespace(text: str) -> str:
-    """A text with single spaces, as agents and gateways change the space around what they pass on."""
+    """Replace runs of whitespace by single spaces; agents and gateways change whitespace in what they forward."""
     return " ".join(text.split())

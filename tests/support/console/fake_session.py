@@ -130,13 +130,13 @@ class FakeEvents:
         for each in came:
             self._waiting.put_nowait(each)
 
-    async def some(self, limit: int) -> Sequence[FeedItem]:
+    async def read(self, limit: int) -> Sequence[FeedItem]:
         came = [await self._waiting.get()]
         while len(came) < limit and not self._waiting.empty():
             came.append(self._waiting.get_nowait())
         return came
 
-    async def behind(self) -> int | None:
+    async def n_pending(self) -> int | None:
         return self._waiting.qsize()
 
 

@@ -105,13 +105,13 @@ class HostileEvents:
         self._waiting = messages(self._text)
         yield self
 
-    async def some(self, limit: int) -> Sequence[FeedItem]:
+    async def read(self, limit: int) -> Sequence[FeedItem]:
         if not self._waiting:
             await asyncio.Event().wait()
         came, self._waiting = self._waiting, []
         return came
 
-    async def behind(self) -> int | None:
+    async def n_pending(self) -> int | None:
         return None
 
 

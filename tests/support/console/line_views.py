@@ -13,7 +13,7 @@ import agentgym_tui
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.safe_text import sanitize_line
 from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.line_renderer import TONES
+from agentgym_tui.widgets.line_renderer import TONE_CLASSES
 
 STYLES = Path(agentgym_tui.__file__).parent / "styles" / "widgets.tcss"
 SIZE = (40, 10)
@@ -43,7 +43,7 @@ class Screenful(App[None]):
     """One list in the whole of the screen, and what it said."""
 
     CSS_PATH = STYLES
-    COMPONENT_CLASSES = TONES
+    COMPONENT_CLASSES = TONE_CLASSES
 
     def __init__(self, view: LineList) -> None:
         super().__init__()

@@ -19,9 +19,9 @@ from tests.support.console.samples import FakeClock
 SIZE, SMALL = (120, 40), (80, 24)
 
 
-def app_of(session: FakeSession, settings: Settings | None = None, kept: UiState | None = None) -> Console:
+def app_of(session: FakeSession, settings: Settings | None = None, ui_state: UiState | None = None) -> Console:
     """The console at a time that stands still."""
-    app = Console(session, settings, kept, now=FakeClock())
+    app = Console(session, settings, ui_state, now=FakeClock())
     app.animation_level = "none"
     return app
 

@@ -61,7 +61,7 @@ async def test_bell_and_desktop_are_for_those_who_want_them_and_wait_for_the_who
         for statuses in (("completed", "running"), ("completed", "completed")):
             states = [batch_state(n, status, battery_id="battery") for n, status in enumerate(statuses)]
             session.store.apply_list(node_list(*states))
-            await until(pilot, lambda: app._next_drawing is None, "a drawing")
+            await until(pilot, lambda: app._draw_timer is None, "a drawing")
         assert written == told
 
 
@@ -72,13 +72,13 @@ def test_what_the_terminal_is_told_is_of_our_own_words() -> None:
 
 def test_a_batch_that_was_over_long_ago_is_history() -> None:
     ends, store = BatchEndDetector(), playing()
-    assert list(ends.look(store, START)) == []
+    assert list(ends.detect(store, START)) == []
     store.apply_events([replace(durable(batch_completed(0)), time=START)])
-    assert list(ends.look(store, START + timedelta(hours=1))) == []
+    assert list(ends.detect(store, START + timedelta(hours=1))) == []
     other = BatchEndDetector()
     store = playing()
-    assert list(other.look(store, START)) == []
+    assert list(other.detect(store, START)) == []
     store.apply_events([replace(durable(batch_completed(0)), time=START)])
-    [ended] = other.look(store, START)
+    [ended] = other.detect(store, START)
     assert ended.batch.batch_id == batch_id(0)
-    assert list(other.look(store, START)) == []
+    assert list(other.detect(store, START)) == []

@@ -77,11 +77,11 @@ def clipboard(app: Console) -> str:
 
 
 def sizes(app: Console) -> dict[str, int]:
-    return dict(app.kept.sizes)
+    return dict(app.ui_state.sizes)
 
 
 def order(app: Console) -> object:
-    return dict(app.kept.sorting)
+    return dict(app.ui_state.sorting)
 
 
 def over(app: Console) -> bool:
@@ -374,7 +374,7 @@ WALKS = {
 async def test_what_is_pressed_is_done(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     walk = WALKS[name]
-    app = app_of(walk.session(), kept=UiState())
+    app = app_of(walk.session(), ui_state=UiState())
     async with app.run_test(size=walk.size, notifications=True) as pilot:
         await until(pilot, lambda: app.focused is not None, "a screen")
         await pilot.press(*walk.way)

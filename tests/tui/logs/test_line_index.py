@@ -55,7 +55,7 @@ def test_an_index_knows_each_line_however_it_was_read(pieces: list[bytes], block
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(BYTES, st.integers(1, 7), st.integers(1, 9))
 def test_a_file_is_shown_as_its_bytes_are_split(tmp_path: Path, data: bytes, at_once: int, block: int) -> None:
-    log = opened(tmp_path / "log", data, at_once=at_once, block=block)
+    log = opened(tmp_path / "log", data, read_bytes=at_once, block=block)
     assert shown(log) == expected(data)
     assert [log.line(number).n_bytes for number in range(len(log.index))] == [len(line) for line in expected(data)]
     log.close()
@@ -64,7 +64,7 @@ def test_a_file_is_shown_as_its_bytes_are_split(tmp_path: Path, data: bytes, at_
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(BYTES, max_size=5), st.integers(1, 7), st.integers(1, 9))
 def test_a_growing_file_is_as_one_that_was_whole(tmp_path: Path, pieces: list[bytes], at_once: int, block: int) -> None:
-    log, path = LogFile(tmp_path / "log", at_once=at_once, block=block), tmp_path / "log"
+    log, path = LogFile(tmp_path / "log", read_bytes=at_once, block=block), tmp_path / "log"
     path.write_bytes(b"")
     for number in range(len(pieces)):
         with path.open("ab") as file:
@@ -149,7 +149,7 @@ def test_what_is_no_file_is_told_and_not_waited_for(tmp_path: Path, kind: str) -
         path.mkdir()
     log = LogFile(path)
     assert not log.advance()
-    assert log.failure == "it is no regular file"
+    assert log.failure == "not a regular file"
     assert log.line(0).head == b"" and len(log.index) == 0
 
 

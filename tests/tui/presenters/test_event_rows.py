@@ -69,15 +69,15 @@ def reader_of(log: EventLog, view: EventQuery | None = None) -> EventReader:
 )
 def test_durable_events_in_a_line(subject: str, event: DurableEvent, said: str, named: str) -> None:
     facts = summarize(message(subject, encode(event)))
-    assert (facts.node, facts.summary.text, facts.episode_id) == (NODE, said, named)
-    assert summarize(message("renamed", encode(event), **{"Ce-Type": subject})).summary.text == said
+    assert (facts.node, facts.cell.text, facts.episode_id) == (NODE, said, named)
+    assert summarize(message("renamed", encode(event), **{"Ce-Type": subject})).cell.text == said
 
 
 def test_live_items_in_a_line() -> None:
     facts = summarize(live_message(token(2), token(2), started(2), ended(2), heartbeat(), dropped=4))
-    assert facts.summary.text.startswith("2 token, episode.started, ") and facts.episode_id == episode_id(2)
-    assert "Wordle" in facts.summary.text and facts.summary.text.endswith("4 dropped before")
-    assert summarize(live_message()).summary.text == "nothing"
+    assert facts.cell.text.startswith("2 token, episode.started, ") and facts.episode_id == episode_id(2)
+    assert "Wordle" in facts.cell.text and facts.cell.text.endswith("4 dropped before")
+    assert summarize(live_message()).cell.text == "nothing"
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_live_items_in_a_line() -> None:
 )
 def test_foreign_payloads_by_their_beginning(payload: bytes, said: str) -> None:
     facts = summarize(message("orders.new", payload))
-    assert facts.summary.text.startswith(said) and decode_error(message("orders.new", payload)) == ""
+    assert facts.cell.text.startswith(said) and decode_error(message("orders.new", payload)) == ""
 
 
 def test_a_foreign_payload_may_name_an_episode() -> None:
@@ -104,7 +104,7 @@ def test_a_foreign_payload_may_name_an_episode() -> None:
 @pytest.mark.parametrize("subject", [LIVE, EPISODE_COMPLETED, FIELD_STATUS])
 def test_what_should_decode_and_does_not_is_malformed(subject: str, payload: bytes) -> None:
     facts = summarize(message(subject, payload))
-    assert facts.summary.text.startswith("✗ malformed: ") and facts.summary.tone == "bad"
+    assert facts.cell.text.startswith("✗ malformed: ") and facts.cell.tone == "bad"
     assert "malformed" in text(entry_info(message(subject, payload), "raw"))
 
 

@@ -295,7 +295,7 @@ def test_the_whole_cause_of_a_failure_can_be_read(width: int) -> None:
     assert any("→ N  tries again" in each for each in shown)
     busy = busy_store()
     busy.set_link(BusLink(status="failed", cause=CAUSE[-100:]))
-    assert CAUSE[-100:] in " ".join(each.strip() for each in texts(status_lines(busy, "here", width, n_why=3)))
+    assert CAUSE[-100:] in " ".join(each.strip() for each in texts(status_lines(busy, "here", width, max_cause_lines=3)))
 
 
 def test_a_console_that_only_looks_offers_nothing_that_would_be_refused() -> None:

@@ -61,9 +61,9 @@ def test_an_error_is_a_mark_and_a_word() -> None:
     rows = SpanRows([failed])
     assert rows.name(0) == ("✗ ⚠ env.step Time␛out", "bad")
     assert rows.bar(0, 4).tone == "bad"
-    assert rows.hostile_text(0) == "error=Time\x1bout"
-    assert rows.hostile_text(1) is None
-    assert SpanRows([span(1)]).hostile_text(0) is None
+    assert rows.unsafe_text(0) == "error=Time\x1bout"
+    assert rows.unsafe_text(1) is None
+    assert SpanRows([span(1)]).unsafe_text(0) is None
 
 
 @pytest.mark.parametrize("far", [2**63, -(2**63), 10**400, -(10**400), 0])

@@ -79,7 +79,7 @@ async def test_blocks_have_headings_and_wrapped_text() -> None:
             "",
         ]
         assert kind(view) == "observation"
-        assert view.hostile_text() == "bad\x1b[2J"
+        assert view.unsafe_text() == "bad\x1b[2J"
         await pilot.press(*["j"] * 5)
         assert kind(view) == "action"
         await pilot.resize_terminal(60, 20)
@@ -92,7 +92,7 @@ async def test_the_bytes_to_look_at_begin_near_the_first_hostile_one() -> None:
     async with shown(view) as (_, pilot):
         view.show_blocks(step_blocks(episode(steps=[step(0, action=LiveAction("x\n" * 3_000 + "\x1b[2J"))]), 0))
         await pilot.press("G")
-        found = view.hostile_text()
+        found = view.unsafe_text()
         assert found is not None
         assert (len(found) < 100, found[-4:]) == (True, "\x1b[2J")
 
@@ -151,8 +151,8 @@ def test_blocks_that_did_not_change_are_not_wrapped_again() -> None:
     played = episode(n_steps=1, outcome=None, streaming=StreamingAnswer(text="a"))
     before = BlockRows(step_blocks(played, 0), 40)
     played.streaming = StreamingAnswer(text="ab")
-    after = BlockRows(step_blocks(played, 0), 40, before=before)
-    same = [new is old for (_, new), (_, old) in zip(after.known, before.known, strict=True)]
+    after = BlockRows(step_blocks(played, 0), 40, previous=before)
+    same = [new is old for (_, new), (_, old) in zip(after.wrapped_blocks, before.wrapped_blocks, strict=True)]
     assert same == [True, True, True, True, False]
 
 
@@ -168,7 +168,7 @@ async def test_hostile_episodes_are_drawn_within_the_widget(width: int) -> None:
                 await pilot.press(*keys)
                 drawn = view.render_lines(view.size.region)
                 assert all(sum(segment.cell_length for segment in strip) == width for strip in drawn)
-            assert view.hostile_text()
+            assert view.unsafe_text()
 
 
 async def test_a_waterfall_shows_names_bars_and_durations_under_an_axis() -> None:

@@ -13,7 +13,7 @@ from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.screens.live.screen import LiveScreen
 from agentgym_tui.state.sorting import Sorting
-from agentgym_tui.widgets.pane_layouts import LIVE_NARROW, LIVE_WIDE, shares
+from agentgym_tui.widgets.pane_layouts import LIVE_NARROW, LIVE_WIDE, sizes_of
 from tests.support.console.fake_session import FakeSession, busy_session, files_session, listed_session, talking_session
 from tests.support.console.piloted import SIZE, app_of, keys_in
 from tests.support.console.samples import episode_id, hostile_store
@@ -43,27 +43,27 @@ def pictures(folder: Path) -> list[Path]:
 
 
 async def test_screen_filter_order_and_sizes_are_as_they_were_left() -> None:
-    kept = UiState("episodes", {"episodes": "maze"}, {"episodes": Sorting("reward")}, {"live.wide.left": 30})
-    app = app_of(listed_session(), kept=kept)
+    ui_state = UiState("episodes", {"episodes": "maze"}, {"episodes": Sorting("reward")}, {"live.wide.left": 30})
+    app = app_of(listed_session(), ui_state=ui_state)
     async with app.run_test(size=SIZE) as pilot:
         await shown(pilot, "2 match maze", "by reward ▲")
         assert app.screen.query_one(Input).display
         assert keys_in(app, "#episodes") == list(map(episode_id, [1, 4]))
         await pilot.press("escape", "1")
         await until(pilot, lambda: isinstance(app.screen, LiveScreen), "live")
-    assert kept == UiState("live", {}, {"episodes": Sorting("reward")}, {"live.wide.left": 30})
+    assert ui_state == UiState("live", {}, {"episodes": Sorting("reward")}, {"live.wide.left": 30})
 
 
 @pytest.mark.parametrize(
-    "kept",
+    "ui_state",
     [
         UiState("nowhere", {"x": "y"}, {"episodes": Sorting("nothing"), "environments": Sorting("\x1b[2J")}, {"z": 5}),
         UiState("events", {"events": "\x1b[2J"}, {"subjects": Sorting("\x1b")}, {"events.wide.tree": 99}),
-        UiState(sizes={share.key: 99 for levers in (LIVE_WIDE, LIVE_NARROW) for share in shares(levers)}),
+        UiState(sizes={size.key: 99 for layout in (LIVE_WIDE, LIVE_NARROW) for size in sizes_of(layout)}),
     ],
 )
-async def test_what_makes_no_sense_does_no_harm(kept: UiState) -> None:
-    app = app_of(busy_session(), kept=kept)
+async def test_what_makes_no_sense_does_no_harm(ui_state: UiState) -> None:
+    app = app_of(busy_session(), ui_state=ui_state)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("1")
         await shown(pilot, "task 3", "guess", "▌")
@@ -74,9 +74,9 @@ async def test_what_makes_no_sense_does_no_harm(kept: UiState) -> None:
 
 
 async def test_the_events_come_back_with_their_words_and_subjects() -> None:
-    kept = UiState("events", {"events": "eu 3", "events.subjects": "orders.> bills"})
+    ui_state = UiState("events", {"events": "eu 3", "events.subjects": "orders.> bills"})
     session = talking_session(*["orders.eu"] * 5, "bills")
-    app = app_of(session, kept=kept)
+    app = app_of(session, ui_state=ui_state)
     async with app.run_test(size=SIZE) as pilot:
         await shown(pilot, "holds eu 3", "orders.> bills", '{"n": 3}')
         assert '{"n": 4}' not in screen_text(app)
@@ -84,18 +84,18 @@ async def test_the_events_come_back_with_their_words_and_subjects() -> None:
         assert app.screen.query_one("#filter", Input).value == "eu 3"
         await pilot.press("escape")
         await shown(pilot, '{"n": 4}')
-        assert kept.filters == {"events.subjects": "orders.> bills"}
+        assert ui_state.filters == {"events.subjects": "orders.> bills"}
         await pilot.press("escape")
-        await until(pilot, lambda: session.bus.opened[-1][0] == (">",) and not kept.filters, "all subjects")
+        await until(pilot, lambda: session.bus.opened[-1][0] == (">",) and not ui_state.filters, "all subjects")
         await pilot.press("s", *"zoo", "enter", "slash", *"x", "enter")
-        await until(pilot, lambda: kept.filters == {"events.subjects": "zoo", "events": "x"}, "what is kept")
-    assert kept.screen == "events"
+        await until(pilot, lambda: ui_state.filters == {"events.subjects": "zoo", "events": "x"}, "what is kept")
+    assert ui_state.screen == "events"
 
 
 async def test_where_there_is_no_bus_the_start_is_another_one() -> None:
     session = busy_session()
     session.events = None
-    async with app_of(session, kept=UiState("events")).run_test(size=SIZE) as pilot:
+    async with app_of(session, ui_state=UiState("events")).run_test(size=SIZE) as pilot:
         await shown(pilot, "task 3")
         assert isinstance(pilot.app.screen, LiveScreen)
 
@@ -103,14 +103,14 @@ async def test_where_there_is_no_bus_the_start_is_another_one() -> None:
 @pytest.mark.parametrize("text", ["no..pattern", "a " * 40, ". \t"])
 async def test_of_subjects_nobody_can_ask_for_all_are_shown(text: str) -> None:
     session = talking_session("orders.eu")
-    async with app_of(session, kept=UiState("events", {"events.subjects": text})).run_test(size=SIZE) as pilot:
+    async with app_of(session, ui_state=UiState("events", {"events.subjects": text})).run_test(size=SIZE) as pilot:
         await shown(pilot, "orders.eu", "● live")
         assert session.bus.opened == [((">",), session.bus.opened[0][1])]
         assert not has_unsafe_chars(screen_text(pilot.app))
 
 
 async def test_files_that_are_looked_at_do_not_change_where_the_next_start_begins() -> None:
-    kept = UiState("live")
-    async with app_of(files_session(), kept=kept).run_test(size=SIZE) as pilot:
+    ui_state = UiState("live")
+    async with app_of(files_session(), ui_state=ui_state).run_test(size=SIZE) as pilot:
         await until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen), "episodes")
-    assert kept.screen == "live"
+    assert ui_state.screen == "live"

@@ -69,7 +69,7 @@ def told_cells() -> Iterator[Cell]:
         for rows in sources:
             yield from (cell for index in range(len(rows)) for cell in rows.line(index, 200))
         lines = [
-            *status_lines(store, "x", 200, n_why=3),
+            *status_lines(store, "x", 200, max_cause_lines=3),
             *welcome_lines(store, 200, Keymap().key),
             list_summary(listed, trusted(""), 200),
         ]

@@ -324,7 +324,7 @@ async def test_hostile_texts_are_shown_safe_and_their_bytes_can_be_looked_at() -
             await until(pilot, lambda: "␛" in shown(pilot, f"#{focused(pilot)}"))
             assert not any(has_unsafe_chars(shown(pilot, part)) for part in ALL)
             assert isinstance(pilot.app.screen, EpisodeScreen)
-            assert has_unsafe_chars(pilot.app.screen.hostile_text() or "")
+            assert has_unsafe_chars(pilot.app.screen.unsafe_text() or "")
 
 
 @pytest.mark.parametrize("size", [(60, 20), (80, 24), (200, 50)])

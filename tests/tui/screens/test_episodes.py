@@ -236,4 +236,4 @@ async def test_the_bytes_of_a_hostile_row_can_be_looked_at() -> None:
         await pilot.press("2")
         await until_shown(pilot, LIST, "␛[2J")
         assert isinstance(pilot.app.screen, EpisodesScreen)
-        assert pilot.app.screen.hostile_text() == "\x1b[2J"
+        assert pilot.app.screen.unsafe_text() == "\x1b[2J"

@@ -67,39 +67,39 @@ def row(pilot: Pilot[Any], text: str) -> str:
 
 def test_the_newest_running_episode_is_watched_until_it_is_over() -> None:
     store, watch = empty_store(), EpisodePicker()
-    assert watch.pick(store, following=True) is None
+    assert watch.select_episode(store, following=True) is None
     store.apply_events([live(started(0), timestep(0, 0))])
-    picked = watch.pick(store, following=True)
+    picked = watch.select_episode(store, following=True)
     assert picked is not None
     store.apply_events([live(started(1))])
-    assert watch.pick(store, following=True) is picked
+    assert watch.select_episode(store, following=True) is picked
     store.apply_events([live(ended(0, 2))])
-    assert watch.pick(store, following=False) is picked
-    picked = watch.pick(store, following=True)
+    assert watch.select_episode(store, following=False) is picked
+    picked = watch.select_episode(store, following=True)
     assert picked is not None
     assert picked.episode_id == episode_id(1)
     store.apply_events([live(ended(1, 1))])
-    assert watch.pick(store, following=True) is picked
+    assert watch.select_episode(store, following=True) is picked
 
 
 def test_what_was_started_from_here_is_watched_as_soon_as_it_begins() -> None:
     store, watch = empty_store(), EpisodePicker()
     store.apply_events([live(started(0))])
-    watch.pick(store, following=True)
-    watch.want(batch_id(7))
-    assert watch.pick(store, following=False) is store.episodes[episode_id(0)]
+    watch.select_episode(store, following=True)
+    watch.watch_batch(batch_id(7))
+    assert watch.select_episode(store, following=False) is store.episodes[episode_id(0)]
     store.apply_events([live(started(1, batch_id="other", battery_id=batch_id(7)))])
-    assert watch.pick(store, following=False) is store.episodes[episode_id(1)]
+    assert watch.select_episode(store, following=False) is store.episodes[episode_id(1)]
 
 
 def test_running_episodes_are_gone_through_in_a_circle() -> None:
     store, watch = empty_store(), EpisodePicker()
-    assert watch.beside(store, 1) is None
+    assert watch.select_neighbor(store, 1) is None
     store.apply_events([live(started(0))])
-    watch.pick(store, following=True)
-    assert watch.beside(store, 1) is None
+    watch.select_episode(store, following=True)
+    assert watch.select_neighbor(store, 1) is None
     store.apply_events([live(started(1), started(2))])
-    seen = [watch.beside(store, by) for by in (1, 1, 1, -1)]
+    seen = [watch.select_neighbor(store, by) for by in (1, 1, 1, -1)]
     assert [episode.episode_id for episode in seen if episode] == [episode_id(n) for n in (1, 2, 0, 2)]
 
 
@@ -107,20 +107,20 @@ def test_the_same_batch_comes_first_and_lost_episodes_last() -> None:
     store, watch = empty_store(), EpisodePicker()
     store.apply_events([live(*whole(0), started(1), started(2, batch_id=batch_id(9)))])
     watch.episode_id = episode_id(0)
-    picked = watch.pick(store, following=True)
+    picked = watch.select_episode(store, following=True)
     assert picked is store.episodes[episode_id(1)]
-    assert watch.pick(store, following=False) is picked
+    assert watch.select_episode(store, following=False) is picked
     for episode in store.episodes.values():
         episode.node_lost = episode.running
-    assert watch.pick(store, following=True) is picked
+    assert watch.select_episode(store, following=True) is picked
 
 
 def test_the_last_episode_of_a_batch_is_shown_when_it_is_over() -> None:
     store, watch = empty_store(), EpisodePicker()
     store.apply_events([live(*whole(0), *whole(1), *whole(2))])
     watch.episode_id = episode_id(0)  # others ended between two looks
-    assert watch.pick(store, following=False) is store.episodes[episode_id(0)]
-    assert watch.pick(store, following=True) is store.episodes[episode_id(2)]
+    assert watch.select_episode(store, following=False) is store.episodes[episode_id(0)]
+    assert watch.select_episode(store, following=True) is store.episodes[episode_id(2)]
 
 
 # What is shown.

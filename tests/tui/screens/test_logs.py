@@ -23,9 +23,9 @@ async def typed(pilot: Pilot[None], text: str, *keys: str) -> None:
     await pilot.press(*("space" if letter == " " else letter for letter in text), *keys)
 
 
-def kept(pilot: Pilot[None]) -> dict[str, int]:
+def pane_sizes(pilot: Pilot[None]) -> dict[str, int]:
     assert isinstance(pilot.app, Console)
-    return pilot.app.kept.sizes
+    return pilot.app.ui_state.sizes
 
 
 def parts(pilot: Pilot[None]) -> tuple[Widget, Widget]:
@@ -76,22 +76,22 @@ async def test_each_part_grows_and_shrinks_and_is_kept_so(log: Path, focused: st
         await until(pilot, lambda: part.size.height > before)
         await pilot.press("minus", "minus", "minus")
         await until(pilot, lambda: part.size.height < before)
-        (share,) = kept(pilot).values()
+        (share,) = pane_sizes(pilot).values()
         shown_alone = ("z", lambda: part.size.height > 30), ("z", lambda: part.size.height < before)
         for key, reached in shown_alone:
             await pilot.press(key)
             await until(pilot, reached)
         await pilot.press("greater_than_sign")
         await until(pilot, lambda: "nothing here can take another size" in toasts(pilot))
-        assert list(kept(pilot).values()) == [share]
+        assert list(pane_sizes(pilot).values()) == [share]
         await pilot.press("equals_sign")
-        await until(pilot, lambda: part.size.height == before and not kept(pilot))
+        await until(pilot, lambda: part.size.height == before and not pane_sizes(pilot))
 
 
 @pytest.mark.parametrize("share", [20, 80])
 async def test_both_parts_can_be_seen_with_the_sizes_that_were_left(log: Path, share: int) -> None:
     app = console_on(log)
-    app.kept.sizes["log.lines"] = share
+    app.ui_state.sizes["log.lines"] = share
     async with app.run_test(size=(60, 20)) as pilot:
         await until(pilot, lambda: screen(pilot).is_ready)
         lines, message = parts(pilot)

@@ -27,11 +27,11 @@ from tests.support.console.samples import episode_id
 from tests.support.console.screens import shown, until
 
 
-@pytest.mark.parametrize("bound", ["least", "most"])
+@pytest.mark.parametrize("bound", ["minimum", "maximum"])
 @pytest.mark.parametrize("size", [SIZE, (60, 20)], ids=str)
 async def test_every_pane_can_be_seen_at_the_bounds_of_its_size(size: tuple[int, int], bound: str) -> None:
-    sizes = {share.key: getattr(share, bound) for layout in (LIVE_WIDE, LIVE_NARROW) for share in sizes_of(layout)}
-    async with app_of(busy_session(), kept=UiState(sizes=sizes)).run_test(size=size) as pilot:
+    sizes = {each.key: getattr(each, bound) for layout in (LIVE_WIDE, LIVE_NARROW) for each in sizes_of(layout)}
+    async with app_of(busy_session(), ui_state=UiState(sizes=sizes)).run_test(size=size) as pilot:
         await until(pilot, lambda: len(visible_panes(pilot)) > 2, "an episode")
         await pilot.pause()
         panes = visible_panes(pilot)
@@ -39,8 +39,8 @@ async def test_every_pane_can_be_seen_at_the_bounds_of_its_size(size: tuple[int,
 
 
 async def test_each_pane_grows_and_shrinks_and_all_are_as_they_were_again() -> None:
-    kept = UiState()
-    async with app_of(busy_session(), kept=kept).run_test(size=SIZE) as pilot:
+    ui_state = UiState()
+    async with app_of(busy_session(), ui_state=ui_state).run_test(size=SIZE) as pilot:
         await shown(pilot, "task 3")
         await pilot.pause()
         before = [pane.region for pane in visible_panes(pilot)]
@@ -55,7 +55,7 @@ async def test_each_pane_grows_and_shrinks_and_all_are_as_they_were_again() -> N
                 await until(pilot, lambda: getattr(pane.size, way) < size, "less room")  # noqa: B023
             await pilot.press("equals_sign")
             await until(pilot, lambda: [pane.region for pane in visible_panes(pilot)] == before, "as before")
-        assert kept.sizes == {}
+        assert ui_state.sizes == {}
 
 
 def visible_panes(pilot: Pilot[None]) -> list[Pane]:
@@ -84,11 +84,11 @@ async def test_the_focused_pane_takes_from_its_neighbour_and_zoom_is_above_it_al
 
 @pytest.mark.parametrize(("size", "key", "way"), [(SIZE, "greater_than_sign", "width"), (SMALL, "plus", "height")])
 async def test_the_steps_of_an_episode_take_more_room(size: tuple[int, int], key: str, way: str) -> None:
-    kept = UiState()
+    ui_state = UiState()
     session = files_session()
-    app = app_of(session, kept=kept)
+    app = app_of(session, ui_state=ui_state)
     async with app.run_test(size=size) as pilot:
-        app.push_screen(EpisodeScreen(session, episode_id(1), kept=kept))
+        app.push_screen(EpisodeScreen(session, episode_id(1), ui_state=ui_state))
         await until(pilot, lambda: bool(app.screen.query("#steps")) and app.focused is not None, "steps")
         await pilot.pause()
         steps = app.screen.query_one("#steps")
@@ -100,8 +100,8 @@ async def test_the_steps_of_an_episode_take_more_room(size: tuple[int, int], key
 
 
 async def test_the_border_between_the_sides_is_dragged() -> None:
-    kept = UiState()
-    app = app_of(busy_session(), kept=kept)
+    ui_state = UiState()
+    app = app_of(busy_session(), ui_state=ui_state)
     async with app.run_test(size=SIZE) as pilot:
         await shown(pilot, "task 3")
         right = app.screen.query_one("#right")
@@ -113,7 +113,7 @@ async def test_the_border_between_the_sides_is_dragged() -> None:
         await pilot.hover(offset=(x, 20))
         await pilot.pause()
         assert right.region.x < x - 15
-        assert kept.sizes == {"live.wide.left": round(100 * (x - 20) / 120)}
+        assert ui_state.sizes == {"live.wide.left": round(100 * (x - 20) / 120)}
         await pilot.mouse_down(offset=(x + 5, 20))
         await pilot.hover(offset=(x, 20))
         await pilot.pause()
@@ -121,31 +121,31 @@ async def test_the_border_between_the_sides_is_dragged() -> None:
 
 
 @pytest.mark.parametrize(
-    "levers",
+    "layout",
     [LIVE_WIDE, LIVE_NARROW, LIVE_NARROW_TRACE, EPISODE_WIDE, EPISODE_NARROW, EVENTS_WIDE, EVENTS_NARROW, LOG],
 )
-def test_shares_leave_room_for_what_is_beside_them(layout: dict) -> None:  # type: ignore[type-arg]
-    assert all(0 < share.least < share.most < 100 for share in sizes_of(layout))
-    stacked = [share.most for share in sizes_of(layout) if share.part in ("environments-pane", "trace-pane")]
+def test_sizes_leave_room_for_the_neighbors(layout: dict) -> None:  # type: ignore[type-arg]
+    assert all(0 < size.minimum < size.maximum < 100 for size in sizes_of(layout))
+    stacked = [size.maximum for size in sizes_of(layout) if size.widget_id in ("environments-pane", "trace-pane")]
     assert sum(stacked) <= 90
     assert {axis for _, axis in layout} <= {axis for axis, _ in RESIZE_STEPS.values()}
 
 
-REQUIRED_WIDGETS = {"subjects": "#subjects", "messages": "#messages", "payload": "#message"}
+WIDGETS = {"subjects": "#subjects", "messages": "#messages", "payload": "#message"}
 """The list that has the focus, and what takes its room."""
 
 
 def regions(pilot: Pilot[None]) -> list[Region]:
-    return [pilot.app.screen.query_one(part).region for part in REQUIRED_WIDGETS.values()]
+    return [pilot.app.screen.query_one(widget_id).region for widget_id in WIDGETS.values()]
 
 
-@pytest.mark.parametrize("bound", ["least", "most"])
+@pytest.mark.parametrize("bound", ["minimum", "maximum"])
 @pytest.mark.parametrize("size", [SIZE, (60, 20)], ids=str)
 async def test_every_part_of_the_events_can_be_seen_at_the_bounds_of_its_size(
     size: tuple[int, int], bound: str
 ) -> None:
-    sizes = {share.key: getattr(share, bound) for layout in (EVENTS_WIDE, EVENTS_NARROW) for share in sizes_of(layout)}
-    app = app_of(talking_session("orders.eu"), kept=UiState("events", sizes=sizes))
+    sizes = {each.key: getattr(each, bound) for layout in (EVENTS_WIDE, EVENTS_NARROW) for each in sizes_of(layout)}
+    app = app_of(talking_session("orders.eu"), ui_state=UiState("events", sizes=sizes))
     async with app.run_test(size=size) as pilot:
         await shown(pilot, "● Formatted", "orders")
         await pilot.press("t")
@@ -153,36 +153,36 @@ async def test_every_part_of_the_events_can_be_seen_at_the_bounds_of_its_size(
 
 
 @pytest.mark.parametrize("size", [SIZE, SMALL], ids=str)
-@pytest.mark.parametrize("focused", REQUIRED_WIDGETS)
+@pytest.mark.parametrize("focused", WIDGETS)
 async def test_each_part_of_the_events_grows_and_shrinks(size: tuple[int, int], focused: str) -> None:
-    kept = UiState("events")
-    app = app_of(talking_session("orders.eu"), kept=kept)
+    ui_state = UiState("events")
+    app = app_of(talking_session("orders.eu"), ui_state=ui_state)
     async with app.run_test(size=size, notifications=True) as pilot:
         await shown(pilot, "● Formatted", "orders")
         await pilot.press("t")
         await until(pilot, lambda: all(regions(pilot)), "the tree")
         app.screen.query_one(f"#{focused}").focus()
         await until(pilot, lambda: app.focused is not None and app.focused.id == focused, "the focus")
-        before, part = regions(pilot), app.screen.query_one(REQUIRED_WIDGETS[focused])
+        before, widget = regions(pilot), app.screen.query_one(WIDGETS[focused])
         for key, other, way in (("greater_than_sign", "less_than_sign", "width"), ("plus", "minus", "height")):
-            size_before = getattr(part.size, way)
+            size_before = getattr(widget.size, way)
             if (focused, way) == ("subjects", "height"):
                 await pilot.press(key)
                 await shown(pilot, "nothing here can take another size")
                 continue
             await pilot.press(key)
-            await until(pilot, lambda: getattr(part.size, way) > size_before, "more room")  # noqa: B023
+            await until(pilot, lambda: getattr(widget.size, way) > size_before, "more room")  # noqa: B023
             await pilot.press(other, other, other)
-            await until(pilot, lambda: getattr(part.size, way) < size_before, "less room")  # noqa: B023
-        assert kept.sizes
+            await until(pilot, lambda: getattr(widget.size, way) < size_before, "less room")  # noqa: B023
+        assert ui_state.sizes
         await pilot.press("equals_sign")
         await until(pilot, lambda: regions(pilot) == before, "as before")
-        assert kept.sizes == {}
+        assert ui_state.sizes == {}
 
 
 async def test_the_border_of_the_tree_is_dragged_and_one_part_alone_is_above_it_all() -> None:
-    kept = UiState("events")
-    app = app_of(talking_session("orders.eu"), kept=kept)
+    ui_state = UiState("events")
+    app = app_of(talking_session("orders.eu"), ui_state=ui_state)
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         await shown(pilot, "● Formatted", "orders")
         right = app.screen.query_one("#right")
@@ -191,7 +191,7 @@ async def test_the_border_of_the_tree_is_dragged_and_one_part_alone_is_above_it_
         await pilot.hover(offset=(x + 12, 20))
         await until(pilot, lambda: right.region.x == x + 12, "a border further right")
         await pilot.mouse_up(offset=(x + 12, 20))
-        await until(pilot, lambda: kept.sizes == {"events.wide.tree": round(100 * (x + 12) / 120)}, "what is kept")
+        await until(pilot, lambda: ui_state.sizes == {"events.wide.tree": round(100 * (x + 12) / 120)}, "what is kept")
         await pilot.press("plus", "z")
         messages = app.screen.query_one("#messages")
         await until(pilot, lambda: messages.size.width > 110 and messages.size.height > 30, "all of the screen")
@@ -202,9 +202,9 @@ async def test_the_border_of_the_tree_is_dragged_and_one_part_alone_is_above_it_
 
 
 async def test_without_the_tree_its_width_cannot_change() -> None:
-    kept = UiState("events")
-    async with app_of(talking_session("a"), kept=kept).run_test(size=SMALL, notifications=True) as pilot:
+    ui_state = UiState("events")
+    async with app_of(talking_session("a"), ui_state=ui_state).run_test(size=SMALL, notifications=True) as pilot:
         await shown(pilot, "● Formatted")
         await pilot.press("greater_than_sign")
         await shown(pilot, "nothing here can take another size")
-        assert kept.sizes == {}
+        assert ui_state.sizes == {}

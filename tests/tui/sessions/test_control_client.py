@@ -68,7 +68,7 @@ async def played(control: NodeControl, batch_id: str) -> None:
 
 async def test_a_batch_is_started_and_its_episode_fetched(node: NodeProcess) -> None:
     orders: list[None] = []
-    async with asking(node, on_order=lambda: orders.append(None)) as control:
+    async with asking(node, on_command=lambda: orders.append(None)) as control:
         batch_id = new_id()
         [batch] = await control.start(StartArgs(batch_id=batch_id, envs=["Wordle"], agent="oracle"))
         assert (batch.batch_id, batch.env, len(orders)) == (batch_id, "Wordle", 1)
@@ -95,7 +95,7 @@ async def test_a_refusal_says_why_and_what_to_do(node: NodeProcess) -> None:
 
 
 async def test_a_watcher_asks_for_episodes_only(node: NodeProcess) -> None:
-    async with asking(node, refusal="watching only") as control:
+    async with asking(node, read_only="watching only") as control:
         with pytest.raises(ControlRequestError, match="watching only"):
             await control.start(StartArgs(batch_id=new_id(), envs=["Wordle"]))
         with pytest.raises(ControlRequestError, match="watching only"):

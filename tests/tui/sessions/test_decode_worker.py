@@ -59,7 +59,7 @@ async def test_a_large_message_is_read_by_another_process_which_ends_with_who_as
     large = message(*MANY)
     row = decode(SUBJECT, {}, large.payload, NAMES)
     assert len(large.payload) > MIN_BYTES and isinstance(row, LiveRow)
-    async with at_work(digester := DecodeWorkerClient(NAMES, patience_s=WAIT_S)) as process:
+    async with at_work(digester := DecodeWorkerClient(NAMES, timeout_s=WAIT_S)) as process:
         before_s = process.cpu_times().user
         assert await digester.decode(large) == coalesce_batch(row)
         for _ in range(50):
@@ -92,7 +92,7 @@ async def test_for_a_large_message_now_and_then_no_process_is_started() -> None:
 
 async def test_what_the_other_process_cannot_say_is_left_to_the_asker() -> None:
     odd = [message(*MANY, token(seq=10**30)), RawMessage(subject=SUBJECT, headers={}, payload=b"\x1b" * MIN_BYTES)]
-    async with at_work(digester := DecodeWorkerClient(NAMES, patience_s=WAIT_S)):
+    async with at_work(digester := DecodeWorkerClient(NAMES, timeout_s=WAIT_S)):
         assert [await digester.decode(each) for each in odd] == [None, None]
         assert await digester.decode(message(*MANY)) is not None
 
@@ -100,7 +100,7 @@ async def test_what_the_other_process_cannot_say_is_left_to_the_asker() -> None:
 async def test_where_the_process_is_killed_another_one_takes_its_place_after_a_while() -> None:
     clock, large = FakeClock(), message(*MANY)
     async with asyncio.timeout(WAIT_S):
-        async with at_work(digester := DecodeWorkerClient(NAMES, patience_s=WAIT_S, now=clock)) as process:
+        async with at_work(digester := DecodeWorkerClient(NAMES, timeout_s=WAIT_S, now=clock)) as process:
             process.kill()
             assert await digester.decode(large) is None
             assert await digester.decode(large) is None and not wanted(digester)
@@ -114,7 +114,7 @@ async def test_where_the_process_is_killed_another_one_takes_its_place_after_a_w
 async def test_a_process_that_never_answers_is_not_waited_for(command: tuple[str, ...]) -> None:
     large = message(*MANY)
     async with asyncio.timeout(WAIT_S):
-        with closing(DecodeWorkerClient(NAMES, command, patience_s=0.05, now=FakeClock())) as digester:
+        with closing(DecodeWorkerClient(NAMES, command, timeout_s=0.05, now=FakeClock())) as digester:
             assert [await digester.decode(large) for _ in range(2)] == [None, None]
             if digester.first_reply is not None:
                 assert await digester.first_reply is None
@@ -125,14 +125,14 @@ async def test_a_process_that_never_answers_is_not_waited_for(command: tuple[str
 async def test_a_process_of_another_version_is_left() -> None:
     large = message(*MANY)
     async with asyncio.timeout(WAIT_S):
-        with closing(DecodeWorkerClient(NAMES, OTHER, patience_s=WAIT_S, now=FakeClock())) as digester:
+        with closing(DecodeWorkerClient(NAMES, OTHER, timeout_s=WAIT_S, now=FakeClock())) as digester:
             assert [await digester.decode(large) for _ in range(2)] == [None, None]
             assert digester.first_reply is not None and await digester.first_reply is not None
             assert await digester.decode(large) is None and not wanted(digester)
 
 
 async def test_who_stops_waiting_leaves_no_process() -> None:
-    async with at_work(digester := DecodeWorkerClient(NAMES, patience_s=WAIT_S)) as process:
+    async with at_work(digester := DecodeWorkerClient(NAMES, timeout_s=WAIT_S)) as process:
         process.suspend()
         asking = asyncio.create_task(digester.decode(message(*MANY)))
         await asyncio.sleep(0)
@@ -147,7 +147,7 @@ async def test_a_message_that_a_process_took_half_of_leaves_nothing_in_the_loop(
 ) -> None:
     monkeypatch.delattr(fcntl, "F_SETPIPE_SZ", raising=False)  # as where pipes take 64 KiB at most
     large = message(*(token(seq=number, text="so " * 10) for number in range(1, 3_000)))
-    async with at_work(digester := DecodeWorkerClient(NAMES, patience_s=1.0)) as process:
+    async with at_work(digester := DecodeWorkerClient(NAMES, timeout_s=1.0)) as process:
         process.suspend()
         assert await digester.decode(large) is None and not wanted(digester)
     server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)

@@ -15,13 +15,13 @@ class Counted(InputPriority):
         super().__init__()
         self.said: list[str] = []
 
-    def asked(self) -> None:
+    def input_received(self) -> None:
         self.said.append("asked")
-        super().asked()
+        super().input_received()
 
-    def answered(self) -> None:
+    def painted(self) -> None:
         self.said.append("answered")
-        super().answered()
+        super().painted()
 
 
 async def test_more_is_taken_in_once_a_person_has_an_answer() -> None:

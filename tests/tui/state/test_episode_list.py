@@ -15,8 +15,8 @@ from agentgym_tui.presenters.episode_rows import (
     episode_heading,
     error_text,
     format_timestamp,
-    hostile_fields,
     list_summary,
+    unsafe_fields,
 )
 from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.presenters.status_line import outcome_cell
@@ -42,7 +42,7 @@ def text(line: Line) -> str:
     return "".join(cell.text for cell in line)
 
 
-def test_stored_and_running_are_one_list_with_the_newest_first_and_unusable_files_last() -> None:
+def test_stored_and_running_are_one_list_with_the_newest_first_and_unreadable_files_last() -> None:
     episodes = listed(2)
     assert episodes.update_live([episode(1, outcome=None), episode(3, outcome=None), episode(2)])
     assert ids(episodes) == [*(episode_id(n) for n in (3, 2, 1, 0)), str(BAD.path)]
@@ -97,9 +97,9 @@ def test_a_filter_keeps_what_holds_all_words(words: str, numbers: tuple[int, ...
     assert episodes.n_episodes == 4
 
 
-def test_a_filter_stays_when_the_list_is_read_again_and_finds_unusable_files() -> None:
+def test_a_filter_stays_when_the_list_is_read_again_and_finds_unreadable_files() -> None:
     episodes = listed()
-    episodes.search("unusable json")
+    episodes.search("unreadable json")
     episodes.set_stored([row(n) for n in range(5)], [BAD])
     assert ids(episodes) == [str(BAD.path)]
 
@@ -143,10 +143,10 @@ def test_the_heading_holds_nothing_hostile_and_fits() -> None:
 
 
 def test_an_entry_tells_its_hostile_bytes() -> None:
-    assert hostile_fields(row(0)) is None
-    assert hostile_fields(None) is None
-    assert hostile_fields(row(0, env="\x1b[2J")) == "\x1b[2J"
-    assert hostile_fields(BAD) == "\x1b[2J.json\nit is\nnot JSON \u202e"
+    assert unsafe_fields(row(0)) is None
+    assert unsafe_fields(None) is None
+    assert unsafe_fields(row(0, env="\x1b[2J")) == "\x1b[2J"
+    assert unsafe_fields(BAD) == "\x1b[2J.json\nit is\nnot JSON \u202e"
 
 
 @pytest.mark.parametrize(

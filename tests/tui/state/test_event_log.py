@@ -83,7 +83,9 @@ def test_the_oldest_go_and_are_counted() -> None:
 
 def test_words_are_found_in_subject_headers_and_payload_also_later() -> None:
     log = EventLog()
-    log.append([kept(1, "Orders.new"), kept(2, "b", b'{"a": "ORDERS new"}'), kept(3, "b", b"", x="orders", y="New")], NOW)
+    log.append(
+        [kept(1, "Orders.new"), kept(2, "b", b'{"a": "ORDERS new"}'), kept(3, "b", b"", x="orders", y="New")], NOW
+    )
     log.append([kept(4, "b", b"other"), Notice(kind="no_history", text="orders, new ones")], NOW)
     log.search(" ORDERS new ")
     assert numbers(log) == [1, 2, 3] and isinstance(log.shown[-1], LogNotice)

@@ -126,7 +126,9 @@ def test_text_of_an_endpoint_that_failed_is_taken_back(store: RunStore) -> None:
 def test_each_part_of_an_answer_is_put_together_by_itself(store: RunStore) -> None:
     later = START + timedelta(seconds=2)
     store.apply_events([live(started(0), token(0, 1, "", endpoint="gateway", model="m"))])
-    store.apply_events([live(token(0, 2, "so ", part="reasoning", n=4, ttft_s=0.5), token(0, 3, "on", part="reasoning", n=1))])
+    store.apply_events(
+        [live(token(0, 2, "so ", part="reasoning", n=4, ttft_s=0.5), token(0, 3, "on", part="reasoning", n=1))]
+    )
     calls = [token(0, 5, "", part="call", tool="guess", n=1), token(0, 6, '{"a"', part="call", tool="guess", n=2)]
     other = token(0, 7, "{}", part="call", call=1, tool="look", n=3, at=later)
     store.apply_events([live(token(0, 4, "I go", n=2), *calls, other)])
@@ -170,7 +172,9 @@ def fallen(seq: int, step: int = 0) -> list[TokenText]:
 
 
 def test_that_another_endpoint_is_asked_is_noted_at_once_and_once(store: RunStore) -> None:
-    store.apply_events([live(model_health("gateway", "up", None), model_health("ollama", "up", None), started(0), *fallen(1))])
+    store.apply_events(
+        [live(model_health("gateway", "up", None), model_health("ollama", "up", None), started(0), *fallen(1))]
+    )
     answer = store.episodes[episode_id(0)].streaming
     assert answer is not None
     assert (answer.text, answer.endpoint, answer.failures) == ("", "ollama", ("gateway: the connection broke",))
@@ -333,7 +337,9 @@ def test_it_calls_once_for_each_change_and_not_for_a_heartbeat(store: RunStore) 
 def test_notices_count_up_and_what_does_not_decode_is_counted(store: RunStore) -> None:
     gap = Notice(kind="gap", text="messages are gone", count=3)
     raw = RawRow(reason="not JSON", payload=b"", size=0)
-    store.apply_events([gap, gap, BusMessage(subject="s", headers={}, decoded=raw), live(started(0, episode_id="x" * 999))])
+    store.apply_events(
+        [gap, gap, BusMessage(subject="s", headers={}, decoded=raw), live(started(0, episode_id="x" * 999))]
+    )
     assert [(note.text, note.n) for note in store.notices] == [("messages are gone", 6)]
     assert store.n_malformed == 2
     assert store.episodes == {}

@@ -100,7 +100,7 @@ def everything_shown(store: RunStore) -> Iterable[Line]:
             status.progress_line(store.active_batch(), width),
             *(status.progress_line(batch, width, spent=store.usage_of(batch)) for batch in store.batches.values()),
             *(status.episode_line(store, each, width) for each in [None, *store.episodes.values()]),
-            *status.status_lines(store, "title \x1b[2J\n", width, n_why=3),
+            *status.status_lines(store, "title \x1b[2J\n", width, max_cause_lines=3),
             *(welcome_lines(store, width, Keymap().key) if width >= 80 else ()),
             *(shown for each in store.episodes.values() for shown in live.transcript_title(each, 0, "", width)),
             *(shown for points in store.rewards.values() for shown in reward_lines(list(points), width, 6)),

@@ -12,8 +12,8 @@ from tests.support.console.screens import gone, screen_text, shown, until
 
 
 async def test_a_click_on_a_title_sorts_reverses_and_gives_the_usual_order_back() -> None:
-    kept = UiState()
-    app = app_of(listed_session(), kept=kept)
+    ui_state = UiState()
+    app = app_of(listed_session(), ui_state=ui_state)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("2")
         await shown(pilot, "4 episodes", "started ▼")
@@ -26,7 +26,7 @@ async def test_a_click_on_a_title_sorts_reverses_and_gives_the_usual_order_back(
         await pilot.click("#episodes", offset=(15, 0))
         await shown(pilot, "environment", "by environment ▲")
         assert keys_in(app, "#episodes") == list(map(episode_id, [3, 4, 1, 2]))
-        assert kept.sorting == {"episodes": Sorting("environment")}
+        assert ui_state.sorting == {"episodes": Sorting("environment")}
 
 
 async def test_keys_sort_too_and_the_cursor_stays_on_its_row() -> None:
@@ -50,8 +50,8 @@ async def test_keys_sort_too_and_the_cursor_stays_on_its_row() -> None:
 
 
 async def test_environments_are_sorted() -> None:
-    kept = UiState()
-    app = app_of(busy_session(), kept=kept)
+    ui_state = UiState()
+    app = app_of(busy_session(), ui_state=ui_state)
     async with app.run_test(size=SIZE) as pilot:
         await shown(pilot, "task 3")
         table = app.screen.query_one("#environments", SortableTable)
@@ -61,7 +61,7 @@ async def test_environments_are_sorted() -> None:
         assert [table.source.key(n) for n in range(len(table.source))] == sorted(usual, key=str.casefold)
         await pilot.press("O")
         await shown(pilot, "environment▼")
-        assert kept.sorting == {"environments": Sorting("environment", True)}
+        assert ui_state.sorting == {"environments": Sorting("environment", True)}
         for _ in range(9):
             await pilot.press("o")
             if table.sorting is None:
@@ -76,8 +76,8 @@ UP_BY_COUNT = ["zoo", "orders", "orders.eu", "orders.us", "bills"]
 
 
 async def test_the_subjects_of_a_bus_are_sorted_within_their_branches() -> None:
-    kept = UiState()
-    app = app_of(talking_session(*SUBJECTS), kept=kept)
+    ui_state = UiState()
+    app = app_of(talking_session(*SUBJECTS), ui_state=ui_state)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("3")
         await shown(pilot, "subject ▲", "zoo")
@@ -88,7 +88,7 @@ async def test_the_subjects_of_a_bus_are_sorted_within_their_branches() -> None:
             await pilot.click("#subjects", offset=(at, 0))
             await shown(pilot, title)
             await until(pilot, lambda: keys_in(app, "#subjects") == keys, title)  # noqa: B023
-        assert kept.sorting == {}
+        assert ui_state.sorting == {}
         await pilot.press("g", "O")
         await shown(pilot, "subject ▼")
         await until(pilot, lambda: keys_in(app, "#subjects")[0] == "zoo" and tree.key == "bills", "Z to A")
@@ -96,12 +96,12 @@ async def test_the_subjects_of_a_bus_are_sorted_within_their_branches() -> None:
         await shown(pilot, "coun▼")
         await pilot.press("o")
         await shown(pilot, "rate ▼")
-        await until(pilot, lambda: kept.sorting == {"subjects": Sorting("rate", True)}, "what is kept")
+        await until(pilot, lambda: ui_state.sorting == {"subjects": Sorting("rate", True)}, "what is kept")
 
 
 async def test_the_tree_comes_in_the_order_it_was_left_in_and_in_its_usual_one_of_nonsense() -> None:
     for sorting, keys in ((Sorting("count"), UP_BY_COUNT), (Sorting("\x1b[2J", True), BY_SUBJECT)):
-        app = app_of(talking_session(*SUBJECTS), kept=UiState("events", sorting={"subjects": sorting}))
+        app = app_of(talking_session(*SUBJECTS), ui_state=UiState("events", sorting={"subjects": sorting}))
         async with app.run_test(size=SIZE) as pilot:
             await shown(pilot, "zoo")
             await until(pilot, lambda: keys_in(app, "#subjects") == keys, "the order")  # noqa: B023

@@ -44,10 +44,10 @@ async def test_text_is_numbered_and_says_which_lines_are_hostile() -> None:
         view.show_text("one\n" * 8 + "t\x1bwo\nend")
         await pilot.pause()
         assert rows(view)[7:] == [" 8 one", " ⚠ t␛wo", "10 end"]
-        assert view.hostile_text() == "t\x1bwo"
+        assert view.unsafe_text() == "t\x1bwo"
         view.show_text("fine")
         await pilot.pause()
-        assert view.hostile_text() is None
+        assert view.unsafe_text() is None
 
 
 @pytest.mark.parametrize(

@@ -101,8 +101,8 @@ async def test_each_step_says_what_it_took() -> None:
     assert step.ttft_s is not None
     assert step.tokens_per_s is not None
     streamed = [event for event in played.events if isinstance(event, TokensStreamed)]
-    assert "".join(event.piece.text for event in streamed) == UP
-    assert next((event.piece.endpoint, event.piece.model) for event in streamed) == ("test", "scripted")
+    assert "".join(event.delta.text for event in streamed) == UP
+    assert next((event.delta.endpoint, event.delta.model) for event in streamed) == ("test", "scripted")
     assert {event.step for event in streamed} == {0}
 
 

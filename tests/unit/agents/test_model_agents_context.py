@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from runner import plugins
 from runner.agents.model.calls import parse_reply
-from runner.agents.model.context import CHARS_PER_TOKEN, fit_chat, chat_budget
+from runner.agents.model.context import CHARS_PER_TOKEN, chat_budget, fit_chat
 from runner.agents.model.parsing import action_style
 from runner.agents.model.prompts import system_prompt
 from runner.config.profile import AgentSettings

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from runner.agents.model.calls import parse_reply
 from runner.agents.model.conversation import strip_thinking
-from runner.agents.model.parsing import ActionStyle, parse_action, action_style
+from runner.agents.model.parsing import ActionStyle, action_style, parse_action
 from runner.types import Action, InvalidAction, Message, ToolCall, ToolSchema
 
 STYLES: tuple[ActionStyle, ...] = get_args(ActionStyle)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.logs import LIBRARIES, log_to, log_to_person
+from runner.cli.logs import LIBRARIES, log_to_file, log_to_stderr
 
 HOSTILE = "\x1b[2J\u202e"
 
@@ -33,7 +33,7 @@ def _rude(name: str) -> None:
 def test_what_libraries_log_goes_to_the_file_alone_and_is_safe(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    log_to(tmp_path)
+    log_to_file(tmp_path)
     _rude(name)
     assert capsys.readouterr().err == ""
     lines = (tmp_path / "logs" / "runner.log").read_text().splitlines()
@@ -42,7 +42,7 @@ def test_what_libraries_log_goes_to_the_file_alone_and_is_safe(
 
 
 def test_without_a_file_what_libraries_log_goes_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
-    log_to_person()
+    log_to_stderr()
     _rude("nats.aio.client")
     assert capsys.readouterr().err == ""
     logging.getLogger("runner.bus.client_lifecycle").warning("a callback failed: %s", HOSTILE)

@@ -3,14 +3,14 @@ from __future__ import annotations
 import pytest
 
 from runner.batch.spec import BatchSpec
-from runner.cli.progress import progress_for
+from runner.cli.progress import batch_progress
 from runner.types import BatchProgress, EpisodeEnded, Outcome
 from tests.support.episodes import END, header, trajectory
 
 
 def test_the_live_rate_leaves_out_what_the_summary_does(capsys: pytest.CaptureFixture[str]) -> None:
     of = header()
-    with progress_for(BatchSpec(env="Maze", agent="oracle", repeat=4)) as show:
+    with batch_progress(BatchSpec(env="Maze", agent="oracle", repeat=4)) as show:
         for outcome in (Outcome.SUCCESS, Outcome.CANCELLED, Outcome.INTERRUPTED, Outcome.FAILURE):
             ended = trajectory(of, [], outcome=outcome)
             show(EpisodeEnded(at=END, episode_id=of.episode_id, seq=0, trajectory=ended))

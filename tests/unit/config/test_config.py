@@ -68,7 +68,7 @@ def test_the_default_profile_has_the_values_of_field_runners(tmp_path: Path) -> 
         model="qwen35_9b",
         local_fallback="qwen3:8b",
     )
-    assert [(tier, entry.name, entry.port) for tier, entry in profile.listed()] == [
+    assert [(tier, entry.name, entry.port) for tier, entry in profile.tiered_entries()] == [
         ("lightweight", "BabyAI", 36001),
         ("lightweight", "TextCraft", 36002),
         ("lightweight", "Maze", 36003),
@@ -77,7 +77,7 @@ def test_the_default_profile_has_the_values_of_field_runners(tmp_path: Path) -> 
         ("moderate", "SQLGym", 36006),
         ("moderate", "WebShop", 36007),
     ]
-    assert all(f"--port {entry.port}" in (entry.server_cmd or "") for _, entry in profile.listed())
+    assert all(f"--port {entry.port}" in (entry.server_cmd or "") for _, entry in profile.tiered_entries())
     assert [entry.name for entry in profile.environments.skip] == ["WebArena", "SciWorld"]
     assert profile.metrics == ("score", "success_rate", "avg_rounds", "completion_time_sec", "token_count")
     assert profile.nats == runner.config.NatsSettings()
@@ -136,9 +136,9 @@ def test_all_our_own_keys_load(tmp_path: Path) -> None:
 
 def test_environments_are_found_in_any_case(tmp_path: Path) -> None:
     profile = load(tmp_path, FIELD_RUNNER)
-    assert profile.find("mAZE") == profile.tier("lightweight")[0]
-    assert profile.find("webarena") == SkipEntry(name="WebArena", reason="no browser")
-    assert profile.find("Chess") is None
+    assert profile.find_entry("mAZE") == profile.tier("lightweight")[0]
+    assert profile.find_entry("webarena") == SkipEntry(name="WebArena", reason="no browser")
+    assert profile.find_entry("Chess") is None
 
 
 def test_an_expansion_becomes_what_its_key_wants(tmp_path: Path) -> None:
@@ -155,15 +155,15 @@ def test_an_expansion_becomes_what_its_key_wants(tmp_path: Path) -> None:
 
 
 BAD_VALUES = [
-    ("hardware: {vram: 1}", "hardware.vram", "unknown key; the keys here are gpu, vram_gb, ram_gb, node"),
-    ("typo: 1", "typo", "unknown key; the keys here are id, hardware"),
+    ("hardware: {vram: 1}", "hardware.vram", "unknown key; known keys: gpu, vram_gb, ram_gb, node"),
+    ("typo: 1", "typo", "unknown key; known keys: id, hardware"),
     ("agent: {endpoints: [{url: 'http://a', _target_: x}]}", "agent.endpoints[0]._target_", "must not start with _"),
     ("agent: {price: {_x: {}}}", "agent.price._x", "must not start with _"),
     ("hardware: 7", "hardware", "expected a mapping with the keys gpu"),
     ("environments: {lightweight: {}}", "environments.lightweight", "expected a list, got a mapping"),
     ("environments: {skip: [WebArena]}", "environments.skip[0]", "expected a mapping with the keys name, reason"),
     ("environments: {lightweight: [{port: 1}]}", "environments.lightweight[0].name", "got nothing"),
-    ("environments: {lightweight: [{name: ''}]}", "environments.lightweight[0].name", "not empty"),
+    ("environments: {lightweight: [{name: ''}]}", "environments.lightweight[0].name", "non-empty"),
     ("episode: {max_rounds: 0}", "episode.max_rounds", "expected a whole number of at least 1, got 0"),
     ("episode: {max_rounds: -3}", "episode.max_rounds", "got -3"),
     ("episode: {max_rounds: 2.5}", "episode.max_rounds", "whole number"),
@@ -198,7 +198,7 @@ BAD_VALUES = [
     ("nats: {episode_completed: '>'}", "nats.episode_completed", "expected a NATS subject"),
     ("nats: {url: 'http://h'}", "nats.url", "nats://"),
     ("nats: {monitor_url: 'nats://h'}", "nats.monitor_url", "http://"),
-    ("nats: {streams: {name: X}}", "nats.streams.name", "unknown key; the keys here are events, live"),
+    ("nats: {streams: {name: X}}", "nats.streams.name", "unknown key; known keys: events, live"),
     ("nats: {streams: {events: {max_bytes: 1000}}}", "nats.streams.events.max_bytes", "4294967296 (4 GiB), got 1000"),
     ("nats: {streams: {events: {max_bytes: 4294967297}}}", "nats.streams.events.max_bytes", "got 4294967297"),
     ("nats: {streams: {events: {max_bytes: 1 GiB}}}", "nats.streams.events.max_bytes", "got '1 GiB'"),
@@ -232,8 +232,8 @@ def test_names_stand_once_over_all_lists_in_any_case(tmp_path: Path) -> None:
         "id: x\nenvironments: {lightweight: [{name: Maze, port: 5}], moderate: [{name: b, port: 5}],"
         " skip: [{name: MAZE}]}",
     )
-    assert "environments.skip[0].name: expected a name that stands once, but environments.lightweight[0]" in message
-    assert "environments.moderate[0].port: expected a port that stands once, but environments.lightweight[0]" in message
+    assert "environments.skip[0].name: duplicate name; environments.lightweight[0] has the same" in message
+    assert "environments.moderate[0].port: duplicate port 5; environments.lightweight[0] has the same" in message
 
 
 def test_all_problems_of_a_file_are_shown_together(tmp_path: Path) -> None:
@@ -254,21 +254,21 @@ def test_all_problems_of_a_file_are_shown_together(tmp_path: Path) -> None:
     [
         ("id: x\nepisode: [1\nmetrics: ]", "line 3: not valid YAML"),
         ("id: x\n\tid: y", "line 2: not valid YAML"),
-        ("id: x\nid: y", "line 2: holds the same key twice"),
-        ("id: x\nhardware:\n  gpu: a\n  'gpu': b", "line 4: holds the same key twice"),
-        ("id: !!python/object/apply:os.system [ls]", "line 1: holds a tag"),
-        ("id: !!int 5", "line 1: holds a tag"),
-        ("id: x\n---\nid: y", "a second document"),
-        ("id: x\n? [a]\n: b", "line 2: holds a key that is not a plain text"),
-        ("id: x\nmetrics: &m [*m]", "line 2: holds an alias"),
-        ("id: *nothing", "line 1: holds an alias"),
+        ("id: x\nid: y", "line 2: duplicate key"),
+        ("id: x\nhardware:\n  gpu: a\n  'gpu': b", "line 4: duplicate key"),
+        ("id: !!python/object/apply:os.system [ls]", "line 1: tags are not supported"),
+        ("id: !!int 5", "line 1: tags are not supported"),
+        ("id: x\n---\nid: y", "more than one document"),
+        ("id: x\n? [a]\n: b", "line 2: a key must be a plain text"),
+        ("id: x\nmetrics: &m [*m]", "line 2: an alias needs an anchor"),
+        ("id: *nothing", "line 1: an alias needs an anchor"),
         ("[" * 100_000, "more than 32 levels"),
         ("- " * 5_000 + "x", "more than 32 levels"),
         ("id: x\nmetrics: [" + "a," * 30_000 + "]", "more than 20000 values"),
         ("x" * (1 << 20) + "x", "larger than"),
-        ("[a, b]", "the file as a whole: expected a mapping"),
-        ("", "the file as a whole: expected a mapping"),
-        ("${ID:-x}", "the file as a whole: expected a mapping"),
+        ("[a, b]", "top level: expected a mapping"),
+        ("", "top level: expected a mapping"),
+        ("${ID:-x}", "top level: expected a mapping"),
         (b"id: \xff", "not UTF-8"),
         (b"id: \x00", "not valid YAML"),
     ],
@@ -341,7 +341,7 @@ def test_what_is_not_found_is_looked_for_by_similarity(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["..", ".", ".hidden", "a b", "a\x00b", "a\\b", "x" * 101, "~", "\u202e"])
 def test_a_name_cannot_leave_its_folder(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match="is no profile name"):
+    with pytest.raises(ConfigError, match="is not a valid profile name"):
         load_profile(name, environ={}, cwd=tmp_path)
 
 

@@ -95,7 +95,9 @@ def test_doors_can_be_passed_when_open_closed_or_unlockable() -> None:
 def test_a_thing_behind_others_has_no_path() -> None:
     balls = {(5, 3), (6, 2)}
     view = view_of({(6, 3): (KEY, "red", 0), **dict.fromkeys(balls, (BALL, "blue", 0))})
-    assert ActionMenu(view).moves("pickup red key 1") == ("You cannot pickup red key 1, as there is no path leading to it.")
+    assert ActionMenu(view).moves("pickup red key 1") == (
+        "You cannot pickup red key 1, as there is no path leading to it."
+    )
 
 
 def test_a_macro_avoids_things_and_the_unseen() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.envs.http import ServerIdentity, ServerAddress, identify_server
+from runner.envs.http import ServerAddress, ServerIdentity, identify_server
 from runner.errors import ConfigError
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from runner.envs.http import dialect_for
 from runner.envs.http.dialects import _ROWS, ClientDialect
-from runner.envs.http.response import Payload, ServerResponse, ServerRequest, decode_response
+from runner.envs.http.response import Payload, ServerRequest, ServerResponse, decode_response
 from runner.envs.http.task_rules import RewardReader
 from runner.errors import EnvironmentFault
 

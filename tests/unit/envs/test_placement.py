@@ -16,7 +16,7 @@ from runner.batch.batch import Batch
 from runner.batch.spec import BatchSpec, resolve_environment
 from runner.batch.state_dir import Workspace
 from runner.config import EnvironmentEntry, Environments, Profile
-from runner.envs.availability import probe_address, availability_of
+from runner.envs.availability import availability_of, probe_address
 from runner.envs.data_labels import data_label_of, missing_data
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.probe import ServerState, probe_servers

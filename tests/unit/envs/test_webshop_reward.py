@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.envs.webshop.catalogue import Catalogue, Goal, Product, CatalogueFile
+from runner.envs.webshop.catalogue import Catalogue, CatalogueFile, Goal, Product
 from runner.envs.webshop.reward import purchase_reward, token_set_ratio, type_factor
 
 WANTED = Product(

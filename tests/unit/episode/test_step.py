@@ -23,8 +23,8 @@ from runner.types import (
     InvalidAction,
     Limits,
     Outcome,
-    StreamDelta,
     SpanLevel,
+    StreamDelta,
     TimestepPlayed,
     Tokens,
     TokensStreamed,
@@ -116,21 +116,21 @@ async def play(builds: EpisodeFactory, hands: Hands | None = None) -> tuple[Traj
 
 async def test_a_reply_that_is_no_action_never_reaches_the_environment() -> None:
     hands = Hands()
-    rounds = rounds_of(Scripted(NONE, hands=hands), hands)
-    step = await rounds.run_step(0, [])
+    step_runner = rounds_of(Scripted(NONE, hands=hands), hands)
+    step = await step_runner.run_step(0, [])
     assert step.observation == [{"role": "user", "content": "Invalid action. Expected up."}]
     assert (step.action, step.valid, step.reward, step.done) == (Action(text="hm"), False, 0.0, False)
     assert (step.model_s, step.env_s) == (1.0, 0.0)
-    assert isinstance(rounds.environment, Counter)
-    assert rounds.environment.count == 0
+    assert isinstance(step_runner.environment, Counter)
+    assert step_runner.environment.count == 0
 
 
 async def test_only_replies_in_a_row_are_counted() -> None:
-    rounds = rounds_of(Scripted(NONE, NONE, UP, Action(text="jump"), NONE))
+    step_runner = rounds_of(Scripted(NONE, NONE, UP, Action(text="jump"), NONE))
     counted = []
     for index in range(5):
-        await rounds.run_step(index, [])
-        counted.append(rounds.unparsed)
+        await step_runner.run_step(index, [])
+        counted.append(step_runner.unparsed)
     assert counted == [1, 2, 0, 0, 1]
 
 
@@ -191,7 +191,7 @@ async def test_what_an_answer_took_is_on_its_step(answer: Action | InvalidAction
 
 @pytest.mark.parametrize("agent", [Scripted(UP), UpAgent()])
 async def test_without_a_model_nothing_is_told(agent: Agent) -> None:
-    step = await rounds_of(agent).play(0, [])
+    step = await rounds_of(agent).run_step(0, [])
     assert (step.endpoint, step.model, step.tokens, step.cost, step.warnings) == (None, None, None, None, ())
 
 
@@ -204,7 +204,7 @@ def test_pieces_are_told_together() -> None:
     hands = Hands()
     told: list[tuple[int, str]] = []
     stream = TokenStream(hands, lambda step, piece: told.append((step, piece.text)))
-    stream.begin(4)
+    stream.start_step(4)
     stream.add("a")
     assert told == [(4, "a")]
     for piece in "bcd":
@@ -224,7 +224,7 @@ def test_what_a_round_did_not_tell_is_not_told_in_the_next() -> None:
     stream = TokenStream(hands, lambda step, piece: told.append((step, piece.text)))
     stream.add("a")
     stream.add("lost")
-    stream.begin(1)
+    stream.start_step(1)
     stream.flush()
     stream.add("b")
     stream.flush()
@@ -235,7 +235,7 @@ def test_a_restart_takes_back_what_was_told_and_drops_what_was_not() -> None:
     hands = Hands()
     told: list[tuple[int, str]] = []
     stream = TokenStream(hands, lambda step, piece: told.append((step, piece.text)))
-    stream.begin(2)
+    stream.start_step(2)
     stream.add("")
     assert told == []
     for piece in ("a", "lost", "", ""):
@@ -278,7 +278,7 @@ async def test_tokens_are_items_of_the_round_that_is_played() -> None:
     hands = Hands()
     _, events = await play(EpisodeFactory(Scripted(UP, hands=hands), goal=2), hands)
     shown = [
-        (event.step, event.piece.text) if isinstance(event, TokensStreamed) else event.step.index
+        (event.step, event.delta.text) if isinstance(event, TokensStreamed) else event.step.index
         for event in events
         if isinstance(event, TokensStreamed | TimestepPlayed)
     ]

@@ -21,8 +21,8 @@ from runner.types import (
     ErrorInfo,
     Item,
     Outcome,
-    StreamDelta,
     Span,
+    StreamDelta,
     TimeStep,
     TimestepPlayed,
     TokensStreamed,
@@ -133,7 +133,7 @@ def test_a_timestep_keeps_what_is_short() -> None:
     ],
 )
 def test_what_is_told_of_an_answer_is_told_as_it_is(piece: StreamDelta) -> None:
-    item = sent(TokensStreamed(at=AT, episode_id="e", seq=1, step=2, piece=piece), "token")
+    item = sent(TokensStreamed(at=AT, episode_id="e", seq=1, step=2, delta=piece), "token")
     assert isinstance(item, TokenText)
     assert item.step == 2
     assert {name: getattr(item, name) for name in StreamDelta.__struct_fields__} == msgspec.structs.asdict(piece)
@@ -142,7 +142,7 @@ def test_what_is_told_of_an_answer_is_told_as_it_is(piece: StreamDelta) -> None:
 def test_what_is_told_of_an_answer_is_cut() -> None:
     long = "x" * 2 * MAX_TEXT
     piece = StreamDelta(text=long, tool=long, endpoint=long, model=long, failure=long)
-    item = sent(TokensStreamed(at=AT, episode_id="e", seq=1, step=2, piece=piece), "token")
+    item = sent(TokensStreamed(at=AT, episode_id="e", seq=1, step=2, delta=piece), "token")
     assert isinstance(item, TokenText)
     texts = [item.text, item.tool, item.endpoint, item.model, item.failure]
     assert all(0 < len((text or "").encode()) <= MAX_TEXT for text in texts)

@@ -97,7 +97,7 @@ def test_a_dead_endpoint_rests_longer_each_time_and_is_then_tried_by_one_alone()
     breaker = CircuitBreaker(clock)
     for rest_s in (1, 2, 4):
         assert breaker.try_enter()
-        breaker.failed(failure("connection"), "refused")
+        breaker.record_failure(failure("connection"), "refused")
         assert (breaker.wait_s(), breaker.try_enter(), breaker.cause) == (rest_s, False, "refused")
         clock.now += rest_s
     assert breaker.try_enter()
@@ -110,7 +110,7 @@ def test_a_dead_endpoint_rests_longer_each_time_and_is_then_tried_by_one_alone()
 def test_the_one_who_tries_may_give_up_or_vanish() -> None:
     clock = Ticker()
     breaker = CircuitBreaker(clock)
-    breaker.failed(failure("connection"), "")
+    breaker.record_failure(failure("connection"), "")
     clock.now += 1
     assert breaker.try_enter()
     breaker.leave()
@@ -121,25 +121,25 @@ def test_the_one_who_tries_may_give_up_or_vanish() -> None:
 
 def test_what_hung_rests_long_and_an_error_not_before_the_third() -> None:
     hung, erring = CircuitBreaker(Ticker()), CircuitBreaker(Ticker())
-    hung.failed(failure("timeout"), "")
+    hung.record_failure(failure("timeout"), "")
     assert hung.wait_s() == 30
     for rest_s in (0, 0, 1):
-        erring.failed(failure("server"), "")
+        erring.record_failure(failure("server"), "")
         assert erring.wait_s() == rest_s
 
 
 def test_many_failures_at_the_same_time_are_one() -> None:
     breaker = CircuitBreaker(Ticker())
     for _ in range(8):
-        breaker.failed(failure("connection"), "")
+        breaker.record_failure(failure("connection"), "")
     assert breaker.wait_s() == 1
 
 
 def test_what_the_endpoint_asks_for_counts() -> None:
     breaker = CircuitBreaker(Ticker())
-    breaker.failed(failure("busy", retry_after_s=7), "busy")
+    breaker.record_failure(failure("busy", retry_after_s=7), "busy")
     assert breaker.wait_s() == 7
-    breaker.failed(failure("busy", retry_after_s=3), "busy")
+    breaker.record_failure(failure("busy", retry_after_s=3), "busy")
     assert breaker.wait_s() == 7
 
 
@@ -226,7 +226,7 @@ def test_a_connection_that_is_not_made_in_time_rests_as_what_hangs() -> None:
     breaker = CircuitBreaker(Ticker())
     with pytest.raises(EndpointFailure, match="no connection within 5 s") as raised, translate_errors(str):
         raise httpx.ConnectTimeout("")
-    breaker.failed(raised.value, "")
+    breaker.record_failure(raised.value, "")
     assert breaker.wait_s() == 30
 
 

@@ -15,7 +15,7 @@ from runner.config.profile import EndpointConfig, FeedbackMetrics, Price
 from runner.errors import InferenceFault
 from runner.inference import InferenceManager
 from runner.tracing import SpanList, Tracer
-from runner.types import StreamDelta, Span, Tokens
+from runner.types import Span, StreamDelta, Tokens
 from tests.support.inference import TOOLS, Waits, brief, header, infer, manager_of, settings_of
 from tests.support.rude_model import Behaviour, Exchange, RudeModel, answer, chunks, delta, event, reply, stream
 

@@ -64,7 +64,7 @@ def test_a_queue_outlives_its_node_and_restarts_nothing_by_itself(tmp_path: Path
     assert not queue.set_status(batches[0].batch_id, "cancelled", only=("queued", "interrupted"))
     queue.close()
     again = BatchQueue(tmp_path / "queue.sqlite")
-    assert again.waiting() == []
+    assert again.queued() == []
     assert [batch.status for batch in again.newest(10)] == ["interrupted", "interrupted"]
     assert again.get(batches[1].batch_id) == msgspec.structs.replace(batches[1], status="interrupted")
     again.close()
@@ -78,9 +78,9 @@ def test_batches_are_added_together_or_not_at_all(tmp_path: Path) -> None:
     )
     assert queue.add(one)
     assert not queue.add(two, one, three)
-    assert queue.waiting() == [one]
+    assert queue.queued() == [one]
     assert queue.add(two, three)
-    assert queue.waiting() == [one, two, three]
+    assert queue.queued() == [one, two, three]
     queue.close()
 
 
@@ -107,10 +107,10 @@ def ask(workspace: Workspace) -> Iterator[Callable[..., Any]]:
         files=EpisodeFiles(workspace.store, workspace.index),
         queue=queue,
         batch_runner=BatchRunner(
-            workspace, queue, BatchCallbacks(item=ignore, record=ignore, result=ignore, busy=ignore)
+            workspace, queue, BatchCallbacks(on_item=ignore, on_record=ignore, on_result=ignore, on_busy=ignore)
         ),
         servers=EnvServerManager(profile, workspace.data_dir / "logs"),
-        models=Models.of(profile.agent, {}),
+        models=Models.from_settings(profile.agent, {}),
         health=fail,
         stopping=lambda: False,
         shutdown=ignore,
@@ -118,7 +118,7 @@ def ask(workspace: Workspace) -> Iterator[Callable[..., Any]]:
 
     def ask(op: str, request_id: object = "1", **args: object) -> Any:  # noqa: ANN401
         payload = json.dumps({"id": request_id, "op": op, "args": args}).encode()
-        return json.loads(asked.answer(payload))
+        return json.loads(asked.handle(payload))
 
     yield ask
     queue.close()
@@ -174,7 +174,7 @@ def test_a_file_that_changed_is_hashed_again_and_one_that_is_gone_refused(
 
 
 def test_only_so_many_hashes_are_kept(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "N_KNOWN", 2)
+    monkeypatch.setattr(chunks, "MAX_CACHED_HASHES", 2)
     files = EpisodeFiles(workspace.store, workspace.index)
     paths = [episode_of(workspace, 1) for _ in range(4)]
     for path in (*paths, *paths):

@@ -53,7 +53,7 @@ class Told:
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "HEARTBEAT_S", 0.001)
+    monkeypatch.setattr(health, "HEARTBEAT_INTERVAL_S", 0.001)
     monkeypatch.setattr("runner.node.shutdown.RETRY_S", 0.001)
 
 
@@ -63,7 +63,7 @@ async def telling(
 ) -> AsyncIterator[HealthMonitor]:
     looked = HealthMonitor(profile, Clock(), None, models, awake)
     assert looked.latest == []
-    task = asyncio.create_task(looked.tell(cast(LivePublisher, told)))
+    task = asyncio.create_task(looked.run(cast(LivePublisher, told)))
     try:
         yield looked
     finally:
@@ -103,7 +103,7 @@ async def test_a_server_is_told_of_with_what_it_says() -> None:
 
 async def test_a_server_that_hangs_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told()
-    monkeypatch.setattr(health, "probe", partial(probe_servers, within_s=0.3))
+    monkeypatch.setattr(health, "probe_servers", partial(probe_servers, within_s=0.3))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         async with telling(told, _with_server(url)) as looked:
@@ -115,7 +115,7 @@ async def test_a_server_that_hangs_keeps_nobody_waiting(monkeypatch: pytest.Monk
 
 
 def _models(url: str) -> Models:
-    return Models.of(settings_of(EndpointConfig(url=url, name="lab", kind="openai"), model="small"), {})
+    return Models.from_settings(settings_of(EndpointConfig(url=url, name="lab", kind="openai"), model="small"), {})
 
 
 async def test_models_are_told_of_as_they_come_and_go() -> None:

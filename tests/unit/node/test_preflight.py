@@ -51,7 +51,7 @@ def looked(
         nats=NatsSettings(monitor_url=monitor_url),
     )
     known = {"agent": "oracle", "model": None, "env": None, "data_dir": folder / "data", **plan}
-    return preflight(PlannedRun(profile=profile, egress=egress, **known), Models.of(profile.agent, {}))
+    return preflight(PlannedRun(profile=profile, egress=egress, **known), Models.from_settings(profile.agent, {}))
 
 
 def states(rows: list[PreflightCheck]) -> dict[str, str]:
@@ -140,7 +140,7 @@ def test_a_model_is_the_profiles_or_the_one_that_is_wanted(install: Install) -> 
 
 
 def test_who_would_not_answer_is_named_without_being_asked_for_more() -> None:
-    models = Models.of(settings_of(GONE, model="small", local_fallback="qwen"), {"OLLAMA_HOST": "127.0.0.1:1"})
+    models = Models.from_settings(settings_of(GONE, model="small", local_fallback="qwen"), {"OLLAMA_HOST": "127.0.0.1:1"})
     assert models.names == ["small", "qwen"]
     assert models.require(None) == []
     with pytest.raises(NoModel, match=r"no model answers: gone: no connection.*; ollama: no connection") as caught:
@@ -151,7 +151,7 @@ def test_who_would_not_answer_is_named_without_being_asked_for_more() -> None:
 def test_the_gateway_is_told_of_episodes_that_were_not_cut_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    models, told = Models.of(settings_of(GONE), {}), []
+    models, told = Models.from_settings(settings_of(GONE), {}), []
     monkeypatch.setattr(models.manager, "feedback", lambda *args: told.append(args))
     workspace = Workspace(tmp_path, node="n", profile="p")
     result = Batch(BatchSpec(env="Maze", agent="oracle", repeat=2).validated(), workspace, models=models).run()
@@ -170,8 +170,8 @@ def test_a_name_that_takes_long_to_be_resolved_is_not_waited_for(monkeypatch: py
         raise socket.gaierror("no such host")
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    monkeypatch.setattr(check, "CHECK_S", 0.2)
-    models = Models.of(settings_of(EndpointConfig(url="http://slow.invalid", name="slow")), {})
+    monkeypatch.setattr(check, "CHECK_TIMEOUT_S", 0.2)
+    models = Models.from_settings(settings_of(EndpointConfig(url="http://slow.invalid", name="slow")), {})
     (state,) = models.check()
     assert not resolving.is_set()
     assert (state.status, state.cause) == ("down", "no answer within 0.2 s")

@@ -228,7 +228,7 @@ def test_a_script_is_read_line_by_line(tmp_path: Path) -> None:
 def test_a_bad_line_of_a_script_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "script"
     path.write_text(f"fine\n{line}\n")
-    with pytest.raises(ConfigError, match="script:2 is no reply"):
+    with pytest.raises(ConfigError, match="script:2 is not a valid reply"):
         read_script(path)
 
 
@@ -268,19 +268,19 @@ def test_a_script_begins_again_and_sends_bodies_and_statuses_as_they_are() -> No
     ],
 )
 def test_a_fault_is_read(spec: str, fault: Fault) -> None:
-    assert Fault.read(spec) == fault
+    assert Fault.parse(spec) == fault
 
 
 @pytest.mark.parametrize("spec", ["", "flood", "200", "429:2", "429:", "hangx0", "429:0.1:1", "x", "429:nan"])
 def test_what_is_no_fault_is_refused(spec: str) -> None:
-    with pytest.raises(ConfigError, match=r"no (kind of )?fault"):
-        Fault.read(spec)
+    with pytest.raises(ConfigError, match=r"is not a (valid|kind of) fault"):
+        Fault.parse(spec)
 
 
 def test_the_seed_decides_which_requests_are_hit() -> None:
     def hits(seed: int) -> list[str | None]:
         faults = FaultInjector([Fault("429", 0.3), Fault("hang", 0.3, 2)], seed)
-        return [faults.next() for _ in range(100)]
+        return [faults.next_fault() for _ in range(100)]
 
     assert hits(1) == hits(1) != hits(2)
     assert 15 < hits(1).count("429") < 45

@@ -123,8 +123,8 @@ def test_the_models_name_may_say_what_is_played(client: httpx.Client) -> None:
 def test_an_oracle_that_cannot_tell_says_so(client: httpx.Client) -> None:
     message = answer(client, [{"role": "user", "content": "What is the meaning of life?"}])
     assert message["content"] is not None
-    assert "no language model" in message["content"]
-    assert "cannot tell which environment and task" in message["content"]
+    assert "not a language model" in message["content"]
+    assert "does not recognize the environment and task" in message["content"]
 
 
 def test_an_oracle_whose_conversation_went_otherwise_says_so(client: httpx.Client) -> None:
@@ -134,7 +134,7 @@ def test_an_oracle_whose_conversation_went_otherwise_says_so(client: httpx.Clien
         {"role": "assistant", "content": "Action: move left"},
         {"role": "user", "content": "You are on the moon."},
     ]
-    assert "cannot tell" in (answer(client, chat)["content"] or "")
+    assert "does not recognize" in (answer(client, chat)["content"] or "")
 
 
 def test_an_episode_that_is_over_has_no_next_action(client: httpx.Client) -> None:
