@@ -1,4 +1,4 @@
-"""The error classes of the runner, named by the boundary they come from, and ``catch_foreign``.
+"""The error classes of the runner, one per boundary, and ``catch_foreign`` around third-party code.
 
 A class that is renamed after a release keeps its published ``error.type`` in a class attribute ``error_type``: see
 ``runner.tracing.error_info``.

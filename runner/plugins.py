@@ -76,7 +76,7 @@ def is_registered(group: str, name: str) -> bool:
 def is_built_in(group: str, name: str) -> bool:
     """Return whether the name, in any case, belongs to an object of this package."""
     points = [
-        point for known, found in _entry_points(group).items() if known.lower() == name.lower() for point in found
+        point for known, same in _entry_points(group).items() if known.lower() == name.lower() for point in same
     ]
     return _family_and_id(group, name) is not None or any(point.module.startswith("runner.") for point in points)
 
@@ -154,7 +154,7 @@ def missing_packages(packages: Iterable[str]) -> list[str]:
 
 def installed_versions(packages: Iterable[str]) -> Mapping[str, str]:
     """Return the version of each distribution in ``packages`` that is installed."""
-    return {package: found for package in packages if (found := _version(package))}
+    return {package: number for package in packages if (number := _version(package))}
 
 
 def _importable(package: str) -> bool:

@@ -1,8 +1,8 @@
-"""Write ``docs/events.md`` and ``docs/schemas/*.json`` from the schema of the bus.
+"""Generate ``docs/events.md`` and ``docs/schemas/*.json`` from the message types.
 
     python -m scripts.build_event_docs
 
-The same schema gives the same bytes; a test compares them with what is checked in.
+The output is deterministic; a test compares it with the checked-in files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Schema: TypeAlias = dict[str, Any]
 
 
 def main() -> None:
-    """Write the document and the schemas, and remove schemas of subjects that are no more."""
+    """Write the document and the schemas, and delete schemas of removed subjects."""
     folder = DOCS / "schemas"
     for old in folder.glob("*.json"):
         old.unlink()
@@ -42,13 +42,13 @@ def main() -> None:
 
 
 def files() -> dict[str, str]:
-    """What is to be in ``docs``, by path."""
-    written = {f"schemas/{name}.json": _json(schema) for name, schema in schemas().items()}
-    return {"events.md": "\n".join(_document()).rstrip() + "\n", **written}
+    """Return the generated files by path within ``docs``."""
+    schema_files = {f"schemas/{name}.json": _json(schema) for name, schema in schemas().items()}
+    return {"events.md": "\n".join(_document()).rstrip() + "\n", **schema_files}
 
 
 def schemas() -> dict[str, Schema]:
-    """The JSON Schema of every message, by subject without a node's name; control has one each way."""
+    """Return the JSON Schema of every message by subject without the node; control has a request and a reply."""
     result = {subject: _schema(event, subject) for subject, event in DURABLE_TYPES.items()}
     for channel in subjects.LIVE_CHANNELS:
         subject = f"agentgym.live.{channel}.v1"
@@ -65,9 +65,8 @@ def _schema(kind: Any, name: str) -> Schema:  # noqa: ANN401 - any type that msg
 
 
 def _fields_of_batch(channel: subjects.LiveChannel) -> list[tuple[str, Any]]:
-    """The fields of a live message, with only those items that the channel carries."""
     hints = get_type_hints(LiveBatch, include_extras=True)
-    hints["items"] = list[reduce(or_, _kinds(channel))]  # type: ignore[misc]  # a type made at run time
+    hints["items"] = list[reduce(or_, _kinds(channel))]  # type: ignore[misc]  # a type created at run time
     return list(hints.items())
 
 
@@ -79,7 +78,7 @@ def _request(op: Op) -> Any:  # noqa: ANN401 - a struct type
     args = ARGS[op]
     required = any(field.required for field in msgspec.structs.fields(args))
     field: Any = ("args", args) if required else ("args", args, msgspec.field(default_factory=args))
-    fields = [("id", Annotated[str, msgspec.Meta(description="comes back in the reply")]), field]
+    fields = [("id", Annotated[str, msgspec.Meta(description="repeated in the reply")]), field]
     return msgspec.defstruct(f"{op}_request", fields, tag_field="op", tag=op, kw_only=True)
 
 
@@ -130,21 +129,21 @@ def _result(op: Op) -> str:
 
 def _streams() -> Iterator[str]:
     yield "## Streams of a node's own broker\n"
-    columns = ("stream", "subjects", "storage", "when full", "kept for", "at most", "ids remembered for")
+    columns = ("stream", "subjects", "storage", "when full", "maximum age", "maximum size", "duplicate window")
     rows = []
     for config in stream_configs(subjects.DURABLE):
         assert config.storage and config.max_age and config.max_bytes and config.duplicate_window
         names = "<br>".join(f"`{subject}`" for subject in config.subjects or [])
         full = "refuses new messages" if config.discard == "new" else "drops the oldest"
-        kept, size = f"{config.max_age / 3600:g} h", f"{config.max_bytes // MIB} MiB"
+        max_age, size = f"{config.max_age / 3600:g} h", f"{config.max_bytes // MIB} MiB"
         remembered = f"{config.duplicate_window / 60:g} min"
-        rows.append((f"`{config.name}`", names, config.storage.value, full, kept, size, remembered))
+        rows.append((f"`{config.name}`", names, config.storage.value, full, max_age, size, remembered))
     yield from _table(columns, rows)
     yield STREAMS
 
 
-def _section(title: str, kind: type, more: str) -> Iterator[str]:
-    yield from _fields(kind.__name__, _definitions(kind)[kind.__name__], title, more)
+def _section(title: str, kind: type, suffix: str) -> Iterator[str]:
+    yield from _fields(kind.__name__, _definitions(kind)[kind.__name__], title, suffix)
 
 
 def _definitions(kind: Any) -> dict[str, Schema]:  # noqa: ANN401
@@ -152,10 +151,10 @@ def _definitions(kind: Any) -> dict[str, Schema]:  # noqa: ANN401
     return definitions
 
 
-def _fields(name: str, definition: Schema, title: str, more: str = "") -> Iterator[str]:
-    """One JSON object: what it is and its fields."""
+def _fields(name: str, definition: Schema, title: str, suffix: str = "") -> Iterator[str]:
+    """Yield the description and the table of fields of one JSON object."""
     yield f"{title}\n"
-    if text := " ".join(filter(None, [_one_line(definition.get("description", "")), more])):
+    if text := " ".join(filter(None, [_one_line(definition.get("description", "")), suffix])):
         yield f"{text}\n"
     required = definition.get("required", [])
     rows = [
@@ -168,12 +167,12 @@ def _fields(name: str, definition: Schema, title: str, more: str = "") -> Iterat
 
 def _meaning(name: str, field: str, schema: Schema) -> str:
     if field == "kind":
-        return "the kind of item"
+        return "kind of the item"
     return str(schema.get("description") or MEANINGS[f"{name}.{field}"])
 
 
 def _type(schema: Schema) -> str:
-    """A type for people."""
+    """Return a readable name of a type."""
     match schema:
         case {"$ref": "#/$defs/Outcome"}:
             return _type({"enum": list(Outcome)})

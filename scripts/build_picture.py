@@ -1,8 +1,8 @@
-"""Write the pictures of the console: the real one, beside a real node that the oracle keeps busy.
+"""Write screenshots of the console, connected to a real node that runs oracle episodes.
 
     python -m scripts.build_picture [FOLDER]
 
-Each run has other ids, times and loads; what is played is the same.
+Ids, times and loads differ between runs; the episodes are the same.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ SIZE: Final = (120, 36)
 WAIT_S: Final = 60.0
 POLL_S: Final = 0.02
 SHOWN_FOLDER: Final = "/home/you/agent-gym"
-"""Instead of a temporary folder of the same length."""
+"""Shown instead of the path of the temporary folder, cut to the same length."""
 
 ENVS: Final = ("TextCraft", "Maze", "Wordle", "BabyAI")
 N_EPISODES, N_SHOWN = 60, 34
-"""Episodes of each environment, and how many of the last one are over when the picture is taken."""
+"""Episodes per environment, and finished episodes of the last one at the time of the screenshots."""
 
 N_STEPS: Final = 3
 
 
 def main(folder: Path = PICTURES) -> None:
-    """Write all pictures, each as an SVG file."""
+    """Write all screenshots into ``folder``, each as an SVG file."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, svg in asyncio.run(pictures()).items():
         (folder / f"{name}.svg").write_text(svg, "utf-8")
 
 
 async def pictures() -> dict[str, str]:
-    """The screens by name, as SVG."""
+    """Run the console and return its screenshots as SVG, by name."""
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="agent-") as folder:
         session = NodeSession(LaunchOptions(data_dir=f"{folder}/data", node=NODE))
         app = Console(session)
-        taken: dict[str, str] = {}
+        screenshots: dict[str, str] = {}
         async with app.run_test(size=SIZE) as pilot:
-            await _until(pilot, lambda: bool(session.store.agents and session.store.envs))
-            await _until(pilot, lambda: all(env.status for env in session.store.envs.values()))
-            await _take_all(pilot, session, taken)
-        await asyncio.to_thread(_end_node, Path(folder, "data"))
-        return {name: svg.replace(folder, f"{SHOWN_FOLDER:.{len(folder)}}") for name, svg in taken.items()}
+            await _wait_until(pilot, lambda: bool(session.store.agents and session.store.envs))
+            await _wait_until(pilot, lambda: all(env.status for env in session.store.envs.values()))
+            await _capture_all(pilot, session, screenshots)
+        await asyncio.to_thread(_stop_node, Path(folder, "data"))
+        return {name: svg.replace(folder, f"{SHOWN_FOLDER:.{len(folder)}}") for name, svg in screenshots.items()}
 
 
-def _end_node(data_dir: Path) -> None:
+def _stop_node(data_dir: Path) -> None:
     if (known := read_node_file(data_dir)) is not None:
         node = psutil.Process(known.pid)
         node.terminate()
@@ -69,43 +69,43 @@ def _end_node(data_dir: Path) -> None:
 
 def _control(session: NodeSession) -> Control:
     if session.control is None:
-        raise RuntimeError("a session of an own node can always ask it")
+        raise RuntimeError("a node session always has a control connection")
     return session.control
 
 
-async def _take_all(pilot: Pilot[None], session: NodeSession, taken: dict[str, str]) -> None:
-    async def take(name: str, *keys: str) -> None:
+async def _capture_all(pilot: Pilot[None], session: NodeSession, screenshots: dict[str, str]) -> None:
+    async def capture(name: str, *keys: str) -> None:
         for key in keys:
             await pilot.press(key)
             await pilot.pause(0.5)
-        taken[name] = pilot.app.export_screenshot(title="agentgym-tui launch")
+        screenshots[name] = pilot.app.export_screenshot(title="agentgym-tui launch")
 
     await pilot.pause(1.0)
-    await take("empty")
-    await _play(pilot, session)
-    await take("live")
-    await take("form", "R")
-    await take("episodes", "escape", "x", "2")
-    await take("episode", "j", "enter")
-    await take("trace", "w")
-    await take("events", "3", "k", "k")
+    await capture("empty")
+    await _run_episodes(pilot, session)
+    await capture("live")
+    await capture("form", "R")
+    await capture("episodes", "escape", "x", "2")
+    await capture("episode", "j", "enter")
+    await capture("trace", "w")
+    await capture("events", "3", "k", "k")
 
 
-async def _play(pilot: Pilot[None], session: NodeSession) -> None:
-    """Play every environment, and pause within the last one."""
+async def _run_episodes(pilot: Pilot[None], session: NodeSession) -> None:
+    """Run episodes of all environments, and pause within one of the last environment."""
     args = StartArgs(batch_id=str(ULID()), envs=list(ENVS), agent="oracle", repeat=N_EPISODES)
     last = (await _control(session).start(args))[-1].batch_id
-    await _until(pilot, lambda: last in session.store.batches and session.store.batches[last].n_done >= N_SHOWN)
+    await _wait_until(pilot, lambda: last in session.store.batches and session.store.batches[last].n_done >= N_SHOWN)
     await _control(session).command("pause", batch_id=last)
-    await _until(pilot, lambda: any(episode.paused for episode in session.store.running_episodes()))
+    await _wait_until(pilot, lambda: any(episode.paused for episode in session.store.running_episodes()))
     while max((len(episode.steps) for episode in session.store.running_episodes()), default=0) < N_STEPS:
         await pilot.press("s")
         await pilot.pause(1.0)
 
 
-async def _until(pilot: Pilot[None], holds: Callable[[], bool]) -> None:
+async def _wait_until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(WAIT_S):
-        while not holds():
+        while not condition():
             await pilot.pause(POLL_S)
 
 

@@ -12,7 +12,7 @@ from agentgym_tui.presenters.number_format import format_count
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 from agentgym_tui.services.toast import toast
 from agentgym_tui.state.endpoints import Failover
-from agentgym_tui.state.timestamps import as_aware
+from agentgym_tui.state.normalize import as_aware
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from agentgym_tui.state.models import BatchRun
     from agentgym_tui.state.run_store import RunStore
 
+OSC_9: Final = "\x1b]9;AgentGym: a batch has ended\x07"
+OSC_777: Final = "\x1b]777;notify;AgentGym;a batch has ended\x07"
+"""Desktop messages made of fixed text only: nothing untrusted is part of them."""
+
 MAX_AGE: Final = timedelta(minutes=1)
 """Older ends and failovers are history and are not reported; compares the clocks of stream and console."""
 
-
 ACTIVE: Final = frozenset({"running", "paused"})
-
-
 _UNFINISHED: Final = frozenset({"queued", *ACTIVE})
 
 
@@ -47,8 +48,8 @@ class BatchEndDetector:
     def detect(self, store: RunStore, now: datetime) -> Iterator[EndedBatch]:
         """Yield the batches that ended since the last call; old ends are skipped as history."""
         batches = store.batches
-        active_ids = {known for known, batch in batches.items() if batch.status in ACTIVE}
-        ended = [batches[known] for known in self._active_ids - active_ids if known in batches]
+        active_ids = {batch_id for batch_id, batch in batches.items() if batch.status in ACTIVE}
+        ended = [batches[batch_id] for batch_id in self._active_ids - active_ids if batch_id in batches]
         self._active_ids = active_ids
         for batch in ended:
             if batch.status != "queued" and not _is_history(batch, now):
@@ -57,8 +58,8 @@ class BatchEndDetector:
 
 def ended_text(batch: BatchRun) -> SafeText:
     """Return one line about how a batch ended."""
-    done = trusted(f", success {format_count(batch.n_success)} of {format_count(batch.n_done)}" if batch.n_done else "")
-    return join([sanitize_line(batch.env or "?", 60), trusted(" "), sanitize_line(batch.status, 20), done])
+    counts = f", success {format_count(batch.n_success)} of {format_count(batch.n_done)}" if batch.n_done else ""
+    return join([sanitize_line(batch.env or "?", 60), trusted(" "), sanitize_line(batch.status, 20), trusted(counts)])
 
 
 def _is_history(batch: BatchRun, now: datetime) -> bool:
@@ -69,34 +70,29 @@ def _is_unfinished_sibling(other: BatchRun, batch: BatchRun) -> bool:
     return bool(batch.battery_id) and other.battery_id == batch.battery_id and other.status in _UNFINISHED
 
 
-OSC_9: Final = "\x1b]9;AgentGym: a batch has ended\x07"
-OSC_777: Final = "\x1b]777;notify;AgentGym;a batch has ended\x07"
-"""Desktop messages made of fixed text only: nothing untrusted is part of them."""
-
-
 def desktop_sequence(environ: Mapping[str, str]) -> str:
     """Return the sequence that the terminal supports; unsupported ones show nothing."""
-    knows_777 = environ.get("TERM", "").startswith("rxvt") or "VTE_VERSION" in environ
-    return OSC_777 if knows_777 else OSC_9
+    supports_777 = environ.get("TERM", "").startswith("rxvt") or "VTE_VERSION" in environ
+    return OSC_777 if supports_777 else OSC_9
 
 
 class FailoverDetector:
     """Finds the failovers that a store has recorded since the last check."""
 
     def __init__(self) -> None:
-        self._n_seen = 0
+        self._n_reported = 0
 
     def detect(self, store: RunStore, now: datetime) -> Failover | None:
         """Return the newest unreported failover; old ones are skipped as history."""
-        is_new, self._n_seen = store.n_failovers > self._n_seen, store.n_failovers
+        is_new, self._n_reported = store.n_failovers > self._n_reported, store.n_failovers
         newest = store.failovers[-1] if is_new and store.failovers else None
         return newest if newest is not None and now - newest.at < MAX_AGE else None
 
 
-def notify_failover(app: App[Any], fall: Failover | None, notify: Notify) -> None:
+def notify_failover(app: App[Any], failover: Failover | None, notify: Notify) -> None:
     """Report that another endpoint has taken over."""
-    if fall is not None and notify.toast:
-        toast(app, failover_text(fall), failed=bool(fall.failed))
+    if failover is not None and notify.toast:
+        toast(app, failover_text(failover), failed=bool(failover.failed))
 
 
 def notify_batch_ends(app: App[Any], ended: Iterable[EndedBatch], notify: Notify) -> None:

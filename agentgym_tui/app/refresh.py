@@ -35,18 +35,18 @@ class RefreshingApp(App[None], ReliableTimers, inherit_bindings=False):
     """
 
     def __init__(self, session: Session, settings: Settings, now: Callable[[], float]) -> None:
-        super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)  # else Textual turns colors into greys
+        super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)  # else Textual turns colors into grays
         self.session, self.settings = session, settings
         self._end_detector, self._failover_detector = BatchEndDetector(), FailoverDetector()
         self._session_task: asyncio.Task[None] | None = None
-        self._pace = RedrawThrottle(now)
+        self._throttle = RedrawThrottle(now)
         self._draw_timer: Timer | None = None
         self._tick_timer: Timer | None = None
 
     def on_mount(self) -> None:
         """Start the session after the first paint."""
         self.session.store.on_change = self._schedule_draw
-        self.call_after_refresh(self._follow)
+        self.call_after_refresh(self._start_session)
 
     async def on_unmount(self) -> None:
         """Stop and close the session."""
@@ -66,7 +66,7 @@ class RefreshingApp(App[None], ReliableTimers, inherit_bindings=False):
         """Note that the screen was painted."""
         self.session.input_priority.painted()
 
-    def _follow(self) -> None:
+    def _start_session(self) -> None:
         if not gc.isenabled():  # the command disables it during start-up
             gc.freeze()
             gc.enable()
@@ -86,11 +86,11 @@ class RefreshingApp(App[None], ReliableTimers, inherit_bindings=False):
     def _schedule_draw(self) -> None:
         """Redraw soon; changes until then share one redraw."""
         if self._draw_timer is None:
-            self._draw_timer = self.set_timer(max(self._pace.wait_s, 0.001), self._draw)
+            self._draw_timer = self.set_timer(max(self._throttle.wait_s, 0.001), self._draw)
 
     def _draw(self) -> None:
         self._draw_timer = None
-        self._pace.mark_redrawn()
+        self._throttle.mark_redrawn()
         for screen in reversed(self.screen_stack):
             if isinstance(screen, Redrawable):
                 screen.draw(self.session.store)

@@ -103,7 +103,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("entry.leave", "escape", "Cancel", "leave", "entry", "change nothing"),
     Command("node.start", "N", "Start node", "start_node", "everywhere", "restart the node after it is lost", False),
     Command("text.hex", "X", "Hex", "hex", "everywhere", "bytes of a text marked as unsafe", False),
-    Command("app.screenshot", "ctrl+s", "Screenshot", "picture", "everywhere", "save the screen as SVG", False),
+    Command("app.screenshot", "ctrl+s", "Screenshot", "picture", "everywhere", "picture of the screen (SVG)", False),
     Command("pane.narrower", "less_than_sign", "Narrower", "resize('narrower')", "everywhere", "this pane", False),
     Command("pane.wider", "greater_than_sign", "Wider", "resize('wider')", "everywhere", "this pane", False),
     Command("pane.lower", "minus", "Lower", "resize('lower')", "everywhere", "this pane", False),

@@ -110,7 +110,7 @@ def line_width(line: Line) -> int:
 class ColumnPosition(NamedTuple):
     """A visible column: its index in the table, its width, and whether its text is right-aligned."""
 
-    index: int
+    column: int
     width: int
     right: bool
 
@@ -142,10 +142,10 @@ def fit_row(
     """
     last = len(texts) - 1 if 0 < len(texts) < len(columns) else -1
     between, room = "", width
-    for index, size, right in layout:
-        text, tone = texts[index] if index < len(texts) else ("", "plain")
+    for column, size, right in layout:
+        text, tone = texts[column] if column < len(texts) else ("", "plain")
         room -= len(between)
-        if index == last:
+        if column == last:
             yield between + fit(text, max(room, size)), tone
             return
         yield between + fit(text, size, right=right), tone

@@ -38,7 +38,7 @@ from agentgym_tui.state.episode_list import (
     searchable_fields,
 )
 from agentgym_tui.state.models import Episode, ReadProgress
-from agentgym_tui.state.timestamps import as_aware
+from agentgym_tui.state.normalize import as_aware
 
 EPISODE_COLUMNS: Final = (
     Column("started", 12),

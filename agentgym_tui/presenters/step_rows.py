@@ -30,7 +30,7 @@ _NUMBER_WIDTH: Final = 8
 class StepRows:
     """Steps of an episode as rows of ``STEP_COLUMNS``, with a row for each gap in the received steps.
 
-    While an episode runs, its last row is the step being played, once the model has started to answer.
+    While an episode runs, its last row is the step in progress, once the model has started to answer.
     """
 
     def __init__(self, episode: Episode) -> None:
@@ -48,7 +48,7 @@ class StepRows:
         self._next_index = next_index
 
     def __len__(self) -> int:
-        """Return the number of steps and gaps, plus one for a step being played."""
+        """Return the number of steps and gaps, plus one for a step in progress."""
         return len(self._rows) + (self._streaming is not None)
 
     def key(self, index: int) -> str:
@@ -57,7 +57,7 @@ class StepRows:
         return str(self._next_index if row is None else row.index) if not isinstance(row, tuple) else f"gap{row[0]}"
 
     def step(self, index: int) -> StepState | None:
-        """Return the step of a row; None for a gap and for the step being played."""
+        """Return the step of a row; None for a gap and for the step in progress."""
         row = self._rows[index] if 0 <= index < len(self._rows) else None
         return row if isinstance(row, StepState) else None
 

@@ -63,7 +63,7 @@ def _find_steps(episode: Episode, step_index: int) -> tuple[StepState | None, St
 
 
 def _unplayed_blocks(episode: Episode, step_index: int, before: StepState | None) -> list[Block]:
-    """Return the input of the step being played, or a note that the step was not received."""
+    """Return the input of the step in progress, or a note that the step was not received."""
     next_index = episode.steps[-1].index + 1 if episode.steps else 0
     if step_index != next_index or (episode.streaming is None and step_index > 0):
         return [note_block(f"step {step_index} not received")]

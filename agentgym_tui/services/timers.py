@@ -37,7 +37,14 @@ class ReliableTimers(MessagePump):
 
 
 def start_worker(node: DOMNode, work: Callable[[], Awaitable[None]], *, group: str, exclusive: bool = False) -> None:
-    """Run ``work`` in the background of ``node``. If ``node`` is closing, no coroutine is created."""
+    """Run ``work`` in the background of ``node``.
+
+    Args:
+        node: the app, screen or widget that owns the worker.
+        work: the coroutine function. It is not called if ``node`` is closing, so no coroutine is left unawaited.
+        group: name of the worker group.
+        exclusive: cancel the other workers of the group.
+    """
     node.run_worker(cast("Any", work), group=group, exclusive=exclusive)
 
 

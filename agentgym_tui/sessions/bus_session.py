@@ -1,4 +1,4 @@
-"""Where the console gets its news: the own node, a bus, or files; see ``sessions.session``."""
+"""Session that watches a bus read-only: the bus of a state directory's node, or another one by its URL."""
 
 from __future__ import annotations
 
@@ -26,24 +26,23 @@ if TYPE_CHECKING:
     from runner.bus.errors import BusState
 
 LIVE_HISTORY: Final = timedelta(minutes=10)
-"""So far back live items are read: as a rule the whole of each episode that runs."""
+"""History of live items that is read; covers most running episodes from their start."""
 
 WATCH_ONLY: Final = "watching only: nothing can be started or stopped from here; use `agentgym-tui launch` on the node"
 
 
 class BusSession:
-    """Looks at a bus without touching it.
+    """Watches a bus without changing anything on it.
 
     Args:
-        wanted: for the names of subjects, and the state directory whose node is looked at without ``url``.
-        url: another bus; credentials come from the environment.
+        options: names of subjects, and the state directory whose node is watched without ``url``.
+        url: another bus; its credentials come from the environment.
         since: how far back durable events are read.
     """
 
     def __init__(
-        self, wanted: LaunchOptions, *, url: str | None = None, since: timedelta | Literal["all"] = timedelta(hours=24)
+        self, options: LaunchOptions, *, url: str | None = None, since: timedelta | Literal["all"] = timedelta(hours=24)
     ) -> None:
-        """Nothing is touched before ``run``."""
         self.title = "watch"
         self.read_only = WATCH_ONLY
         self.store, self.input_priority = RunStore(), InputPriority()
@@ -54,62 +53,61 @@ class BusSession:
         self._bus = BusEventSource()
         self.events: EventSource | None = self._bus
         self.logs: Sequence[LogFile] = ()
-        self._finder = StateLocator(wanted)
+        self._locator = StateLocator(options)
         self._url = url
         self._since = since
         self._connection: NatsConnection | None = None
 
     async def start_node(self) -> None:
-        """Not from here."""
+        """Raise ``ControlRequestError``: a watched node cannot be started."""
         raise ControlRequestError(WATCH_ONLY)
 
     async def run(self) -> None:
-        """Follow until cancelled."""
+        """Read the bus until cancelled."""
         try:
-            place = await asyncio.to_thread(self._finder.find)
-            read_address = self._address_of(place)
+            location = await asyncio.to_thread(self._locator.find)
+            read_address = self._address_of(location)
             address = await asyncio.to_thread(read_address)
             if address is None:
-                raise ConfigError(f"there never was a node in {place.data_dir}; name a bus with --nats")
+                raise ConfigError(f"no node has run in {location.data_dir}; name a bus with --nats")
         except RunnerError as exc:
             self.store.set_link(BusLink("failed", str(exc)))
             return
         self.title = f"watch {address.display_url}"
-        await self._follow(place, address, read_address)
+        await self._subscribe(location, address, read_address)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing; the session holds no resources."""
 
-    def _address_of(self, place: StateLocation) -> Callable[[], BusAddress | None]:
+    def _address_of(self, location: StateLocation) -> Callable[[], BusAddress | None]:
         def read() -> BusAddress | None:
             from runner.bus.address import address_from_environ, address_of_node
 
-            return address_from_environ(self._url, os.environ) if self._url else address_of_node(place.data_dir)
+            return address_from_environ(self._url, os.environ) if self._url else address_of_node(location.data_dir)
 
         return read
 
-    async def _follow(
-        self, place: StateLocation, address: BusAddress, read_address: Callable[[], BusAddress | None]
+    async def _subscribe(
+        self, location: StateLocation, address: BusAddress, read_address: Callable[[], BusAddress | None]
     ) -> None:
         from runner.bus.connection import NatsConnection
 
-        def show(state: BusState) -> None:
+        def update_link(state: BusState) -> None:
             if (link := link_from_state(state, address.display_url)) is not None:
                 self.store.set_link(link)
 
-        opening = NatsConnection.open(
-            address, name="agentgym-watch", on_state=show, read_address=read_address, required=False
+        connecting = NatsConnection.open(
+            address, name="agentgym-watch", on_state=update_link, read_address=read_address, required=False
         )
-        async with await opening as connection, asyncio.TaskGroup() as tasks:
+        async with await connecting as connection, asyncio.TaskGroup() as tasks:
             self._connection = connection
             self._bus.set_connection(connection)
-            names, live = feed_subjects(place)
-            tasks.create_task(self._feed.follow(connection, names.all(), self._since, names))
-            tasks.create_task(self._feed.follow(connection, [live], LIVE_HISTORY, names))
+            names, live = feed_subjects(location)
+            tasks.create_task(self._feed.run(connection, names.all(), self._since, names))
+            tasks.create_task(self._feed.run(connection, [live], LIVE_HISTORY, names))
 
     def _node_of(self, episode_id: str) -> str:
-        """Who played an episode."""
         episode = self.store.episodes.get(episode_id)
         if episode is None or not episode.node:
-            raise ControlRequestError(f"it is not known which node played episode {episode_id}")
+            raise ControlRequestError(f"episode {episode_id}: the node that ran it is not known")
         return episode.node

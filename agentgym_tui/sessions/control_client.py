@@ -35,24 +35,30 @@ _ResultT = TypeVar("_ResultT")
 
 _NODE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 TIMEOUT_S: Final = 5.0
+"""Seconds to wait for a reply."""
+
 RETRY_INTERVAL_S: Final = 0.25
+"""Seconds between attempts while no node answers."""
+
 MAX_RETRIES: Final = 10
-"""How often a node that nobody answers for is asked again; nobody has then got the request."""
+"""Attempts after the first one; safe to repeat, because a request without responders reached no node."""
 
 MAX_REPLY_BYTES: Final = 1 << 20
+"""Largest reply that is decoded."""
+
 MAX_EPISODE_BYTES: Final = 64 << 20
-"""The largest episode file that is fetched, in bytes."""
+"""Largest episode file that is fetched."""
 
 
 class NodeControl:
-    """Asks a node; see ``Control``.
+    """Sends requests to a node; see ``Control``.
 
     Args:
-        connection: the way to it, None while there is none.
-        node: its name; asked at each request, given the id of the episode that the request is about, else "".
-        read_only: why nothing may be commanded; "" when it may.
-        on_command: called when the node obeyed.
-        start_key: what a person presses to have the node started.
+        connection: returns the connection to the bus; None while there is none.
+        node: returns the name of the node, given the episode id of the request, or "" for others.
+        read_only: why commands are not allowed; "" where they are.
+        on_command: called after a command has succeeded.
+        start_key: the key that starts the node, for hints.
     """
 
     def __init__(
@@ -64,7 +70,6 @@ class NodeControl:
         on_command: Callable[[], object] = lambda: None,
         start_key: str = "N",
     ) -> None:
-        """Nothing is asked yet."""
         self._connection = connection
         self._node = node
         self._read_only = read_only
@@ -72,31 +77,37 @@ class NodeControl:
         self._start_key = start_key
 
     async def start(self, args: StartArgs) -> list[BatchState]:
-        """Play batches."""
+        """Start batches."""
         return await self._command("start", args, list[BatchState])
 
     async def command(self, order: RunCommand, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
-        """Command a batch or an episode."""
+        """Send a command for a batch or an episode."""
         await self._command(order, TargetArgs(batch_id=batch_id, episode_id=episode_id), NoArgs)
 
     async def shutdown(self, *, drain: bool) -> None:
-        """Stop the node."""
+        """Stop the node; with ``drain`` after its running episodes."""
         await self._command("shutdown", ShutdownArgs(drain=drain), NoArgs)
 
     async def fetch_list(self) -> NodeList:
-        """Batches, and what may be started."""
+        """Fetch batches, agents, models and environments."""
         return await self._request("list", NoArgs(), NodeList)
 
     async def fetch_health(self) -> NodeHealth:
-        """How the node is."""
+        """Fetch the health of the node."""
         return await self._request("health", NoArgs(), NodeHealth)
 
     async def fetch_episode(self, episode_id: str) -> bytes:
-        """An episode file, part by part, checked against its digest; read again from the start when it changed."""
+        """Fetch an episode file in chunks and check it against its digest.
+
+        A file that changes meanwhile is fetched once more.
+
+        Raises:
+            ControlRequestError: when no node has the file, it is too large, or it keeps changing.
+        """
         for _ in range(2):
             if (data := await self._download(episode_id)) is not None:
                 return data
-        raise ControlRequestError(f"episode {episode_id} keeps changing while it is read", "try again")
+        raise ControlRequestError(f"episode {episode_id} keeps changing while it is fetched", "try again")
 
     async def _download(self, episode_id: str) -> bytes | None:
         data = bytearray()
@@ -106,7 +117,7 @@ class NodeControl:
             part = await self._request("episode", args, EpisodeChunk)
             if part.total > MAX_EPISODE_BYTES:
                 raise ControlRequestError(
-                    f"episode {episode_id} has {part.total} bytes, more than the {MAX_EPISODE_BYTES} fetched"
+                    f"episode {episode_id} has {part.total} bytes; the limit is {MAX_EPISODE_BYTES}"
                 )
             if digest not in (None, (part.total, part.sha256)) or not part.data:
                 return None
@@ -117,46 +128,46 @@ class NodeControl:
     async def _command(self, op: Op, args: msgspec.Struct, result: type[_ResultT]) -> _ResultT:
         if self._read_only:
             raise ControlRequestError(self._read_only)
-        answer = await self._request(op, args, result)
+        reply = await self._request(op, args, result)
         self._on_command()
-        return answer
+        return reply
 
     async def _request(self, op: Op, args: Any, result: type[_ResultT]) -> _ResultT:  # noqa: ANN401 - one of ``ARGS``
-        """The result of a request; raises ``ControlRequestError``."""
+        """Send a request and return its decoded result; raises ``ControlRequestError``."""
         connection = self._connection()
         if connection is None or not connection.connected:
             raise ControlRequestError(
-                f"{op}: there is no connection to the node",
-                "wait for it" + f", or press {self._start_key} to start the node" * (not self._read_only),
+                f"{op}: not connected to the node",
+                "wait for the connection" + f", or press {self._start_key} to start the node" * (not self._read_only),
             )
         node = self._node(args.episode_id or "" if isinstance(args, EpisodeArgs | TargetArgs) else "")
-        if _NODE_NAME.fullmatch(node) is None:  # it may come from the bus, and becomes part of a subject
-            raise ControlRequestError(f"{op}: {node!r} is no name of a node")
+        if _NODE_NAME.fullmatch(node) is None:  # the name may come from the bus and becomes part of a subject
+            raise ControlRequestError(f"{op}: {node!r} is not a valid node name")
         request = ControlRequest(id=secrets.token_hex(8), op=op, args=msgspec.Raw(msgspec.json.encode(args)))
         reply = await self._send(connection, node, request)
         try:
             return msgspec.json.decode(reply, type=result)
         except (ValueError, RecursionError) as exc:
-            raise ControlRequestError(f"{op}: {node} answers with something that cannot be read") from exc
+            raise ControlRequestError(f"{op}: the reply of {node} cannot be decoded") from exc
 
     async def _send(self, connection: NatsConnection, node: str, request: ControlRequest) -> bytes:
         from runner.bus.rpc import send_request
         from runner.events.subjects import control_subject
 
-        subject, asked = control_subject(node), msgspec.json.encode(request)
+        subject, message = control_subject(node), msgspec.json.encode(request)
         try:
-            payload = await send_request(connection, subject, asked, timeout_s=TIMEOUT_S)
-            for _ in range(MAX_RETRIES):  # a node whose broker was restarted takes a moment until it listens again
+            payload = await send_request(connection, subject, message, timeout_s=TIMEOUT_S)
+            for _ in range(MAX_RETRIES):  # after a restart of its broker a node takes a moment to subscribe again
                 if payload is not None:
                     break
                 await asyncio.sleep(RETRY_INTERVAL_S)
-                payload = await send_request(connection, subject, asked, timeout_s=TIMEOUT_S)
+                payload = await send_request(connection, subject, message, timeout_s=TIMEOUT_S)
         except RunnerError as exc:
             raise ControlRequestError(f"{request.op}: {exc}") from exc
         if payload is None:
             raise ControlRequestError(
-                f"{request.op}: nobody answers as {node}",
-                "its node is gone" + f"; press {self._start_key} to start it again" * (not self._read_only),
+                f"{request.op}: node {node} does not answer",
+                "the node has stopped" + f"; press {self._start_key} to start it again" * (not self._read_only),
             )
         return _checked_result(request, payload[: MAX_REPLY_BYTES + 1])
 
@@ -167,11 +178,11 @@ def _checked_result(request: ControlRequest, payload: bytes) -> bytes:
             raise ValueError("too long")
         reply = msgspec.json.decode(payload, type=ControlReply)
     except (ValueError, RecursionError) as exc:
-        raise ControlRequestError(f"{request.op}: the answer cannot be read") from exc
+        raise ControlRequestError(f"{request.op}: the reply cannot be decoded") from exc
     if isinstance(error := reply.error, msgspec.Struct):
-        if error.code == "not_running":  # the node speaks of its list, by ids
-            raise ControlRequestError(f"{request.op}: that is not played any more, or not yet")
+        if error.code == "not_running":  # the node's message lists ids
+            raise ControlRequestError(f"{request.op}: not running")
         raise ControlRequestError(f"{request.op}: {error.message.removeprefix(f'{request.op}: ')}", error.hint)
     if reply.id != request.id or not reply.ok or not isinstance(reply.result, msgspec.Raw):
-        raise ControlRequestError(f"{request.op}: the answer does not fit the question")
+        raise ControlRequestError(f"{request.op}: the reply does not match the request")
     return bytes(reply.result)

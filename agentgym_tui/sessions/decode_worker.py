@@ -1,9 +1,9 @@
-"""Reads large live messages for a console: a process of its own, which ends when its parent does.
+"""Worker process that decodes large live messages for a console; it ends when its parent does.
 
-python -P -m agentgym_tui.sessions.decode_worker
+    python -P -m agentgym_tui.sessions.decode_worker
 
-Each request is a live message, each reply its ``Digest`` in MessagePack, both after their length in four bytes. An
-empty reply leaves the message to the parent.
+Requests and replies are frames: their length in four bytes, then the content. A request is a live message, its reply
+the ``DecodedBatch`` in MessagePack. An empty reply leaves the message to the parent.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ _SUBJECT: Final = live_subject("episode", "any")
 
 
 def decode_payload(payload: bytes) -> bytes:
-    """The reply to a request."""
+    """Return the reply to a request."""
     row = decode(_SUBJECT, None, payload, DurableNames())
     try:
         return _ENCODER.encode(coalesce_batch(row)) if isinstance(row, LiveRow) else b""
-    except OverflowError:  # JSON has numbers that MessagePack has not
+    except OverflowError:  # JSON integers may be too large for MessagePack
         return b""
 
 
 def read_frame(pipe: IO[bytes]) -> bytes | None:
-    """What comes next, None at the end."""
+    """Read the next frame; None at the end."""
     n = int.from_bytes(head) if len(head := pipe.read(LENGTH_BYTES)) == LENGTH_BYTES else None
     data = None if n is None else pipe.read(n)
     return data if data is not None and len(data) == n else None
 
 
 def write_frame(pipe: IO[bytes], data: bytes) -> None:
-    """Say something; raises ``OSError`` when nobody listens."""
+    """Write a frame; raises ``OSError`` when the other side has closed the pipe."""
     pipe.write(len(data).to_bytes(LENGTH_BYTES))
     pipe.write(data)
     pipe.flush()
 
 
 def main() -> None:
-    """Answer until nobody asks any more."""
+    """Answer requests until stdin is closed."""
     while (payload := read_frame(sys.stdin.buffer)) is not None:
         write_frame(sys.stdout.buffer, decode_payload(payload))
 

@@ -1,4 +1,4 @@
-"""Large live messages are read by a process of their own, so that keys are answered meanwhile."""
+"""Client of the decode worker: decodes large live messages in another process to keep the screen responsive."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from agentgym_tui.sessions import decode_worker as digest_process
-from agentgym_tui.sessions.decode_worker import LENGTH_BYTES
+from agentgym_tui.sessions import decode_worker
 from agentgym_tui.state.item_batches import DecodedBatch
 from runner.events.codec import is_live
 from runner.events.subjects import DurableNames
@@ -25,40 +24,43 @@ if TYPE_CHECKING:
     from runner.subscribe.buffer import RawMessage
 
 MIN_BYTES: Final = 64 * 1024
-"""Bytes of a message from which on it is: about a millisecond of work. Few nodes ever say so much at once."""
+"""Smallest message that is sent to the worker: about a millisecond of work. Few nodes send messages this large."""
 
 REPLY_TIMEOUT_S: Final = 2.0
-"""Seconds within which it has to answer: while it is waited for nothing else is heard, also no sign of a node."""
+"""Seconds to wait for a reply; meanwhile no other message is applied, including heartbeats."""
 
 FIRST_REPLY_FACTOR: Final = 10
-"""How much longer its first answer may take, for which nothing waits."""
+"""Factor for the timeout of the first reply, which nothing waits for."""
 
 MAX_GAP_S: Final = 1.0
-"""Seconds within which a second large message has to come for it to be worth while."""
+"""Seconds within which a second large message must follow before the worker is started."""
 
 RESTART_DELAY_S: Final = 10.0
-"""Seconds after which another one is started where one came to nothing."""
+"""Seconds before another worker is started after one has failed."""
 
 IDLE_S: Final = 60.0
-"""Seconds after which one ends that is not asked."""
+"""Seconds without a request after which the worker is stopped."""
 
 PIPE_BYTES: Final = 1 << 20
-"""Bytes a pipe takes at once, where it can: about as much as a message may have."""
+"""Requested pipe buffer: about the size of the largest message."""
 
-_COMMAND: Final = (sys.executable, "-P", "-m", digest_process.__name__)
+_COMMAND: Final = (sys.executable, "-P", "-m", decode_worker.__name__)
 
 
 class DecodeWorkerClient:
-    """Has that process while there is something for it to do; until it is there, and where it fails, there is none.
+    """Runs the decode worker while large messages arrive.
+
+    Without a worker, or while it starts, messages are decoded by the caller.
 
     Args:
-        names: the subjects of the durable events.
-        command: starts it.
-        timeout_s: seconds within which it has to answer.
-        now: a monotonic clock, seconds.
+        names: subjects of the durable events.
+        command: command line of the worker.
+        timeout_s: seconds to wait for a reply.
+        now: a monotonic clock, in seconds.
 
     Attributes:
-        coming: its first answer, None where that does not come; it is there then. None before it is wanted.
+        first_reply: the reply to an empty request, which shows that the worker is ready; its result is None where the
+            worker failed. None before a worker is started.
     """
 
     def __init__(
@@ -69,7 +71,6 @@ class DecodeWorkerClient:
         timeout_s: float = REPLY_TIMEOUT_S,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing is started."""
         self.first_reply: asyncio.Task[bytes | None] | None = None
         self._names = names
         self._command = command
@@ -81,7 +82,7 @@ class DecodeWorkerClient:
         self._idle: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
-        """End the process."""
+        """Stop the worker."""
         if self._idle is not None:
             self._idle.cancel()
         if self.first_reply is not None:
@@ -91,7 +92,7 @@ class DecodeWorkerClient:
         self._process = self.first_reply = self._idle = None
 
     async def decode(self, message: RawMessage) -> DecodedBatch | None:
-        """What a large live message says; None where that is to be found out here, as with all others."""
+        """Decode a large live message in the worker; None where the caller has to decode the message."""
         if len(message.payload) < MIN_BYTES or not is_live(message.subject, message.headers, self._names):
             return None
         before, self._large_at = self._large_at, self._now()
@@ -99,12 +100,12 @@ class DecodeWorkerClient:
             self._start()
         if self._process is None or self.first_reply is None or not self.first_reply.done():
             return None
-        told = self.first_reply.result()
-        if told is not None:
-            told = await self._request(self._process, message.payload, self._timeout_s)
-        with contextlib.suppress(msgspec.MsgspecError):  # another version of this was installed meanwhile
-            if told is not None:
-                return _DECODER.decode(told) if told else None
+        reply = self.first_reply.result()
+        if reply is not None:
+            reply = await self._request(self._process, message.payload, self._timeout_s)
+        with contextlib.suppress(msgspec.MsgspecError):  # the package may have been updated meanwhile
+            if reply is not None:
+                return _DECODER.decode(reply) if reply else None
         self.close()
         self._not_before = self._now() + RESTART_DELAY_S
         return None
@@ -120,7 +121,7 @@ class DecodeWorkerClient:
         self.first_reply = asyncio.create_task(self._request(self._process, b"", FIRST_REPLY_FACTOR * self._timeout_s))
 
     async def _request(self, process: _WorkerProcess, payload: bytes, timeout_s: float) -> bytes | None:
-        """What the process says, None where it does not answer; ended when nobody waits for that any more."""
+        """Return the reply of the worker; None where it fails or does not reply in time."""
         if self._idle is not None:
             self._idle.cancel()
         self._idle = asyncio.get_running_loop().call_later(IDLE_S, self.close)
@@ -130,12 +131,12 @@ class DecodeWorkerClient:
         except (TimeoutError, OSError, asyncio.IncompleteReadError):
             return None
         except asyncio.CancelledError:
-            process.close()  # else its reply would be taken for that to the next
+            process.close()  # otherwise its reply would be read as the reply to the next request
             raise
 
 
 class _WorkerProcess:
-    """The process; raises ``OSError`` when it cannot be started."""
+    """The worker process; raises ``OSError`` when it cannot be started."""
 
     def __init__(self, command: tuple[str, ...]) -> None:
         self._process = subprocess.Popen(
@@ -143,7 +144,7 @@ class _WorkerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            cwd="/",  # the folder the console was started in may be taken away
+            cwd="/",  # the working directory of the console may be deleted
             start_new_session=True,
         )
         self._files = [pipe for pipe in (self._process.stdin, self._process.stdout) if pipe is not None]
@@ -152,29 +153,35 @@ class _WorkerProcess:
         self._reply_transport: asyncio.ReadTransport | None = None
 
     async def request(self, payload: bytes) -> bytes:
-        """Ask, and wait for the reply; raises ``OSError`` or ``IncompleteReadError`` when it has ended."""
-        requests = self._requests or await self._connected()
-        requests.write(len(payload).to_bytes(LENGTH_BYTES))
+        """Send a request and return the reply.
+
+        Raises:
+            OSError: when the process has ended; ``IncompleteReadError`` when it ended during the reply.
+        """
+        requests = self._requests or await self._connect_pipes()
+        requests.write(len(payload).to_bytes(decode_worker.LENGTH_BYTES))
         requests.write(payload)
-        return await self._replies.readexactly(int.from_bytes(await self._replies.readexactly(LENGTH_BYTES)))
+        return await self._replies.readexactly(
+            int.from_bytes(await self._replies.readexactly(decode_worker.LENGTH_BYTES))
+        )
 
     def close(self) -> None:
-        """End it."""
+        """Kill the process and close its pipes."""
         self._process.kill()
         if self._requests is not None and not self._requests.is_closing():
-            self._requests.abort()  # closed with something unwritten it would stay in the loop, by a number others get
+            self._requests.abort()  # ``close`` waits for unwritten data, and the descriptor number is reused meanwhile
         if self._reply_transport is not None:
             self._reply_transport.close()
         for pipe in self._files:
             pipe.close()
         threading.Thread(target=self._process.wait, daemon=True).start()
 
-    async def _connected(self) -> asyncio.WriteTransport:
-        """Hand both pipes to the loop, which closes them from then on."""
+    async def _connect_pipes(self) -> asyncio.WriteTransport:
+        """Hand both pipes to the event loop, which closes them from then on."""
         loop, replies = asyncio.get_running_loop(), asyncio.StreamReaderProtocol(self._replies)
         for pipe in self._files:
             if hasattr(fcntl, "F_SETPIPE_SZ"):
-                with contextlib.suppress(OSError):  # a limit of the system's: then it takes several goes
+                with contextlib.suppress(OSError):  # beyond the system's limit a message is written in several parts
                     fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._reply_transport, _ = await loop.connect_read_pipe(lambda: replies, self._files.pop())
         self._requests, _ = await loop.connect_write_pipe(asyncio.Protocol, self._files.pop())

@@ -1,4 +1,4 @@
-"""Stored episodes on this machine: those of a state directory by its index, others by reading their files."""
+"""Stored episodes of a state directory, read through its index, and the conversion of episode files."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ if TYPE_CHECKING:
     from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRow, EpisodeStore, TimestepRecord
 
 MAX_ROWS: Final = 100_000
+"""Newest episodes that are listed."""
+
 RECONCILE_EVERY_S: Final = 5.0
+"""Seconds between comparisons of the index with the files."""
 
 
 def episode_from_record(record: EpisodeRecord) -> Episode:
-    """A stored episode as the console shows it."""
+    """Return the console's episode of a stored record."""
     error = record.error
     return Episode(
         **{name: getattr(record, name) for name in _SHARED_FIELDS},
@@ -36,16 +39,20 @@ def episode_from_record(record: EpisodeRecord) -> Episode:
 
 
 def episode_from_bytes(data: bytes, path: Path) -> Episode:
-    """The content of an episode file, wherever it lies; ``path`` names it in errors.
+    """Decode an episode file; ``path`` names it in errors.
 
     Raises:
-        StoreError: when it is no episode, or one of another schema.
+        StoreError: when it is not an episode of this schema.
     """
     return episode_from_record(record_from_bytes(data, path))
 
 
 def record_from_bytes(data: bytes, path: Path) -> EpisodeRecord:
-    """As ``episode_from_bytes``; an episode may have been moved, so the name of its file does not have to fit."""
+    """Decode an episode file that may have been moved, so its name need not match its content.
+
+    Raises:
+        StoreError: when it is not an episode of this schema.
+    """
     from msgspec.json import Decoder
 
     from runner.errors import StoreError
@@ -56,19 +63,18 @@ def record_from_bytes(data: bytes, path: Path) -> EpisodeRecord:
     try:
         check_header(record, Path(record.batch_id, f"{record.episode_id}.json"))
     except StoreError as exc:
-        raise StoreError(f"{path} is no episode of this version: {exc}") from exc
+        raise StoreError(f"{path} is not an episode of this version: {exc}") from exc
     return record
 
 
 class StateDirLibrary:
-    """The episodes of a state directory, by the index that its node keeps too; see ``Library``.
+    """Episodes of a state directory, through the index that its node maintains, too; see ``Library``.
 
     Args:
-        find: the state directory; called in the thread that asks first, may raise ``ConfigError``.
+        find: returns the state directory; called once, in the thread of the first read; may raise ``ConfigError``.
     """
 
     def __init__(self, find: Callable[[], Path]) -> None:
-        """Nothing is opened yet."""
         self.unreadable: Sequence[UnreadableFile] = ()
         self._find = find
         self._lock = threading.Lock()
@@ -76,7 +82,7 @@ class StateDirLibrary:
         self._reconciled = 0.0
 
     def rows(self) -> list[EpisodeRow]:
-        """All episodes, the newest first; raises ``StoreError``."""
+        """Return all episodes, the newest first; raises ``StoreError``."""
         _, index = self._open()
         if time.monotonic() - self._reconciled > RECONCILE_EVERY_S:
             index.reconcile()
@@ -85,7 +91,7 @@ class StateDirLibrary:
         return index.recent(MAX_ROWS)
 
     def load(self, episode_id: str) -> tuple[Episode, bytes]:
-        """An episode and its file; raises ``StoreError``."""
+        """Return an episode and the content of its file; raises ``StoreError``."""
         from runner.store.episode_file import decode_episode
         from runner.util.files import read_file
 
@@ -99,23 +105,23 @@ class StateDirLibrary:
         return episode_from_record(decode_episode(data, path)), data
 
     def read_journals(self, batch_ids: Iterable[str]) -> list[Episode]:
-        """What the journals of some batches hold: the episodes that are being played, with all their steps so far."""
+        """Return the running episodes of some batches from their journals, with all steps so far."""
         from runner.errors import StoreError
         from runner.store import is_ulid
         from runner.store.journal import JOURNAL_SUFFIX, read_journal
 
         store, _ = self._open()
-        found: list[Episode] = []
+        episodes: list[Episode] = []
         for batch_id in filter(is_ulid, batch_ids):
             for path in (store.runs / batch_id).glob(f"*{JOURNAL_SUFFIX}"):
                 try:
-                    found.append(_running_episode(read_journal(path)))
-                except StoreError:  # it ended meanwhile, or is damaged, which its node will say
+                    episodes.append(_running_episode(read_journal(path)))
+                except StoreError:  # the episode has ended, or its journal is damaged, which the node reports
                     continue
-        return found
+        return episodes
 
     def close(self) -> None:
-        """Let go of the index."""
+        """Close the index."""
         with self._lock:
             if self._opened is not None:
                 self._opened[1].close()

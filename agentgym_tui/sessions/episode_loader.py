@@ -1,4 +1,4 @@
-"""An episode from wherever it can be had: the store while it runs, a file on this machine, or its node."""
+"""Loads an episode: from the live state while it runs, else from a local file or its node."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from runner.errors import StoreError
 
 
 class LoadedEpisode(NamedTuple):
-    """An episode as far as it is known.
+    """An episode, as far as it is known.
 
     Attributes:
-        data: its file, None where there is none.
-        lacking: why there is no file, hostile text; "" for one that runs.
+        data: content of its file; None where there is none.
+        missing_reason: why there is no file, untrusted text; "" for a running episode.
     """
 
     episode: Episode
@@ -27,19 +27,19 @@ class LoadedEpisode(NamedTuple):
 
 
 class EpisodeLoadError(Exception):
-    """An episode that cannot be shown, and why; hostile text."""
+    """An episode that cannot be shown, with the reason; untrusted text."""
 
 
 async def load_episode(session: Session, entry: ListEntry | None, episode_id: str) -> LoadedEpisode:
-    """Read or fetch an episode; what came live is better than nothing.
+    """Load an episode; falls back to the live state where its file is not available.
 
     Args:
-        session: where from.
-        entry: what a list knows of it.
+        session: the session to load it from.
+        entry: its row in a list.
         episode_id: its id.
 
     Raises:
-        NotLoaded: when nothing is known of it.
+        EpisodeLoadError: when nothing is known of it.
     """
     if isinstance(entry, UnreadableFile):
         raise EpisodeLoadError(f"{entry.path}\n{entry.reason}")
@@ -49,10 +49,10 @@ async def load_episode(session: Session, entry: ListEntry | None, episode_id: st
     try:
         episode, data = await _fetch(session, episode_id)
     except (StoreError, ControlRequestError) as exc:
-        lacking = _error_text(exc)
+        reason = _error_text(exc)
         if live is None:
-            raise EpisodeLoadError(lacking) from exc
-        return LoadedEpisode(live, None, lacking)
+            raise EpisodeLoadError(reason) from exc
+        return LoadedEpisode(live, None, reason)
     return LoadedEpisode(episode, data)
 
 
@@ -60,7 +60,7 @@ async def _fetch(session: Session, episode_id: str) -> tuple[Episode, bytes]:
     if session.library is not None:
         return await asyncio.to_thread(session.library.load, episode_id)
     if session.control is None:
-        raise ControlRequestError("there is nobody to ask for the episode")
+        raise ControlRequestError("no node can supply this episode")
     data = await session.control.fetch_episode(episode_id)
     return await asyncio.to_thread(episode_from_bytes, data, Path(f"{episode_id[:40]}.json")), data
 

@@ -1,4 +1,4 @@
-"""An episode file as far as a list shows it: what was said at each step is passed over, which takes a fraction."""
+"""Reads the list row of an episode file without decoding its messages, which takes a fraction of the time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.store.safe_json import finite
 from runner.types import EpisodeHeader, Outcome, Tokens, fallback_endpoints
 
 MAX_INTERNED: Final = 10_000
-"""Different texts that are kept once, however many episodes have them."""
+"""Distinct texts that are shared between rows."""
 
 
 class _StepSummary(msgspec.Struct):
@@ -42,40 +42,42 @@ class _EpisodeSummary(EpisodeHeader, kw_only=True):
 
 
 class SummaryReader:
-    """Reads files one after the other."""
+    """Reads files one after another and shares equal texts between their rows."""
 
     def __init__(self) -> None:
-        """None was read."""
-        self._known: dict[str, str] = {}
+        self._texts: dict[str, str] = {}
 
     def row(self, data: bytes, path: Path) -> EpisodeRow:
-        """What a list shows of an episode; ``path`` names it in errors. What is wrong with its steps opening it tells.
+        """Return the list row of an episode file; defects in its steps are reported only when it is opened.
+
+        Args:
+            data: content of the file.
+            path: its path, for errors.
 
         Raises:
-            StoreError: when it is no episode, or one of another schema.
+            StoreError: when it is not an episode of this schema.
         """
-        brief = decode(data, _DECODER, path)
+        summary = decode(data, _DECODER, path)
         try:
-            check_header(brief, Path(brief.batch_id, f"{brief.episode_id}.json"))
+            check_header(summary, Path(summary.batch_id, f"{summary.episode_id}.json"))
         except StoreError as exc:
-            raise StoreError(f"{path} is no episode of this version: {exc}") from exc
-        answered = [step.model_s for step in brief.timesteps if step.endpoint is not None]
+            raise StoreError(f"{path} is not an episode of this version: {exc}") from exc
+        model_times_s = [step.model_s for step in summary.timesteps if step.endpoint is not None]
         return EpisodeRow(
-            **{name: self._intern(getattr(brief, name)) for name in _COMMON},
-            tokens_prompt=brief.tokens.prompt,
-            tokens_completion=brief.tokens.completion,
-            tokens_reasoning=brief.tokens.reasoning,
-            tokens_cached=brief.tokens.cached,
-            model_s=finite(sum(answered)) if answered else None,
-            fallback=self._intern(fallback_endpoints((step.endpoint, step.warnings) for step in brief.timesteps)),
-            error_type=brief.error.type if brief.error else None,
+            **{name: self._intern(getattr(summary, name)) for name in _COMMON},
+            tokens_prompt=summary.tokens.prompt,
+            tokens_completion=summary.tokens.completion,
+            tokens_reasoning=summary.tokens.reasoning,
+            tokens_cached=summary.tokens.cached,
+            model_s=finite(sum(model_times_s)) if model_times_s else None,
+            fallback=self._intern(fallback_endpoints((step.endpoint, step.warnings) for step in summary.timesteps)),
+            error_type=summary.error.type if summary.error else None,
         )
 
-    def _intern(self, value: Any) -> Any:  # noqa: ANN401 - a field of whatever type
-        """The same object for equal texts."""
-        if not isinstance(value, str) or len(self._known) >= MAX_INTERNED:
+    def _intern(self, value: Any) -> Any:  # noqa: ANN401 - a field of any type
+        if not isinstance(value, str) or len(self._texts) >= MAX_INTERNED:
             return value
-        return self._known.setdefault(value, value)
+        return self._texts.setdefault(value, value)
 
 
 _COMMON: Final = tuple(name for name in EpisodeRow.__struct_fields__ if name in _EpisodeSummary.__struct_fields__)

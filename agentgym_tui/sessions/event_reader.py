@@ -1,4 +1,4 @@
-"""Reads a bus into a log as far as somebody wants to see it; what is not read waits on the bus."""
+"""Reads a bus into an event log, as far as the user looks at it; unread messages wait on the bus."""
 
 from __future__ import annotations
 
@@ -12,31 +12,33 @@ from agentgym_tui.state.event_log import EventLog
 from agentgym_tui.state.event_query import EventQuery, resolve_start
 
 MAX_MESSAGES: Final = 500
-"""Messages that are taken in before the screen gets its turn."""
+"""Messages appended before the screen may repaint."""
 
 GATHER_S: Final = 0.05
-"""Seconds in which single messages are gathered: one by one they would cost most of a processor."""
+"""Seconds for which single messages are gathered; appending them one by one would use most of a CPU."""
 
 BACKLOG_INTERVAL_S: Final = 2.0
+"""Seconds between measurements of the unread messages."""
+
 READ_AHEAD: Final = 200
-"""Entries of a history that are read beyond the one that is looked at."""
+"""Entries of a history that are read beyond the selected one."""
 
 
 class EventReader:
-    """Reads what a view wants.
+    """Reads the messages of a query.
 
     Args:
         source: the bus.
-        log: where to.
+        log: the log to append to.
         on_change: called after each change of the log.
-        now: the time, with a zone.
+        now: returns the current time, with a zone.
 
     Attributes:
-        view: what is read.
-        paused: nothing is read until somebody says so.
-        following: somebody looks at the end, so that the oldest may go; else nothing is read once the log is full.
-        suspended: nobody looks.
-        behind: messages that wait while nothing is read, None where that is not known.
+        query: the messages to read.
+        paused: the user has paused reading.
+        following: the user looks at the end, so the oldest entries may be evicted; else reading stops at a full log.
+        suspended: the screen is not shown.
+        n_waiting: unread messages while reading has stopped; None where not known.
     """
 
     def __init__(
@@ -47,7 +49,6 @@ class EventReader:
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Nothing is read before ``run``."""
         self.query = EventQuery()
         self.paused = self.suspended = False
         self.following = True
@@ -62,27 +63,27 @@ class EventReader:
 
     @property
     def is_reading(self) -> bool:
-        """Whether what comes is taken in."""
+        """Whether new messages are appended."""
         if self.suspended or self.paused:
             return False
         if self.query.is_history:
             return self._log.n_matched < self._until
         return self.following or not self._log.is_full
 
-    def set_query(self, view: EventQuery) -> None:
-        """Begin anew with another view; takes a new ``run``."""
-        self.query, self.paused, self.following = view, False, not view.is_history
-        self._log.reset(view.episode)
+    def set_query(self, query: EventQuery) -> None:
+        """Clear the log for another query; ``run`` has to be started again."""
+        self.query, self.paused, self.following = query, False, not query.is_history
+        self._log.reset(query.episode)
         self._until, self.n_waiting = READ_AHEAD, None
         self.update()
 
     def read_to(self, n_below: int) -> None:
-        """So many entries are shown below the one that is looked at."""
+        """Read on until ``READ_AHEAD`` entries lie below the selected one, which has ``n_below`` below it now."""
         self._until = self._log.n_matched - n_below + READ_AHEAD
         self.update()
 
     def update(self) -> None:
-        """Attributes may have changed."""
+        """Start or stop reading after attributes have changed."""
         if self.is_reading:
             self.n_waiting = None
             self._may_read.set()
@@ -95,22 +96,22 @@ class EventReader:
         async with self._source.open(self.query.patterns, since) as feed, asyncio.TaskGroup() as tasks:
             tasks.create_task(self._measure(feed))
             while True:
-                came = await feed.read(MAX_MESSAGES)
-                self._n_held = len(came)
+                messages = await feed.read(MAX_MESSAGES)
+                self._n_held = len(messages)
                 await self._may_read.wait()
                 self._n_held = 0
-                self._log.append(came, self._now())
+                self._log.append(messages, self._now())
                 self.update()
                 self._on_change()
-                await asyncio.sleep(0 if len(came) == MAX_MESSAGES else GATHER_S)
+                await asyncio.sleep(0 if len(messages) == MAX_MESSAGES else GATHER_S)
 
     async def _measure(self, feed: EventFeed) -> None:
-        """Know how much waits while nothing is read."""
+        """Measure the unread messages while reading has stopped."""
         while True:
             await asyncio.sleep(BACKLOG_INTERVAL_S)
             if not self.is_reading and not self.suspended:
                 unread = await feed.n_pending()
-                behind = None if unread is None else unread + self._n_held
-                if not self.is_reading and behind != self.n_waiting:
-                    self.n_waiting = behind
+                n_waiting = None if unread is None else unread + self._n_held
+                if not self.is_reading and n_waiting != self.n_waiting:
+                    self.n_waiting = n_waiting
                     self._on_change()

@@ -1,4 +1,4 @@
-"""All that is said on a bus, as it came, for those who look at the bus itself."""
+"""Raw messages of a bus for the event screens."""
 
 from __future__ import annotations
 
@@ -16,53 +16,53 @@ if TYPE_CHECKING:
 FeedItem: TypeAlias = "RawMessage | Notice"
 
 MAX_WAITING: Final = 10_000
+"""Messages that wait here unread; ``MAX_WAITING_BYTES`` bounds their size. Stored messages wait in their stream."""
+
 MAX_WAITING_BYTES: Final = 16 << 20
-"""What waits here while nobody reads; of what streams keep more waits there."""
 
 
 class EventFeed(Protocol):
-    """What is said on some subjects; what is not read waits."""
+    """Messages of some subjects; unread ones wait."""
 
     async def read(self, limit: int) -> Sequence[FeedItem]:
-        """What came, at least one; waits for it."""
+        """Return up to ``limit`` messages; waits for at least one."""
         ...
 
     async def n_pending(self) -> int | None:
-        """Messages that will come, of streams also those not wanted; None where nobody says."""
+        """Return the number of messages still to come, counted per stream; None where not known."""
         ...
 
 
 class EventSource(Protocol):
-    """A bus that can be listened to."""
+    """A bus whose messages can be read."""
 
     def open(self, patterns: Sequence[str], since: Since) -> AbstractAsyncContextManager[EventFeed]:
-        """Follow some subjects, their history first; waits until there is a way to the bus."""
+        """Subscribe to some subjects, their history first; waits for the connection."""
         ...
 
 
 class BusEventSource:
-    """The bus of a session, which may not be there yet; see ``EventSource``."""
+    """The bus of a session, which may still be connecting; see ``EventSource``."""
 
     def __init__(self) -> None:
-        """Nobody has a connection."""
         self._connection: NatsConnection | None = None
         self._has_connection = asyncio.Event()
 
     def set_connection(self, connection: NatsConnection) -> None:
-        """This is the way to the bus, for as long as it is open."""
+        """Set the connection to subscribe with."""
         self._connection = connection
         self._has_connection.set()
 
     @asynccontextmanager
     async def open(self, patterns: Sequence[str], since: Since) -> AsyncIterator[EventFeed]:
-        """See ``EventSource``."""
+        """Subscribe; see ``EventSource``."""
         await self._has_connection.wait()
         from runner.subscribe.subscription import Subscription
 
         connection = self._connection
         if connection is None:
-            raise RuntimeError("no connection was offered")
-        following = Subscription(
+            raise RuntimeError("no connection is set")
+        subscribing = Subscription(
             connection,
             patterns=patterns,
             since=since,
@@ -70,21 +70,21 @@ class BusEventSource:
             max_bytes=MAX_WAITING_BYTES,
             in_time_order=True,
         )
-        async with following as follow:
-            yield _SubscriptionFeed(follow)
+        async with subscribing as subscription:
+            yield _SubscriptionFeed(subscription)
 
 
 class _SubscriptionFeed:
-    def __init__(self, follow: Subscription) -> None:
-        self._follow = follow
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
 
     async def read(self, limit: int) -> Sequence[FeedItem]:
-        return await self._follow.next_raw(limit)
+        return await self._subscription.next_raw(limit)
 
     async def n_pending(self) -> int | None:
         from runner.subscribe.stream_reader import BUS_ERRORS
 
         try:
-            return await self._follow.count_waiting()
+            return await self._subscription.count_waiting()
         except BUS_ERRORS:
             return None

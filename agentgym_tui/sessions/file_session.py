@@ -1,4 +1,4 @@
-"""Files that somebody names: stored episodes and logs, without a bus."""
+"""Session on files named on the command line: episodes, through ``FileLibrary``, and logs; nothing is written."""
 
 from __future__ import annotations
 
@@ -26,28 +26,32 @@ if TYPE_CHECKING:
 
 
 MAX_DEPTH: Final = 2
-"""Folders below a folder of runs that are looked into."""
+"""Levels of folders below a folder of runs that are searched."""
 
 
 MAX_FILES: Final = 200_000
+"""Files that are read."""
 
 
 FIRST_PART_FILES: Final = 50
+"""Files in the first part; few, so that the first rows appear soon."""
 
 
 PART_FILES: Final = 400
-"""Files that are read before somebody is told, the first time and later."""
+"""Files in each later part."""
 
 
 class FileLibrary:
-    """The episodes among some files and folders; see ``Library``. ``scan`` finds them, from one thread.
+    """Episodes among some files and folders; see ``Library``. ``scan`` finds them, in one thread.
+
+    Args:
+        paths: the files and folders.
 
     Attributes:
-        progress: how far that is.
+        progress: progress of ``scan``.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        """Nothing is looked at yet."""
         self._unreadable: list[UnreadableFile] = []
         self.unreadable: Sequence[UnreadableFile] = self._unreadable
         self.progress = ReadProgress(0, 0)
@@ -57,59 +61,59 @@ class FileLibrary:
         self._paths: dict[str, Path] = {}
 
     def rows(self) -> list[EpisodeRow]:
-        """What was read so far, the newest first."""
+        """Return the rows read so far, the newest first."""
         with self._lock:
             return [self._rows[episode_id] for episode_id in sorted(self._rows, reverse=True)]
 
     def load(self, episode_id: str) -> tuple[Episode, bytes]:
-        """An episode and its file; raises ``StoreError``."""
+        """Return an episode and the content of its file; raises ``StoreError``."""
         from runner.errors import StoreError
         from runner.util.files import read_file
 
         with self._lock:
             path = self._paths.get(episode_id)
         if path is None:
-            raise StoreError(f"there is no episode {episode_id!r} among the opened files")
+            raise StoreError(f"the opened files have no episode {episode_id!r}")
         data = read_file(path)
         return episode_from_record(record_from_bytes(data, path)), data
 
     def scan(self) -> Iterator[list[EpisodeRow]]:
-        """Read the files, the newest first by their names; gives what was read, part by part."""
+        """Read the files, the newest first by name; yield their rows part by part."""
         from agentgym_tui.sessions.episode_summary import SummaryReader
 
         paths = sorted(set(islice(self._candidates(), MAX_FILES)), key=os.path.basename, reverse=True)
         reader, first, n = SummaryReader(), 0, FIRST_PART_FILES
         while first < len(paths):
-            some = paths[first : first + n]
-            first, n = first + len(some), PART_FILES
-            rows = [row for path in some if (row := self._read(Path(path), reader)) is not None]
+            part = paths[first : first + n]
+            first, n = first + len(part), PART_FILES
+            rows = [row for path in part if (row := self._read(Path(path), reader)) is not None]
             self.progress = ReadProgress(first, len(paths))
             yield rows
 
     def _candidates(self) -> Iterator[str]:
         for path in self._named_paths:
-            place = Path(os.path.realpath(path))
-            if is_folder(place):
-                yield from self._below(str(place / "runs" if is_folder(place / "runs") else place), MAX_DEPTH)
+            real = Path(os.path.realpath(path))
+            if is_folder(real):
+                yield from self._below(str(real / "runs" if is_folder(real / "runs") else real), MAX_DEPTH)
             else:
-                yield str(place)
+                yield str(real)
 
     def _below(self, folder: str, depth: int) -> Iterator[str]:
-        """Files of a folder that may be episodes, as texts, which takes a fifth; links are not followed."""
+        """Yield the episode files of a folder as texts, five times faster than as paths; links are not followed."""
         try:
             with os.scandir(folder) as entries:
                 listed = [(entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries]
         except OSError as exc:
             self._add_unreadable(Path(folder), exc.strerror or str(exc))
             return
-        for path, is_below in listed:
-            if is_below and depth > 1:
+        for path, is_folder_below in listed:
+            if is_folder_below and depth > 1:
                 yield from self._below(path, depth - 1)
-            elif not is_below and path.endswith(".json"):
+            elif not is_folder_below and path.endswith(".json"):
                 yield path
             elif path.endswith(".journal.jsonl"):
                 self._add_unreadable(
-                    Path(path), "it is being played, or its node died; that node makes an episode of it when it starts"
+                    Path(path), "still running, or its node died; the node completes the episode when it starts again"
                 )
 
     def _read(self, path: Path, reader: SummaryReader) -> EpisodeRow | None:
@@ -131,14 +135,17 @@ class FileLibrary:
         self._unreadable.append(UnreadableFile(path, reason))
 
 
-FILES_ONLY: Final = "these are files: nothing can be started here; use `agentgym-tui launch`"
+FILES_ONLY: Final = "files only: nothing can be started here; use `agentgym-tui launch`"
 
 
 class FileSession:
-    """Shows stored episodes without a bus."""
+    """Shows stored episodes and logs without a bus.
+
+    Args:
+        paths: the files and folders.
+    """
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        """Nothing is read before ``run``."""
         self.title = ", ".join(map(str, paths))
         self.read_only = FILES_ONLY
         self.store, self.input_priority = RunStore(), InputPriority()
@@ -151,11 +158,11 @@ class FileSession:
         self.data_dir: Path | None = None
 
     async def start_node(self) -> None:
-        """Not from here."""
+        """Raise ``ControlRequestError``: files have no node."""
         raise ControlRequestError(FILES_ONLY)
 
     async def run(self) -> None:
-        """Read the files; what is read can be seen at once."""
+        """Read the files; rows are shown as soon as they are read."""
         parts = self._files.scan()
         self.store.set_link(BusLink("none", "reading files"))
         while (rows := await asyncio.to_thread(next, parts, None)) is not None:
@@ -165,6 +172,6 @@ class FileSession:
         self.store.set_link(BusLink("none", "files"))
 
     async def close(self) -> None:
-        """Let go of the logs."""
+        """Close the logs."""
         for log in self.logs:
             log.close()

@@ -1,4 +1,4 @@
-"""Whose turn it is: what a person does is answered before more of a bus is taken in."""
+"""Gives input priority over bus messages: a key press is shown before more messages are applied."""
 
 from __future__ import annotations
 
@@ -6,24 +6,23 @@ import asyncio
 from typing import Final
 
 MAX_WAIT_S: Final = 0.025
-"""Seconds after which more is taken in all the same: not everything that a person does changes the screen."""
+"""Seconds after which messages are applied although nothing was painted; not all input changes the screen."""
 
 MAX_TOTAL_WAIT_S: Final = 0.1
-"""The same where much is done that changes nothing, such as a wheel that turns on at the end of a list."""
+"""The same for continuous input that changes nothing, such as a wheel turned at the end of a list."""
 
 
 class InputPriority:
-    """Between the screen and those who follow a bus, all of one event loop."""
+    """Coordinates the screen and the readers of a bus, all in one event loop."""
 
     def __init__(self) -> None:
-        """Nobody waits for an answer."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._busy_since = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def input_received(self) -> None:
-        """A person has done something."""
+        """Record input from the user."""
         if self._timer is not None:
             self._timer.cancel()
         loop = asyncio.get_running_loop()
@@ -36,9 +35,9 @@ class InputPriority:
             self._idle.set()
 
     def painted(self) -> None:
-        """The screen shows something new."""
+        """Record that the screen was painted."""
         self._idle.set()
 
     async def wait_until_idle(self) -> None:
-        """Wait for the turn of those who take in what is said."""
+        """Wait until pending input has been painted."""
         await self._idle.wait()

@@ -1,4 +1,4 @@
-"""From a bus into the store."""
+"""Applies the messages of a bus to a run store, in pauses that keep the screen responsive."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from agentgym_tui.sessions.node_launcher import StateLocation
 from agentgym_tui.state.coalesce import coalesce_batch, split_portions
 from agentgym_tui.state.item_batches import DecodedBatch
 from agentgym_tui.state.models import BusLink, BusLinkStatus
+from agentgym_tui.state.normalize import ulid_time
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.state.timestamps import ulid_time
 from runner.events.decoded import LiveRow
 from runner.subscribe.messages import Notice, SubscriptionItem
 
@@ -31,23 +31,25 @@ if TYPE_CHECKING:
     from runner.subscribe.subscription import Subscription
 
 MAX_MESSAGES: Final = 500
-"""Messages that are taken in before the screen gets its turn."""
+"""Messages that are read at once."""
 
 MAX_READ_BYTES: Final = 256 * 1024
-"""The same in bytes, but for the last message."""
+"""The same in bytes; the last message may exceed it."""
 
 MAX_PAUSE_S: Final = 0.05
-"""Seconds for which nothing is taken in after something was."""
+"""Longest pause after a portion."""
 
 MAX_WAITING_BYTES: Final = 8 << 20
-"""Bytes that wait here; of what streams keep more waits there."""
+"""Bytes of unread messages that wait here; stored messages wait in their stream."""
 
 GC_THRESHOLDS: Final = (10_000, 50, 20)
-"""How rarely it is looked for: hardly anything here refers to itself, and a key waits while all that is new is gone
-through, which takes 2 to 7 ms for ten thousand."""
+"""Thresholds of the garbage collector.
+
+Hardly any object here is part of a cycle, and a collection of ten thousand new ones takes 2 to 7 ms.
+"""
 
 THREAD_SWITCH_S: Final = 0.0005
-"""Seconds after which another thread gets its turn: those of keyboard and screen have little to do, but at once."""
+"""Interval of thread switches; the threads of keyboard and screen have little work, but it is urgent."""
 
 _LINK_STATUS: Final[dict[str, BusLinkStatus]] = {
     "connecting": "connecting",
@@ -58,70 +60,74 @@ _LINK_STATUS: Final[dict[str, BusLinkStatus]] = {
 
 
 class LiveFeed:
-    """Takes what is said into a store.
+    """Applies the messages of some subjects to a store.
 
     Args:
-        store: where to.
-        turns: says when.
-        worked: what this thread has used of a processor, seconds. By another clock a console that was stopped while
-            it took something in would rest for half as long as it was stopped.
+        store: the store.
+        input_priority: delays messages while input is pending.
+        cpu_time_s: returns the CPU time used by this thread. Wall time would make a console that was stopped meanwhile
+            pause for half of that time.
     """
 
-    def __init__(self, store: RunStore, turns: InputPriority, worked: Callable[[], float] = time.thread_time) -> None:
-        """Nothing is taken before ``follow``."""
-        self._store = store
-        self._input_priority = turns
-        self._cpu_time_s = worked
-
-    async def follow(
-        self, connection: NatsConnection, patterns: Sequence[str], since: Since, names: DurableNames
+    def __init__(
+        self, store: RunStore, input_priority: InputPriority, cpu_time_s: Callable[[], float] = time.thread_time
     ) -> None:
-        """Take in what is said on some subjects, until cancelled."""
+        self._store = store
+        self._input_priority = input_priority
+        self._cpu_time_s = cpu_time_s
+
+    async def run(self, connection: NatsConnection, patterns: Sequence[str], since: Since, names: DurableNames) -> None:
+        """Subscribe and apply messages until cancelled."""
         from agentgym_tui.sessions.decode_worker_client import DecodeWorkerClient
         from runner.subscribe.subscription import Subscription
 
         sys.setswitchinterval(THREAD_SWITCH_S)
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
-        following = Subscription(connection, patterns=patterns, since=since, names=names, max_bytes=MAX_WAITING_BYTES)
-        with closing(DecodeWorkerClient(names)) as digester:
-            async with following as follow:
+        subscribing = Subscription(connection, patterns=patterns, since=since, names=names, max_bytes=MAX_WAITING_BYTES)
+        with closing(DecodeWorkerClient(names)) as decoder:
+            async with subscribing as subscription:
                 while True:
                     await self._input_priority.wait_until_idle()
-                    came = await follow.next_raw(MAX_MESSAGES, max_bytes=MAX_READ_BYTES)
-                    for part in split_portions(await _decode_messages(came, follow, digester)):
+                    received = await subscription.next_raw(MAX_MESSAGES, max_bytes=MAX_READ_BYTES)
+                    for portion in split_portions(await _decode_messages(received, subscription, decoder)):
                         await self._input_priority.wait_until_idle()
-                        before = self._cpu_time_s()
-                        self._store.apply_events(part)
-                        # a long history must not keep the keys waiting
-                        await asyncio.sleep(min((self._cpu_time_s() - before) / 2, MAX_PAUSE_S))
+                        started_s = self._cpu_time_s()
+                        self._store.apply_events(portion)
+                        # keys must be handled while a long history is read
+                        await asyncio.sleep(min((self._cpu_time_s() - started_s) / 2, MAX_PAUSE_S))
 
 
 async def _decode_messages(
-    came: Iterable[RawMessage | Notice], follow: Subscription, digester: DecodeWorkerClient
+    received: Iterable[RawMessage | Notice], subscription: Subscription, decoder: DecodeWorkerClient
 ) -> list[SubscriptionItem | DecodedBatch]:
-    seen: list[SubscriptionItem | DecodedBatch] = []
-    for each in came:
+    decoded: list[SubscriptionItem | DecodedBatch] = []
+    for each in received:
         if isinstance(each, Notice):
-            seen.append(each)
-        elif (digest := await digester.decode(each)) is not None:
-            seen.append(digest)
-        elif (said := follow.decode(each)) is not None:
-            seen.append(coalesce_batch(said.decoded) if isinstance(said.decoded, LiveRow) else said)
-    return seen
+            decoded.append(each)
+        elif (batch := await decoder.decode(each)) is not None:
+            decoded.append(batch)
+        elif (message := subscription.decode(each)) is not None:
+            decoded.append(coalesce_batch(message.decoded) if isinstance(message.decoded, LiveRow) else message)
+    return decoded
 
 
 def link_from_state(state: BusState, address: str) -> BusLink | None:
-    """What a connection's state means for the person, None when it is left; ``address`` is without credentials."""
+    """Return the bus link for a connection state; None for a state that leaves the link as it is.
+
+    Args:
+        state: the state of the connection.
+        address: the bus URL without credentials.
+    """
     status = _LINK_STATUS.get(state.status)
     return None if status is None else BusLink(status, state.reason, address)
 
 
-def feed_subjects(place: StateLocation) -> tuple[DurableNames, str]:
-    """The names of the durable events in a profile, and the pattern of all live items."""
+def feed_subjects(location: StateLocation) -> tuple[DurableNames, str]:
+    """Return the subjects of the durable events in a profile, and the pattern of all live items."""
     from runner.events.subjects import LIVE_SUBJECTS, DurableNames
 
-    nats = place.profile.nats
+    nats = location.profile.nats
     names = DurableNames(
         episode_completed=nats.episode_completed, eval_batch=nats.eval_batch, field_status=nats.field_status
     )
@@ -129,6 +135,6 @@ def feed_subjects(place: StateLocation) -> tuple[DurableNames, str]:
 
 
 def batch_age(batch_id: str, now: datetime) -> timedelta | None:
-    """How long ago a batch was asked for, by its id; None for what is no id."""
-    asked_at = ulid_time(batch_id)
-    return None if asked_at is None else max(now - asked_at, timedelta())
+    """Return how long ago a batch was started, by its id; None where the id is no ULID."""
+    started_at = ulid_time(batch_id)
+    return None if started_at is None else max(now - started_at, timedelta())

@@ -1,4 +1,4 @@
-"""The node of a state directory: found or started, followed, asked."""
+"""Session on the node of a state directory: finds or starts the node, follows its bus and sends it requests."""
 
 from __future__ import annotations
 
@@ -28,131 +28,140 @@ if TYPE_CHECKING:
     from runner.events.control import NodeList
 
 POLL_INTERVAL_S: Final = 20.0
-"""Seconds between two questions; a node that is not asked for two minutes leaves."""
+"""Seconds between requests for the node's state; a node without requests for two minutes exits."""
 
 RETRY_INTERVAL_S: Final = 1.0
+"""Seconds between requests while the node does not reply."""
+
 FIRST_LIST_TIMEOUT_S: Final = 3.0
+"""Seconds to wait for the first list before live items are read."""
+
 REPAIR_INTERVAL_S: Final = 2.0
+"""Seconds between reads of files whose live items were missed."""
+
 MAX_REPAIRED: Final = 20
-"""Of so many episodes, the newest, files are read when live items of them were missed; the others wait until opened."""
+"""Newest episodes whose files are read after missed live items; others are read when they are opened."""
 
 MIN_HISTORY: Final = timedelta(seconds=15)
+"""History of live items that is read where nothing is running."""
+
 HISTORY_MARGIN: Final = timedelta(seconds=5)
+"""History of live items before the start of the oldest running batch."""
 
 
 class NodeSession:
-    """Attaches to the node of a state directory; starts one when there is none.
+    """Attaches to the node of a state directory; starts one where there is none.
 
     Args:
-        wanted: which.
-        start_key: what a person presses to have it started again.
+        options: which state directory, node and profile.
+        start_key: the key that starts the node again, for hints.
     """
 
-    def __init__(self, wanted: LaunchOptions, start_key: str = "N") -> None:
-        """Nothing is touched before ``run``."""
+    def __init__(self, options: LaunchOptions, start_key: str = "N") -> None:
         self.title = "node"
         self.read_only = ""
         self.store, self.input_priority = RunStore(), InputPriority()
         self._feed = LiveFeed(self.store, self.input_priority)
         self.data_dir: Path | None = None
         self._start_key = start_key
-        self._finder = StateLocator(wanted)
-        self._stored = StateDirLibrary(lambda: self._finder.find().data_dir)
+        self._locator = StateLocator(options)
+        self._library = StateDirLibrary(lambda: self._locator.find().data_dir)
         self._client = NodeControl(
-            lambda: self._connection, lambda _: self._node, on_command=lambda: self._ask.set(), start_key=start_key
+            lambda: self._connection, lambda _: self._node, on_command=lambda: self._poll_now.set(), start_key=start_key
         )
-        self.library: Library | None = self._stored
+        self.library: Library | None = self._library
         self.control: Control | None = self._client
         self._bus = BusEventSource()
         self.events: EventSource | None = self._bus
         self.logs: Sequence[LogFile] = ()
         self._connection: NatsConnection | None = None
         self._node = ""
-        self._ask = asyncio.Event()
+        self._poll_now = asyncio.Event()
         self._listed = asyncio.Event()
-        self._up = asyncio.Event()
+        self._node_is_up = asyncio.Event()
         self._start = asyncio.Event()
         self._since = MIN_HISTORY
-        self._filled: dict[str, int] = {}
+        self._repaired: dict[str, int] = {}
         self._starting = False
 
     async def start_node(self) -> None:
-        """Start the node again when it is gone, or try again what did not work."""
+        """Start the node again after it has stopped or failed to start."""
         self._start.set()
 
     async def run(self) -> None:
-        """Find or start the node, and follow it until cancelled."""
-        while (place := await self._found()) is None:
+        """Find or start the node, and follow its bus until cancelled."""
+        while (location := await self._locate()) is None:
             await self._start.wait()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._keep_node(place))
-            tasks.create_task(self._seed())
-            tasks.create_task(self._follow(place))
+            tasks.create_task(self._keep_node(location))
+            tasks.create_task(self._read_stored())
+            tasks.create_task(self._subscribe(location))
 
     async def close(self) -> None:
-        """Let go of the index; the node goes on."""
-        await asyncio.to_thread(self._stored.close)
+        """Close the index; the node keeps running."""
+        await asyncio.to_thread(self._library.close)
 
-    async def _found(self) -> StateLocation | None:
+    async def _locate(self) -> StateLocation | None:
         self._start.clear()
         self.store.set_link(BusLink("starting"))
         try:
-            place = await asyncio.to_thread(self._finder.find)
+            location = await asyncio.to_thread(self._locator.find)
         except RunnerError as exc:
             self._fail(exc)
             return None
-        self.data_dir = place.data_dir
-        self.store.apply_profile([(tier, entry.name, entry.ram or "") for tier, entry in place.profile.tiered_entries()])
-        return place
+        self.data_dir = location.data_dir
+        self.store.apply_profile(
+            [(tier, entry.name, entry.ram or "") for tier, entry in location.profile.tiered_entries()]
+        )
+        return location
 
     def _fail(self, exc: RunnerError) -> None:
-        self.store.set_link(BusLink("failed", f"{exc}\nmend it, then press {self._start_key} to try again"))
+        self.store.set_link(BusLink("failed", f"{exc}\nfix it, then press {self._start_key} to try again"))
 
-    async def _seed(self) -> None:
-        """What is stored already."""
+    async def _read_stored(self) -> None:
         try:
-            self.store.apply_stored(await asyncio.to_thread(self._stored.rows))
+            self.store.apply_stored(await asyncio.to_thread(self._library.rows))
         except RunnerError as exc:
             self.store.set_link(BusLink("failed", str(exc)))
 
-    async def _keep_node(self, place: StateLocation) -> None:
-        """Have a node now, and again each time somebody asks for it."""
+    async def _keep_node(self, location: StateLocation) -> None:
+        """Start a node now, and again on each request."""
         while True:
             self._start.clear()
             self._starting = True
             try:
-                await ensure_node(place, self._finder.options.config)
+                await ensure_node(location, self._locator.options.config)
             except RunnerError as exc:
                 self._fail(exc)
             else:
-                self._up.set()
+                self._node_is_up.set()
             self._starting = False
-            self._ask.set()
+            self._poll_now.set()
             await self._start.wait()
             if self._connection is None or not self._connection.connected:
                 self.store.set_link(BusLink("starting"))
 
-    async def _follow(self, place: StateLocation) -> None:
+    async def _subscribe(self, location: StateLocation) -> None:
         from runner.bus.connection import NatsConnection
 
-        read_address = self._reader(place.data_dir)
+        read_address = self._address_reader(location.data_dir)
         address = await self._address(read_address)
-        opening = NatsConnection.open(
-            address, name="agentgym-tui", on_state=self._show, read_address=read_address, required=False
+        connecting = NatsConnection.open(
+            address, name="agentgym-tui", on_state=self._update_link, read_address=read_address, required=False
         )
-        async with await opening as self._connection, asyncio.TaskGroup() as tasks:
+        async with await connecting as self._connection, asyncio.TaskGroup() as tasks:
             self._bus.set_connection(self._connection)
-            self._show(self._connection.state)  # what was told while it opened lacked the address
-            names, live = feed_subjects(place)
-            tasks.create_task(self._keep_asking(place))
-            tasks.create_task(self._feed.follow(self._connection, names.all(), "now", names))
+            self._update_link(self._connection.state)  # states reported while it opened lacked the address
+            names, live = feed_subjects(location)
+            tasks.create_task(self._keep_polling(location))
+            tasks.create_task(self._feed.run(self._connection, names.all(), "now", names))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_LIST_TIMEOUT_S):
                     await self._listed.wait()
-            tasks.create_task(self._feed.follow(self._connection, [live], self._since, names))
-            tasks.create_task(self._keep_filling())
+            tasks.create_task(self._feed.run(self._connection, [live], self._since, names))
+            tasks.create_task(self._keep_repairing())
 
-    def _reader(self, data_dir: Path) -> Callable[[], BusAddress | None]:
+    def _address_reader(self, data_dir: Path) -> Callable[[], BusAddress | None]:
         def read() -> BusAddress | None:
             from runner.bus.address import address_of_node
 
@@ -161,39 +170,39 @@ class NodeSession:
         return read
 
     async def _address(self, read: Callable[[], BusAddress | None]) -> BusAddress:
-        """Where the node's bus is, once there is a node."""
-        await self._up.wait()
+        """Return the address of the node's bus once the node has written it."""
+        await self._node_is_up.wait()
         while True:
             try:
                 if (address := await asyncio.to_thread(read)) is not None:
                     return address
             except RunnerError as exc:
                 self.store.set_link(BusLink("failed", str(exc)))
-            await asyncio.sleep(RETRY_INTERVAL_S / 10)  # it has its lock, but has not said yet where it is
+            await asyncio.sleep(RETRY_INTERVAL_S / 10)  # the node has its lock, but has not written its address yet
 
-    def _show(self, state: BusState) -> None:
+    def _update_link(self, state: BusState) -> None:
         connection = self._connection
         if (link := link_from_state(state, connection.address.display_url if connection else "")) is not None:
             self.store.set_link(link)
-        self._ask.set()
+        self._poll_now.set()
 
-    async def _keep_asking(self, place: StateLocation) -> None:
-        """Ask on each connect, after each order and every now and then; look for the node where it does not answer."""
+    async def _keep_polling(self, location: StateLocation) -> None:
+        """Poll the node: on each connect, after each command and at intervals; check its process where it fails."""
         while True:
-            self._ask.clear()
-            answered = await self._asked(place)
+            self._poll_now.clear()
+            answered = await self._poll(location)
             if not answered and not self._starting:
-                await self._look_for_node(place)
+                await self._check_process(location)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_INTERVAL_S if answered else RETRY_INTERVAL_S):
-                    await self._ask.wait()
+                    await self._poll_now.wait()
 
-    async def _asked(self, place: StateLocation) -> bool:
+    async def _poll(self, location: StateLocation) -> bool:
         if self._connection is None or not self._connection.connected:
             return False
-        if (known := await asyncio.to_thread(read_node_file, place.data_dir)) is not None:
-            self._node = known.node
-            self.title = f"node {known.node}"
+        if (node_file := await asyncio.to_thread(read_node_file, location.data_dir)) is not None:
+            self._node = node_file.node
+            self.title = f"node {node_file.node}"
         try:
             self.store.apply_health(await self._client.fetch_health())
             listed = await self._client.fetch_list()
@@ -204,42 +213,44 @@ class NodeSession:
             await self._prepare(listed)
         return True
 
-    async def _look_for_node(self, place: StateLocation) -> None:
+    async def _check_process(self, location: StateLocation) -> None:
         from runner.node.state_lock import is_node_alive
 
-        if not await asyncio.to_thread(is_node_alive, place.data_dir) and not self._starting:
-            self.store.set_link(BusLink("disconnected", f"the node is gone; press {self._start_key} to start it again"))
+        if not await asyncio.to_thread(is_node_alive, location.data_dir) and not self._starting:
+            self.store.set_link(
+                BusLink("disconnected", f"the node has stopped; press {self._start_key} to start it again")
+            )
             self.store.mark_node_lost(self._node)
 
     async def _prepare(self, listed: NodeList) -> None:
-        """How far back live items have to be read, and what journals know of what is being played."""
+        """Compute how far back live items are read, and read the journals of running batches."""
         now = datetime.now(UTC)
-        playing = [batch for batch in listed.batches if batch.status in ("running", "paused")]
-        ages = [age for batch in playing if (age := batch_age(batch.batch_id, now)) is not None]
+        running = [batch for batch in listed.batches if batch.status in ("running", "paused")]
+        ages = [age for batch in running if (age := batch_age(batch.batch_id, now)) is not None]
         self._since = max([age + HISTORY_MARGIN for age in ages], default=MIN_HISTORY)
         self._listed.set()
-        await self._fill({batch.batch_id for batch in playing})
+        await self._read_journals({batch.batch_id for batch in running})
 
-    async def _keep_filling(self) -> None:
-        """Read from the files what was missed of the newest episodes."""
+    async def _keep_repairing(self) -> None:
+        """Read the files of the newest episodes whose live items were missed."""
         while True:
             await asyncio.sleep(REPAIR_INTERVAL_S)
             newest = [*self.store.episodes.values()][-MAX_REPAIRED:]
-            missing = [e for e in newest if e.n_missing > self._filled.get(e.episode_id, 0)]
-            self._filled = {e.episode_id: e.n_missing for e in newest if e.n_missing}
-            await self._fill({episode.batch_id for episode in missing if episode.running})
+            missing = [e for e in newest if e.n_missing > self._repaired.get(e.episode_id, 0)]
+            self._repaired = {e.episode_id: e.n_missing for e in newest if e.n_missing}
+            await self._read_journals({episode.batch_id for episode in missing if episode.running})
             for episode in missing:
                 if not episode.running:
-                    await self._fill_ended(episode.episode_id)
+                    await self._repair_ended(episode.episode_id)
 
-    async def _fill(self, batch_ids: set[str]) -> None:
+    async def _read_journals(self, batch_ids: set[str]) -> None:
         if not batch_ids:
             return
-        with contextlib.suppress(RunnerError):  # what is missing is shown as missing
-            for episode in await asyncio.to_thread(self._stored.read_journals, batch_ids):
+        with contextlib.suppress(RunnerError):  # missing items are shown as a gap
+            for episode in await asyncio.to_thread(self._library.read_journals, batch_ids):
                 self.store.merge_episode(episode)
 
-    async def _fill_ended(self, episode_id: str) -> None:
+    async def _repair_ended(self, episode_id: str) -> None:
         with contextlib.suppress(RunnerError):
-            episode, _ = await asyncio.to_thread(self._stored.load, episode_id)
+            episode, _ = await asyncio.to_thread(self._library.load, episode_id)
             self.store.merge_episode(episode)

@@ -1,4 +1,7 @@
-"""What the console looks at: the node of a state directory, somebody else's bus, or files; the same to all screens."""
+"""Protocols between screens and sessions.
+
+A session shows the node of a state directory, another bus, or files; all screens use the same interface.
+"""
 
 from __future__ import annotations
 
@@ -18,72 +21,77 @@ if TYPE_CHECKING:
     from runner.store.index_schema import EpisodeRow
 
 RunCommand: TypeAlias = Literal["cancel", "pause", "resume", "step"]
+"""Command for a batch or an episode."""
 
 
 class ControlRequestError(Exception):
-    """A request was refused or not answered: ``str()`` says what was asked and what came back, ``hint`` what to do."""
+    """A request to a node was rejected or not answered.
+
+    Args:
+        message: what was requested and what came back; untrusted text, as it may quote a node.
+        hint: what to do next; untrusted text.
+    """
 
     def __init__(self, message: str, hint: str = "") -> None:
-        """Both for people; hostile text, as they may quote a node."""
         super().__init__(message)
         self.hint = hint
 
 
 class Control(Protocol):
-    """Requests to a node; all raise ``ControlRequestError``."""
+    """Requests to a node; all methods raise ``ControlRequestError``."""
 
     async def start(self, args: StartArgs) -> list[BatchState]:
-        """Play batches."""
+        """Start batches."""
         ...
 
     async def command(self, order: RunCommand, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
-        """Command a batch or an episode."""
+        """Send a command for a batch or an episode."""
         ...
 
     async def fetch_list(self) -> NodeList:
-        """Batches, and what may be started."""
+        """Fetch batches, agents, models and environments."""
         ...
 
     async def fetch_episode(self, episode_id: str) -> bytes:
-        """An episode file, over the bus; checked against its digest."""
+        """Fetch an episode file, checked against its digest."""
         ...
 
     async def shutdown(self, *, drain: bool) -> None:
-        """Stop the node."""
+        """Stop the node; with ``drain`` after its running episodes."""
         ...
 
 
 class Library(Protocol):
-    """Stored episodes; methods block and are called in a thread.
+    """Stored episodes; the methods block and are called in a thread.
 
     Attributes:
-        unusable: files that were found and cannot be shown, as far as they were looked at.
+        unreadable: files that cannot be read, among those read so far.
     """
 
     unreadable: Sequence[UnreadableFile]
 
     def rows(self) -> Sequence[EpisodeRow]:
-        """All of them, the newest first; raises ``StoreError``."""
+        """Return all episodes, the newest first; raises ``StoreError``."""
         ...
 
     def load(self, episode_id: str) -> tuple[Episode, bytes]:
-        """One of them, and its file as it is; raises ``StoreError``."""
+        """Return an episode and the content of its file; raises ``StoreError``."""
         ...
 
 
 class Session(Protocol):
-    """A source of news and what can be asked of it.
+    """A source of state and the requests that it supports.
 
     Attributes:
-        title: says what is looked at, hostile text.
-        read_only: nothing can be started or commanded, for this reason; "" when it can.
-        store: what is known; changed only in the event loop.
-        turns: says when it may be changed by what a bus says.
-        library: stored episodes on this machine, None for a foreign bus.
-        control: None where nobody can be asked.
-        events: all that is said on its bus, None where there is no bus.
-        logs: those that were opened.
-        data_dir: the state directory, once it is known, and if there is one.
+        title: what the session shows; untrusted text.
+        read_only: why nothing can be started or commanded; "" where it can.
+        store: the state; changed only in the event loop.
+        input_priority: delays bus messages while input is pending.
+        library: stored episodes on this machine; None for another machine's bus.
+        control: requests to the node; None where there is none.
+        events: raw messages of the bus; None without a bus.
+        logs: opened log files.
+        data_dir: the state directory, once it is known; None without one.
     """
 
     title: str
@@ -97,13 +105,16 @@ class Session(Protocol):
     data_dir: Path | None
 
     async def start_node(self) -> None:
-        """Start the node again when it is gone; does nothing while it lives. Raises ``ControlRequestError``."""
+        """Start the node again after it has stopped; does nothing while it runs. Raises ``ControlRequestError``."""
         ...
 
     async def run(self) -> None:
-        """Connect and follow until cancelled; started after the first paint, so imports of the bus happen here."""
+        """Connect and follow the source until cancelled.
+
+        The app starts this after the first paint, so implementations import bus libraries here.
+        """
         ...
 
     async def close(self) -> None:
-        """Leave what it started running and let go of the rest."""
+        """Release the resources of the session; a node that it started keeps running."""
         ...

@@ -1,4 +1,4 @@
-"""What a person has played from here: who plays by default, and the last run to be repeated."""
+"""Commands of the user to the node: default agent, batteries, starting, pausing and canceling runs."""
 
 from __future__ import annotations
 
@@ -14,17 +14,24 @@ from agentgym_tui.state.run_store import RunStore
 from runner.events.control import StartArgs
 
 MODELLESS_AGENTS: Final = frozenset({"oracle", "random", "scripted", "human"})
-"""Agents that ask no model."""
+"""Agents that use no model."""
 
 FALLBACK_AGENT: Final = "oracle"
+"""Agent that is started where no agent with a model is installed."""
+
 MAX_TOAST_CHARS: Final = 400
-"""Characters of a refusal that are told in passing."""
+"""Characters of an error that a toast shows."""
 
 _UNFINISHED: Final = frozenset({"queued", "running", "paused"})
 
 
 class AgentChoice(NamedTuple):
-    """Who plays when nothing was chosen; ``model`` None for the profile's, ``trouble`` why none does, hostile text."""
+    """Agent and model of a run.
+
+    Attributes:
+        model: model name; None for the profile's.
+        problem: why no model can be used, untrusted text; "" where one can.
+    """
 
     agent: str
     model: str | None
@@ -32,30 +39,38 @@ class AgentChoice(NamedTuple):
 
 
 def default_agent(store: RunStore) -> AgentChoice:
-    """The first agent that asks a model, also where none answers: no other one steps in unasked."""
+    """Return the first agent that uses a model, even where no model is reachable.
+
+    No agent without a model ever replaces it unless the user chooses one.
+    """
     return AgentChoice(next(iter(_model_agents(store)), FALLBACK_AGENT), None, model_problem(store))
 
 
 def model_problem(store: RunStore) -> str:
-    """Why no model can play, "" when one can."""
+    """Return why no model can be used, "" where one can."""
     if not store.agents:
-        return "the node has not said yet which agents it has"
+        return "waiting for the node's list of agents"
     if not _model_agents(store):
-        return "no agent that asks a model is installed"
+        return "no agent that uses a model is installed"
     if store.endpoints and all(endpoint.status in ("down", "wrong") for endpoint in store.endpoints.values()):
-        unwell = (f"{_host(at)} {it.status}" + f": {it.cause}" * bool(it.cause) for at, it in _first_endpoints(store))
-        return "no model is reachable: " + "; ".join(unwell)
+        causes = [_host(name) + " " + _cause(endpoint) for name, endpoint in _first_endpoints(store)]
+        return "no model is reachable: " + "; ".join(causes)
     return ""
 
 
 def startable_agents(store: RunStore) -> list[str]:
-    """What can be chosen: all but those that need more than a name; the oracle is always among them."""
+    """Return the agents that can be started by name alone; the oracle is always among them."""
     agents = [agent for agent in store.agents if agent not in ("scripted", "human")]
     return agents if FALLBACK_AGENT in agents else [*agents, FALLBACK_AGENT]
 
 
 class EnvironmentBattery(NamedTuple):
-    """A battery: the environments that can be played now, and those that cannot."""
+    """A battery of environments.
+
+    Attributes:
+        envs: environments that can be run now.
+        excluded: environments that cannot.
+    """
 
     name: str
     envs: list[str]
@@ -63,54 +78,54 @@ class EnvironmentBattery(NamedTuple):
 
 
 def list_batteries(store: RunStore) -> list[EnvironmentBattery]:
-    """The batteries: each tier, then all of them."""
-    found: dict[str, EnvironmentBattery] = {}
+    """Return a battery per tier, then one of all environments."""
+    batteries: dict[str, EnvironmentBattery] = {}
     for env in store.envs.values():
         if env.tier:
-            tier = found.setdefault(env.tier, EnvironmentBattery(env.tier, [], []))
+            battery = batteries.setdefault(env.tier, EnvironmentBattery(env.tier, [], []))
             if is_runnable(env):
-                tier.envs.append(env.name)
+                battery.envs.append(env.name)
             else:
-                tier.excluded.append(env)
-    if len(found) < 2:
-        return list(found.values())
-    envs = [name for tier in found.values() for name in tier.envs]
+                battery.excluded.append(env)
+    if len(batteries) < 2:
+        return list(batteries.values())
+    envs = [name for battery in batteries.values() for name in battery.envs]
     return [
-        *found.values(),
-        EnvironmentBattery("everything", envs, [env for tier in found.values() for env in tier.excluded]),
+        *batteries.values(),
+        EnvironmentBattery("everything", envs, [env for battery in batteries.values() for env in battery.excluded]),
     ]
 
 
 def is_runnable(env: EnvironmentState) -> bool:
-    """Whether it may be, as far as is known; ``wrong`` is a server's, which an embedded one does without."""
+    """Return whether an environment can be run; status ``wrong`` concerns a server and not an embedded environment."""
     return env.status != "down" and not (env.status == "wrong" and env.transport == "http")
 
 
 def unfinished_batches(store: RunStore) -> list[BatchRun]:
-    """Batches that are played or will be."""
+    """Return the batches that are queued, running or paused."""
     return [batch for batch in store.batches.values() if batch.status in _UNFINISHED]
 
 
 def command_targets(batches: Sequence[BatchRun]) -> list[str]:
-    """What to name in an order for all of them: a battery once."""
+    """Return the ids to name in a command for some batches; the batches of a battery share one."""
     return list(dict.fromkeys(batch.battery_id or batch.batch_id for batch in batches))
 
 
-def control_error_text(refused: ControlRequestError) -> SafeText:
-    """Why something was not done, and what to do about it."""
-    hint = [trusted("\n"), sanitize_message(refused.hint, MAX_TOAST_CHARS)] if refused.hint else []
-    return join([sanitize_message(str(refused), MAX_TOAST_CHARS), *hint])
+def control_error_text(error: ControlRequestError) -> SafeText:
+    """Return the message and hint of an error for a toast."""
+    hint = [trusted("\n"), sanitize_message(error.hint, MAX_TOAST_CHARS)] if error.hint else []
+    return join([sanitize_message(str(error), MAX_TOAST_CHARS), *hint])
 
 
 class RunCommands:
-    """Orders to the session's node; all raise ``ControlRequestError``.
+    """Sends commands to the node of a session; all methods raise ``ControlRequestError``.
 
     Args:
-        session: whose node it is.
-        new_id: makes an id for a run.
+        session: the session.
+        new_id: makes the id of a run; a new ULID by default.
 
     Attributes:
-        last: what was started last, with success.
+        last_run: the last run that was started successfully.
     """
 
     def __init__(self, session: Session, new_id: Callable[[], str] | None = None) -> None:
@@ -119,49 +134,49 @@ class RunCommands:
         self.last_run: StartArgs | None = None
 
     def agent_choice(self) -> AgentChoice:
-        """Who plays: as before, else by default."""
+        """Return agent and model of the last run, else the defaults."""
         if self.last_run is not None and self.last_run.agent is not None:
             return AgentChoice(self.last_run.agent, self.last_run.model, "")
         return default_agent(self._session.store)
 
     def single_run(self, envs: Sequence[str]) -> StartArgs:
-        """Each environment once."""
-        player = self.agent_choice()
-        return StartArgs(batch_id=self.new_id(), envs=list(envs), agent=player.agent, model=player.model)
+        """Return a run of each environment once."""
+        choice = self.agent_choice()
+        return StartArgs(batch_id=self.new_id(), envs=list(envs), agent=choice.agent, model=choice.model)
 
     def repeat_run(self, keys: Sequence[str]) -> StartArgs:
-        """What was started last, as a new run; ``keys`` are those that start one."""
+        """Return a copy of the last run with a new id; ``keys`` start a first run, for the hint."""
         if self.last_run is None:
-            raise ControlRequestError("nothing was started from here yet", f"press {' or '.join(keys)}")
+            raise ControlRequestError("nothing has been started from here yet", f"press {' or '.join(keys)}")
         return msgspec.structs.replace(self.last_run, batch_id=self.new_id())
 
     async def start(self, args: StartArgs) -> None:
-        """Play."""
+        """Start a run."""
         await self.control.start(args)
         self.last_run = args
 
     async def pause_or_resume(self, batch: BatchRun) -> str:
-        """Returns what was done."""
+        """Pause or resume a batch; return what was done."""
         if batch.status == "paused":
             await self.control.command("resume", batch_id=batch.batch_id)
-            return "goes on"
+            return "resumed"
         await self.control.command("pause", batch_id=batch.batch_id)
         return "pauses after this step"
 
     async def step(self, episode: Episode) -> None:
-        """One step of an episode."""
+        """Run one step of a paused episode."""
         await self.control.command("step", episode_id=episode.episode_id)
 
     async def cancel(self, run_ids: Sequence[str]) -> None:
-        """Batches or batteries."""
+        """Cancel batches or batteries."""
         for run_id in run_ids:
             await self.control.command("cancel", batch_id=run_id)
 
     @property
     def control(self) -> Control:
-        """Who is asked."""
+        """The session's connection to its node."""
         if self._session.read_only or self._session.control is None:
-            raise ControlRequestError(self._session.read_only or "there is no node to ask")
+            raise ControlRequestError(self._session.read_only or "there is no node to control")
         return self._session.control
 
 
@@ -173,13 +188,16 @@ def _first_endpoints(store: RunStore) -> list[tuple[str, EndpointState]]:
     return list(store.endpoints.items())[:3]
 
 
+def _cause(endpoint: EndpointState) -> str:
+    return f"{endpoint.status}: {endpoint.cause}" if endpoint.cause else endpoint.status
+
+
 def _host(endpoint: str) -> str:
-    """Of an address what tells it from others; a name as it is."""
     scheme, mark, rest = endpoint.partition("://")
     return rest.partition("/")[0].rpartition("@")[2] if mark else scheme
 
 
 def _new_id() -> str:
-    from ulid import ULID  # not before something is started: it takes its time to import
+    from ulid import ULID  # imported on the first start, because the import is slow
 
     return str(ULID())

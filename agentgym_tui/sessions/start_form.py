@@ -1,4 +1,4 @@
-"""What is typed into the run form, and what it means."""
+"""Fields of the run form: their bounds, and the conversion between typed texts and a start request."""
 
 from __future__ import annotations
 
@@ -17,11 +17,16 @@ MAX_EPISODES: Final = 1_000_000
 FieldId: TypeAlias = Literal[
     "repeat", "attempts", "task_index", "seed", "concurrency", "max_rounds", "max_duration_sec"
 ]
-"""As in ``StartArgs``."""
+"""Fields of ``StartArgs``."""
 
 
 class FormField(NamedTuple):
-    """A number: name, bounds, what it is for; ``optional`` ones are the profile's when left empty."""
+    """A number in the form.
+
+    Attributes:
+        optional: where left empty, the profile decides.
+        fraction: decimals are allowed.
+    """
 
     id: FieldId
     title: SafeText
@@ -34,24 +39,33 @@ class FormField(NamedTuple):
 
 
 FORM_FIELDS: Final = (
-    FormField("repeat", trusted("tasks"), 1, MAX_EPISODES, "1", trusted("one after the other")),
+    FormField("repeat", trusted("tasks"), 1, MAX_EPISODES, "1", trusted("in order")),
     FormField("attempts", trusted("attempts"), 1, MAX_EPISODES, "1", trusted("of each task")),
     FormField("task_index", trusted("first task"), 0, INTEGER_LIMIT - 1, "0", trusted("counted from 0")),
-    FormField("seed", trusted("seed"), 0, INTEGER_LIMIT - 1, "0", trusted("for the agent's dice")),
-    FormField("concurrency", trusted("at once"), 1, 256, "", trusted("episodes"), optional=True),
-    FormField("max_rounds", trusted("rounds"), 1, 100_000, "", trusted("at most, each"), optional=True),
+    FormField("seed", trusted("seed"), 0, INTEGER_LIMIT - 1, "0", trusted("agent's random seed")),
+    FormField("concurrency", trusted("concurrency"), 1, 256, "", trusted("episodes"), optional=True),
+    FormField("max_rounds", trusted("rounds"), 1, 100_000, "", trusted("limit per episode"), optional=True),
     FormField(
-        "max_duration_sec", trusted("seconds"), 0, 1_000_000, "", trusted("at most, each"), optional=True, fraction=True
+        "max_duration_sec",
+        trusted("seconds"),
+        0,
+        1_000_000,
+        "",
+        trusted("limit per episode"),
+        optional=True,
+        fraction=True,
     ),
 )
-PROFILE_DEFAULT: Final = trusted("profile's")
+PROFILE_DEFAULT: Final = trusted("default")
+"""Placeholder of an empty field that the profile decides."""
+
 
 _INTEGER: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 _DECIMAL: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?", re.ASCII)
 
 
 class Parsed(NamedTuple):
-    """What to start, or what is wrong by field (``envs`` for the environments)."""
+    """A start request, or the errors by field; ``envs`` for the environments."""
 
     args: StartArgs | None
     errors: Mapping[str, SafeText]
@@ -60,7 +74,7 @@ class Parsed(NamedTuple):
 def parse_form(
     texts: Mapping[FieldId, str], *, envs: Sequence[str], agent: str, model: str | None, batch_id: str
 ) -> Parsed:
-    """Read a form."""
+    """Parse the texts of the form."""
     values: dict[str, int | float | None] = {}
     errors: dict[str, SafeText] = {}
     for field in FORM_FIELDS:
@@ -80,12 +94,12 @@ def parse_form(
 
 
 def parse_number(field: FormField, text: str) -> tuple[int | float | None, SafeText | None]:
-    """The number, None for an empty one that may be, or what is wrong."""
+    """Return the number, None for an empty optional field, or an error."""
     text = text.strip()
     if not text and field.optional:
         return None, None
     if (_DECIMAL if field.fraction else _INTEGER).fullmatch(text) is None:
-        return None, trusted("a number, please" if field.fraction else "a whole number, please")
+        return None, trusted("must be a number" if field.fraction else "must be a whole number")
     value = float(text) if field.fraction else int(text)
     if field.fraction and value == 0:
         return None, trusted("more than 0")
@@ -95,7 +109,7 @@ def parse_number(field: FormField, text: str) -> tuple[int | float | None, SafeT
 
 
 def form_texts(args: StartArgs | None) -> dict[FieldId, str]:
-    """What to type to start the same again; the defaults for nothing."""
+    """Return the texts that would start the same run again; the defaults for None."""
     if args is None:
         return {field.id: field.default for field in FORM_FIELDS}
     return {field.id: _number_text(getattr(args, field.id)) for field in FORM_FIELDS}

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from agentgym_tui.state.limits import clip_name
+from agentgym_tui.state.normalize import clip_name
 from runner.subscribe.buffer import RawMessage
 
 MAX_SENDERS: Final = 200

@@ -8,10 +8,9 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from agentgym_tui.state.item_batches import AnswerChunk, FinishedAnswers
-from agentgym_tui.state.limits import MAX_CAUSE_CHARS, clip_name, clip_optional
 from agentgym_tui.state.models import EndpointState, Episode, StepState, StreamingAnswer
+from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, as_aware, clip_name, clip_optional
 from agentgym_tui.state.streaming_answer import MAX_FAILURES
-from agentgym_tui.state.timestamps import as_aware
 from runner.events.live import ModelHealth, TokenText
 from runner.types import skipped_endpoints
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.state.limits import clamp_count, clamp_finite, clip_name, clip_optional
 from agentgym_tui.state.models import EnvironmentState, Episode
+from agentgym_tui.state.normalize import clamp_count, clamp_finite, clip_name, clip_optional
 from agentgym_tui.state.rewards import N_POINTS, UNRATED_OUTCOMES, RewardHistory, RewardPoint, count_successes
 from runner.events.live import EnvHealth
 
@@ -74,8 +74,8 @@ class EnvironmentRegistry:
         for env in self.envs.values():
             env.n_running = 0
         for episode in running:
-            if (env := self.envs.get(episode.env)) is not None and not episode.node_lost:
-                env.n_running += 1
+            if (used_env := self.envs.get(episode.env)) is not None and not episode.node_lost:
+                used_env.n_running += 1
         for stale in self._stale & self.envs.keys():
             points = self.rewards.by_env.get(stale)
             if points:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from agentgym_tui.state.limits import MAX_CAUSE_CHARS, json_size
+from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, json_size
 from runner.types import Span
 
 Messages: TypeAlias = list[dict[str, Any]]

@@ -7,8 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from agentgym_tui.state.normalize import as_aware
 from agentgym_tui.state.sorting import Rank, Sorting, number_rank, sort_by_rank, text_rank
-from agentgym_tui.state.timestamps import as_aware
 
 if TYPE_CHECKING:
     from agentgym_tui.state.models import Episode

@@ -24,7 +24,8 @@ from agentgym_tui.state.item_batches import (
     StepChunk,
     is_ascending,
 )
-from agentgym_tui.state.limits import (
+from agentgym_tui.state.models import Episode, StepState
+from agentgym_tui.state.normalize import (
     MAX_COUNT,
     MAX_ERROR_CHARS,
     clamp_count,
@@ -33,7 +34,6 @@ from agentgym_tui.state.limits import (
     clip_optional,
     json_size,
 )
-from agentgym_tui.state.models import Episode, StepState
 from agentgym_tui.state.steps import add_totals, count_missing_steps, step_size
 from agentgym_tui.state.streaming_answer import update_answer
 from runner.events.live import (

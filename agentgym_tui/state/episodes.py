@@ -18,10 +18,17 @@ from agentgym_tui.state.episode_reducer import (
     record_result,
     set_field,
 )
-from agentgym_tui.state.limits import MAX_ERROR_CHARS, MAX_ID_CHARS, clamp_count, clamp_finite, clip_name, clip_optional
 from agentgym_tui.state.models import Episode
+from agentgym_tui.state.normalize import (
+    MAX_ERROR_CHARS,
+    MAX_ID_CHARS,
+    as_aware,
+    clamp_count,
+    clamp_finite,
+    clip_name,
+    clip_optional,
+)
 from agentgym_tui.state.steps import count_missing_steps, episode_size, recompute_totals, step_size, strip_messages
-from agentgym_tui.state.timestamps import as_aware
 
 if TYPE_CHECKING:
     from datetime import datetime

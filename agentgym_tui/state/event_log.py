@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 
 from agentgym_tui.state.clock_skew import ClockSkewEstimator
-from agentgym_tui.state.limits import MAX_CAUSE_CHARS, clamp_count
+from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, clamp_count
 from agentgym_tui.state.subject_tree import SubjectTree
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice

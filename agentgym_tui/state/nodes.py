@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.state.limits import MAX_CAUSE_CHARS, clamp_count, clip_name
 from agentgym_tui.state.models import NodeInfo
+from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, clamp_count, clip_name
 from runner.events.durable import FieldStatus
 from runner.events.live import Gpu, Host
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from agentgym_tui.state.limits import MAX_CAUSE_CHARS, clamp_count
+from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, clamp_count
 
 MAX_NOTICES: Final = 200
 """Notices that are kept."""

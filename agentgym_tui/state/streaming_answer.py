@@ -8,9 +8,8 @@ from msgspec.structs import replace
 
 from agentgym_tui.state.coalesce import answer_chunk
 from agentgym_tui.state.item_batches import AnswerChunk, InferenceStarted
-from agentgym_tui.state.limits import MAX_CAUSE_CHARS, MAX_COUNT, clamp_count, clip_name, clip_optional
 from agentgym_tui.state.models import StreamingAnswer, StreamingToolCall
-from agentgym_tui.state.timestamps import as_aware
+from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, MAX_COUNT, as_aware, clamp_count, clip_name, clip_optional
 from runner.events.live import TokenText
 from runner.types import DeltaPart
 
@@ -36,7 +35,9 @@ class _AnswerTexts(NamedTuple):
     n_reasoning_dropped: int
 
 
-def update_answer(before: StreamingAnswer | None, update: InferenceStarted | AnswerChunk | TokenText) -> StreamingAnswer:
+def update_answer(
+    before: StreamingAnswer | None, update: InferenceStarted | AnswerChunk | TokenText
+) -> StreamingAnswer:
     """Return the answer after an update.
 
     An update of a later step starts a new answer; updates of earlier steps are ignored.
@@ -55,7 +56,8 @@ def update_answer(before: StreamingAnswer | None, update: InferenceStarted | Ans
 
 def _append_chunk(before: StreamingAnswer, chunk: AnswerChunk) -> StreamingAnswer:
     # several times faster than ``replace``
-    is_first, texts = before.first_at is None, _append_text(before, chunk.part, chunk.call, chunk.tool, "".join(chunk.texts))
+    is_first = before.first_at is None
+    texts = _append_text(before, chunk.part, chunk.call, chunk.tool, "".join(chunk.texts))
     return StreamingAnswer(
         step=before.step,
         text=texts.text,

@@ -41,8 +41,8 @@ class TerminalDriver(LinuxDriver):
     def _resume(self) -> None:
         """Enter application mode again after SIGCONT, because another program may have changed the terminal.
 
-        Application mode is left first; otherwise the terminal would be read by two threads. A background process must not touch
-        the terminal: it stops itself until it is in the foreground.
+        Application mode is left first; otherwise two threads would read the terminal. A background process must not
+        touch the terminal: it stops itself until it is in the foreground.
         """
         if not self._is_in_foreground():
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -69,7 +69,7 @@ class TerminalDriver(LinuxDriver):
 
 
 class PreparedTerminalDriver(TerminalDriver):
-    """A driver for a terminal whose alternate screen is already active: entering it twice would clear some terminals."""
+    """A driver for a terminal on its alternate screen: entering it twice would clear some terminals."""
 
     _is_first_write = True
 

@@ -125,10 +125,10 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
     def select(self, key: str) -> bool:
         """Move the cursor to the line with ``key``; return False if there is none."""
         self._sync()  # the source may have changed since it was drawn
-        found = self._find(key)
-        if found is not None:
-            self.move_to(found)
-        return found is not None
+        index = self._find(key)
+        if index is not None:
+            self.move_to(index)
+        return index is not None
 
     def is_highlighted(self, index: int) -> bool:
         """Return whether ``index`` is the line of a visible cursor."""
@@ -160,8 +160,8 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
         guess = last if self._follow else min(self._cursor, last)
         if self._follow or not self._key or not self._n_lines or self.source.key(guess) == self._key:
             return guess
-        found = self._find(self._key)
-        return guess if found is None else found
+        index = self._find(self._key)
+        return guess if index is None else index
 
     def _find(self, key: str) -> int | None:
         if isinstance(self.source, KeyLookup):

@@ -178,8 +178,8 @@ class LineRenderer(ScrollView, inherit_bindings=False):
         return strip
 
     def _draw_rows(self, crop: Region) -> list[Strip]:
-        found = ((row, self._screen_strips.get(row)) for row in crop.line_range)
-        strips = [self._draw_row(row) if strip is None else strip for row, strip in found]
+        cached = ((row, self._screen_strips.get(row)) for row in crop.line_range)
+        strips = [self._draw_row(row) if strip is None else strip for row, strip in cached]
         for line_filter in self.get_line_filters():
             strips = [strip.apply_filter(line_filter, self._background()) for strip in strips]
         start, stop = crop.column_span

@@ -1,1 +1,1 @@
-"""Plays many episodes: planning, workers, deadlines and the result of a batch."""
+"""Batch execution: planning, workers, deadlines and results."""

@@ -180,8 +180,8 @@ def resolve_environment(profile: Profile, name: str) -> str:
         return plugins.canonical_name(plugins.ENVS, name if entry is None else entry.name)
     installed = plugins.registered_names(plugins.ENVS)
     if entry is None:
-        known = [*installed, *(listed.name for _, listed in profile.tiered_entries())]
-        raise ConfigError(f"There is no environment {name!r}. {plugins.suggest_name(name, known)}")
+        candidates = [*installed, *(listed.name for _, listed in profile.tiered_entries())]
+        raise ConfigError(f"There is no environment {name!r}. {plugins.suggest_name(name, candidates)}")
     if server_address(entry) is not None and has_http_dialect(entry.name):
         return entry.name
     raise ConfigError(

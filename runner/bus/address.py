@@ -155,7 +155,7 @@ def read_credential(path: Path) -> Credential:
 
 
 def _split(url: str) -> list[tuple[str, str]]:
-    """Return URL and user information ("" for none) per server; errors never quote the URL, as it may hold secrets."""
+    # Errors never quote the URL, as it may contain secrets.
     parts = url.split(",")
     return [_split_one(part.strip(), f"{number} of {len(parts)}") for number, part in enumerate(parts, start=1)]
 

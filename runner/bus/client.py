@@ -67,11 +67,7 @@ class HardenedNatsClient(Client):
             self._transport.close()  # type: ignore[no-untyped-call]
 
     def _connect_command(self) -> bytes:
-        """Return the CONNECT line, which holds the credentials and is sent at each reconnect.
-
-        Raises:
-            PlaintextRefused: TLS is required and the connection has none.
-        """
+        # The CONNECT line has the credentials and is sent at each reconnect.
         if self._tls_required:
             writer = getattr(self._transport, "_io_writer", None)
             if writer is None or writer.get_extra_info("ssl_object") is None:
@@ -79,26 +75,26 @@ class HardenedNatsClient(Client):
         return super()._connect_command()
 
     async def _process_pong(self) -> None:
-        """Replace the future of an abandoned ping; setting a cancelled future would end the read loop."""
+        # Replace the future of an abandoned ping; setting a cancelled future would end the read loop.
         if self._pongs and self._pongs[0].done():
             self._pongs[0] = asyncio.get_running_loop().create_future()
         await super()._process_pong()
 
     async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
-        """Ignore malformed headers; their exception would silently end the read loop."""
+        # Ignore malformed headers; their exception would silently end the read loop.
         try:
             return await super()._process_headers(headers)
         except (UnicodeDecodeError, IndexError):
             return None
 
     async def _send_ping(self, future: asyncio.Future[Any] | None = None) -> None:
-        """Queue the ping behind earlier data; nats-py's own ping overtakes it, so ``flush`` would prove nothing."""
+        # Queue the ping behind earlier data; nats-py's own ping overtakes it, so ``flush`` would prove nothing.
         self._pongs.append(future or asyncio.get_running_loop().create_future())
         await self._send_command(b"PING\r\n")
         await self._flush_pending()
 
     async def _process_op_err(self, e: Exception) -> None:
-        """Store the cause of a disconnect, which nats-py discards before its callback runs."""
+        # Store the cause of a disconnect, which nats-py discards before its callback runs.
         if self.is_connected:  # a reset is an EOF with unread data
             self.disconnect_cause = UnexpectedEOF() if isinstance(e, ConnectionResetError | BrokenPipeError) else e
         await super()._process_op_err(e)
@@ -138,7 +134,7 @@ def _login(address: BusAddress) -> dict[str, Any]:
 
 
 def _credentials(text: str) -> RawCredentials:
-    """Rebuild the credentials from their parts; nats-py loops forever when one is missing."""
+    # Rebuilt from their parts, because nats-py loops forever when one is missing.
     jwt, seed = _JWT.search(text), _SEED.search(text)
     if jwt is None or seed is None:
         raise BusError("auth", "the NATS_CREDS file has no user JWT and key; download it again")

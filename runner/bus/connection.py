@@ -227,7 +227,6 @@ class NatsConnection:
                 self._wake.set()
 
     def _refresh_address(self) -> bool:
-        """Read the address again; returns whether it changed."""
         before = self.address
         if self._read_address is not None:
             with contextlib.suppress(RunnerError):  # files may be damaged or half replaced; keep the old address

@@ -157,21 +157,21 @@ async def _checked_info(js: JetStreamContext, stream: str) -> StreamInfo:
     return info
 
 
-async def _ensure(js: JetStreamContext, wanted: StreamConfig) -> None:
+async def _ensure(js: JetStreamContext, target: StreamConfig) -> None:
     try:
-        info = await js.stream_info(str(wanted.name))
+        info = await js.stream_info(str(target.name))
     except NotFoundError:
-        await js.add_stream(wanted)
+        await js.add_stream(target)
         return
-    if not _matches(info.config, wanted):
-        await js.update_stream(wanted)
+    if not _matches(info.config, target):
+        await js.update_stream(target)
 
 
-def _matches(config: StreamConfig, wanted: StreamConfig) -> bool:
+def _matches(config: StreamConfig, target: StreamConfig) -> bool:
     # The server adds defaults, so only the fields that are set here are compared.
     names = ("subjects", "retention", "storage", "discard", "max_age", "max_bytes", "duplicate_window")
-    return all(_plain(getattr(config, name)) == _plain(getattr(wanted, name)) for name in names)
+    return all(_comparable(getattr(config, name)) == _comparable(getattr(target, name)) for name in names)
 
 
-def _plain(value: object) -> object:
+def _comparable(value: object) -> object:
     return sorted(value) if isinstance(value, list) else value

@@ -65,15 +65,15 @@ _ALLOWED_WITH = {"list_envs": _ALWAYS_ALLOWED, "results": _ALWAYS_ALLOWED | {"en
 def parse_options(argv: Sequence[str]) -> Options:
     """Parse the command line; argparse handles ``--help``, ``--version`` and invalid usage (exit code 2)."""
     parser = _parser()
-    given = vars(parser.parse_args(argv))  # only what is on the command line
-    options = Options(**given, argv=tuple(argv))
+    provided = vars(parser.parse_args(argv))  # contains only options of the command line
+    options = Options(**provided, argv=tuple(argv))
     if options.env is not None and not options.results:
         parser.error("--env is only valid with --results; use --run ENV to run an environment")
     if options.dry_run and not (options.run or options.battery):
         parser.error("--dry-run requires --run or --battery")
-    for goal, apply in _ALLOWED_WITH.items():
-        if goal in given and (others := sorted(given.keys() - apply - {goal})):
-            parser.error(f"{', '.join(map(_option_name, others))} cannot be given with {_option_name(goal)}")
+    for goal, allowed in _ALLOWED_WITH.items():
+        if goal in provided and (others := sorted(provided.keys() - allowed - {goal})):
+            parser.error(f"{', '.join(map(_option_name, others))} cannot be combined with {_option_name(goal)}")
     return options
 
 

@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,8 +20,10 @@ from runner.cli.logs import log_to_file
 from runner.cli.terminal import print_json, print_stderr, safe_text
 from runner.config import load_profile, resolve_data_dir, resolve_node
 from runner.errors import ConfigError, RunnerError
-from runner.node.node import Node
 from runner.node.state_lock import NodeFile, is_node_alive
+
+if TYPE_CHECKING:
+    from runner.node.node import Node
 
 
 def main_node(argv: Sequence[str]) -> int:
@@ -42,6 +45,8 @@ def main_node(argv: Sequence[str]) -> int:
     profile = load_profile(options.config, environ=os.environ, cwd=cwd)
     data_dir = resolve_data_dir(options.data_dir, os.environ, profile, cwd)
     name = resolve_node(options.node, os.environ, profile, socket.gethostname())
+
+    from runner.node.node import Node  # not needed by nats-info, which should start fast
 
     def print_address(node_file: NodeFile) -> None:
         text = f"{node_file.node}, pid {node_file.pid}, serves {data_dir} at {node_file.url}"

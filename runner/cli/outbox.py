@@ -72,10 +72,7 @@ def _retry(outbox: Outbox, letter_id: str | None) -> bool:
 
 
 def _sinks(outbox: Outbox, profile: Profile) -> dict[str, SinkReport]:
-    from runner.publish.sink import (
-        Sink,
-        sink_key,  # knows the client of the bus, which takes its time
-    )
+    from runner.publish.sink import Sink, sink_key  # imports the NATS client, which is slow
 
     configured = (LOCAL, sink_key(Sink("egress", egress_reader(profile))))
     return {

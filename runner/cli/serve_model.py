@@ -23,7 +23,7 @@ from runner.serve.mock_llm import (
 )
 from runner.serve.mock_llm.faults import FAULT_KINDS
 
-EPILOG = """No language model is involved. By default an oracle recognizes the environment and the task of a conversation
+EPILOG = """No language model is involved. By default, an oracle recognizes the environment and task of a conversation
 and replies with its planner's next action. Four characters count as one token.
 
 faults: KIND for all requests, KIND:SHARE for a share of them, KINDxN for the first N; the kinds are

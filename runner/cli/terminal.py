@@ -24,7 +24,10 @@ MAX_TABLE_WIDTH = 100_000
 
 
 def repair_std_streams() -> None:
-    """Open closed standard streams on the null device, lest another file gets their descriptors; escape bad characters."""
+    """Open closed standard streams on the null device, and escape characters that a stream cannot encode.
+
+    Without this, a file opened later could get the descriptor of a standard stream.
+    """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             null = os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, normally this one

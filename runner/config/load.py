@@ -167,7 +167,7 @@ def user_config_dir(environ: Mapping[str, str]) -> Path | None:
 def resolve_data_dir(option: str | None, environ: Mapping[str, str], profile: Profile, cwd: Path) -> Path:
     """Return the absolute path of the state directory.
 
-    The first non-empty value of ``--data-dir``, ``AGENTGYM_DATA_DIR``, the profile's ``data_dir`` and ``./data`` counts.
+    It is the first non-empty value of ``--data-dir``, ``AGENTGYM_DATA_DIR`` and the profile's ``data_dir``, or ``./data``.
     A leading ``~`` that no shell has expanded is the home folder.
     """
     chosen = option or environ.get("AGENTGYM_DATA_DIR") or profile.data_dir or "data"

@@ -1,4 +1,4 @@
-"""What the embedded text environments have in common: tasks by index, one command a step, tool or text alike."""
+"""Base class of the embedded text environments: tasks by index, one command per step, as a tool call or as text."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from runner.types import Action, Chat, InvalidAction, Message, Mode, StepResult,
 
 
 class EmbeddedEnvironment(ABC):
-    """A text environment in this process.
+    """A text environment that runs in this process.
 
-    ``mode`` is ``strict`` (the rules as published) or ``compat`` (AgentGym's servers with their quirks). A subclass
-    gives ``name``, ``n_tasks``, a grammar and the two hooks ``_reset`` and ``_step``; both deal in plain texts.
+    ``mode`` is ``strict`` (the published rules) or ``compat`` (the rules of AgentGym's servers, quirks included). A
+    subclass defines ``name``, ``n_tasks``, ``grammar`` and the hooks ``_reset`` and ``_step``, which use plain text.
     """
 
     name: ClassVar[str]
     n_tasks: int
     data_label: ClassVar[str] = ""
     packages: ClassVar[tuple[str, ...]] = ()
-    """Distributions it needs beyond the runner's own; their versions are kept with each episode."""
+    """Distributions that it needs beyond the runner's own; each episode records their versions."""
 
     def __init__(self, *, mode: Mode = "strict") -> None:
-        """Prepare an instance; nothing is drawn or loaded for a task before ``reset``."""
+        """Prepare an instance; ``reset`` loads the task."""
         self.mode = mode
         self.task_index = 0
         self._running = False
@@ -33,7 +33,7 @@ class EmbeddedEnvironment(ABC):
     @property
     @abstractmethod
     def grammar(self) -> Grammar:
-        """The commands of this environment."""
+        """Commands of this environment."""
 
     @abstractmethod
     def _reset(self, task_index: int) -> str:
@@ -41,10 +41,10 @@ class EmbeddedEnvironment(ABC):
 
     @abstractmethod
     def _step(self, text: str) -> StepText:
-        """Take a command text, however malformed, and return ``(observation, reward, done)``."""
+        """Execute a command text, which may be malformed, and return ``(observation, reward, done)``."""
 
     def reset(self, *, task_index: int = 0, seed: int | None = None, **extra: Any) -> Chat:  # noqa: ANN401
-        """Start a task; ``seed`` and the task description in ``extra`` change nothing here."""
+        """Start task ``task_index`` modulo ``n_tasks``; ``seed`` and ``extra`` are ignored."""
         self.task_index = task_index % self.n_tasks
         self._truncated = False
         observation = self._reset(self.task_index)
@@ -54,14 +54,14 @@ class EmbeddedEnvironment(ABC):
     def step(self, action: Action) -> StepResult:
         """Take one action.
 
-        A tool call that does not fit its schema is answered with what was expected and leaves the task as it was; a
-        text goes to the environment as it is, which has its own answer to nonsense.
+        A tool call that does not match its schema leaves the task unchanged; the observation names the expected form.
+        A text is passed to the environment unchanged, which answers invalid texts itself.
 
         Raises:
             EnvironmentFault: before ``reset`` or after the episode is done.
         """
         if not self._running:
-            raise EnvironmentFault(f"{self.name} was asked to step outside an episode; call reset first")
+            raise EnvironmentFault(f"{self.name}: step called outside an episode; call reset first")
         command = self.grammar.render(action.tool_calls[0]) if action.tool_calls else action.text or ""
         if isinstance(command, InvalidAction):
             observation, reward, done = f"Invalid action. Expected {command.expected}.", 0.0, False
@@ -71,28 +71,28 @@ class EmbeddedEnvironment(ABC):
         return as_reply_messages(action, observation), reward, done
 
     def get_tool_schemas(self) -> list[ToolSchema]:
-        """The environment's commands as tools; the same at every step."""
+        """Return the environment's commands as tools; the same at every step."""
         return self.grammar.schemas
 
     def get_episode_id(self) -> str:
-        """The environment and the task index, e.g. ``Maze-3``."""
+        """Return ``<environment>-<task index>``, e.g. ``Maze-3``."""
         return f"{self.name}-{self.task_index}"
 
     def admissible_actions(self) -> list[str] | None:
-        """Valid action texts, or None where they cannot be listed."""
+        """Return valid action texts, or None if they cannot be listed."""
         return None
 
     def parse(self, text: str) -> Action | InvalidAction:
-        """The tool call that an action text means."""
+        """Parse an action text into a tool call."""
         return self.grammar.parse(text)
 
     def success(self, trajectory: Trajectory) -> bool:
-        """Whether any step was rewarded."""
+        """Return whether any step has a positive reward."""
         return any(step.reward > 0 for step in trajectory.timesteps)
 
     @property
     def truncated(self) -> bool:
-        """Whether the episode ended by the environment's own step limit."""
+        """Whether the episode ended at the environment's own step limit."""
         return self._truncated
 
     def cleanup(self) -> None:
@@ -101,14 +101,15 @@ class EmbeddedEnvironment(ABC):
 
 
 StepText = tuple[str, float, bool]
+"""``(observation, reward, done)`` of one step."""
 
 
 def as_reply_messages(action: Action, observation: str) -> Chat:
-    """An observation as the chat messages that answer ``action``: one per tool call, else one user message."""
+    """Return an observation as the messages that answer ``action``: one per tool call, else one user message."""
     if not action.tool_calls:
         return [{"role": "user", "content": observation}]
-    unplayed = "Not executed: one action per step."
-    texts = [observation] + [unplayed] * (len(action.tool_calls) - 1)
+    not_executed = "Not executed: one action per step."
+    texts = [observation] + [not_executed] * (len(action.tool_calls) - 1)
     return [_tool_message(call.id, text) for call, text in zip(action.tool_calls, texts, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""Which data the environments of this package play, told without importing one of them."""
+"""Data labels of the built-in environments, determined without importing them."""
 
 from __future__ import annotations
 
@@ -8,76 +8,76 @@ from pathlib import Path
 from typing import NamedTuple
 
 AS_PUBLISHED = "as published"
-"""How data without a label of its own is called."""
+"""Display text for data without a label."""
 
 
-class _Data(NamedTuple):
+class _DataSource(NamedTuple):
     label: str
     variable: str = ""
-    real: str = ""
+    published_label: str = ""
     markers: tuple[str, ...] = ()
 
 
-_DATA = {
-    "alfworld": _Data("local scenes", "ALFWORLD_DATA", "ALFWorld data", ("json_2.1.1",)),
-    "gymnasium": _Data("Gymnasium"),
-    "sqlgym": _Data(
+_DATA_SOURCES = {
+    "alfworld": _DataSource("local scenes", "ALFWORLD_DATA", "ALFWorld data", ("json_2.1.1",)),
+    "gymnasium": _DataSource("Gymnasium"),
+    "sqlgym": _DataSource(
         "local databases",
         "AGENTENV_SQLGYM_BIRD_PATH",
         "BIRD",
         (str(Path("train", "train.json")), str(Path("dev", "dev.json"))),
     ),
-    "webshop": _Data("local catalogue"),
+    "webshop": _DataSource("local catalogue"),
 }
-"""Where the tasks are not the published ones: what they are, the variable that names the folder of the published data,
-and what that has at least one of."""
+"""Environments whose shipped tasks are not the published ones: their label, the environment variable that names the
+folder of the published data, its label, and paths of which that folder contains at least one."""
 
 
 def data_label_of(env: str, environ: Mapping[str, str]) -> str:
-    """The ``data_label`` of an environment's class, empty where the tasks are as published.
+    """Return the ``data_label`` of an environment, empty if its tasks are the published ones.
 
     Args:
-        env: the registered name of an environment of this package, in any case, or ``family:id``.
-        environ: the variables that may name other data.
+        env: the registered name of a built-in environment, case-insensitive, or ``family:id``.
+        environ: the environment variables, which may name the published data.
     """
-    data = _data_of(env)
-    return data.real if _folder(data, environ) else data.label
+    source = _source_of(env)
+    return source.published_label if _folder(source, environ) else source.label
 
 
 def uses_configured_data(env: str, environ: Mapping[str, str]) -> bool:
-    """Whether a variable names the data that an environment of this package plays."""
-    return bool(_folder(_data_of(env), environ))
+    """Return whether an environment variable names the data of a built-in environment."""
+    return bool(_folder(_source_of(env), environ))
 
 
 def missing_data(env: str, environ: Mapping[str, str]) -> str | None:
-    """Why the data that a variable names cannot be played, as far as a look at the folder tells; None: it may be.
+    """Return why the configured data of an environment is unusable, None if its folder looks complete or none is set.
 
     Args:
-        env: as for :func:`label_of`.
-        environ: the variables that may name other data.
+        env: as for :func:`data_label_of`.
+        environ: the environment variables, which may name the published data.
     """
-    data = _data_of(env)
-    folder = _folder(data, environ)
-    if not folder or any(map(os.path.exists, (Path(folder, marker) for marker in data.markers))):
+    source = _source_of(env)
+    folder = _folder(source, environ)
+    if not folder or any(map(os.path.exists, (Path(folder, marker) for marker in source.markers))):
         return None
-    return f"{data.variable} is {folder!r}, which has no {' and no '.join(data.markers)}"
+    return f"{source.variable} is {folder!r}, which has no {' and no '.join(source.markers)}"
 
 
 class DataLabel:
-    """The label of the data that is played now; also on the class, before there is an instance."""
+    """Descriptor for the label of an environment's current data; also works on the class."""
 
     def __init__(self, env: str) -> None:
-        """Of this environment."""
+        """Store the environment's name."""
         self._env = env
 
     def __get__(self, instance: object, owner: type[object]) -> str:
-        """Which data that is."""
+        """Return the label, read from the environment variables at each access."""
         return data_label_of(self._env, os.environ)
 
 
-def _data_of(env: str) -> _Data:
-    return _DATA.get(env.lower().partition(":")[0], _Data(""))
+def _source_of(env: str) -> _DataSource:
+    return _DATA_SOURCES.get(env.lower().partition(":")[0], _DataSource(""))
 
 
-def _folder(data: _Data, environ: Mapping[str, str]) -> str:
-    return environ.get(data.variable, "") if data.variable else ""
+def _folder(source: _DataSource, environ: Mapping[str, str]) -> str:
+    return environ.get(source.variable, "") if source.variable else ""

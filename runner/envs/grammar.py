@@ -1,4 +1,4 @@
-"""One declaration per command gives an environment its tool schemas, its text parser and the way back to text."""
+"""Command grammar of a text environment: each command declares its tool schema, text pattern and canonical text."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import msgspec
 
 from runner.types import Action, InvalidAction, ToolCall, ToolSchema
 
-_SHORT = 200
-"""Longer texts are not kept."""
+_MAX_CACHED_CHARS = 200
+"""Longest text whose parse result is cached."""
 
 
 class CommandPattern(msgspec.Struct, frozen=True):
@@ -21,10 +21,10 @@ class CommandPattern(msgspec.Struct, frozen=True):
 
     Attributes:
         name: the tool's name.
-        description: what it does, for the tool schema.
-        template: its canonical text, with ``{parameter}`` holes.
-        pattern: what texts mean it; named groups are the parameters, the whole text has to match.
-        parameters: a JSON schema (``string`` or ``integer``) per parameter; all are required.
+        description: description for the tool schema.
+        template: canonical text, with ``{parameter}`` placeholders.
+        pattern: pattern that a text must match in full; its named groups are the parameters.
+        parameters: parameter -> JSON schema (``string`` or ``integer``); all parameters are required.
     """
 
     name: str
@@ -34,7 +34,7 @@ class CommandPattern(msgspec.Struct, frozen=True):
     parameters: dict[str, dict[str, Any]] = {}
 
     def schema(self) -> ToolSchema:
-        """The command as an OpenAI function tool."""
+        """Return the command as an OpenAI function tool."""
         parameters = {
             "type": "object",
             "properties": self.parameters,
@@ -48,19 +48,19 @@ class CommandPattern(msgspec.Struct, frozen=True):
 
 
 class Grammar:
-    """The commands of one environment; the first one whose pattern matches wins."""
+    """Commands of one environment; the first whose pattern matches a text applies."""
 
     def __init__(self, commands: Sequence[CommandPattern], expected: str) -> None:
-        """Take the commands and a sentence that tells an agent what a valid action looks like."""
+        """Index the commands; ``expected`` describes a valid action to the agent."""
         self.commands = tuple(commands)
         self.expected = expected
         self.schemas: list[ToolSchema] = [command.schema() for command in commands]
         self._by_name = {command.name: command for command in commands}
-        self._known_call = functools.lru_cache(maxsize=1024)(self._call)  # agents say the same few things again
+        self._cached_call = functools.lru_cache(maxsize=1024)(self._call)  # agents repeat a few short texts
 
     def parse(self, text: str) -> Action | InvalidAction:
-        """The tool call that ``text`` means, or why it means none."""
-        call = self._known_call(text) if len(text) <= _SHORT else self._call(text)
+        """Return the tool call of the first matching command, or an invalid action with the expected form."""
+        call = self._cached_call(text) if len(text) <= _MAX_CACHED_CHARS else self._call(text)
         return InvalidAction(text, self.expected) if call is None else Action(text=text, tool_calls=[call])
 
     def _call(self, text: str) -> ToolCall | None:
@@ -71,7 +71,7 @@ class Grammar:
         return None
 
     def render(self, call: ToolCall) -> str | InvalidAction:
-        """The canonical text of a tool call; a name, argument or value that does not fit is an invalid action."""
+        """Return the canonical text of a tool call, or an invalid action if it does not match its schema."""
         command = self._by_name.get(call.name)
         if command is None:
             return InvalidAction(call.name, f"one of the tools {', '.join(self._by_name)}")
@@ -94,7 +94,7 @@ def _arguments(command: CommandPattern, groups: dict[str, str]) -> str:
     values: dict[str, str | int] = {
         name: int(value) if command.parameters[name]["type"] == "integer" else value for name, value in groups.items()
     }
-    return json.dumps(values)  # unlike msgspec it takes lone surrogates, which hostile text may hold
+    return json.dumps(values)  # unlike msgspec, json accepts lone surrogates, which hostile text may contain
 
 
 def _signature(command: CommandPattern) -> str:

@@ -1,4 +1,8 @@
-"""Maze: walk a fixed 10 x 13 grid to its goal, told only the position and the walls around it."""
+"""Maze: walk a fixed 10 x 13 grid to its goal, seeing only the position and the adjacent walls.
+
+The grid, texts and quirks are those of AgentGym's ``agentenv-lmrlgym/agentenv_lmrlgym/maze/environment.py`` and
+``utils.py``.
+"""
 
 from __future__ import annotations
 
@@ -55,18 +59,18 @@ _GRAMMAR = Grammar(
 class Maze(EmbeddedEnvironment):
     """The double-T maze of LMRL-Gym (MIT); task ``i`` starts at ``STARTS[i]``.
 
-    Reaching the goal gives 1 and ends the episode. A bump and a text that is no move count as steps; once 50 steps are
-    used, the next action is not carried out any more: it gives -1 and ends the episode as truncated.
+    Reaching the goal gives 1 and ends the episode. Bumps and invalid texts count as steps. After 50 steps, the next
+    action is not executed: it gives -1 and ends the episode as truncated.
 
-    AgentGym's server has one quirk, which ``compat`` keeps: a move with white space around it, such as the newline that
-    ends a model's answer, is no move. ``strict`` ignores white space there. All texts are the same in both modes.
+    ``compat`` keeps a quirk of AgentGym's server (``maze/environment.py``): a move with surrounding white space, such
+    as the newline at the end of a model's answer, is invalid. ``strict`` ignores the white space. All texts are equal.
     """
 
     name: ClassVar[str] = "Maze"
     n_tasks = len(STARTS)
 
     position: Position = STARTS[0]
-    """Where the agent stands: row and column, from 0."""
+    """Position of the agent: row and column, from 0."""
     _steps = 0
 
     @property
@@ -75,17 +79,17 @@ class Maze(EmbeddedEnvironment):
         return _GRAMMAR
 
     def admissible_actions(self) -> list[str]:
-        """The four moves, everywhere."""
+        """Return all four moves, also those into a wall."""
         return list(_MOVES)
 
     def parse(self, text: str) -> Action | InvalidAction:
-        """The move that ``text`` means; lower case only."""
+        """Parse a move; only lower case is valid."""
         if self._trimmed(text) not in _MOVES:
             return InvalidAction(text, self.grammar.expected)
         return super().parse(text)
 
     def oracle(self, seed: int | None) -> MazeOracle:
-        """A planner of shortest paths; there is nothing random in it."""
+        """Return a shortest-path planner; ``seed`` has no effect."""
         return MazeOracle(self)
 
     def _reset(self, task_index: int) -> str:
@@ -111,11 +115,11 @@ class MazeOracle:
     """Walks a shortest path to the goal, at most 12 moves from any start."""
 
     def __init__(self, maze: Maze) -> None:
-        """Read the position of ``maze``, which the caller steps."""
+        """Plan for ``maze``, which the caller steps."""
         self._maze = maze
 
     def next_action(self) -> str:
-        """The move that brings the agent one step nearer."""
+        """Return the next move of a shortest path."""
         distances = _distances()
         position = self._maze.position
         return min(_MOVES, key=lambda move: distances[_moved(position, _MOVES[move])])
@@ -123,7 +127,7 @@ class MazeOracle:
 
 @cache
 def _distances() -> dict[Position, int]:
-    """Moves from each free cell to the goal, breadth first."""
+    """Return the number of moves from each free cell to the goal, by breadth-first search."""
     distances = {GOAL: 0}
     queue = deque([GOAL])
     while queue:

@@ -1,1 +1,1 @@
-"""Plays one episode: reset, the loop of timesteps, teardown, and the commands that reach it."""
+"""Episode execution: reset, the step loop, teardown, and commands to a running episode."""

@@ -87,7 +87,7 @@ class StepRunner:
         return step if usage is None else msgspec.structs.replace(step, **msgspec.structs.asdict(usage))
 
     def _check_schemas(self, schemas: list[ToolSchema]) -> list[ToolSchema]:
-        """Return a checked copy; skip the check if the schemas equal those of the previous step."""
+        # Checks only schemas that differ from those of the previous step.
         if schemas != self._schemas:
             self._schemas = check_schemas(schemas)
         return self._schemas

@@ -58,7 +58,7 @@ class TokenStream:
         self._last_emit = self._now()
 
     def _restart(self, delta: StreamDelta) -> None:
-        """Discard the deltas of a failed endpoint; emit a restart only if some of them were emitted."""
+        # Nothing to take back if no delta of the failed endpoint was emitted.
         self._pending.clear()
         if self._has_emitted or delta.failure is not None:
             self._emit(self._step, msgspec.structs.replace(delta, restart=self._has_emitted))

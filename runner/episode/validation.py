@@ -153,11 +153,11 @@ def _abbreviate(value: object) -> str:
 
 
 def _matches_schema(name: str, arguments: str, schemas: list[ToolSchema]) -> bool:
-    known: dict[str, Any] = {schema["function"]["name"]: schema["function"] for schema in schemas}
-    if name not in known:
+    functions: dict[str, Any] = {schema["function"]["name"]: schema["function"] for schema in schemas}
+    if name not in functions:
         return False
     try:
         parsed_arguments = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
         return False
-    return set(known[name].get("parameters", {}).get("required", [])) <= parsed_arguments.keys()
+    return set(functions[name].get("parameters", {}).get("required", [])) <= parsed_arguments.keys()

@@ -128,9 +128,9 @@ class BatchCompleted(msgspec.Struct, kw_only=True):
     battery_id: BatteryId
     tokens: Annotated[Tokens | None, Meta(description="tokens of all episodes")] = None
     cost: Annotated[float | None, Meta(description="cost of all episodes; null when no price is known")] = None
-    latency_s: Annotated[
-        float | None, Meta(description="mean seconds per model response; null without responses")
-    ] = None
+    latency_s: Annotated[float | None, Meta(description="mean seconds per model response; null without responses")] = (
+        None
+    )
 
 
 class FieldStatus(msgspec.Struct, kw_only=True):

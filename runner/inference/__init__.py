@@ -1,4 +1,4 @@
-"""Models: a chain of endpoints that answers an agent, and what each answer took."""
+"""LLM inference: a chain of endpoints with fallback, and the usage of each answer."""
 
 from runner.inference.chat_format import split_thinking
 from runner.inference.endpoints import EndpointInfo

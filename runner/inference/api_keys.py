@@ -36,7 +36,9 @@ def read_api_key(spec: EndpointSpec, kind: Kind, environ: Mapping[str, str]) -> 
     if spec.api_key_env and not value:
         raise EndpointFailure("configuration", f"the variable {name} for its API key is not set")
     if spec.api_key_env and "@" in urlsplit(spec.url).netloc:
-        raise EndpointFailure("configuration", f"its URL has a login and {name} has a key, but only one of them can be sent")
+        raise EndpointFailure(
+            "configuration", f"its URL has a login and {name} has a key, but only one of them can be sent"
+        )
     return value or None
 
 
@@ -67,13 +69,13 @@ def _encoded_forms(key: str) -> list[bytes]:
 
 
 def _forms(key: str) -> list[str]:
-    """Return the key as plain text and as text inside JSON strings (tool arguments), longest first."""
+    # The key as plain text and as text inside JSON strings (tool arguments), longest first.
     quoted = msgspec.json.encode(key).decode()[1:-1]
     return sorted({key, quoted, quoted.replace("/", "\\/")}, key=len, reverse=True)
 
 
 def _sent_login(url: str) -> str:
-    """Return a URL's login in the Base64 form of an Authorization header, which a server may quote."""
+    # The login in the Base64 form of an Authorization header, which a server may quote.
     userinfo, at, _ = urlsplit(url).netloc.rpartition("@")
     user, _, password = userinfo.partition(":")
     return base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode() if at else ""
@@ -117,14 +119,14 @@ class DeltaFilter:
         self._emit = emit
         self._parts: dict[tuple[DeltaPart, int], tuple[KeyFilter, StreamDelta]] = {}
 
-    def add(self, piece: StreamDelta) -> None:
+    def add(self, delta: StreamDelta) -> None:
         """Redact and emit a delta."""
-        part = piece.part, piece.call
+        part = delta.part, delta.call
         filter = self._parts[part][0] if part in self._parts else KeyFilter(self._key)
-        tool = _redact(piece.tool, self._forms)
-        filtered = msgspec.structs.replace(piece, text=filter.add(piece.text), tool=tool)
+        tool = _redact(delta.tool, self._forms)
+        filtered = msgspec.structs.replace(delta, text=filter.add(delta.text), tool=tool)
         self._parts[part] = filter, msgspec.structs.replace(filtered, n=0)
-        if filtered.text or not piece.text:
+        if filtered.text or not delta.text:
             self._emit(filtered)
 
     def flush(self) -> None:

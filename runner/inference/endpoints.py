@@ -1,4 +1,4 @@
-"""Which model endpoints a profile names, in the order they are asked."""
+"""Model endpoints of a profile, in the order in which they are tried."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ Kind: TypeAlias = Literal["tensorzero", "ollama", "openai"]
 AnyKind: TypeAlias = Literal["auto"] | Kind
 
 GATEWAY, FALLBACK = "gateway", "ollama"
-"""The names of the two endpoints that a profile does not name itself."""
+"""Names of the two endpoints that a profile configures without a name."""
 OLLAMA_PORT = 11434
 GATEWAY_KEY_ENV = "TENSORZERO_API_KEY"
 
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
-"""Where a server listens everywhere it is asked on the loopback."""
+"""Loopback address to use for a server that listens on all addresses."""
 
 
 class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One endpoint as configured; the key itself is nowhere but in the environment.
+    """One configured endpoint; its API key stays in the environment.
 
     Attributes:
-        model: its own model, None: the one that the episode is played with.
-        api_key_env: the variable that has to hold its key.
-        optional_key_env: a variable whose key is sent to TensorZero alone, and only where it is set.
+        model: the endpoint's own model; None uses the episode's model.
+        api_key_env: variable that must contain the API key.
+        optional_key_env: variable that may contain an API key; sent only to TensorZero.
     """
 
     name: str
@@ -41,7 +41,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndpointInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """An endpoint as it may be shown."""
+    """An endpoint's data for display, without secrets."""
 
     name: str
     url: str
@@ -50,25 +50,25 @@ class EndpointInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resolve_endpoints(settings: AgentSettings, environ: Mapping[str, str]) -> tuple[EndpointSpec, ...]:
-    """The endpoints of a profile: the gateway, further ones, Ollama at last; each with a name of its own."""
+    """Return the endpoints of a profile with unique names: the gateway, the configured ones, then Ollama."""
     used_names: set[str] = set()
     return tuple(_with_unique_name(spec, used_names) for spec in _specs(settings, environ))
 
 
 def safe_url(url: str) -> str:
-    """A URL without its query, its userinfo, and what else is secret in it."""
+    """Return a URL for display: masked, without login and query."""
     parts = urlsplit(url)
     return one_line(mask(urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))))
 
 
 def url_origin(url: str) -> str:
-    """Scheme, userinfo, host and port of a URL."""
+    """Return the scheme, login, host and port of a URL."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
 
 
 def ollama_url(environ: Mapping[str, str]) -> str:
-    """Where Ollama listens: OLLAMA_HOST is read as Ollama reads it, a host with or without scheme and port."""
+    """Return Ollama's URL from OLLAMA_HOST, with the same rules as Ollama: scheme and port are optional."""
     configured = environ.get("OLLAMA_HOST", "").strip().strip("'\"")
     scheme, separator, rest = configured.rpartition("://")
     if scheme not in ("", "http", "https"):
@@ -81,7 +81,7 @@ def _with_port(scheme: str, netloc: str, default_port: int) -> str:
     try:
         parts = urlsplit(f"//{netloc}")
         host, port = parts.hostname or "127.0.0.1", parts.port or default_port
-    except ValueError:  # a port or an IPv6 address that is none
+    except ValueError:  # an invalid port or IPv6 address
         return f"http://127.0.0.1:{OLLAMA_PORT}"
     userinfo, at, _ = netloc.rpartition("@")
     host = _ANY_ADDRESS.get(host) or (f"[{host}]" if ":" in host else host)

@@ -1,4 +1,4 @@
-"""Why an endpoint gave no answer, and what follows from that."""
+"""Endpoint failures: their reason, and what it implies for retries and other endpoints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.inference.lenient_json import as_dict, as_text, decode_json
 from runner.util.text import one_line
 
 Reason: TypeAlias = Literal["connection", "timeout", "busy", "server", "reply", "configuration", "request"]
-"""``reply``: what came is no answer; ``request``: what was asked is refused, which no other endpoint would change."""
+"""``reply``: the reply is unusable; ``request``: the request was rejected, as it would be by any other endpoint."""
 
 Mask: TypeAlias = Callable[[str], str]
 
@@ -41,11 +41,11 @@ class EndpointFailure(InferenceFault):
     """One endpoint did not answer one request.
 
     Attributes:
-        reason: what kind of failure it is.
-        status: of the HTTP reply, None where none came.
-        retry_after_s: how long it asked to be left alone, in seconds.
-        no_tools: whether it only refuses tools.
-        unknown_model: whether it is the model that it does not know.
+        reason: kind of failure.
+        status: HTTP status, or None without a response.
+        retry_after_s: seconds from the ``Retry-After`` header, or None.
+        no_tools: whether the endpoint rejected only the tools.
+        unknown_model: whether the endpoint does not know the model.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class EndpointFailure(InferenceFault):
         no_tools: bool = False,
         unknown_model: bool = False,
     ) -> None:
-        """The text is shown as it is: it has to be on one line and without secrets."""
+        """Create a failure; ``text`` is shown to the user, so it must be masked and on one line."""
         super().__init__(text)
         self.reason = reason
         self.status = status
@@ -68,23 +68,23 @@ class EndpointFailure(InferenceFault):
 
     @property
     def otel_error_type(self) -> str:
-        """A short name for traces: the status where there is one."""
+        """The span attribute ``error.type``: the HTTP status, or the reason without one."""
         return str(self.status) if self.status is not None else self.reason
 
     @property
     def is_missing_path(self) -> bool:
-        """Whether there is nothing at all under the path that was asked."""
+        """Whether the requested path does not exist on the server."""
         return self.status in (404, 405) and not self.unknown_model
 
 
 def response_failure(status: int, body: bytes, mask: Mask, retry_after_s: float | None = None) -> EndpointFailure:
-    """What a reply means whose status is not 200."""
+    """Return the failure that a response with a status other than 200 means."""
     message = _error_message(body)
     reason = _reason(status, message)
     quoted = one_line(mask(message), MAX_QUOTE_CHARS)
     text = f"HTTP {status}: {quoted}" if quoted else f"HTTP {status}"
     if retry_after_s:
-        text += f"; it asks to be left alone for {retry_after_s:.3g} s"
+        text += f"; the server asks to wait {retry_after_s:.3g} s"
     return EndpointFailure(
         reason,
         text,
@@ -106,7 +106,6 @@ def _reason(status: int, message: str) -> Reason:
 
 
 def _error_message(body: bytes) -> str:
-    """The message in an error's body, which has a handful of shapes; else its beginning."""
     content = as_dict(decode_json(body))
     error = content.get("error") or content.get("detail") or content.get("message")
     text = as_text(error) or as_text(as_dict(error).get("message"))

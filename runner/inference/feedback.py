@@ -1,4 +1,4 @@
-"""Tells TensorZero how episodes went, in the background: nothing waits for it, and its failure costs no episode."""
+"""Sends the reward and success of episodes to TensorZero in the background; a failure never affects an episode."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ logger = logging.getLogger(__name__)
 
 PATH = "/feedback"
 REQUEST_TIMEOUT_S = 10.0
-MAX_WAITING = 1000
+MAX_QUEUED = 1000
 MAX_EPISODES = 10_000
-"""Episodes whose ids are kept until they are over."""
+"""Maximum number of running episodes whose gateway ids are kept."""
 
 
 class FeedbackLink(NamedTuple):
-    """An episode as a gateway knows it."""
+    """An episode's id at a gateway, with the gateway's origin and API key."""
 
     origin: str
     id: str
@@ -40,25 +40,25 @@ class _FeedbackItem(NamedTuple):
 
 
 class FeedbackSender:
-    """Sends from a thread of its own, which starts with the first thing to send; usable by several threads.
+    """Sends feedback on its own thread, which starts with the first item; thread-safe.
 
     Args:
-        metrics: what TensorZero calls reward and success; None: nothing is sent.
-        mask: for what a gateway says.
+        metrics: TensorZero's metric names for reward and success; None disables feedback.
+        mask: hides secrets in a gateway's messages.
     """
 
     def __init__(self, metrics: FeedbackMetrics | None, mask: Mask) -> None:
-        """Start with nothing to send."""
+        """Start with an empty queue and without a thread."""
         self._metrics = metrics
         self._mask = mask
         self._lock = threading.Lock()
         self._links: OrderedDict[str, list[FeedbackLink]] = OrderedDict()
-        self._waiting: queue.Queue[_FeedbackItem | None] = queue.Queue(MAX_WAITING)
+        self._queue: queue.Queue[_FeedbackItem | None] = queue.Queue(MAX_QUEUED)
         self._thread: threading.Thread | None = None
         self._warned = False
 
     def remember(self, episode_id: str, link: FeedbackLink) -> None:
-        """Keep how a gateway calls an episode until it is over."""
+        """Keep the gateway's id of an episode until the episode ends."""
         if self._metrics is None:
             return
         with self._lock:
@@ -67,7 +67,7 @@ class FeedbackSender:
                 self._links.popitem(last=False)
 
     def send(self, episode_id: str, reward: float, success: bool) -> None:
-        """Tell every gateway that answered in an episode how it went; never raises and never waits."""
+        """Queue feedback for every gateway that answered in an episode; never raises and never blocks."""
         with self._lock:
             links = self._links.pop(episode_id, [])
         for link in links:
@@ -75,7 +75,7 @@ class FeedbackSender:
                 self._enqueue(_FeedbackItem(link, metric, value))
 
     def close(self, timeout_s: float) -> None:
-        """Send what waits, but for no longer than this; then end the thread."""
+        """Send the queued feedback for at most ``timeout_s``, then end the thread."""
         with self._lock:
             thread, self._thread = self._thread, None
         if thread is None:
@@ -83,18 +83,18 @@ class FeedbackSender:
         self._enqueue(None)
         thread.join(timeout_s)
         if thread.is_alive():
-            self._warn("the gateway takes too long; what was not sent is dropped")
+            self._warn("the gateway is too slow; the unsent feedback is dropped")
 
     def _values(self, reward: float, success: bool) -> list[tuple[str, float | bool]]:
         metrics = self._metrics
-        named = [] if metrics is None else [(metrics.reward, float(reward)), (metrics.success, bool(success))]
-        return [(name, value) for name, value in named if name is not None]
+        values = [] if metrics is None else [(metrics.reward, float(reward)), (metrics.success, bool(success))]
+        return [(name, value) for name, value in values if name is not None]
 
     def _enqueue(self, item: _FeedbackItem | None) -> None:
         try:
-            self._waiting.put_nowait(item)
+            self._queue.put_nowait(item)
         except queue.Full:
-            self._warn(f"{MAX_WAITING} already wait to be sent")
+            self._warn(f"{MAX_QUEUED} items are queued already")
             return
         with self._lock:
             if self._thread is None and item is not None:
@@ -105,7 +105,7 @@ class FeedbackSender:
         import httpx
 
         with httpx.Client(timeout=REQUEST_TIMEOUT_S, **client_options()) as client:
-            while (item := self._waiting.get()) is not None:
+            while (item := self._queue.get()) is not None:
                 try:
                     self._post(client, item)
                 except EndpointFailure as failure:
@@ -123,7 +123,7 @@ class FeedbackSender:
                 raise response_failure(response.status_code, next(response.iter_raw(), b""), self._mask)
 
     def _warn(self, text: str) -> None:
-        """Say it once: a gateway without a database refuses each of them."""
+        # Only the first failure is logged: a gateway without a database rejects every item.
         if not self._warned:
             self._warned = True
-            logger.warning("feedback is not taken: %s; further failures are not told", one_line(self._mask(text), 300))
+            logger.warning("feedback failed: %s; further failures are not logged", one_line(self._mask(text), 300))

@@ -1,4 +1,4 @@
-"""What a trace holds of an inference, under the names of OpenTelemetry's GenAI semantic conventions."""
+"""Trace spans of inferences, with attribute names of OpenTelemetry's GenAI semantic conventions."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from runner.tracing import SpanHandle, Tracer
 from runner.util.text import one_line
 
 OPERATION = "chat"
+"""Value of ``gen_ai.operation.name``."""
 CATEGORY = "inference"
 
 
@@ -21,7 +22,10 @@ CATEGORY = "inference"
 def request_span(
     tracer: Tracer, spec: EndpointSpec, model: str, question: InferenceQuestion, episode: str
 ) -> Iterator[SpanHandle]:
-    """A span around one request to one endpoint."""
+    """Record a span around one request to one endpoint.
+
+    The attributes follow https://opentelemetry.io/docs/specs/semconv/gen-ai/; ``agentgym.*`` attributes are our own.
+    """
     with tracer.span(f"{OPERATION} {one_line(model)}", CATEGORY, semantic="inference") as span:
         parts = urlsplit(spec.url)
         span.set_attribute("gen_ai.operation.name", OPERATION)
@@ -42,12 +46,12 @@ def request_span(
 
 
 def record_target(span: SpanHandle, target: Target) -> None:
-    """Add what is known once the kind of server is."""
+    """Record the kind of server once it is known."""
     span.set_attribute("gen_ai.provider.name", target.kind)
 
 
 def record_reply(span: SpanHandle, reply: ModelReply, tokens_per_s: float | None) -> None:
-    """Add what came back."""
+    """Record the reply: model, finish reason, timing and token counts."""
     span.set_attribute("gen_ai.response.model", reply.model)
     span.set_attribute("gen_ai.response.finish_reasons", reply.finish_reason)
     if reply.ttft_s is not None:

@@ -121,7 +121,7 @@ class _EndpointCheck:
             raise _unknown_model(target.model, "is not among its models")
 
     def _check_chat_path(self, rejection: SmallResponse) -> None:
-        """Check that chat completions exist at the URL; any rejection of the empty request proves it."""
+        # Any rejection of the empty request proves that the path exists.
         failure = response_failure(rejection.status, rejection.body, self._context.mask)
         if rejection.status == 200 and not isinstance(decode_json(rejection.body), dict):
             raise EndpointFailure("configuration", "its response is not a JSON object", status=404)
@@ -150,7 +150,7 @@ class _EndpointCheck:
 
     @property
     def _kind(self) -> AnyKind:
-        """The kind that was checked, even if a failure has reset the detected kind since."""
+        # The kind that was checked, even if a failure has reset the detected kind since.
         return self._endpoint.kind if self._target is None else self._target.kind
 
     def _start_hint(self) -> str:

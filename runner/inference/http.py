@@ -37,7 +37,9 @@ async def loop_client() -> httpx.AsyncClient:
         lifetime = _client_lifetime(loop)
         client = await anext(lifetime)
         with _clients_lock:
-            for closed in [other for other in _clients if other.is_closed()]:  # closed without shutting down its generators
+            for closed in [
+                other for other in _clients if other.is_closed()
+            ]:  # closed without shutting down its generators
                 del _clients[closed]
             _clients[loop] = client, lifetime
     return _clients[loop][0]
@@ -76,7 +78,7 @@ def client_options() -> dict[str, Any]:
 
 @functools.cache
 def _ssl_context() -> ssl.SSLContext:
-    """Cached, because reading the certificates is the slowest part of creating a client."""
+    # Cached: reading the certificates is the slowest part of creating a client.
     import httpx
 
     return httpx.create_ssl_context()

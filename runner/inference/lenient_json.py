@@ -1,4 +1,4 @@
-"""Reading JSON of which nothing is certain: what has another shape than expected is taken as not there."""
+"""Lenient JSON accessors: a wrong type reads as missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_COUNT = 2**53
 
 
 def decode_json(data: bytes) -> object:
-    """A JSON value, or None where there is none; lone surrogates and bytes that are no UTF-8 are tolerated."""
+    """Return the decoded JSON value, or None if invalid; tolerate lone surrogates and invalid UTF-8."""
     try:
         return msgspec.json.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
@@ -25,29 +25,29 @@ def decode_json(data: bytes) -> object:
 
 
 def as_dict(value: object) -> dict[str, Any]:
-    """The mapping itself, or an empty one."""
+    """Return the value if it is a mapping, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def as_list(value: object) -> list[Any]:
-    """The list itself, or an empty one."""
+    """Return the value if it is a list, else an empty one."""
     return value if isinstance(value, list) else []
 
 
 def as_text(value: object) -> str:
-    """The text, encodable as UTF-8, or an empty one."""
+    """Return the value as valid UTF-8 text if it is a string, else an empty one."""
     if not isinstance(value, str):
         return ""
     return value if value.isascii() else escape_surrogates(value)
 
 
 def as_count(value: object) -> int:
-    """A number of tokens, 0 where it is none."""
+    """Return the value if it is a valid token count, else 0."""
     return value if type(value) is int and 0 <= value < _MAX_COUNT else 0
 
 
 def content_text(value: object) -> str:
-    """A message's content: a text, or parts of which those with a text count."""
+    """Return a message's content as text: a string, or the joined texts of its parts."""
     if isinstance(value, list):
         return "".join(as_text(as_dict(part).get("text")) for part in value)
     return as_text(value)

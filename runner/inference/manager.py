@@ -1,4 +1,4 @@
-"""The model's endpoints of a profile, behind one door."""
+"""Entry point of inference: the model endpoints of a profile, shared by all episodes of a process."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from runner.inference.session import InferenceSession
 from runner.types import EpisodeHeader
 
 FLUSH_TIMEOUT_S = 5.0
-"""Seconds that ``close`` gives to the feedback that waits."""
+"""Maximum seconds for ``close`` to send the queued feedback."""
 
 
 class InferenceManager:
-    """Asks a chain of endpoints; one for the whole process, usable by several threads and event loops.
+    """Sends inferences to a chain of endpoints; one per process, thread-safe and usable on several event loops.
 
-    It can be pickled. Keys do not travel along: they are read from the environment of the process it arrives in.
+    It can be pickled without its API keys, which are read from the environment of the unpickling process.
 
     Args:
-        settings: the profile's.
-        environ: where keys and OLLAMA_HOST are.
-        timing: time and chance, for tests.
+        settings: the profile's ``agent`` section.
+        environ: variables with API keys and OLLAMA_HOST.
+        timing: clock, sleep and random numbers; replaced in tests.
     """
 
     def __init__(self, settings: AgentSettings, environ: Mapping[str, str], timing: Timing | None = None) -> None:
-        """Prepare; nothing is asked and no connection made."""
+        """Prepare the endpoints; no connection is made."""
         self._context = InferenceContext.build(settings, environ, timing or Timing())
         self._feedback = FeedbackSender(settings.feedback, self._context.mask)
 
     @classmethod
     def from_profile(cls, settings: AgentSettings, environ: Mapping[str, str]) -> Self:
-        """The manager of a profile's ``agent`` section."""
+        """Return the manager of a profile's ``agent`` section."""
         return cls(settings, environ)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -44,33 +44,33 @@ class InferenceManager:
 
     @property
     def endpoints(self) -> list[EndpointInfo]:
-        """The endpoints in the order they are asked, as they may be shown."""
+        """Endpoints for display, in the order in which they are tried."""
         return [endpoint.info(self._context.settings.model) for endpoint in self._context.endpoints]
 
     def session(self, header: EpisodeHeader, model: str | None = None) -> InferenceSession:
-        """The inferences of one episode; ``model`` takes the place of the profile's."""
+        """Return a session for one episode; ``model`` overrides the profile's model."""
         return InferenceSession(self._context, self._feedback, header, model or self._context.settings.model)
 
     def supports_tools(self, session: InferenceSession) -> bool:
-        """Whether the endpoint that a session asks next takes tools, as far as is known; asks nothing."""
+        """Return whether the session's next endpoint accepts tools, as far as known; sends no request."""
         return session.supports_tools
 
     async def check(self, model: str | None = None) -> list[EndpointHealth]:
-        """How each endpoint is, in 2 seconds at most; no model is made to answer for it."""
+        """Return the health of each endpoint within 2 seconds, without running a model."""
         return await check_endpoints(self._context, model or self._context.settings.model)
 
     def feedback(self, episode_id: str, reward: float, success: bool) -> None:
-        """Tell TensorZero how an episode went, if it answered in it and the profile wants that; returns at once.
+        """Queue an episode's reward and success for TensorZero, if it answered in the episode and the profile asks so.
 
         Args:
-            episode_id: ours, as in the header that the session was made with.
-            reward: the sum of the episode's rewards.
-            success: whether it reached the environment's goal.
+            episode_id: the id in the session's episode header.
+            reward: sum of the episode's rewards.
+            success: whether the episode reached its goal.
         """
         self._feedback.send(episode_id, reward, success)
 
     def close(self) -> None:
-        """Send the feedback that waits, for some seconds at most; connections are closed with their event loops."""
+        """Send the queued feedback, for at most ``FLUSH_TIMEOUT_S``; connections close with their event loops."""
         self._feedback.close(FLUSH_TIMEOUT_S)
 
 

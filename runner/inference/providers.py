@@ -94,7 +94,7 @@ async def _fetch_or_failure(
 
 
 def _raise_unless_healthy(response: SmallResponse | EndpointFailure, mask: Mask, now: datetime) -> None:
-    """Raise if the server is starting or overloaded, because its kind cannot be detected then."""
+    # The kind of a server that is starting or overloaded cannot be detected.
     if isinstance(response, EndpointFailure):
         raise response
     if response.status >= 500 or response.status == 429:
@@ -102,7 +102,7 @@ def _raise_unless_healthy(response: SmallResponse | EndpointFailure, mask: Mask,
 
 
 def _chat_url(url: str) -> str:
-    """Return the configured URL, completed if it contains only a server or its version path."""
+    # Completes a URL that contains only a server or its version path.
     base, mark, query = url.partition("?")
     base = base.rstrip("/")
     if not base.endswith(_CHAT_PATH):

@@ -100,7 +100,9 @@ def _parse_body(body: bytes, accumulator: StreamAccumulator, media_type: str) ->
     except EndpointFailure as failure:
         if "json" in media_type:
             raise
-        raise EndpointFailure(failure.reason, f"{failure} (media type {one_line(media_type, 60) or 'missing'})") from None
+        raise EndpointFailure(
+            failure.reason, f"{failure} (media type {one_line(media_type, 60) or 'missing'})"
+        ) from None
 
 
 def _media_type(response: httpx.Response) -> str:

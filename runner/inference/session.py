@@ -119,7 +119,7 @@ class InferenceSession:
         )
 
     def _remember_gateway_id(self, answer: EndpointAnswer) -> None:
-        """Keep TensorZero's episode id from the first reply, because all later requests must contain it."""
+        # TensorZero returns its episode id with the first reply and expects it in all later requests.
         name, id = answer.endpoint.spec.name, answer.reply.episode_id
         if answer.target.kind == "tensorzero" and id and _UUID.fullmatch(id) and name not in self._gateway_ids:
             self._gateway_ids[name] = id

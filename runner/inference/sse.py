@@ -165,7 +165,9 @@ class StreamAccumulator:
 
     def _emit(self, text: str, part: DeltaPart, call: int = 0, tool: str = "") -> None:
         if self._on_delta is not None:
-            self._on_delta(StreamDelta(text=text, part=part, call=call, tool=tool[:200], n=1, ttft_s=self._reply.ttft_s))
+            self._on_delta(
+                StreamDelta(text=text, part=part, call=call, tool=tool[:200], n=1, ttft_s=self._reply.ttft_s)
+            )
 
     def _count(self, length: int) -> None:
         if self._reply.ttft_s is None:

@@ -1,1 +1,1 @@
-"""The worker service: owns a state directory, plays batches from a durable queue, and says on the bus what happens."""
+"""The node service: owns a state directory, runs batches from a queue on disk, and publishes events on the bus."""

@@ -122,11 +122,11 @@ class ControlHandler:
             raise RequestRejected("stopping", "this node is stopping", "start it again, or use another node")
         if not args.envs:
             raise RequestRejected("bad_request", "envs is empty", "name at least one environment of the profile")
-        if known := self._batches(args.batch_id):
-            _check_same(args, [batch.spec for batch in known])
-            if args.resume and any(batch.status == "interrupted" for batch in known):
-                self._require_model(known[0].spec)
-            return [self._state(batch) for batch in (self._resume(known) if args.resume else known)]
+        if existing := self._batches(args.batch_id):
+            _check_same(args, [batch.spec for batch in existing])
+            if args.resume and any(batch.status == "interrupted" for batch in existing):
+                self._require_model(existing[0].spec)
+            return [self._state(batch) for batch in (self._resume(existing) if args.resume else existing)]
         specs = [self._spec(args, env) for env in args.envs]
         if len({spec.env for spec in specs}) < len(specs):
             raise RequestRejected(
@@ -142,15 +142,14 @@ class ControlHandler:
         batch = self.queue.get(batch_id)
         return [batch] if batch else self.queue.in_battery(batch_id)
 
-    def _resume(self, known: list[QueuedBatch]) -> list[QueuedBatch]:
-        for batch in known:
+    def _resume(self, existing: list[QueuedBatch]) -> list[QueuedBatch]:
+        for batch in existing:
             if batch.status == "interrupted":
                 self.queue.set_status(batch.batch_id, "queued")
         self.batch_runner.wake()
-        return self._batches(known[0].battery_id or known[0].batch_id)
+        return self._batches(existing[0].battery_id or existing[0].batch_id)
 
     def _require_model(self, spec: BatchSpec) -> None:
-        """Reject a request if no model endpoint answers; all batches of a request use the same agent."""
         try:
             self.models.require(spec.model)
         except NoModel as exc:
@@ -252,10 +251,10 @@ def _check_same(args: StartArgs, specs: list[BatchSpec]) -> None:
             first.limits.max_duration_s,
         ),
     }
-    if different := [name for name, (requested, known) in pairs.items() if requested != known]:
+    if different := [name for name, (requested, existing) in pairs.items() if requested != existing]:
         raise RequestRejected(
             "refused",
-            f"batch {args.batch_id} already exists with a different {', '.join(different)}",
+            f"batch {args.batch_id} already exists and differs in {', '.join(different)}",
             "use a new batch_id for a different request",
         )
 

@@ -93,7 +93,9 @@ class HealthMonitor:
     async def _watch_environments(self, live: LivePublisher) -> None:
         """Check environments in a separate task, because servers may answer slowly."""
         addresses = {
-            entry.name: address for _, entry in self._profile.tiered_entries() if (address := probe_address(entry)) is not None
+            entry.name: address
+            for _, entry in self._profile.tiered_entries()
+            if (address := probe_address(entry)) is not None
         }
         while True:
             n_changes = self._n_changes
@@ -126,7 +128,7 @@ class HealthMonitor:
                 live.put(item)
 
     def _log_failure(self, source: str, exc: BaseException) -> None:
-        """Log a repeated failure only once."""
+        # Logs a repeated failure only once.
         reason = f"{type(exc).__name__}: {exc}"
         if self._failures.get(source) != reason:
             self._failures[source] = reason
@@ -157,7 +159,9 @@ def environment_health(
         states: state of each environment's server, by environment name.
         start_cause: returns why a server that this node started is not running, or None.
     """
-    return [_env_health(entry, at, states.get(entry.name), start_cause(entry.name)) for _, entry in profile.tiered_entries()]
+    return [
+        _env_health(entry, at, states.get(entry.name), start_cause(entry.name)) for _, entry in profile.tiered_entries()
+    ]
 
 
 def _env_health(entry: EnvironmentEntry, at: datetime, state: ServerState | None, start_cause: str | None) -> EnvHealth:

@@ -41,9 +41,10 @@ async def check_name_is_free(name: str, boot: str, address: BusAddress | None) -
         return
     other = boot if reply is None else _boot_of(reply)
     if other != boot:
-        shown = one_line(other, 40)
+        other_boot = one_line(other, 40)
         raise StoreError(
-            f"another node named {name} (boot {shown}) already answers on {address.display_url}; choose another --node"
+            f"another node named {name} (boot {other_boot}) already answers on {address.display_url}; "
+            "choose another --node"
         )
 
 

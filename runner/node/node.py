@@ -198,7 +198,6 @@ class Node:
                     await self._stopping.wait()
 
     def _is_active(self, batch_runner: BatchRunner) -> bool:
-        """Return whether a batch is running or queued, or a request came within ``RECENT_REQUEST_S``."""
         return not batch_runner.is_idle or time.monotonic() - self._last_activity_at < RECENT_REQUEST_S
 
     def _set_status(self, status: NodeStatus, recorder: EventRecorder) -> None:

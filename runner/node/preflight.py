@@ -73,9 +73,9 @@ def preflight(plan: PlannedRun, models: Models) -> list[PreflightCheck]:
     return run_in_thread(lambda: _check_all(plan, models, entries))
 
 
-def can_run(rows: Iterable[PreflightCheck]) -> bool:
+def can_run(checks: Iterable[PreflightCheck]) -> bool:
     """Return whether no check failed."""
-    return all(row.state != "fail" for row in rows)
+    return all(check.state != "fail" for check in checks)
 
 
 async def _check_all(
@@ -97,21 +97,21 @@ async def check_models(model: str | None, models: Models) -> list[PreflightCheck
     """Check the model endpoints; they fail only if none answers. No model: no checks."""
     if model is None:
         return []
-    rows = [_endpoint_check(state) for state in await models.manager.check(model)]
+    checks = [_endpoint_check(state) for state in await models.manager.check(model)]
     no_endpoint = PreflightCheck(
         what="model", name=model, state="fail", detail="", cause=NO_ENDPOINT.partition(";")[0], hint=_NO_ENDPOINT_HINT
     )
-    return _with_failures(rows) if rows else [no_endpoint]
+    return _with_failures(checks) if checks else [no_endpoint]
 
 
 _NO_ENDPOINT_HINT = NO_ENDPOINT.partition("; ")[2]
 
 
-def _with_failures(rows: Sequence[PreflightCheck]) -> list[PreflightCheck]:
-    """Turn warnings into failures if no check is ok."""
-    if any(row.state == "ok" for row in rows):
-        return list(rows)
-    return [msgspec.structs.replace(row, state="fail") for row in rows]
+def _with_failures(checks: Sequence[PreflightCheck]) -> list[PreflightCheck]:
+    # Warnings are failures if no check is ok.
+    if any(check.state == "ok" for check in checks):
+        return list(checks)
+    return [msgspec.structs.replace(check, state="fail") for check in checks]
 
 
 def _endpoint_check(state: EndpointHealth) -> PreflightCheck:
@@ -185,22 +185,22 @@ def check_state_dir(data_dir: Path) -> PreflightCheck:
     folder = data_dir
     while not folder.exists():
         folder = folder.parent
-    row = PreflightCheck(what="state directory", name="", state="ok", detail=str(data_dir))
+    check = PreflightCheck(what="state directory", name="", state="ok", detail=str(data_dir))
     try:
         with tempfile.TemporaryFile(dir=folder):
-            return row
+            return check
     except OSError as exc:
         cause = f"{data_dir} cannot be written ({exc.strerror})"
-        return msgspec.structs.replace(row, state="fail", cause=cause, hint="name another folder with --data-dir")
+        return msgspec.structs.replace(check, state="fail", cause=cause, hint="choose another folder with --data-dir")
 
 
 async def _check_buses(plan: PlannedRun) -> list[PreflightCheck]:
-    rows = [_check_broker()]
+    checks = [_check_broker()]
     if (egress := plan.egress()) is not None:
-        rows.append(await _check_egress(egress))
+        checks.append(await _check_egress(egress))
     if plan.profile.nats.monitor_url is not None:
-        rows.append(await _check_monitor(plan.profile.nats.monitor_url))
-    return rows
+        checks.append(await _check_monitor(plan.profile.nats.monitor_url))
+    return checks
 
 
 def _check_broker() -> PreflightCheck:
@@ -219,13 +219,13 @@ async def _check_egress(address: BusAddress) -> PreflightCheck:
     """Check the egress bus; if it is unavailable, the run still works and its events wait in the outbox."""
     from runner.bus.connection import NatsConnection
 
-    row = PreflightCheck(what="bus", name="egress", state="ok", detail=address.display_url)
+    check = PreflightCheck(what="bus", name="egress", state="ok", detail=address.display_url)
     try:
         await (await NatsConnection.open(address, name="preflight", timeout_s=BUS_TIMEOUT_S)).close()
     except RunnerError as exc:
         hint = "correct NATS_URL or nats.url, or start that broker; until then the events wait in the outbox"
-        return msgspec.structs.replace(row, state="warn", cause=one_line(mask(str(exc)), 300), hint=hint)
-    return row
+        return msgspec.structs.replace(check, state="warn", cause=one_line(mask(str(exc)), 300), hint=hint)
+    return check
 
 
 async def _check_monitor(url: str) -> PreflightCheck:
@@ -233,7 +233,7 @@ async def _check_monitor(url: str) -> PreflightCheck:
     from runner.inference.http import fetch, loop_client
 
     health_url = url.rstrip("/").removesuffix("/healthz") + "/healthz"
-    row = PreflightCheck(what="bus", name="egress's health", state="ok", detail=safe_url(health_url))
+    check = PreflightCheck(what="bus", name="egress's health", state="ok", detail=safe_url(health_url))
     try:
         async with asyncio.timeout(BUS_TIMEOUT_S):
             reply = await fetch(await loop_client(), "GET", health_url)
@@ -243,6 +243,6 @@ async def _check_monitor(url: str) -> PreflightCheck:
     except InferenceFault as exc:
         cause = str(exc)
     if cause is None:
-        return row
+        return check
     hint = "check that broker, or correct nats.monitor_url"
-    return msgspec.structs.replace(row, state="warn", cause=one_line(mask(cause), 300), hint=hint)
+    return msgspec.structs.replace(check, state="warn", cause=one_line(mask(cause), 300), hint=hint)

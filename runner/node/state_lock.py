@@ -39,7 +39,7 @@ class StateLock:
             data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
-            raise StoreError(f"{path} cannot be opened: {exc}; name another folder with --data-dir") from exc
+            raise StoreError(f"{path} cannot be opened: {exc}; choose another folder with --data-dir") from exc
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:

@@ -62,22 +62,22 @@ def _spans(item: SpansClosed) -> list[msgspec.Raw]:
 
 
 def _tokens(item: TokensStreamed) -> msgspec.Raw:
-    piece = item.delta
+    delta = item.delta
     live = TokenText(
         at=item.at,
         episode_id=item.episode_id,
         seq=item.seq,
         step=item.step,
-        text=cut(piece.text),
-        part=piece.part,
-        call=piece.call,
-        tool=cut(piece.tool),
-        n=piece.n,
-        ttft_s=piece.ttft_s,
-        endpoint=_cut_or_none(piece.endpoint),
-        model=_cut_or_none(piece.model),
-        failure=_cut_or_none(piece.failure),
-        restart=piece.restart,
+        text=cut(delta.text),
+        part=delta.part,
+        call=delta.call,
+        tool=cut(delta.tool),
+        n=delta.n,
+        ttft_s=delta.ttft_s,
+        endpoint=_cut_or_none(delta.endpoint),
+        model=_cut_or_none(delta.model),
+        failure=_cut_or_none(delta.failure),
+        restart=delta.restart,
     )
     return as_json(live)
 

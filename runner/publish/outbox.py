@@ -237,9 +237,9 @@ class Outbox:
             key = (sink, stream)
             known = connection.execute("SELECT created FROM streams WHERE sink = ? AND name = ?", key).fetchone()
             connection.execute("INSERT OR REPLACE INTO streams VALUES (?, ?, ?)", (*key, created_at))
-            kept = last_seq if known is None or known[0] == created_at else -1
+            last_valid_seq = last_seq if known is None or known[0] == created_at else -1
             lost = "UPDATE marks SET state = 'pending' WHERE sink = ? AND stream = ? AND seq > ? AND state = 'acked'"
-            return connection.execute(lost, (*key, kept)).rowcount
+            return connection.execute(lost, (*key, last_valid_seq)).rowcount
 
     def has_known_stream(self, sink: str) -> bool:
         """Whether any stream of this sink is known."""
@@ -249,10 +249,10 @@ class Outbox:
     def prune(self) -> int:
         """Delete old events that no sink needs, but keep their ids; returns the number of deleted events."""
         now = self._now()
-        kept = (
+        needed = (
             "SELECT n FROM marks WHERE state = 'pending' OR (state = 'acked' AND at > ?) OR (state = 'dead' AND at > ?)"
         )
-        removable = f"SELECT n FROM events WHERE n NOT IN ({kept}) ORDER BY n LIMIT {MAX_PRUNED_PER_TRANSACTION}"
+        removable = f"SELECT n FROM events WHERE n NOT IN ({needed}) ORDER BY n LIMIT {MAX_PRUNED_PER_TRANSACTION}"
         with self._transaction() as connection:
             abandoned = "(SELECT name FROM sinks WHERE name != ? AND seen_at < ?)"
             for table, column in (("marks", "sink"), ("streams", "sink"), ("sinks", "name")):
@@ -315,4 +315,4 @@ class Outbox:
             try:
                 yield self._connection
             except DATABASE_ERRORS as exc:
-                raise StoreError(f"{self.path} cannot be used: {exc}; free disk space or check its permissions") from exc
+                raise StoreError(f"{self.path} cannot be used: {exc}; free disk space or check permissions") from exc

@@ -21,8 +21,8 @@ from runner.publish.delivery import (
     PermanentFailure,
     TransientFailure,
     deliver,
+    error_text,
     is_cancelled,
-    shown,
 )
 from runner.publish.outbox import Ack, Outbox, OutboxEvent
 from runner.publish.sink import SinkConnection, sink_key, sink_lock_path
@@ -221,7 +221,6 @@ async def _wait(event: asyncio.Event, timeout_s: float) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[bool]:
-    """Yield whether this process holds the lock; releases it at the end of the block."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         yield _try_lock(descriptor)

@@ -111,9 +111,7 @@ class Publisher:
         return max([await asyncio.to_thread(self._outbox.n_pending, [key]) for key in keys], default=0)
 
     def _sink_keys(self) -> list[str]:
-        return [
-            place for sink_connection in self.sink_connections if (key := sink_key(sink_connection.sink)) is not None
-        ]
+        return [key for sink_connection in self.sink_connections if (key := sink_key(sink_connection.sink)) is not None]
 
     def _reachable_sink_keys(self) -> list[str]:
         reachable = (sink_connection for sink_connection in self.sink_connections if not sink_connection.is_unreachable)

@@ -49,16 +49,16 @@ class SizeBudget:
 
     def newest(self, messages: Iterable[object]) -> list[Any]:
         """Return the last messages that fit as JSON, oldest first."""
-        kept: list[msgspec.Raw] = []
+        fitting: list[msgspec.Raw] = []
         remaining = list(messages)
         while remaining:
             message = message_json(remaining[-1])
             if not self.reserve(message):
                 break
-            kept.append(message)
+            fitting.append(message)
             remaining.pop()
         self.left_out += len(remaining)
-        return kept[::-1]
+        return fitting[::-1]
 
 
 def message_json(message: object) -> msgspec.Raw:

@@ -73,10 +73,10 @@ class _GuardMiddleware:
             self._check_token(headers)
             self._check_body(headers)
             body = await self._read_body(receive)
-        except HTTPException as refusal:
+        except HTTPException as rejection:
             # The rest of the body stays unread, so the connection cannot be reused.
-            extra = {**(refusal.headers or {}), "connection": "close"}
-            await JSONResponse({"detail": refusal.detail}, refusal.status_code, extra)(scope, receive, send)
+            extra = {**(rejection.headers or {}), "connection": "close"}
+            await JSONResponse({"detail": rejection.detail}, rejection.status_code, extra)(scope, receive, send)
         except ClientDisconnect:
             return
         else:

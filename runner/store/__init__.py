@@ -1,4 +1,4 @@
-"""What was played: episode files as the truth, journals against sudden death, an index for lists and results."""
+"""Storage of episodes: episode files as source of truth, journals for crash safety, an index for lists and results."""
 
 from runner.store.episode_file import ActionRecord, EpisodeRecord, TimestepRecord, is_ulid
 from runner.store.episode_store import EpisodeFile, EpisodeStore

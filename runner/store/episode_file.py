@@ -1,4 +1,4 @@
-"""The episode file and its parts, as they lie on disk: schema 1."""
+"""The episode file, schema 1: its records, their construction from a running episode, and validated decoding."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from runner.types import (
 )
 
 SCHEMA = 1
-"""The schema that is written, and the only one that is read."""
+"""Schema number of written files; files with another schema are rejected."""
 
 StoredChat: TypeAlias = list[Any]
-"""Messages as the agent or the environment gave them, not checked beyond being JSON."""
+"""Messages as returned by the agent or the environment: any JSON, not validated."""
 
 _ULID = re.compile("[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _HeaderT = TypeVar("_HeaderT", bound=EpisodeHeader)
 
 
 class ActionRecord(Action, frozen=True):
-    """An action, and whether the environment knows it."""
+    """An action; ``valid`` is whether it is one of the environment's."""
 
     valid: bool = True
 
 
 class TimestepRecord(msgspec.Struct, kw_only=True):
-    """A ``TimeStep`` whose tools are a reference into the tool schemas of its episode."""
+    """A stored ``TimeStep``; ``tool_schemas_ref`` is an index into the tool schemas of its episode."""
 
     index: int
     actor: Literal["agent", "human"]
@@ -66,7 +66,7 @@ class TimestepRecord(msgspec.Struct, kw_only=True):
 
 
 class EpisodeRecord(EpisodeHeader, kw_only=True):
-    """An episode file; ``tokens`` and ``cost`` are sums, ``cost`` is None when no step has one."""
+    """An episode file; ``tokens`` and ``cost`` are sums over the steps, ``cost`` is None if no step has one."""
 
     env_episode_id: str | None = None
     ended_at: datetime
@@ -89,13 +89,13 @@ class EpisodeRecord(EpisodeHeader, kw_only=True):
 
     @property
     def model_s(self) -> float | None:
-        """Seconds that models took for their answers, None when none answered."""
+        """Seconds of all model answers, None if no model answered."""
         answered = [step.model_s for step in self.timesteps if step.endpoint is not None]
         return finite(sum(answered)) if answered else None
 
     @property
     def fallback(self) -> str | None:
-        """The endpoints that answered in the place of others, None where each round had its first answer."""
+        """Endpoints that answered as a fallback, joined by commas; None if no step used one."""
         return fallback_endpoints((step.endpoint, step.warnings) for step in self.timesteps)
 
 
@@ -107,14 +107,14 @@ _DECODER = msgspec.json.Decoder(EpisodeRecord)
 
 
 class ToolSchemaTable:
-    """The different lists of tools of an episode, each kept once."""
+    """The distinct lists of tool schemas of an episode."""
 
     def __init__(self) -> None:
         """Start empty."""
         self.lists: list[list[ToolSchema]] = []
 
-    def ref(self, schemas: list[ToolSchema]) -> int:
-        """The place of ``schemas`` among ``lists``, added if it is new."""
+    def index_of(self, schemas: list[ToolSchema]) -> int:
+        """Return the index of ``schemas`` in ``lists``; appends a new list."""
         for index, known in enumerate(self.lists):
             if known is schemas or known == schemas:
                 return index
@@ -123,7 +123,7 @@ class ToolSchemaTable:
 
 
 class TimestepLog:
-    """The timesteps of an episode while it is played, each encoded once, with the tools they refer to."""
+    """Timesteps of a running episode, each encoded once, with the tool schemas that they refer to."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -132,15 +132,15 @@ class TimestepLog:
         self.table = ToolSchemaTable()
 
     def add(self, step: TimeStep) -> bytes:
-        """Take the next played step; returns it encoded."""
-        record = timestep_record(step, self.table.ref(step.available_tool_schemas))
+        """Append a step and return its JSON."""
+        record = timestep_record(step, self.table.index_of(step.available_tool_schemas))
         data = encode(record)
         self.records.append(record)
         self.encoded.append(msgspec.Raw(data))
         return data
 
-    def written_into(self, record: EpisodeRecord) -> EpisodeRecord:
-        """The record of these steps with everything foreign encoded, so that storing it calls no foreign code."""
+    def with_encoded(self, record: EpisodeRecord) -> EpisodeRecord:
+        """Return the record of these steps with all foreign data encoded, so that saving it runs no foreign code."""
         return msgspec.structs.replace(
             record,
             timesteps=self.encoded,
@@ -150,7 +150,7 @@ class TimestepLog:
 
 
 def timestep_record(step: TimeStep, tool_schemas_ref: int) -> TimestepRecord:
-    """A played step as it is stored."""
+    """Return the stored form of a step."""
     return TimestepRecord(
         index=step.index,
         actor=step.actor,
@@ -177,11 +177,11 @@ def episode_record(
     steps: Sequence[TimestepRecord],
     **rest: Any,  # noqa: ANN401 - the other fields of EpisodeRecord
 ) -> EpisodeRecord:
-    """An episode with its sums over the steps."""
+    """Return the record of an episode, with the sums over its steps."""
     costs = [step.cost for step in steps if step.cost is not None]
-    known = {name: getattr(header, name) for name in EpisodeHeader.__struct_fields__}
+    header_fields = {name: getattr(header, name) for name in EpisodeHeader.__struct_fields__}
     return EpisodeRecord(
-        **known,
+        **header_fields,
         rounds=len(steps),
         reward=finite(sum(step.reward for step in steps)),
         tokens=sum((step.tokens for step in steps if step.tokens is not None), Tokens()),
@@ -200,7 +200,16 @@ def finished_record(
     spans: list[Span],
     flows: list[Flow],
 ) -> EpisodeRecord:
-    """The record of an episode that came to its end; ``steps`` are those it has so far, the others are added."""
+    """Return the record of a finished episode.
+
+    Args:
+        header: description of the episode.
+        trajectory: the finished trajectory.
+        steps: the steps recorded so far; missing steps of the trajectory are appended. None for none.
+        ended_at: end of the episode.
+        spans: closed spans of the trace.
+        flows: flows of the trace.
+    """
     steps = steps or TimestepLog()
     for step in trajectory.timesteps[len(steps.records) :]:
         steps.add(step)
@@ -224,44 +233,49 @@ def finished_record(
 
 
 def is_ulid(text: str) -> bool:
-    """Whether ``text`` is a ULID as the runner writes them: only these become parts of paths."""
+    """Return whether ``text`` is a ULID in upper case; only such ids are used in paths."""
     return _ULID.fullmatch(text) is not None
 
 
 def decode_episode(data: bytes, path: Path) -> EpisodeRecord:
-    """The content of the episode file ``path``.
+    """Decode and validate the content of the episode file ``path``.
 
     Raises:
-        StoreError: when it is not UTF-8, not of this schema, not an episode, or another one than its name says.
+        StoreError: the data is not UTF-8, has another schema, is not an episode, or does not match the file name.
     """
     record = decode(data, _DECODER, path)
     refs = range(len(record.tool_schemas))
     if any(step.tool_schemas_ref not in refs for step in record.timesteps):
-        raise StoreError(f"{path} refers to tool schemas that it does not hold; move it away")
+        raise StoreError(f"{path} refers to tool schemas that it does not contain; move it away")
     check_header(record, path)
     return record
 
 
 def decode(data: bytes, decoder: msgspec.json.Decoder[_HeaderT], path: Path) -> _HeaderT:
-    """A header or an episode from JSON; raises like ``decode_episode``."""
+    """Decode a header or an episode from JSON; raises like ``decode_episode``."""
     try:
         str(data, "utf-8")
         return decoder.decode(data)
     except (ValueError, RecursionError) as exc:
         if (schema := _schema_of(data)) != SCHEMA:
-            raise _foreign_schema(path, schema) from exc
+            raise _unsupported_schema(path, schema) from exc
         raise StoreError(f"{path} is damaged: {exc}; restore it or move it away") from exc
 
 
 def check_header(header: EpisodeHeader, path: Path) -> None:
-    """Raise a ``StoreError`` unless schema, ids and times fit the file ``path`` and each other."""
+    """Check the schema, ids and times of a header.
+
+    Raises:
+        StoreError: the header has another schema, does not match the name of the file ``path``, or has a time without
+            a time zone.
+    """
     if header.schema != SCHEMA:
-        raise _foreign_schema(path, header.schema)
-    named = (path.parent.name, path.name.partition(".")[0])
-    if (header.batch_id, header.episode_id) != named or not all(map(is_ulid, named)):
+        raise _unsupported_schema(path, header.schema)
+    ids_of_path = (path.parent.name, path.name.partition(".")[0])
+    if (header.batch_id, header.episode_id) != ids_of_path or not all(map(is_ulid, ids_of_path)):
         raise StoreError(
-            f"{path} holds episode {header.episode_id!r} of batch {header.batch_id!r}, "
-            "another one than its name says; put it back where it belongs"
+            f"{path} contains episode {header.episode_id!r} of batch {header.batch_id!r}, "
+            "which does not match its name; rename or move it"
         )
     if not _all_aware((header.started_at, getattr(header, "ended_at", header.started_at))):
         raise StoreError(f"{path} has a time without a time zone; move it away")
@@ -278,7 +292,7 @@ def _schema_of(data: bytes) -> int:
         return SCHEMA
 
 
-def _foreign_schema(path: Path, schema: int) -> StoreError:
+def _unsupported_schema(path: Path, schema: int) -> StoreError:
     return StoreError(
         f"{path} has schema {schema}, this version reads {SCHEMA}; read it with the version that wrote it"
     )

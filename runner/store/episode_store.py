@@ -1,4 +1,4 @@
-"""The episode files of a state directory, and the journals that died before they became one."""
+"""The episode files of a state directory, and recovery of the journals of crashed processes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from runner.util.files import TEMPORARY_SUFFIX, DamagedFile, file_lock, make_fol
 logger = logging.getLogger(__name__)
 
 STALE_S = 60.0
-"""Age at which a half-written file is taken to be nobody's any more."""
+"""Age in seconds from which a partially written file counts as abandoned."""
 
 
 class EpisodeFile(msgspec.Struct, frozen=True):
-    """An episode file as the folder shows it; ``size`` and ``mtime_ns`` change when its content does."""
+    """Directory entry of an episode file; ``size`` (bytes) or ``mtime_ns`` changes whenever its content changes."""
 
     batch_id: str
     episode_id: str
@@ -35,16 +35,16 @@ class EpisodeFile(msgspec.Struct, frozen=True):
 
 
 class EpisodeStore:
-    """Reads and writes ``<data_dir>/runs/<batch_id>/<episode_id>.json``; usable from several threads and processes.
+    """Reads and writes ``<data_dir>/runs/<batch_id>/<episode_id>.json``; safe for threads and processes.
 
-    ``damaged`` names the journals that the last ``recover`` could not use, or not wholly.
+    ``damaged`` lists the journals that the last ``recover`` could not read, or could read only in part.
     """
 
     def __init__(self, data_dir: Path) -> None:
-        """Create the folders, for this user alone.
+        """Create the folders with mode 0700.
 
         Raises:
-            StoreError: when they cannot be created.
+            StoreError: the folders cannot be created.
         """
         self.data_dir = data_dir.absolute()
         self.runs = self.data_dir / "runs"
@@ -52,27 +52,27 @@ class EpisodeStore:
         try:
             make_folder(self.runs)
         except OSError as exc:
-            raise StoreError(f"{self.runs} cannot be created: {exc}; name another folder with --data-dir") from exc
+            raise StoreError(f"{self.runs} cannot be created: {exc}; choose another folder with --data-dir") from exc
 
     def path(self, batch_id: str, episode_id: str) -> Path:
-        """Where an episode's file is or will be.
+        """Return the path of an episode file, existing or not.
 
         Raises:
-            StoreError: when one of the ids is not a ULID.
+            StoreError: an id is not a ULID.
         """
         if not (is_ulid(batch_id) and is_ulid(episode_id)):
-            raise StoreError(f"episode {episode_id!r} of batch {batch_id!r}: an id has to be a ULID of 26 characters")
+            raise StoreError(f"episode {episode_id!r} of batch {batch_id!r}: ids must be ULIDs of 26 characters")
         return self.runs / batch_id / f"{episode_id}.json"
 
     def journal_path(self, batch_id: str, episode_id: str) -> Path:
-        """Where an episode's journal is while it is played; raises like ``path``."""
+        """Return the path of the journal of a running episode; raises like ``path``."""
         return self.path(batch_id, episode_id).with_name(episode_id + JOURNAL_SUFFIX)
 
     def save(self, record: EpisodeRecord) -> Path:
         """Write an episode file durably, then remove its journal.
 
         Raises:
-            StoreError: when it cannot be written; the journal is then still there.
+            StoreError: the file cannot be written; the journal is kept.
         """
         path = self._write(record)
         self._remove(path.with_name(record.episode_id + JOURNAL_SUFFIX))
@@ -85,40 +85,44 @@ class EpisodeStore:
             replace_file(path, encode(record))
         except OSError as exc:
             raise StoreError(
-                f"{path} could not be written: {exc}; make room or check the permissions, "
-                "the next start turns its journal into an episode"
+                f"{path} could not be written: {exc}; free disk space or check the permissions. "
+                "The next start recovers the episode from its journal"
             ) from exc
         return path
 
     def _remove(self, journal: Path) -> None:
         try:
             journal.unlink(missing_ok=True)
-        except OSError as exc:  # harmless: the next recovery finds the episode's file and tries again
+        except OSError as exc:  # harmless: the next recovery finds the episode file and removes the journal
             logger.warning("%s could not be removed: %s", journal, exc)
 
     def load(self, source: Path | str) -> EpisodeRecord:
-        """An episode by its file or its id.
+        """Load an episode by its path or its id.
 
         Raises:
-            StoreError: when there is none, or the file cannot be used.
+            StoreError: the episode does not exist, or its file is invalid.
         """
         path = source if isinstance(source, Path) else self._find(source)
         return decode_episode(read_file(path), path)
 
     def read_bytes(self, episode_id: str) -> bytes:
-        """The file of an episode as it is; raises a ``StoreError`` when there is none."""
+        """Return the raw content of an episode file; raises a ``StoreError`` if it does not exist."""
         return read_file(self._find(episode_id))
 
     def _find(self, episode_id: str) -> Path:
-        for batch in self._folders():
+        for batch in self._batch_folders():
             path = batch / f"{episode_id}.json"
             if is_ulid(episode_id) and path.exists():
                 return path
         raise StoreError(f"there is no episode {episode_id!r} under {self.runs}; check the id and the state directory")
 
-    def files(self, damaged: list[DamagedFile] | None = None) -> Iterator[EpisodeFile]:
-        """All episode files, in no order; files whose names are no episode id are added to ``damaged``."""
-        for batch in self._folders():
+    def list_files(self, damaged: list[DamagedFile] | None = None) -> Iterator[EpisodeFile]:
+        """Yield all episode files in arbitrary order.
+
+        Args:
+            damaged: receives the JSON files whose name is not an episode id.
+        """
+        for batch in self._batch_folders():
             for entry in _entries(batch):
                 stem, _, suffix = entry.name.partition(".")
                 if suffix != "json":
@@ -127,48 +131,51 @@ class EpisodeStore:
                     with contextlib.suppress(FileNotFoundError):
                         yield _episode_file(batch.name, stem, entry.stat(follow_symlinks=False))
                 elif damaged is not None:
-                    damaged.append(DamagedFile(Path(entry.path), "its name is not the id of an episode; move it away"))
+                    damaged.append(DamagedFile(Path(entry.path), "its name is not an episode id; move it away"))
 
-    def file(self, record: EpisodeRecord) -> EpisodeFile:
-        """The file of a saved episode; raises a ``StoreError`` when it is gone."""
+    def stat_file(self, record: EpisodeRecord) -> EpisodeFile:
+        """Return the directory entry of a saved episode; raises a ``StoreError`` if the file does not exist."""
         path = self.path(record.batch_id, record.episode_id)
         try:
             return _episode_file(record.batch_id, record.episode_id, path.stat(follow_symlinks=False))
         except OSError as exc:
-            raise StoreError(f"{path} cannot be found any more: {exc}") from exc
+            raise StoreError(f"{path} does not exist any more: {exc}") from exc
 
-    def _folders(self) -> Iterator[Path]:
+    def _batch_folders(self) -> Iterator[Path]:
         for entry in _entries(self.runs):
             if is_ulid(entry.name) and entry.is_dir(follow_symlinks=False):
                 yield self.runs / entry.name
 
     def recover(self, clock: Clock | None = None) -> list[EpisodeRecord]:
-        """Turn each journal whose process is gone into an ``interrupted`` episode, and remove half-written files.
+        """Turn journals of dead processes into ``interrupted`` episodes, and remove abandoned temporary files.
 
-        Journals of living processes, this one included, are left alone.
+        Journals of running processes, including this one, stay.
+
+        Returns:
+            The recovered episodes.
         """
         self.damaged = []
         recovered: list[EpisodeRecord] = []
         now = (clock or Clock()).now()
-        for batch in self._folders():
+        for batch in self._batch_folders():
             for entry in list(_entries(batch)):
                 path = batch / entry.name
                 if entry.name.endswith(JOURNAL_SUFFIX):
-                    with file_lock(path, wait=False) as held:
-                        if held and (record := self._settle(path)) is not None:
+                    with file_lock(path, wait=False) as locked:
+                        if locked and (record := self._recover_journal(path)) is not None:
                             recovered.append(record)
                 elif entry.name.endswith(TEMPORARY_SUFFIX):
                     _remove_stale(path, now)
         return recovered
 
-    def _settle(self, journal: Path) -> EpisodeRecord | None:
+    def _recover_journal(self, journal: Path) -> EpisodeRecord | None:
         try:
             if journal.with_name(journal.name.removesuffix(JOURNAL_SUFFIX) + ".json").exists():
                 self._remove(journal)
                 return None
-            return self.close_journal(journal, Outcome.INTERRUPTED, ended_at=_last_written(journal))
+            return self.close_journal(journal, Outcome.INTERRUPTED, ended_at=_modified_at(journal))
         except StoreError as exc:
-            self._report(journal, str(exc))
+            self._report_damaged(journal, str(exc))
             return None
 
     def close_journal(
@@ -181,12 +188,20 @@ class EpisodeStore:
         traces: TraceDelta | None = None,
         duration_s: float | None = None,
     ) -> EpisodeRecord:
-        """Make an episode file of a journal that nobody will write to any more; ``traces`` came after its last line.
+        """Write the episode file of a journal that has no writer any more, then remove the journal.
 
-        A damaged journal gives the steps before the damage; it is then kept as ``….journal.jsonl.damaged``.
+        From a damaged journal the steps before the damage are recovered, and it is kept as ``….journal.jsonl.damaged``.
+
+        Args:
+            path: the journal.
+            outcome: outcome of the episode.
+            ended_at: end of the episode.
+            error: the error that ended the episode.
+            traces: spans and flows recorded after the last line of the journal.
+            duration_s: duration of the episode in seconds; by default computed from its spans and steps.
 
         Raises:
-            StoreError: when the journal cannot be used or the episode not be written.
+            StoreError: the journal cannot be read, or the episode file cannot be written.
         """
         journal = read_journal(path)
         record = unfinished_record(
@@ -200,15 +215,15 @@ class EpisodeStore:
         return record
 
     def _set_aside(self, journal: Path, reason: str) -> None:
-        aside = journal.with_name(journal.name + ".damaged")
+        renamed = journal.with_name(journal.name + ".damaged")
         try:
-            journal.rename(aside)
+            journal.rename(renamed)
         except OSError as exc:
             logger.warning("%s could not be renamed: %s", journal, exc)
-            aside = journal
-        self._report(aside, reason)
+            renamed = journal
+        self._report_damaged(renamed, reason)
 
-    def _report(self, path: Path, reason: str) -> None:
+    def _report_damaged(self, path: Path, reason: str) -> None:
         logger.warning("%s: %s", path, reason)
         self.damaged.append(DamagedFile(path, reason))
 
@@ -227,11 +242,11 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
         raise StoreError(f"{folder} cannot be read: {exc}; check its permissions") from exc
 
 
-def _last_written(path: Path) -> datetime:
+def _modified_at(path: Path) -> datetime:
     try:
         return datetime.fromtimestamp(path.stat().st_mtime, UTC)
     except (OSError, ValueError, OverflowError) as exc:
-        raise StoreError(f"{path} has no usable time of its last change: {exc}; touch it") from exc
+        raise StoreError(f"{path} has an invalid modification time: {exc}; touch it") from exc
 
 
 def _remove_stale(path: Path, now: datetime) -> None:

@@ -1,4 +1,4 @@
-"""The index: one row per episode file, so that results and lists need not read the files."""
+"""The index: an SQLite database with one row per episode file, for results and lists."""
 
 from __future__ import annotations
 
@@ -19,106 +19,112 @@ from runner.util.files import DamagedFile, file_lock
 from runner.util.safe_values import escape_surrogates
 
 FILES_PER_TRANSACTION = 200
-"""Files that are added at once, so that other writers get their turn."""
+"""Number of files added in one transaction, so that other writers can get the lock in between."""
 
 Key: TypeAlias = tuple[str, str]
+"""Batch id and episode id."""
 Stamp: TypeAlias = tuple[int, int]
+"""Size in bytes and modification time in nanoseconds of an episode file."""
 
-_HOLES = ", ".join("?" for _ in range(len(EpisodeRow.__struct_fields__) + 2))
-_INSERT = f"INSERT OR REPLACE INTO episodes VALUES ({_HOLES})"
+_PLACEHOLDERS = ", ".join("?" for _ in range(len(EpisodeRow.__struct_fields__) + 2))
+_INSERT = f"INSERT OR REPLACE INTO episodes VALUES ({_PLACEHOLDERS})"
 
 
 class EpisodeIndex:
-    """The rows of all episode files of a store; usable from several threads, beside other processes.
+    """Rows of all episode files of a store; thread-safe, and several processes may open the same index.
 
-    ``damaged`` names the episode files that the last ``reconcile`` could not use.
+    ``damaged`` lists the episode files that the last ``reconcile`` could not read.
     """
 
     def __init__(self, store: EpisodeStore, connection: sqlite3.Connection) -> None:
-        """Take an open database; see ``open_index``."""
+        """Use an open database; see ``open_index``."""
         self._store = store
         self._connection = connection
         self._lock = threading.Lock()
         self.damaged: list[DamagedFile] = []
 
     def insert(self, record: EpisodeRecord) -> None:
-        """Add a saved episode, or replace its row.
+        """Insert or replace the row of a saved episode.
 
         Raises:
-            StoreError: when its file is gone or the database cannot be written; the next ``reconcile`` adds it.
+            StoreError: its file is missing, or the database cannot be written; the next ``reconcile`` adds the row.
         """
-        values = to_columns(episode_row(record), self._store.file(record))
+        values = to_columns(episode_row(record), self._store.stat_file(record))
         with self._session() as connection:
             connection.execute(_INSERT, values)
 
     def recent(self, limit: int = 100, offset: int = 0) -> list[EpisodeRow]:
-        """Episodes, the newest first.
+        """Return episodes, newest first.
+
+        Args:
+            limit: maximum number of episodes.
+            offset: number of newest episodes to skip.
 
         Raises:
-            StoreError: when the database cannot be read.
+            StoreError: the database cannot be read.
         """
         query = f"SELECT {COLUMNS} FROM episodes ORDER BY episode_id DESC LIMIT ? OFFSET ?"
         try:
             return [from_columns(values) for values in self.select(query, (limit, offset))]
         except msgspec.ValidationError as exc:
-            raise self._unusable(exc) from exc
+            raise self._index_error(exc) from exc
 
     def select(self, query: str, parameters: tuple[object, ...] | Mapping[str, object] = ()) -> list[tuple[Any, ...]]:
-        """All rows of a query over the table ``episodes``; raises like ``recent``."""
+        """Return all rows of a query on the table ``episodes``; raises like ``recent``."""
         with self._session() as connection:
             return connection.execute(query, parameters).fetchall()
 
     def reconcile(self) -> None:
-        """Agree with the files again: add new and changed ones, drop vanished ones.
+        """Synchronize the index with the files: add new and changed files, remove deleted ones.
 
-        A damaged file is read once and remembered by size and time; it is reported each time.
+        A damaged file is read only once, then recognized by size and modification time; each call reports it.
 
         Raises:
-            StoreError: when the files or the database cannot be used.
+            StoreError: the files or the database cannot be read, or the database cannot be written.
         """
-        # The rows come first: an episode saved and inserted in between would else look as if its file had vanished.
+        # Read the rows before the files: an episode saved in between would otherwise look deleted.
         rows = self.select("SELECT batch_id, episode_id, size, mtime_ns FROM episodes")
         known = {(batch, episode): (size, mtime_ns) for batch, episode, size, mtime_ns in rows}
         rows = self.select("SELECT batch_id, episode_id, size, mtime_ns, reason FROM damaged")
-        refused = {(batch, episode): ((size, mtime_ns), reason) for batch, episode, size, mtime_ns, reason in rows}
+        rejected = {(batch, episode): ((size, mtime_ns), reason) for batch, episode, size, mtime_ns, reason in rows}
         self.damaged = []
-        changed = list(self._changed(known, refused))
-        self._drop([*known, *refused])
+        changed = list(self._changed_files(known, rejected))
+        self._delete_rows([*known, *rejected])
         for start in range(0, len(changed), FILES_PER_TRANSACTION):
-            self._read(changed[start : start + FILES_PER_TRANSACTION])
+            self._add_files(changed[start : start + FILES_PER_TRANSACTION])
 
     def close(self) -> None:
         """Close the database."""
         with self._lock:
             self._connection.close()
 
-    def _changed(self, known: dict[Key, Stamp], refused: dict[Key, tuple[Stamp, str]]) -> Iterator[EpisodeFile]:
-        """The files that have to be read; what is still left in the two dicts has no file any more."""
-        for file in self._store.files(self.damaged):
+    def _changed_files(self, known: dict[Key, Stamp], rejected: dict[Key, tuple[Stamp, str]]) -> Iterator[EpisodeFile]:
+        """Yield new and changed files; removes the keys of all existing files from both dicts."""
+        for file in self._store.list_files(self.damaged):
             key, stamp = (file.batch_id, file.episode_id), (file.size, file.mtime_ns)
-            was_known, was_refused = known.pop(key, None), refused.pop(key, None)
-            if was_refused is not None and was_refused[0] == stamp:
-                self.damaged.append(DamagedFile(self._store.path(*key), was_refused[1]))
-            elif was_known != stamp:
+            known_stamp, rejection = known.pop(key, None), rejected.pop(key, None)
+            if rejection is not None and rejection[0] == stamp:
+                self.damaged.append(DamagedFile(self._store.path(*key), rejection[1]))
+            elif known_stamp != stamp:
                 yield file
 
-    def _read(self, files: list[EpisodeFile]) -> None:
-        """Load files and replace what the database says about them."""
-        good: list[list[object]] = []
-        bad: list[tuple[object, ...]] = []
+    def _add_files(self, files: list[EpisodeFile]) -> None:
+        """Load files and replace their rows."""
+        rows: list[list[object]] = []
+        damaged: list[tuple[object, ...]] = []
         for file in files:
             path = self._store.path(file.batch_id, file.episode_id)
             try:
-                good.append(to_columns(episode_row(self._store.load(path)), file))
+                rows.append(to_columns(episode_row(self._store.load(path)), file))
             except StoreError as exc:
                 self.damaged.append(DamagedFile(path, str(exc)))
-                bad.append((file.episode_id, file.batch_id, file.size, file.mtime_ns, escape_surrogates(str(exc))))
+                damaged.append((file.episode_id, file.batch_id, file.size, file.mtime_ns, escape_surrogates(str(exc))))
         with self._transaction() as connection:
             _delete(connection, [(file.batch_id, file.episode_id) for file in files])
-            connection.executemany(_INSERT, good)
-            connection.executemany("INSERT OR REPLACE INTO damaged VALUES (?, ?, ?, ?, ?)", bad)
+            connection.executemany(_INSERT, rows)
+            connection.executemany("INSERT OR REPLACE INTO damaged VALUES (?, ?, ?, ?, ?)", damaged)
 
-    def _drop(self, keys: list[Key]) -> None:
+    def _delete_rows(self, keys: list[Key]) -> None:
         if keys:
             with self._transaction() as connection:
                 _delete(connection, keys)
@@ -140,20 +146,24 @@ class EpisodeIndex:
             try:
                 yield self._connection
             except DATABASE_ERRORS as exc:
-                raise self._unusable(exc) from exc
+                raise self._index_error(exc) from exc
 
-    def _unusable(self, exc: Exception) -> StoreError:
+    def _index_error(self, exc: Exception) -> StoreError:
         path = self._store.data_dir / "index.sqlite"
-        return StoreError(f"{path} cannot be used: {exc}; delete it if that goes on, it is made anew from the episodes")
+        return StoreError(
+            f"{path} cannot be used: {exc}; if this persists, delete the file: it is rebuilt from the episode files"
+        )
 
 
 def open_index(store: EpisodeStore) -> EpisodeIndex:
-    """The index of a store, in agreement with its files; made anew when missing, corrupt or of another version.
+    """Open the index of a store and synchronize it with the files.
+
+    An index that is missing, corrupt or of another version is rebuilt.
 
     Raises:
-        StoreError: when the files or the database cannot be used.
+        StoreError: the files or the database cannot be read or written.
     """
-    # Without the lock two processes could both find a corrupt database, and one delete what the other just made.
+    # Without the lock, two processes could find a corrupt database and one delete the other's new one.
     with file_lock(store.runs, wait=True):
         connection = open_database(store.data_dir / "index.sqlite", SCHEMA)
     index = EpisodeIndex(store, connection)

@@ -1,4 +1,4 @@
-"""The tables of the index, and how an episode becomes a row of them."""
+"""Tables of the index, and the conversion between episodes and their rows."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from runner.store.sqlite import SqliteSchema
 from runner.types import Mode, Outcome
 from runner.util.safe_values import escape_surrogates
 
-_INT64 = 2**63
+_INT64_LIMIT = 2**63
 
 
 class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An episode in the index.
+    """Row of an episode in the index.
 
     Attributes:
-        model_s: seconds that models took for their answers, None when none answered.
-        error_type: the kind of its error.
-        fallback: the model endpoints that answered in the place of others.
+        model_s: seconds of all model answers, None if no model answered.
+        error_type: ``error.type`` of the error that ended the episode.
+        fallback: model endpoints that answered as a fallback, joined by commas.
     """
 
     episode_id: str
@@ -79,7 +79,7 @@ _COMMON = [name for name in EpisodeRow.__struct_fields__ if name in EpisodeRecor
 
 
 def episode_row(record: EpisodeRecord) -> EpisodeRow:
-    """What the index keeps of an episode."""
+    """Return the index row of an episode."""
     return EpisodeRow(
         **{name: getattr(record, name) for name in _COMMON},
         tokens_prompt=record.tokens.prompt,
@@ -93,22 +93,22 @@ def episode_row(record: EpisodeRecord) -> EpisodeRow:
 
 
 def to_columns(row: EpisodeRow, file: EpisodeFile) -> list[object]:
-    """The values of a row of ``episodes``, as SQLite can hold them."""
-    return [*map(_storable, msgspec.structs.astuple(row)), file.size, file.mtime_ns]
+    """Return the column values of the table ``episodes``, converted to types of SQLite."""
+    return [*map(_to_sqlite, msgspec.structs.astuple(row)), file.size, file.mtime_ns]
 
 
 def from_columns(values: tuple[object, ...]) -> EpisodeRow:
-    """A row read with ``COLUMNS``; raises ``msgspec.ValidationError`` for values that are none of ours."""
+    """Return the row for values selected with ``COLUMNS``; raises ``msgspec.ValidationError`` for invalid values."""
     named = dict(zip(EpisodeRow.__struct_fields__, values, strict=True))
     return msgspec.convert(named, EpisodeRow, strict=False)
 
 
-def _storable(value: object) -> object:
+def _to_sqlite(value: object) -> object:
     match value:
         case str():
             return escape_surrogates(value)
         case int():
-            return max(-_INT64, min(value, _INT64 - 1))
+            return max(-_INT64_LIMIT, min(value, _INT64_LIMIT - 1))
         case datetime():
             return value.isoformat()
     return value

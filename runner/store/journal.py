@@ -1,4 +1,4 @@
-"""The journal: an episode line by line while it is played, so that the death of the process costs no finished step."""
+"""The journal of a running episode, one line per step: finished steps survive a crash of the process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 class TraceDelta(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What was traced since the line before; ``open_spans`` are all that are open now, each ending now."""
+    """Spans and flows closed since the previous line, and copies of all open spans that end at the time of writing."""
 
     spans: list[Span] = []
     flows: list[Flow] = []
@@ -32,7 +32,7 @@ class TraceDelta(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class JournalExtras(msgspec.Struct, kw_only=True):
-    """What a line holds beside its timestep, as the episode file would not get it else: each where it is new.
+    """Fields of a journal line in addition to the timestep; each is present only on the line where it is new.
 
     The line with ``env_episode_id`` is written after the reset and has no timestep.
     """
@@ -44,7 +44,7 @@ class JournalExtras(msgspec.Struct, kw_only=True):
 
 
 class Journal(msgspec.Struct, kw_only=True):
-    """What could be read of a journal; ``damage`` says why the rest could not."""
+    """The readable part of a journal; ``damage`` is the reason why the rest is unreadable."""
 
     header: EpisodeHeader
     steps: list[TimestepRecord] = []
@@ -56,22 +56,23 @@ class Journal(msgspec.Struct, kw_only=True):
 
 
 class JournalWriter:
-    """Appends to the journal of one episode; usable from several threads.
+    """Appends to the journal of one episode; thread-safe.
 
-    Holds the file's lock until ``close``, or until the process is gone: who can take it may clear the journal away.
+    It holds the lock of the file until ``close`` or the death of the process. A process that gets the lock may recover
+    and remove the journal.
     """
 
     def __init__(self, path: Path, header: EpisodeHeader) -> None:
-        """Create the journal with its header.
+        """Create the journal and write its header.
 
         Raises:
-            OSError: when it cannot be written.
+            OSError: the journal cannot be written.
         """
         self.path = path
         self._lock = threading.Lock()
         self._fenced = False
         make_folder(path.parent)
-        # It gets its name only once it is locked and has its header: nobody ever finds it half made.
+        # The journal gets its name after it is locked and has its header, so no process sees it incomplete.
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         descriptor = create_private(temporary)
         try:
@@ -86,10 +87,10 @@ class JournalWriter:
         self._descriptor: int | None = descriptor
 
     def append(self, *objects: bytes) -> None:
-        """Add a line with the fields of all the encoded objects; does nothing after ``fence`` or ``close``.
+        """Append a line with the fields of all encoded objects; does nothing after ``fence`` or ``close``.
 
         Raises:
-            OSError: when it cannot be written. What follows a torn line would be lost, so the journal is then fenced.
+            OSError: the line cannot be written. Lines after a torn line would be unreadable, so the journal is fenced.
         """
         data = b"{%b}\n" % b",".join([fields[1:-1] for fields in objects if fields != b"{}"])
         with self._lock:
@@ -102,12 +103,12 @@ class JournalWriter:
                 raise
 
     def fence(self) -> None:
-        """Let nothing more be written, but keep the lock."""
+        """Stop all further writes, but keep the lock."""
         with self._lock:
             self._fenced = True
 
     def close(self) -> None:
-        """Let go of the file; it stays where it is."""
+        """Close the file and release its lock; the journal is kept."""
         with self._lock:
             if self._descriptor is not None:
                 os.close(self._descriptor)
@@ -120,21 +121,21 @@ _EXTRAS = msgspec.json.Decoder(JournalExtras)
 
 
 def read_journal(path: Path) -> Journal:
-    """Everything up to the first damaged line; a last line without its end was never finished and is left out.
+    """Read a journal up to its first damaged line; a last line without a newline is incomplete and ignored.
 
     Raises:
-        StoreError: when not even the header can be used.
+        StoreError: the file or its header is unreadable.
     """
     first, *lines = read_file(path).split(b"\n")
     if not lines:
-        raise StoreError(f"{path} ends before its first line does: nothing was recorded; delete it")
+        raise StoreError(f"{path} has no complete line: nothing was recorded; delete it")
     header = decode(first, _HEADERS, path)
     check_header(header, path)
     journal = Journal(header=header)
     for number, data in enumerate(lines[:-1], start=2):
         if (problem := _apply_line(journal, data)) is not None:
-            kept = len(journal.steps)
-            journal.damage = f"line {number} is damaged ({problem}); the {kept} timesteps before it were kept"
+            n_kept = len(journal.steps)
+            journal.damage = f"line {number} is damaged ({problem}); the {n_kept} timesteps before it were kept"
             break
     return journal
 
@@ -148,15 +149,22 @@ def unfinished_record(
     traces: TraceDelta | None = None,
     duration_s: float | None = None,
 ) -> EpisodeRecord:
-    """The record of an episode that nobody plays any more; ``traces`` came after the journal's last line.
+    """Return the record of an episode that stopped before its end.
 
-    Where nobody knows its ``duration_s``, it is what its spans and steps say: wall clocks jump.
+    Args:
+        journal: the readable part of its journal.
+        outcome: outcome of the episode.
+        ended_at: end of the episode.
+        error: the error that ended the episode.
+        traces: spans and flows recorded after the last line of the journal.
+        duration_s: duration in seconds. By default it is computed from the spans and steps, because the wall clock may
+            jump.
     """
     traces = traces or TraceDelta()
     ended_at = max(ended_at, journal.header.started_at)
     worked_s = sum(step.model_s + step.env_s for step in journal.steps)
-    opened = traces.open_spans or journal.traces.open_spans
-    spans = _close_spans(journal.traces.spans + traces.spans, opened)
+    open_spans = traces.open_spans or journal.traces.open_spans
+    spans = _close_spans(journal.traces.spans + traces.spans, open_spans)
     if duration_s is None:
         duration_s = _spanned_s(spans) or worked_s or (ended_at - journal.header.started_at).total_seconds()
     return episode_record(
@@ -175,24 +183,22 @@ def unfinished_record(
     )
 
 
-def _close_spans(closed: list[Span], opened: list[Span]) -> list[Span]:
-    """The spans with the open ones closed, inner ones first, at the latest time that is known."""
+def _close_spans(closed: list[Span], open_spans: list[Span]) -> list[Span]:
     ids = {span.id for span in closed}
-    still_open = [span for span in reversed(opened) if span.id not in ids]
-    latest_ns = max((span.end_ns for span in [*closed, *opened]), default=0)
+    still_open = [span for span in reversed(open_spans) if span.id not in ids]
+    latest_ns = max((span.end_ns for span in [*closed, *open_spans]), default=0)
     return closed + [msgspec.structs.replace(span, end_ns=max(latest_ns, span.start_ns)) for span in still_open]
 
 
 def _spanned_s(spans: list[Span]) -> float:
-    """Seconds of the monotonic clock from the first span's start to the last one's end."""
     if not spans:
         return 0.0
     spanned_ns = max(span.end_ns for span in spans) - min(span.start_ns for span in spans)
-    return min(spanned_ns, 2**63) / 1e9  # a journal may hold any number
+    return min(spanned_ns, 2**63) / 1e9  # a damaged journal may contain any number
 
 
 def _apply_line(journal: Journal, data: bytes) -> str | None:
-    """Add a line to ``journal``, or say why it cannot be used."""
+    """Add a line to ``journal``; return the problem if the line is damaged, else None."""
     try:
         str(data, "utf-8")
         extras = _EXTRAS.decode(data)
@@ -202,7 +208,7 @@ def _apply_line(journal: Journal, data: bytes) -> str | None:
     tool_schemas = journal.tool_schemas + _set_or(extras.tool_schemas, [])
     if step is not None:
         if not 0 <= step.tool_schemas_ref < len(tool_schemas):
-            return "it refers to tool schemas that no line holds"
+            return "it refers to unknown tool schemas"
         journal.steps.append(step)
     journal.tool_schemas = tool_schemas
     journal.reset_observation = _set_or(extras.reset_observation, journal.reset_observation)
@@ -217,5 +223,5 @@ def _add_traces(traces: TraceDelta, new: TraceDelta) -> None:
     traces.open_spans = new.open_spans or traces.open_spans
 
 
-def _set_or(value: _T | msgspec.UnsetType, otherwise: _T) -> _T:
-    return otherwise if value is msgspec.UNSET else value
+def _set_or(value: _T | msgspec.UnsetType, default: _T) -> _T:
+    return default if value is msgspec.UNSET else value

@@ -1,4 +1,4 @@
-"""What the episodes of the index come to, per environment, agent and model."""
+"""Results aggregated from the index, per environment, data, mode, agent and model."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ from runner.store.safe_json import finite
 from runner.types import UNRATED, Outcome, Tokens
 
 _Z = 1.959963984540054
-"""The 97.5% quantile of the normal distribution: intervals of 95%."""
+"""97.5% quantile of the standard normal distribution, for 95% intervals."""
 
 
 class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The episodes of one environment, data and mode that one agent played with one model.
+    """Aggregated results of one agent and model in one environment, with one data set and mode.
 
-    ``n`` counts all of them, ``n_rated`` those that rates and means are made of; these are None when there is none.
+    Rates and means cover the rated episodes and are None if there is none.
 
     Attributes:
-        baseline: no model played, so it is not to be compared with models.
-        success_interval: the 95% Wilson interval of ``success_rate``.
-        score: the mean reward.
-        completion_time_sec: the mean duration, with pauses.
-        token_count: the mean number of prompt and completion tokens.
-        tokens: the sums over all episodes.
-        cost: the sum over all episodes, None when none is known.
-        latency_s: the mean seconds that a model took for an answer, None when none answered.
+        baseline: whether no model was used; such a row is not comparable with models.
+        n: number of episodes.
+        n_rated: number of episodes with an outcome outside ``UNRATED``.
+        success_interval: 95% Wilson score interval of ``success_rate``.
+        score: mean reward.
+        completion_time_sec: mean duration in seconds, pauses included.
+        token_count: mean number of prompt and completion tokens.
+        tokens: token sums over all episodes.
+        cost: sum over all episodes, None if no episode has a cost.
+        latency_s: mean seconds of a model answer, None if no model answered.
     """
 
     env: str
@@ -53,26 +55,30 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def wilson_interval(successes: int, n: int) -> tuple[float, float]:
-    """The 95% Wilson score interval of a success rate; the whole range when ``n`` is 0."""
+    """Return the 95% Wilson score interval of a success rate (E. B. Wilson, 1927); (0, 1) if ``n`` is 0."""
     if n == 0:
         return 0.0, 1.0
     rate, spread = successes / n, _Z * _Z / n
-    centre = rate + spread / 2
-    half = _Z * math.sqrt(rate * (1 - rate) / n + spread / (4 * n))
-    return max(0.0, (centre - half) / (1 + spread)), min(1.0, (centre + half) / (1 + spread))
+    center = rate + spread / 2
+    half_width = _Z * math.sqrt(rate * (1 - rate) / n + spread / (4 * n))
+    return max(0.0, (center - half_width) / (1 + spread)), min(1.0, (center + half_width) / (1 + spread))
 
 
 def summarize_results(index: EpisodeIndex, *, env: str | None = None) -> list[ResultRow]:
-    """One row per environment (only ``env``, in any case, if given), data, mode, agent and model; models come first.
+    """Return one row per environment, data, mode, agent and model; within an environment, models come first.
+
+    Args:
+        index: the index to query.
+        env: environment name, in any case; None for all environments.
 
     Raises:
-        StoreError: when the index cannot be read.
+        StoreError: the index cannot be read.
     """
-    return [_result(values) for values in index.select(_QUERY, {"env": env})]
+    return [_result_row(values) for values in index.select(_QUERY, {"env": env})]
 
 
-_NOT_RATED = ", ".join(f"'{outcome}'" for outcome in sorted(UNRATED))
-_RATED = f"FILTER (WHERE outcome NOT IN ({_NOT_RATED}))"
+_UNRATED_LIST = ", ".join(f"'{outcome}'" for outcome in sorted(UNRATED))
+_RATED = f"FILTER (WHERE outcome NOT IN ({_UNRATED_LIST}))"
 _COUNTS = ", ".join(f"count(*) FILTER (WHERE outcome = '{outcome}')" for outcome in Outcome)
 _TOKENS = ", ".join(f"CAST(total(tokens_{kind}) AS INTEGER)" for kind in Tokens.__struct_fields__)
 _QUERY = f"""
@@ -89,12 +95,12 @@ _QUERY = f"""
 """
 
 
-def _result(values: tuple[Any, ...]) -> ResultRow:
-    env, data_label, mode, agent, model, n, n_rated, n_success, *means = values
-    score, rounds, duration_s, tokens, cost, latency_s, *sums = means
+def _result_row(values: tuple[Any, ...]) -> ResultRow:
+    env, data_label, mode, agent, model, n, n_rated, n_success, *rest = values
+    score, rounds, duration_s, tokens, cost, latency_s, *sums = rest
     successes = int(n_success)
     n_kinds = len(Tokens.__struct_fields__)
-    summed, counts = sums[:n_kinds], sums[n_kinds:]
+    token_sums, outcome_counts = sums[:n_kinds], sums[n_kinds:]
     return ResultRow(
         env=env,
         data_label=data_label,
@@ -105,18 +111,18 @@ def _result(values: tuple[Any, ...]) -> ResultRow:
         n=n,
         n_rated=n_rated,
         n_success=successes,
-        outcomes={outcome.value: count for outcome, count in zip(Outcome, counts, strict=True) if count},
+        outcomes={outcome.value: count for outcome, count in zip(Outcome, outcome_counts, strict=True) if count},
         success_rate=successes / n_rated if n_rated else None,
         success_interval=wilson_interval(successes, n_rated) if n_rated else None,
-        score=_mean(score),
-        avg_rounds=_mean(rounds),
-        completion_time_sec=_mean(duration_s),
-        token_count=_mean(tokens),
-        tokens=Tokens(*summed),
-        cost=_mean(cost),
-        latency_s=_mean(latency_s),
+        score=_finite_or_none(score),
+        avg_rounds=_finite_or_none(rounds),
+        completion_time_sec=_finite_or_none(duration_s),
+        token_count=_finite_or_none(tokens),
+        tokens=Tokens(*token_sums),
+        cost=_finite_or_none(cost),
+        latency_s=_finite_or_none(latency_s),
     )
 
 
-def _mean(value: float | None) -> float | None:
+def _finite_or_none(value: float | None) -> float | None:
     return None if value is None else finite(value)

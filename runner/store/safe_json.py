@@ -1,4 +1,4 @@
-"""JSON of anything an episode may hold: what agents and environments put into it never costs an episode."""
+"""JSON encoding of arbitrary values: data of agents and environments can never prevent saving an episode."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import msgspec
 from runner.util.safe_values import escape_surrogates, safe_str
 
 MAX_DEPTH = 64
-"""Levels of nesting that a repaired value keeps."""
+"""Maximum levels of nesting in a repaired value."""
 
 
 def encode(value: object) -> bytes:
-    """``value`` as one line of JSON.
+    """Encode ``value`` as one line of JSON; never fails.
 
-    What JSON cannot hold becomes visible text: foreign objects and keys, lone surrogates, endless nesting. NaN and
-    infinity become ``null``.
+    Values that JSON cannot represent become visible text: arbitrary objects and keys, lone surrogates, too deep
+    nesting. NaN and infinity become ``null``.
     """
     try:
         return _ENCODER.encode(value)
@@ -28,15 +28,14 @@ def encode(value: object) -> bytes:
 
 
 def finite(value: float) -> float:
-    """``value``, or the nearest float that a JSON number can hold; 0 for what is not a number."""
+    """Return ``value``, with infinity replaced by the largest float and NaN by 0, as JSON has neither."""
     if math.isfinite(value):
         return value
     return 0.0 if math.isnan(value) else math.copysign(sys.float_info.max, value)
 
 
 def _foreign_value(value: object) -> int | float | str:
-    """A number or text for an object that JSON does not know."""
-    match value:
+    match value:  # subclasses of numbers, such as numpy's, become plain numbers
         case float():
             return float.__add__(value, 0.0)
         case int():

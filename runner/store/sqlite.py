@@ -1,4 +1,4 @@
-"""SQLite files that can be made anew: opened, checked, and replaced when they are broken or of another version."""
+"""SQLite files with derived data: opened, checked, and replaced if they are damaged or have another version."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 BUSY_TIMEOUT_S = 10.0
 
 DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
-"""What SQLite's module raises; the latter when a broken file makes it describe the damage in no readable text."""
+"""Exceptions of the module ``sqlite3``; with a corrupt file, its error message may not be valid UTF-8."""
 
 _SIDE_FILES = ("", "-wal", "-shm", "-journal")
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
@@ -23,12 +23,12 @@ _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLI
 
 @dataclass(frozen=True)
 class SqliteSchema:
-    """What a file has to hold.
+    """Schema of an SQLite file.
 
     Attributes:
-        version: of the tables; a file of another version is made anew.
-        tables: the script that makes them and sets ``user_version``.
-        probes: queries that work only on these tables.
+        version: version of the tables; a file of another version is replaced.
+        tables: script that creates the tables and sets ``user_version``.
+        probes: queries that fail on any other schema.
     """
 
     version: int
@@ -43,12 +43,12 @@ class _IncompatibleDatabase(sqlite3.DatabaseError):
 
 
 def open_database(path: Path, schema: SqliteSchema) -> sqlite3.Connection:
-    """Open a file for this user alone, or make a new one where there is none that can be used.
+    """Open a database with mode 0600; a missing, damaged or incompatible one is created anew.
 
-    Processes that may open it at the same time have to take turns: one could delete what the other has just made.
+    The caller must hold a lock if several processes may open the file: one could delete the new file of another.
 
     Raises:
-        StoreError: when the file can be neither used nor replaced, or others keep it locked.
+        StoreError: the file can be neither opened nor replaced, or another process keeps it locked.
     """
     try:
         try:
@@ -56,16 +56,16 @@ def open_database(path: Path, schema: SqliteSchema) -> sqlite3.Connection:
         except DATABASE_ERRORS as exc:
             if not _is_damage(exc):
                 raise
-            logger.warning("%s cannot be used (%s) and is made anew from the episode files", path, exc)
+            logger.warning("%s cannot be used (%s); it is rebuilt from the episode files", path, exc)
         for suffix in _SIDE_FILES:
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         return _open(path, schema)
     except (*DATABASE_ERRORS, OSError) as exc:
-        raise StoreError(f"{path} cannot be opened: {exc}; check its permissions and the room on the disk") from exc
+        raise StoreError(f"{path} cannot be opened: {exc}; check its permissions and the free disk space") from exc
 
 
 def _open(path: Path, schema: SqliteSchema) -> sqlite3.Connection:
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite's side files take over its mode
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite gives its side files the same mode
     connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
         _prepare(connection, schema)
@@ -77,17 +77,17 @@ def _open(path: Path, schema: SqliteSchema) -> sqlite3.Connection:
 
 def _prepare(connection: sqlite3.Connection, schema: SqliteSchema) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")  # the episode files are what is held against power loss
+    connection.execute("PRAGMA synchronous = NORMAL")  # the data is derived: only episode files must survive power loss
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (n_tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if version == 0 and n_tables == 0:
         connection.executescript(schema.tables)
         return
     if version != schema.version:
-        raise _IncompatibleDatabase(f"its schema is {version}, not {schema.version}")
-    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if verdict != "ok":
-        raise _IncompatibleDatabase(verdict)
+        raise _IncompatibleDatabase(f"its schema is {version}, expected {schema.version}")
+    (check_result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if check_result != "ok":
+        raise _IncompatibleDatabase(check_result)
     try:
         for probe in schema.probes:
             connection.execute(probe)

@@ -67,7 +67,7 @@ class TimeOrderedBuffer(DedupBuffer):
         self._awaited: dict[str, float] = {}  # deadline per lane that delays the others, earliest first
         self._catching_up: set[str] = set()  # streams that have not reached their end
         self._newest = self._history_end = _FIRST
-        self._after: deque[datetime | None] = deque()  # time after which each of ``_items`` comes; None: after all history
+        self._after: deque[datetime | None] = deque()  # per item of ``_items``: the time it follows; None: all history
 
     @property
     def n_waiting(self) -> int:

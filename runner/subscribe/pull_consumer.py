@@ -185,4 +185,4 @@ class PullConsumer:
 def removed_unread_notice(stream: str, count: int, *, at_most: bool = False) -> Notice:
     """Return the notice that a stream removed messages before they were read."""
     number = f"up to {count}" if at_most else f"{count}"
-    return Notice(kind="gap", text=f"{number} messages were removed from stream {stream} before they were read", count=count)
+    return Notice(kind="gap", text=f"{number} messages left stream {stream} before they were read", count=count)

@@ -1,4 +1,4 @@
-"""Which streams of a bus keep some subjects; asks, and creates nothing."""
+"""Look up the streams that keep some subjects; read-only."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from runner.subscribe.messages import Notice
 from runner.subscribe.stream_reader import API_TIMEOUT_S
 from runner.util.text import mask, one_line
 
-NAMES: Final = "$JS.API.STREAM.NAMES"
+STREAM_NAMES_SUBJECT: Final = "$JS.API.STREAM.NAMES"
 
 
 class StreamsUnavailable(RunnerError):
-    """Streams cannot be looked for; ``forbidden``: because that is not allowed."""
+    """The bus has no streams, or they cannot be looked up; ``forbidden``: for lack of permission."""
 
     def __init__(self, message: str, *, forbidden: bool = False) -> None:
-        """Take what is said about it."""
+        """Create the error."""
         super().__init__(message)
         self.forbidden = forbidden
 
@@ -40,11 +40,11 @@ class _Names(msgspec.Struct):
 
 
 async def find_streams(connection: NatsConnection, patterns: Iterable[str]) -> list[StreamInfo]:
-    """The streams that keep any subject of the patterns, whether or not they are ``is_readable``.
+    """Return the streams that keep any subject of the patterns, including those that are not ``is_readable``.
 
     Raises:
-        NoStreams: when there are none on this bus, or they cannot be asked for.
-        nats.errors.Error, OSError: when the bus is away.
+        StreamsUnavailable: this bus has no streams, or they cannot be looked up.
+        nats.errors.Error, OSError: the bus is not connected.
     """
     names: dict[str, None] = {}
     for pattern in patterns:
@@ -53,36 +53,36 @@ async def find_streams(connection: NatsConnection, patterns: Iterable[str]) -> l
 
 
 def is_readable(info: StreamInfo) -> bool:
-    """Whether reading a stream leaves it as it is: from a work queue messages vanish by being read."""
+    """Whether reading leaves a stream unchanged; a work queue deletes the messages that are read."""
     return info.config.retention != RetentionPolicy.WORK_QUEUE
 
 
 def work_queue_notice(stream: str) -> Notice:
-    """Says that a stream is not ``is_readable``."""
-    why = "what it holds is left alone, as reading would take it away"
-    text = f"stream {stream} is a work queue: {why}; only what comes from now on is shown"
+    """Return the notice about a stream that is not ``is_readable``."""
+    text = f"stream {stream} is a work queue, and reading would empty it; showing only new messages"
     return Notice(kind="no_history", text=text)
 
 
 async def _names(connection: NatsConnection, pattern: str) -> list[str]:
     client = connection.client
-    announced = advertises_jetstream(client)
-    timeout_s = API_TIMEOUT_S if announced else UNADVERTISED_TIMEOUT_S
+    advertised = advertises_jetstream(client)
+    timeout_s = API_TIMEOUT_S if advertised else UNADVERTISED_TIMEOUT_S
     try:
-        answer = await client.request(NAMES, msgspec.json.encode({"subject": pattern}), timeout=timeout_s)
+        request = msgspec.json.encode({"subject": pattern})
+        answer = await client.request(STREAM_NAMES_SUBJECT, request, timeout=timeout_s)
         names = msgspec.json.decode(answer.data, type=_Names)
     except nats.errors.NoRespondersError:
-        raise StreamsUnavailable("this bus keeps no streams") from None
+        raise StreamsUnavailable("this bus has no streams") from None
     except msgspec.MsgspecError:
-        raise StreamsUnavailable("this bus does not say which streams it keeps") from None
+        raise StreamsUnavailable("this bus gave no valid list of its streams") from None
     except nats.errors.TimeoutError as exc:
-        if (refusal := _permission_refusal(connection, NAMES)) is not None:
-            raise refusal from None
-        if not announced and connection.connected:  # only one who subscribed to everything has heard the question
-            raise StreamsUnavailable("this bus keeps no streams") from None
+        if (denial := _permission_denial(connection, STREAM_NAMES_SUBJECT)) is not None:
+            raise denial from None
+        if not advertised and connection.connected:  # only a subscriber to ">" got the request
+            raise StreamsUnavailable("this bus has no streams") from None
         raise exc from None
     if names.error is not None:
-        raise StreamsUnavailable(f"this bus keeps no streams ({_shown(names.error.description)})")
+        raise StreamsUnavailable(f"this bus has no streams ({_shown(names.error.description)})")
     return names.streams or []
 
 
@@ -94,15 +94,15 @@ async def _info(connection: NatsConnection, name: str) -> StreamInfo | None:
     except APIError as exc:
         raise StreamsUnavailable(f"stream {_shown(name)} cannot be read ({_shown(str(exc.description))})") from None
     except nats.errors.TimeoutError as exc:
-        raise _permission_refusal(connection, f"$JS.API.STREAM.INFO.{name}") or exc from None
+        raise _permission_denial(connection, f"$JS.API.STREAM.INFO.{name}") or exc from None
 
 
 def _shown(text: str) -> str:
     return one_line(mask(text), 120)
 
 
-def _permission_refusal(connection: NatsConnection, subject: str) -> StreamsUnavailable | None:
-    """A refused request looks like one without an answer."""
+def _permission_denial(connection: NatsConnection, subject: str) -> StreamsUnavailable | None:
+    # A denied request looks like one without an answer.
     if (error := connection.permission_error(subject)) is not None:
         return StreamsUnavailable(str(error), forbidden=True)
     return None

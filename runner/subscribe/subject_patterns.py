@@ -1,4 +1,4 @@
-"""Subjects with wildcards: ``*`` is any one word, a last ``>`` is one or more."""
+"""Subject patterns of NATS: ``*`` matches one token, a final ``>`` matches one or more tokens."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 PATTERN = re.compile(r"(?:[^\s.*>]+|\*)(?:\.(?:[^\s.*>]+|\*))*(?:\.>)?|>")
-"""What can be subscribed to."""
+"""A valid subject or pattern for a subscription."""
 
 
-@lru_cache(maxsize=1024)  # of thousands of messages in a second nearly all have one of a few subjects
+@lru_cache(maxsize=1024)  # thousands of messages per second share a few subjects
 def covers(wide: str, narrow: str) -> bool:
-    """Whether every subject of ``narrow``, a subject or a pattern, is one of ``wide``."""
-    return common(wide, narrow) == narrow
+    """Whether the pattern ``wide`` matches every subject of ``narrow``, a subject or a pattern."""
+    return intersection(wide, narrow) == narrow
 
 
 def covered_by_any(wide: Iterable[str], narrow: str) -> bool:
@@ -21,29 +21,30 @@ def covered_by_any(wide: Iterable[str], narrow: str) -> bool:
     return any(covers(pattern, narrow) for pattern in wide)
 
 
-def common(one: str, other: str) -> str | None:
-    """The pattern of the subjects that both match, None when there is no such subject."""
-    left, right = one.split("."), other.split(".")
+def intersection(left: str, right: str) -> str | None:
+    """Return the pattern of the subjects that both patterns match, None when there are none."""
+    tokens, other_tokens = left.split("."), right.split(".")
     shared: list[str] = []
-    while left and right:
-        if left[0] == ">":
-            return ".".join(shared + right)
-        if right[0] == ">":
-            return ".".join(shared + left)
-        first, second = left.pop(0), right.pop(0)
+    while tokens and other_tokens:
+        if tokens[0] == ">":
+            return ".".join(shared + other_tokens)
+        if other_tokens[0] == ">":
+            return ".".join(shared + tokens)
+        first, second = tokens.pop(0), other_tokens.pop(0)
         if "*" not in (first, second) and first != second:
             return None
         shared.append(second if first == "*" else first)
-    return None if left or right else ".".join(shared)
+    return None if tokens or other_tokens else ".".join(shared)
 
 
-def shared_with(patterns: Iterable[str], subjects: Iterable[str]) -> list[str]:
-    """What patterns and subjects have in common, without what another entry of the result covers."""
-    held = list(subjects)
-    found = dict.fromkeys(part for pattern in patterns for subject in held if (part := common(pattern, subject)))
-    return [part for part in found if not covered_by_any((other for other in found if other != part), part)]
+def intersections(patterns: Iterable[str], subjects: Iterable[str]) -> list[str]:
+    """Return the intersections of patterns and subjects, without those that another intersection covers."""
+    others = list(subjects)
+    pairs = ((pattern, subject) for pattern in patterns for subject in others)
+    shared = dict.fromkeys(part for pattern, subject in pairs if (part := intersection(pattern, subject)))
+    return [part for part in shared if not covered_by_any(shared.keys() - {part}, part)]
 
 
-def disjoint(patterns: list[str]) -> bool:
-    """Whether no subject matches two of them."""
-    return all(common(a, b) is None for number, a in enumerate(patterns) for b in patterns[:number])
+def are_disjoint(patterns: list[str]) -> bool:
+    """Whether no subject matches two of the patterns."""
+    return all(intersection(a, b) is None for number, a in enumerate(patterns) for b in patterns[:number])

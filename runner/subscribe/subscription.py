@@ -1,7 +1,7 @@
-"""Following a bus: history and what comes now by one iterator, which outlives outages and says what it missed.
+"""Subscription to a bus: one iterator over history and new messages, which survives outages and reports gaps.
 
-Where a stream keeps a subject it is read from there. Where none does, or reading is not allowed, messages are taken
-as they pass and a notice says so. A follower changes nothing on the bus.
+Subjects kept by a stream are read from it. Other subjects, and streams without read permission, are read by core
+subscriptions, which a notice reports. A subscription changes nothing on the bus.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ from runner.subscribe.messages import BusMessage, Notice, Since, SubscriptionIte
 from runner.subscribe.position import Position, n_left
 from runner.subscribe.stream_lookup import StreamsUnavailable, find_streams, is_readable, work_queue_notice
 from runner.subscribe.stream_reader import API_TIMEOUT_S, BUS_ERRORS, POLL_S, StreamReader, wait_until_connected
-from runner.subscribe.subject_patterns import common, covered_by_any
+from runner.subscribe.subject_patterns import covered_by_any, intersection
 
 __all__ = ["BusMessage", "DurableNames", "Notice", "RawMessage", "Since", "Subscription", "SubscriptionItem"]
 
-LOOK_AGAIN_S: Final = 2.0
-LOOK_SOON_S: Final = 0.8
-"""How often streams are looked for while a subject has none."""
+LOOKUP_INTERVAL_S: Final = 2.0
+FIRST_LOOKUP_INTERVAL_S: Final = 0.8
+"""Seconds between two lookups of streams while a subject has none; the first interval is shorter."""
 
-IDLE_S: Final = 0.4
-"""How often the connection is looked at: rarely enough for a follower to cost nothing while nothing happens."""
+CHECK_INTERVAL_S: Final = 0.4
+"""Seconds between two checks of the connection; long enough to cost nothing while idle."""
 
-REST_S: Final = 1.0
-"""The same where streams keep all that is wanted: their readers look for themselves."""
+SLOW_CHECK_INTERVAL_S: Final = 1.0
+"""The same when streams keep all subjects, because their readers check for themselves."""
 
-PATIENCE: Final = 2
-"""How often they are asked for in vain before a follower makes do without."""
+MAX_LOOKUP_FAILURES: Final = 2
+"""Consecutive unanswered lookups after which the subscription continues without streams."""
 
 
 class Subscription:
-    """Everything on some subjects of a bus, for ``async with`` and in it ``async for``.
+    """Messages of some subjects of a bus; use it with ``async with``, and inside that with ``async for``.
 
-    Each event comes once. What streams keep waits there for a slow reader; of what no stream keeps at most
-    ``capacity`` messages and ``max_bytes`` wait here, the others are counted in a notice.
+    Each event is returned once. A slow subscriber loses nothing that streams keep. Of other messages, at most
+    ``capacity`` and ``max_bytes`` are buffered; a notice counts the rest.
 
     Args:
-        connection: may come and go; stays open.
-        patterns: subjects, with wildcards.
-        since: where the history of each stream begins.
-        names: the subjects of the durable events.
-        capacity: messages that wait here.
-        max_bytes: and what they take.
-        in_time_order: what several streams keep comes by its times, not as it arrives.
+        connection: connection to the bus; it may be lost at times, and is not closed.
+        patterns: subjects with wildcards.
+        since: start of the history in each stream.
+        names: subjects of the durable events.
+        capacity: maximum number of buffered messages.
+        max_bytes: maximum size of the buffered messages in bytes.
+        in_time_order: merge several streams by time instead of by arrival.
     """
 
     def __init__(
@@ -70,28 +70,28 @@ class Subscription:
         max_bytes: int = 64 << 20,
         in_time_order: bool = False,
     ) -> None:
-        """Follow from ``__aenter__`` on."""
+        """Create the subscription; ``__aenter__`` starts it."""
         self._connection = connection
         self._patterns = [p for p in dict.fromkeys(patterns) if not covered_by_any(set(patterns) - {p}, p)]
         self._since = since
-        self._began = datetime.now(UTC)
+        self._subscribed_at = datetime.now(UTC)
         buffer = TimeOrderedBuffer if in_time_order else DedupBuffer
         self._buffer = buffer(names or DurableNames(), capacity=capacity, max_bytes=max_bytes)
         self._listener = CoreListener(connection, self._buffer)
         self._readers: dict[str, tuple[StreamReader, asyncio.Task[None]]] = {}
         self._positions: dict[str, Position] = {}
         self._forbidden: set[str] = set()
-        self._missing: set[str] = set()
-        self._silences = 0
-        self._told: set[str] = set()
+        self._ended_streams: set[str] = set()
+        self._n_lookup_failures = 0
+        self._sent_notices: set[str] = set()
         self._uncovered: set[str] = set()
-        self._queues: list[StreamInfo] = []
-        self._is_new = False
+        self._work_queues: list[StreamInfo] = []
+        self._has_new_uncovered = False
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        """Start to follow."""
-        self._tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._watch_connection())]
+        """Start the subscription."""
+        self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._watch_connection())]
         for task in self._tasks:
             task.add_done_callback(lambda _: self._buffer.end())
         return self
@@ -99,64 +99,70 @@ class Subscription:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop."""
-        await _end([*self._tasks, *(task for _, task in self._readers.values())])
+        """Stop the subscription."""
+        await _cancel_all([*self._tasks, *(task for _, task in self._readers.values())])
         await self._listener.close()
 
     def __aiter__(self) -> Self:
-        """Itself."""
+        """Return the subscription."""
         return self
 
     async def __anext__(self) -> SubscriptionItem:
-        """The next message or notice; waits for it."""
-        if (seen := await self._buffer.next_item()) is not None:
-            return seen
-        raise self._ended()
+        """Wait for the next message or notice."""
+        if (item := await self._buffer.next_item()) is not None:
+            return item
+        raise self._end_reason()
 
     async def next_batch(self, limit: int = 500) -> list[SubscriptionItem]:
-        """What is there already, at least one; waits for it. Raises ``StopAsyncIteration`` as ``__anext__`` does."""
-        seen = [await anext(self)]
-        while len(seen) < limit and (more := self._buffer.next_ready()) is not None:
-            seen.append(more)
-        return seen
+        """Wait for at least one item and return all available ones, at most ``limit``.
+
+        Raises:
+            StopAsyncIteration: the subscription has ended.
+        """
+        items = [await anext(self)]
+        while len(items) < limit and (item := self._buffer.next_ready()) is not None:
+            items.append(item)
+        return items
 
     async def next_raw(self, limit: int = 500, *, max_bytes: float = math.inf) -> list[RawMessage | Notice]:
-        """As ``some``, but as it came: not decoded, and what comes twice is there twice.
+        """Return items like ``next_batch``, but undecoded and with duplicates.
 
         Args:
-            limit: how many at most.
-            max_bytes: after so many bytes none is added.
+            limit: maximum number of items.
+            max_bytes: size in bytes after which no further item is added.
+
+        Raises:
+            StopAsyncIteration: the subscription has ended.
         """
         if not await self._buffer.wait_filled():
-            raise self._ended()
-        came: list[RawMessage | Notice] = []
-        while len(came) < limit and max_bytes > 0 and (item := self._buffer.pop()) is not None:
-            came.append(item)
+            raise self._end_reason()
+        items: list[RawMessage | Notice] = []
+        while len(items) < limit and max_bytes > 0 and (item := self._buffer.pop()) is not None:
+            items.append(item)
             max_bytes -= item.size if isinstance(item, RawMessage) else 0
-        return came
+        return items
 
     def decode(self, message: RawMessage) -> BusMessage | None:
-        """What a message that came as it was says; None when it was there before."""
+        """Decode a message of ``next_raw``; None when its event id was decoded before."""
         return self._buffer.decode(message)
 
     async def count_waiting(self) -> int:
-        """Messages that wait: here, and in streams after what was read of them, there also those not wanted.
+        """Return the number of unread messages: buffered ones, and those of all subjects left in the streams.
 
         Raises:
-            nats.errors.Error, OSError: when the bus is away.
+            nats.errors.Error, OSError: the bus is not connected.
         """
         js = self._connection.client.jetstream(timeout=API_TIMEOUT_S)
         positions = {name: each for name, each in self._positions.items() if name not in self._forbidden}
         return await n_left(js, positions) + self._buffer.n_waiting
 
-    def _ended(self) -> Exception:
-        """What to raise when nothing will come any more; raises what made it so."""
+    def _end_reason(self) -> Exception:
         for task in self._tasks:
             if task.done():
                 task.result()
         return StopAsyncIteration()
 
-    async def _follow(self) -> None:
+    async def _run(self) -> None:
         generation = -1
         while True:
             await wait_until_connected(self._connection)
@@ -164,71 +170,74 @@ class Subscription:
                 generation = self._connection.generation
                 self._forbidden.clear()
             try:
-                await self._cover()
+                await self._cover_patterns()
             except BUS_ERRORS:
                 await asyncio.sleep(POLL_S)
             else:
                 await self._until_changed(generation)
 
-    async def _cover(self) -> None:
-        """Have a reader for each stream that keeps what is wanted, and listen to the rest."""
+    async def _cover_patterns(self) -> None:
+        """Start a reader for each stream that keeps some patterns, and core subscriptions for the rest."""
         reason = await self._start_readers()
-        held = [subject for reader, _ in self._readers.values() for subject in reader.subjects]
-        uncovered = [pattern for pattern in self._patterns if not covered_by_any(held, pattern)]
-        await self._listener.listen(uncovered, held)
-        for info in self._queues:
-            self._tell(work_queue_notice(info.config.name or ""))
-        kept = [*held, *(subject for info in self._queues for subject in info.config.subjects or [])]
+        kept = [subject for reader, _ in self._readers.values() for subject in reader.subjects]
+        uncovered = [pattern for pattern in self._patterns if not covered_by_any(kept, pattern)]
+        await self._listener.listen(uncovered, kept)
+        for info in self._work_queues:
+            self._notify_once(work_queue_notice(info.config.name or ""))
+        in_streams = [*kept, *(subject for info in self._work_queues for subject in info.config.subjects or [])]
         for pattern in uncovered:
-            if reason or (pattern in self._uncovered and not covered_by_any(kept, pattern)):
-                self._tell(Notice(kind="no_history", text=f"{pattern}: {reason or _why(pattern, kept)}"))
-        self._is_new = not self._uncovered.issuperset(uncovered)
+            if reason or (pattern in self._uncovered and not covered_by_any(in_streams, pattern)):
+                text = f"{pattern}: {reason or _no_history_reason(pattern, in_streams)}"
+                self._notify_once(Notice(kind="no_history", text=text))
+        self._has_new_uncovered = not self._uncovered.issuperset(uncovered)
         self._uncovered = set(uncovered)
         for pattern in self._patterns:
             if (error := self._connection.permission_error(pattern)) is not None:
-                self._tell(Notice(kind="permission", text=str(error)))
+                self._notify_once(Notice(kind="permission", text=str(error)))
 
     async def _start_readers(self) -> str | None:
-        """Returns why no streams can be found, None when they can."""
+        """Start readers for new streams; returns why streams are unavailable, None when they are available."""
         try:
-            found = await find_streams(self._connection, self._patterns)
+            streams = await find_streams(self._connection, self._patterns)
         except StreamsUnavailable as exc:
             if exc.forbidden:
-                self._tell(Notice(kind="permission", text=str(exc)))
-            return f"{exc}; only what comes from now on is shown"
+                self._notify_once(Notice(kind="permission", text=str(exc)))
+            return f"{exc}; showing only new messages"
         except BUS_ERRORS:
-            self._silences += 1
-            if self._silences < PATIENCE or not self._connection.connected:
+            self._n_lookup_failures += 1
+            if self._n_lookup_failures < MAX_LOOKUP_FAILURES or not self._connection.connected:
                 raise
-            return "this bus does not say what it keeps; only what comes from now on is shown"
-        self._silences = 0
-        self._tell_removed(self._missing - {info.config.name for info in found})
-        self._queues = [info for info in found if not is_readable(info)]
-        read = [info for info in found if is_readable(info)]
+            return "this bus does not list its streams; showing only new messages"
+        self._n_lookup_failures = 0
+        self._report_removed(self._ended_streams - {info.config.name for info in streams})
+        self._work_queues = [info for info in streams if not is_readable(info)]
+        readable = [info for info in streams if is_readable(info)]
         if not self._positions:
-            self._tell_ahead([info.state.last_seq for info in read])
-        for info in read:
+            self._report_future_start([info.state.last_seq for info in readable])
+        for info in readable:
             name = info.config.name or ""
             if name in self._readers or name in self._forbidden:
                 continue
             self._buffer.add_stream(name, info.state.last_seq)
-            position = self._positions.setdefault(name, Position.initial(self._since, info, self._began))
+            position = self._positions.setdefault(name, Position.initial(self._since, info, self._subscribed_at))
             reader = StreamReader(self._connection, info, self._patterns, position, self._buffer)
             self._readers[name] = (reader, asyncio.create_task(reader.run()))
         return None
 
     async def _until_changed(self, generation: int) -> None:
-        """Wait until a reader ended, or until streams are to be looked for again."""
-        look_again = asyncio.get_running_loop().time() + (LOOK_SOON_S if self._is_new else LOOK_AGAIN_S)
+        """Wait until a reader has ended or the next lookup of streams is due."""
+        clock = asyncio.get_running_loop().time
+        next_lookup = clock() + (FIRST_LOOKUP_INTERVAL_S if self._has_new_uncovered else LOOKUP_INTERVAL_S)
         while self._connection.generation == generation:
-            await _first_of([task for _, task in self._readers.values()], IDLE_S if self._listener.patterns else REST_S)
-            if self._ended_reader() or not self._connection.connected:
+            interval_s = CHECK_INTERVAL_S if self._listener.patterns else SLOW_CHECK_INTERVAL_S
+            await _first_of([task for _, task in self._readers.values()], interval_s)
+            if self._collect_ended_readers() or not self._connection.connected:
                 return
-            if self._listener.patterns and asyncio.get_running_loop().time() > look_again:
+            if self._listener.patterns and clock() > next_lookup:
                 return
 
-    def _ended_reader(self) -> bool:
-        """Whether a reader has ended; it is forgotten then."""
+    def _collect_ended_readers(self) -> bool:
+        """Remove the readers that have ended; returns whether there were any."""
         ended = [(name, task) for name, (_, task) in self._readers.items() if task.done()]
         for name, task in ended:
             del self._readers[name]
@@ -237,65 +246,63 @@ class Subscription:
                 task.result()
             except BusError as exc:
                 self._forbidden.add(name)
-                self._tell(Notice(kind="permission", text=f"stream {name} cannot be read: {exc}"))
+                self._notify_once(Notice(kind="permission", text=f"stream {name} cannot be read: {exc}"))
             else:
-                self._missing.add(name)
+                self._ended_streams.add(name)
         return bool(ended)
 
-    def _tell_removed(self, names: set[str]) -> None:
-        """Say which streams that were read are gone; a server that starts again has them back in a moment."""
-        self._missing.clear()
+    def _report_removed(self, names: set[str]) -> None:
+        # A restarting server only hides its streams for a moment, so ``names`` has no streams that exist again.
+        self._ended_streams.clear()
         for name in sorted(names):
-            self._buffer.notify(Notice(kind="removed", text=f"stream {name} is there no more"), name)
+            self._buffer.notify(Notice(kind="removed", text=f"stream {name} was deleted"), name)
 
-    def _tell_ahead(self, newest: list[int]) -> None:
-        """Say that the history that is asked for lies ahead in all streams."""
+    def _report_future_start(self, newest: list[int]) -> None:
         if isinstance(self._since, int) and newest and max(newest) + 1 < self._since:
-            ahead = f"no stream has come to #{self._since} yet, the furthest is at #{max(newest)}"
-            self._tell(Notice(kind="no_history", text=f"{ahead}; what comes next is shown"))
+            text = f"no stream has reached #{self._since}; the highest sequence is #{max(newest)}"
+            self._notify_once(Notice(kind="no_history", text=f"{text}; showing new messages"))
 
-    def _tell(self, notice: Notice) -> None:
-        """Say a thing once."""
-        if notice.text not in self._told:
-            self._told.add(notice.text)
+    def _notify_once(self, notice: Notice) -> None:
+        if notice.text not in self._sent_notices:
+            self._sent_notices.add(notice.text)
             self._buffer.notify(notice)
 
     async def _watch_connection(self) -> None:
-        """Say what becomes of the connection."""
-        told, reconnects = "connected", self._reconnects()
+        """Report changes of the connection."""
+        reported, reconnects = "connected", self._reconnect_count()
         while True:
             state = self._connection.state
-            now = self._reconnects()
-            if state.status == "connected" and (told != "connected" or now != reconnects):
-                self._buffer.notify(Notice(kind="reconnected", text=self._reconnected(cut_told=told == "disconnected")))
-                reconnects = now
-            elif state.status == "stalled" and told != "stalled":
+            n_reconnects = self._reconnect_count()
+            if state.status == "connected" and (reported != "connected" or n_reconnects != reconnects):
+                text = self._reconnect_text(loss_reported=reported == "disconnected")
+                self._buffer.notify(Notice(kind="reconnected", text=text))
+                reconnects = n_reconnects
+            elif state.status == "stalled" and reported != "stalled":
                 self._buffer.notify(Notice(kind="lost_server", text=state.reason or "the server does not answer"))
-            elif state.status not in ("connected", "stalled") and told in ("connected", "stalled"):
+            elif state.status not in ("connected", "stalled") and reported in ("connected", "stalled"):
                 self._buffer.notify(Notice(kind="disconnected", text=state.reason or "not connected"))
-            told = state.status
-            await asyncio.sleep(IDLE_S if told == "connected" else POLL_S)
+            reported = state.status
+            await asyncio.sleep(CHECK_INTERVAL_S if reported == "connected" else POLL_S)
 
-    def _reconnected(self, *, cut_told: bool) -> str:
-        reason = "" if cut_told or not self._connection.last_loss else f" ({self._connection.last_loss})"
-        missing = "; meanwhile messages that no stream keeps may have passed" if self._listener.patterns else ""
-        return f"connected again{reason}{missing}"
+    def _reconnect_text(self, *, loss_reported: bool) -> str:
+        reason = "" if loss_reported or not self._connection.last_loss else f" ({self._connection.last_loss})"
+        gap = "; messages that no stream keeps may have been missed" if self._listener.patterns else ""
+        return f"reconnected{reason}{gap}"
 
-    def _reconnects(self) -> tuple[int, int]:
+    def _reconnect_count(self) -> tuple[int, int]:
         generation = self._connection.generation
         return (generation, self._connection.client.stats["reconnects"] if generation else 0)
 
 
 async def _first_of(tasks: list[asyncio.Task[None]], timeout_s: float) -> None:
-    """Wait until one of the tasks has ended, but not for longer than that."""
     if tasks:
         await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     else:
         await asyncio.sleep(timeout_s)
 
 
-async def _end(tasks: list[asyncio.Task[None]]) -> None:
-    """Cancel until it works: ``wait_for``, which the client uses, may swallow a cancellation."""
+async def _cancel_all(tasks: list[asyncio.Task[None]]) -> None:
+    """Cancel repeatedly, because ``wait_for`` in nats-py may swallow a cancellation."""
     pending = set(tasks)
     while pending:
         for task in pending:
@@ -303,10 +310,10 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
         _, pending = await asyncio.wait(pending, timeout=POLL_S)
     for task in tasks:
         if not task.cancelled():
-            task.exception()  # was raised where it mattered
+            task.exception()  # mark the exception as retrieved; it was raised elsewhere
 
 
-def _why(pattern: str, held: list[str]) -> str:
-    if any(common(pattern, subject) for subject in held):
-        return "no stream keeps all of it; of the rest only what comes from now on is shown"
-    return "no stream keeps it; only what comes from now on is shown"
+def _no_history_reason(pattern: str, in_streams: list[str]) -> str:
+    if any(intersection(pattern, subject) for subject in in_streams):
+        return "no stream keeps all of it; showing only new messages of the rest"
+    return "no stream keeps it; showing only new messages"

@@ -1,4 +1,4 @@
-"""Spans of an episode: recorded once, collected for the episode file and for Perfetto at the same time."""
+"""Tracing of episodes: each span is recorded once and collected both for the episode file and for Perfetto."""
 
 from runner.tracing.error_info import create_error_info
 from runner.tracing.perfetto import PerfettoFile, PerfettoTrack

@@ -1,4 +1,4 @@
-"""Exceptions as data, whatever an exception does when it is looked at."""
+"""Conversion of exceptions to data, and their published type names; safe for exceptions of third-party code."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from runner.util.safe_values import escape_surrogates, safe_str, truncate_text
 from runner.util.text import mask
 
 MAX_ERROR_BYTES = 16 * 1024
-"""A message keeps its beginning and a traceback its end, each within this many bytes."""
+"""Maximum size of a message, which keeps its beginning, and of a traceback, which keeps its end, in bytes."""
 
 _MAX_FRAMES = 100
 _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def create_error_info(exc: BaseException) -> ErrorInfo:
-    """Describe an exception; never raises itself, and masks secrets.
+    """Describe an exception and mask its secrets; never raises.
 
-    ``type`` is the class name, or for our own errors their kind, e.g. ``oracle_diverged``. What hydra wraps an
-    exception in is taken off: what the environment or agent raised says more.
+    Hydra's ``InstantiationException`` is replaced by its cause, the exception of the environment or agent.
     """
-    exc = _unwrapped(exc)
+    exc = _unwrap_hydra(exc)
     message = mask(safe_str(exc, f"<{type(exc).__name__} without a readable message>"))
     return ErrorInfo(
         type=error_type(type(exc)),
@@ -32,9 +31,8 @@ def create_error_info(exc: BaseException) -> ErrorInfo:
     )
 
 
-def _unwrapped(exc: BaseException) -> BaseException:
-    """The exception inside hydra's wrapper, told by its name: hydra may not even be imported."""
-    kind = type(exc)
+def _unwrap_hydra(exc: BaseException) -> BaseException:
+    kind = type(exc)  # compared by name, because hydra may not be imported
     if kind.__name__ == "InstantiationException" and kind.__module__.startswith("hydra.") and exc.__cause__:
         return exc.__cause__
     return exc
@@ -43,8 +41,8 @@ def _unwrapped(exc: BaseException) -> BaseException:
 def error_type(kind: type[BaseException]) -> str:
     """Return the ``error.type`` of an exception class.
 
-    A class that was renamed keeps its old value in the class attribute ``error_type``, which subclasses do not inherit.
-    Other classes use their name; subclasses of ``RunnerError`` in snake case.
+    A renamed class keeps its published value in the class attribute ``error_type``, which subclasses do not inherit.
+    Other classes use their name, subclasses of ``RunnerError`` in snake case, e.g. ``oracle_diverged``.
     """
     if explicit := _explicit_type(kind):
         return explicit
@@ -52,7 +50,7 @@ def error_type(kind: type[BaseException]) -> str:
 
 
 def error_attribute(kind: type[BaseException]) -> str:
-    """Return the span attribute ``error`` of an exception class: its name, or the old name of a renamed class."""
+    """Return the span attribute ``error`` of an exception class: its name, or the published name of a renamed class."""
     explicit = _explicit_type(kind)
     if not explicit or not issubclass(kind, RunnerError):
         return explicit or kind.__name__
@@ -68,10 +66,10 @@ def _explicit_type(kind: type[BaseException]) -> str:
 def _traceback_text(exc: BaseException) -> str:
     result = ""
 
-    def without(failure: BaseException) -> None:
+    def use_placeholder(failure: BaseException) -> None:
         nonlocal result
-        result = f"<no traceback: {type(failure).__name__} while it was formatted>"
+        result = f"<no traceback: formatting it raised {type(failure).__name__}>"
 
-    with catch_foreign(without):
+    with catch_foreign(use_placeholder):
         result = escape_surrogates("".join(traceback.format_exception(exc, limit=-_MAX_FRAMES)))
     return result

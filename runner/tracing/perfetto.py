@@ -1,4 +1,7 @@
-"""The trace of a batch for ui.perfetto.dev: one file, one row per slot, complete after each episode."""
+"""Perfetto trace of a batch for ui.perfetto.dev: one file, one track per episode worker, valid after each episode.
+
+Encodes Perfetto's protobuf format: https://perfetto.dev/docs/reference/synthetic-track-event
+"""
 
 from __future__ import annotations
 
@@ -16,41 +19,41 @@ from runner.types import Flow, Span
 from runner.util.safe_values import PlainValue, plain_text
 
 _REALTIME, _MONOTONIC = 1, 3
-"""Perfetto's numbers of the two clocks."""
+"""Perfetto's ids of the two clocks (``BuiltinClock``)."""
 
 _EVENT_TAG = 0x5A
-"""Field 11, length-delimited: a packet's track event."""
+"""Protobuf tag of ``TracePacket.track_event``: field 11, length-delimited."""
 
 
 class PerfettoFile:
-    """Appends the episodes of one process to a trace file; usable by several threads.
+    """Appends the episodes of one process to a trace file; thread-safe.
 
-    Processes that append to the same file do not disturb each other's rows: these are told apart by ``boot``.
+    Several processes may append to the same file: ``boot`` keeps their tracks apart.
 
     Args:
-        path: the file, usually ``<data>/traces/<batch_id>.pftrace``; made at the first flush.
-        boot: names this process; drawn by default.
+        path: the file, usually ``<data>/traces/<batch_id>.pftrace``; created by the first flush.
+        boot: unique id of this process; random by default.
     """
 
     def __init__(self, path: Path, *, boot: str | None = None) -> None:
-        """Prepare; nothing is written and no protobuf class loaded before the first flush."""
+        """Initialize; the first flush creates the file and imports protobuf."""
         self.path = path
         self._boot = boot or uuid.uuid4().hex
         self._sequence = create_flow_id("sequence", self._boot) % (2**32 - 1) + 1
         self._lock = threading.Lock()
-        self._whole_until = 0
+        self._valid_bytes = 0
         self._free_from: dict[str, list[int]] = {}
         self._encoders: dict[tuple[str, int], _SliceEncoder] = {}
 
     def for_track(self, track: str) -> PerfettoTrack:
-        """A collector for one episode that is shown on the row ``track``."""
+        """Return a collector for one episode, displayed on the row ``track``."""
         return PerfettoTrack(self, plain_text(track))
 
     def append(self, track: str, spans: Sequence[Span], flows: Sequence[Flow]) -> None:
-        """Write spans, as they come from a tracer, in one piece.
+        """Append the spans and flows of one tracer in a single write.
 
         Raises:
-            StoreError: the file cannot be written; these spans are not in it, later ones may be.
+            StoreError: the file cannot be written; these spans are lost, but later calls may succeed.
         """
         with self._lock:
             known = self._free_from.get(track, [])
@@ -60,7 +63,7 @@ class PerfettoFile:
             arrows = _arrows_by_span(flows)
             for number, lane in enumerate(lanes):
                 packets += self._encoder(track, number).slices(lane.events, arrows)
-            self._whole_until = append_packets(self.path, b"".join(packets), whole_until=self._whole_until)
+            self._valid_bytes = append_packets(self.path, b"".join(packets), valid_bytes=self._valid_bytes)
             self._free_from[track] = [lane.free_from for lane in lanes]
 
     def _encoder(self, track: str, number: int) -> _SliceEncoder:
@@ -71,7 +74,7 @@ class PerfettoFile:
         return encoder
 
     def _clocks(self) -> bytes:
-        """Says that times are of the monotonic clock, and what time of day it was."""
+        """Encode the clock snapshot: times in the trace are monotonic, with the matching time of day."""
         from perfetto.trace_builder.proto_builder import TraceProtoBuilder
 
         builder = TraceProtoBuilder()
@@ -102,7 +105,7 @@ class PerfettoFile:
 
 
 class PerfettoTrack:
-    """Buffers the spans of one episode, which come from one tracer, until ``flush``."""
+    """Buffers the spans of one episode, from one tracer, until ``flush``."""
 
     def __init__(self, file: PerfettoFile, track: str) -> None:
         """Start empty; see ``PerfettoFile.for_track``."""
@@ -114,10 +117,10 @@ class PerfettoTrack:
         self.on_flow = self._flows.append
 
     def flush(self) -> None:
-        """Append what was collected since the last flush; the file is then complete up to here, even if we are killed.
+        """Append the spans collected since the last flush; they survive a crash of the process.
 
         Raises:
-            StoreError: the file cannot be written; what was collected is given up.
+            StoreError: the file cannot be written; the collected spans are discarded.
         """
         spans, flows = drain(self._spans), drain(self._flows)
         if spans:
@@ -134,8 +137,9 @@ def _arrows_by_span(flows: Sequence[Flow]) -> dict[int, list[Flow]]:
 class _SliceEncoder:
     """Encodes the slices of one lane.
 
-    Only times differ from slice to slice: the rest is encoded once and kept. Encoded messages of the same kind can be
-    joined into one, so a packet is its time and what was kept, and an event is its name, its attributes and its arrows.
+    Most slices differ only in their times, so all other fields are encoded once and cached. In protobuf, concatenated
+    messages of the same type merge into one. A packet is therefore its cached fields followed by its time, and an
+    event is its cached name followed by its attributes and flows.
     """
 
     def __init__(self, sequence: int, track_uuid: int) -> None:
@@ -148,27 +152,27 @@ class _SliceEncoder:
         packet.track_event.type = TrackEvent.TYPE_SLICE_END
         packet.track_event.track_uuid = track_uuid
         self._end_packet: bytes = packet.SerializeToString()
-        self._named = functools.lru_cache(maxsize=128)(self._name)
-        self._plain = functools.lru_cache(maxsize=128)(self._begin)
-        self._end = functools.lru_cache(maxsize=16)(self._ending)
+        self._named_event = functools.lru_cache(maxsize=128)(self._encode_event)
+        self._plain_begin = functools.lru_cache(maxsize=128)(self._encode_begin)
+        self._end = functools.lru_cache(maxsize=16)(self._encode_end)
 
     def slices(self, events: Iterable[SliceEdge], arrows: Mapping[int, Sequence[Flow]]) -> list[bytes]:
-        """The packets, in pieces to be joined."""
-        pieces: list[bytes] = []
-        message, encode, plain, end = self._time, self._time.SerializeToString, self._plain, self._end
+        """Return the encoded packets as chunks to join."""
+        chunks: list[bytes] = []
+        message, encode, plain_begin, end = self._time, self._time.SerializeToString, self._plain_begin, self._end
         for time_ns, span in events:
             message.timestamp = time_ns
             time: bytes = encode()
             if span is None:
-                pieces += (end(len(time)), time)
+                chunks += (end(len(time)), time)
             elif span.attributes or span.id in arrows:
-                own = span.attributes, arrows.get(span.id, ())
-                pieces += (self._begin(len(time), span.name, span.category, *own), time)
+                details = span.attributes, arrows.get(span.id, ())
+                chunks += (self._encode_begin(len(time), span.name, span.category, *details), time)
             else:
-                pieces += (plain(len(time), span.name, span.category), time)
-        return pieces
+                chunks += (plain_begin(len(time), span.name, span.category), time)
+        return chunks
 
-    def _begin(
+    def _encode_begin(
         self,
         n_more: int,
         name: str,
@@ -176,19 +180,19 @@ class _SliceEncoder:
         attributes: Mapping[str, PlainValue] | None = None,
         arrows: Sequence[Flow] = (),
     ) -> bytes:
-        """The packet that begins a slice, but for its last ``n_more`` bytes."""
-        event = self._named(name, category)
+        """Encode the packet that begins a slice, without its last ``n_more`` bytes."""
+        event = self._named_event(name, category)
         if attributes:
-            event += b"".join([_annotation(key, value) for key, value in attributes.items()])
+            event += b"".join([_encode_annotation(key, value) for key, value in attributes.items()])
         if arrows:
-            event += _ends(arrows)
+            event += _encode_flows(arrows)
         event = self._packet + field_header(len(event), _EVENT_TAG) + event
         return field_header(len(event) + n_more) + event
 
-    def _ending(self, n_more: int) -> bytes:
+    def _encode_end(self, n_more: int) -> bytes:
         return field_header(len(self._end_packet) + n_more) + self._end_packet
 
-    def _name(self, name: str, category: str) -> bytes:
+    def _encode_event(self, name: str, category: str) -> bytes:
         from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
 
         event = TrackEvent(type=TrackEvent.TYPE_SLICE_BEGIN, track_uuid=self._track_uuid, name=name)
@@ -197,8 +201,7 @@ class _SliceEncoder:
         return encoded
 
 
-def _ends(arrows: Sequence[Flow]) -> bytes:
-    """The part of an event that says which arrows leave and which arrive."""
+def _encode_flows(arrows: Sequence[Flow]) -> bytes:
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
 
     event = TrackEvent()
@@ -209,8 +212,7 @@ def _ends(arrows: Sequence[Flow]) -> bytes:
 
 
 @functools.lru_cache(maxsize=1024, typed=True)
-def _annotation(key: str, value: PlainValue) -> bytes:
-    """The part of an event that holds one attribute."""
+def _encode_annotation(key: str, value: PlainValue) -> bytes:
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
 
     event = TrackEvent()
@@ -219,7 +221,7 @@ def _annotation(key: str, value: PlainValue) -> bytes:
     if kind is int:
         annotation.int_value = value
     elif isinstance(value, float):
-        annotation.double_value = value + 0.0  # -0.0 and 0.0 are the same to the cache
+        annotation.double_value = value + 0.0  # normalizes -0.0, which the cache cannot distinguish from 0.0
     elif kind is bool:
         annotation.bool_value = value
     else:

@@ -1,4 +1,8 @@
-"""Spans as properly nested slices: what overlaps without being nested goes to a lane of its own."""
+"""Assignment of spans to lanes of properly nested slices.
+
+Perfetto's track model requires the slices of a track to nest. Spans that overlap without nesting, such as those of
+concurrent tasks, go to different lanes, each its own track: https://perfetto.dev/docs/reference/synthetic-track-event
+"""
 
 from __future__ import annotations
 
@@ -9,70 +13,74 @@ from typing import TypeAlias
 from runner.types import Span
 
 SliceEdge: TypeAlias = tuple[int, Span | None]
-"""A time and the span that begins there, or None where the innermost open one ends."""
+"""A time in nanoseconds, and the span that begins there, or None if the innermost open span ends there."""
 
 _id, _start_ns = attrgetter("id"), attrgetter("start_ns")
 
 
 class Lane:
-    """A row of slices; ``free_from`` is when its last slice ended, so that a later call never goes back in time."""
+    """A track of nested slices in time order.
+
+    Args:
+        free_from: end of the last slice written to this lane before, in nanoseconds; new slices must not begin earlier.
+    """
 
     def __init__(self, free_from: int) -> None:
-        """Start with nothing open."""
+        """Start without open spans."""
         self.events: list[SliceEdge] = []
         self.free_from = free_from
         self._open: list[Span] = []
 
-    def take(self, spans: Iterable[Span]) -> int:
-        """Put spans here, one after the other, up to the first that does not fit; returns how many did.
+    def place(self, spans: Iterable[Span]) -> int:
+        """Place spans in order, up to the first that does not fit; return the number of placed spans.
 
-        A span fits if the lane is free or has the span's parent, and nothing later, open.
+        A span fits if no span is open in the lane, or if the innermost open one is its parent.
         """
-        n_taken, opened, add = 0, self._open, self.events.append
+        n_placed, opened, add = 0, self._open, self.events.append
         for span in spans:
             parent, start_ns, end_ns = span.parent, span.start_ns, span.end_ns
             while opened:
                 last = opened[-1]
-                if last.id == parent and end_ns <= last.end_ns:  # a child; both may have taken no time at all
+                if last.id == parent and end_ns <= last.end_ns:  # a child, even if both have zero duration
                     break
                 if last.end_ns > start_ns:
-                    return n_taken
+                    return n_placed
                 self._close()
             else:
                 if start_ns < self.free_from:
-                    return n_taken
+                    return n_placed
             add((start_ns, span))
             opened.append(span)
-            n_taken += 1
-        return n_taken
+            n_placed += 1
+        return n_placed
 
     def _close(self) -> None:
         self.free_from = self._open.pop().end_ns
         self.events.append((self.free_from, None))
 
     def close_all(self) -> None:
-        """End what is open."""
+        """Close all open spans."""
         while self._open:
             self._close()
 
 
 def assign_lanes(spans: Iterable[Span], free_from: Iterable[int]) -> list[Lane]:
-    """Place spans on lanes whose events are well nested and in order of time.
+    """Place spans on lanes whose events nest and are in time order.
 
-    A span goes to its parent's lane, else to the first one that is free, else to a new one.
+    A span goes to its parent's lane if it fits there, else to the first lane where it fits, else to a new lane.
 
     Args:
-        spans: in any order; the ids of one tracer's spans grow in the order of their opening.
-        free_from: of each lane there is, the time its last slice ended.
+        spans: spans of one tracer in any order; their ids increase in the order of opening.
+        free_from: end of the last slice of each existing lane, in nanoseconds.
     """
     ordered = sorted(sorted(spans, key=_id), key=_start_ns)
     lanes = [Lane(time_ns) for time_ns in free_from] or [Lane(0)]
-    n_taken = lanes[0].take(ordered)  # nearly always all
-    rest = ordered[n_taken:]
-    lane_of: dict[int | None, Lane] = {span.id: lanes[0] for span in ordered[:n_taken]} if rest else {}
+    n_placed = lanes[0].place(ordered)  # nearly always all of them
+    rest = ordered[n_placed:]
+    lane_of: dict[int | None, Lane] = {span.id: lanes[0] for span in ordered[:n_placed]} if rest else {}
     for span in rest:
         lane = lane_of.get(span.parent)
-        if lane is None or not lane.take([span]):
+        if lane is None or not lane.place([span]):
             lane = _first_free(lanes, span)
         lane_of[span.id] = lane
     for lane in lanes:
@@ -82,8 +90,8 @@ def assign_lanes(spans: Iterable[Span], free_from: Iterable[int]) -> list[Lane]:
 
 def _first_free(lanes: list[Lane], span: Span) -> Lane:
     for lane in lanes:
-        if lane.take([span]):
+        if lane.place([span]):
             return lane
     lanes.append(Lane(span.start_ns))
-    lanes[-1].take([span])
+    lanes[-1].place([span])
     return lanes[-1]

@@ -1,4 +1,4 @@
-"""The tracer: spans around work, arrows between them, in threads and in tasks alike."""
+"""The tracer: spans and flows (arrows between spans) across threads and tasks, and the collectors they go to."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _T = TypeVar("_T")
 
 
 class Collector(Protocol):
-    """Hears of each span when it closes, and of its arrows right after it.
+    """Receives each span when it closes, then the flows of that span.
 
-    Called on the thread that closes the span, so it must be quick and must not raise. What it gets is safe to encode:
-    plain attribute values, bounded texts without lone surrogates.
+    The methods run on the thread that closes the span: they must be fast and must not raise. All data is safe to
+    encode: plain attribute values, and bounded texts without lone surrogates.
     """
 
     def on_span(self, span: Span) -> None:
-        """A span was closed; it does not change any more."""
+        """Receive a closed span, which does not change any more."""
 
     def on_flow(self, flow: Flow) -> None:
-        """The span that was just closed starts or ends an arrow."""
+        """Receive a flow that starts or ends at the span closed last."""
 
 
 class SpanList:
-    """Keeps everything in order of closing, for the episode file."""
+    """Collects all spans and flows in closing order, for the episode file."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -47,10 +47,10 @@ class SpanList:
 
 
 def drain(items: list[_T]) -> list[_T]:
-    """Empty a list that other threads may be appending to, and return what was in it."""
-    taken = items[:]
-    del items[: len(taken)]
-    return taken
+    """Remove and return all items of a list that other threads may append to."""
+    drained = items[:]
+    del items[: len(drained)]
+    return drained
 
 
 _UINT64 = 2**64 - 1
@@ -58,9 +58,9 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class SpanHandle(msgspec.Struct, eq=False):
-    """A span for the code inside its ``with`` block. This class records nothing: it is what a tracer gives that is off.
+    """Handle of a span for the code inside its ``with`` block; this base class is the handle of an unrecorded span.
 
-    ``id`` is unique in its tracer and 0 where nothing is recorded.
+    ``id`` is unique within a tracer, and 0 for an unrecorded span.
     """
 
     id: int
@@ -69,10 +69,10 @@ class SpanHandle(msgspec.Struct, eq=False):
         """Add or replace an attribute."""
 
     def start_flow(self, flow_id: int) -> None:
-        """Let an arrow leave this span; where it ends has to begin later (see ``create_flow_id``)."""
+        """Start a flow (an arrow) at this span; it must end at a later span. See ``create_flow_id``."""
 
     def end_flow(self, flow_id: int) -> None:
-        """Let an arrow arrive at this span."""
+        """End a flow at this span."""
 
     def __enter__(self) -> Self:
         return self
@@ -87,11 +87,11 @@ _current: ContextVar[_OpenSpan | None] = ContextVar("current_span", default=None
 
 
 class _OpenSpan(SpanHandle, eq=False):
-    """A span that is recorded; it counts from ``__enter__`` to ``__exit__``."""
+    """Handle of a recorded span, which lasts from ``__enter__`` to ``__exit__``."""
 
     _tracer: Tracer
     _record: Span
-    _outer: _OpenSpan | None = None  # what was current before, of any tracer
+    _outer: _OpenSpan | None = None  # the current span at entry, possibly of another tracer
     _flows: list[Flow] | None = None
 
     def set_attribute(self, key: str, value: object) -> None:
@@ -125,7 +125,7 @@ class _OpenSpan(SpanHandle, eq=False):
         record.end_ns = tracer._clock_ns()
         if kind is not None:
             record.attributes["error"] = plain_text(error_attribute(kind))
-        if _current.get() is self:  # not so when a generator is closed by another task than the one it ran in
+        if _current.get() is self:  # false if a generator is closed by another task than the one it ran in
             _current.set(self._outer)
         del tracer._open[self.id]
         for on_span in tracer._on_span:
@@ -139,16 +139,16 @@ class _OpenSpan(SpanHandle, eq=False):
 class Tracer:
     """Records the spans of one episode.
 
-    Spans nest by context: a task or ``asyncio.to_thread`` started inside a span has that span as its parent; a bare
-    thread starts anew. Tracers do not see each other's spans. Closed spans go to the collectors, open ones are listed
-    by ``open_spans``.
+    The parent of a span is the current span of its context: tasks and ``asyncio.to_thread`` inherit it, plain threads
+    do not. Spans of different tracers are independent. Closed spans go to the collectors; ``open_spans`` lists the
+    open ones.
 
     Args:
-        level: ``full`` records every span, ``off`` none, ``episode`` those of category ``episode``: the category alone
-            decides, and the parent of a recorded span is the nearest recorded one.
-        collectors: where closed spans go.
-        track: the row of the trace viewer, one per slot.
-        clock_ns: a monotonic clock in nanoseconds.
+        level: ``full`` records every span, ``episode`` those of the category ``episode``, ``off`` none. The parent of
+            a recorded span is its nearest recorded ancestor.
+        collectors: receivers of closed spans.
+        track: row of the trace viewer; each episode worker has its own.
+        clock_ns: monotonic clock in nanoseconds.
     """
 
     def __init__(
@@ -169,10 +169,14 @@ class Tracer:
         self._open: dict[int, Span] = {}
 
     def span(self, name: str, category: str, **attributes: object) -> SpanHandle:
-        """A span to be entered with ``with``, in sync and async code alike.
+        """Return a span to enter with ``with``, in sync and async code.
 
-        An exception that leaves the block goes on, and its class name becomes the attribute ``error``. Attribute values
-        other than str, int, float, bool and None are kept as text.
+        An exception that leaves the block propagates, and its class name becomes the attribute ``error``.
+
+        Args:
+            name: name of the span.
+            category: category of the span, e.g. ``agent`` or ``episode``.
+            **attributes: attributes; values other than str, int, float, bool and None become text.
         """
         if not self._full and (self.level == "off" or category != "episode"):
             return _NOOP_SPAN
@@ -191,25 +195,29 @@ class Tracer:
         return _OpenSpan(record.id, self, record)
 
     def open_spans(self) -> list[Span]:
-        """Copies of the spans that are open, outer ones first, each ending now; callable from any thread."""
-        now = self._clock_ns()
-        opened = list(self._open.values())
-        return [msgspec.structs.replace(span, end_ns=now, attributes=span.attributes.copy()) for span in opened]
+        """Return copies of all open spans, outer ones first, with the current time as their end; thread-safe."""
+        now_ns = self._clock_ns()
+        open_spans = list(self._open.values())
+        return [msgspec.structs.replace(span, end_ns=now_ns, attributes=span.attributes.copy()) for span in open_spans]
 
 
 _OFF_TRACER = Tracer("off")
 
 
 def create_flow_id(kind: str, id: str) -> int:
-    """The same unsigned 64-bit number, never 0, for the same two texts: in every process and on every machine."""
+    """Return an unsigned 64-bit number, never 0, derived from two texts; equal on all machines and in all processes."""
     data = f"{len(kind)}:{kind}{id}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") or 1
 
 
 def traced_method(name: str | None = None, category: str = "agent") -> Callable[[_F], _F]:
-    """Put a span around each call of a method, sync or async, of an object with the attribute ``tracer``.
+    """Decorate a sync or async method to run in a span of its object's ``tracer``.
 
-    The span is called ``name``, else like the method; without a tracer (or with None) the method just runs.
+    Without the attribute ``tracer``, or if it is None, the method runs without a span.
+
+    Args:
+        name: name of the span, by default the name of the method.
+        category: category of the span.
     """
 
     def decorate(method: _F) -> _F:

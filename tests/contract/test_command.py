@@ -87,10 +87,10 @@ def test_an_episode_that_ends_in_an_error_exits_1_and_names_it(tmp_path: Path) -
         (("--run", "Maze", "--repeat", "0"), "0 is below 1"),
         (("--run", "Maze", "--max-duration", "nan"), "not a positive number"),
         (("--run", "Maze", "--results"), "not allowed with argument"),
-        (("--run", "Maze", "--env", "Maze"), "--env narrows --results"),
+        (("--run", "Maze", "--env", "Maze"), "--env is only valid with --results"),
         (("--dry-run", "--results"), "name one of them"),
-        (("--results", "--repeat", "1", "--agent", "x"), "--agent, --repeat cannot be given with --results"),
-        (("--list-envs", "--data-dir", "x"), "--data-dir cannot be given with --list-envs"),
+        (("--results", "--repeat", "1", "--agent", "x"), "--agent, --repeat cannot be combined with --results"),
+        (("--list-envs", "--data-dir", "x"), "--data-dir cannot be combined with --list-envs"),
         (("--battery", "all", "--agent", "orakel"), "no agent named 'orakel'. Did you mean oracle?"),
         (("watch", "--run", "Maze"), "unrecognized arguments: --run Maze"),
         ((), "one of the arguments --run --battery --list-envs --results is required"),
@@ -165,9 +165,9 @@ def test_results_of_an_environment_without_episodes_say_so(tmp_path: Path) -> No
     agentgym(tmp_path, "--run", "Maze", "--agent", "oracle")
     unplayed, unknown = (agentgym(tmp_path, "--results", "--env", name) for name in ("wordle", "Mase"))
     assert (unplayed.returncode, unplayed.stdout) == (0, "")
-    assert "No episodes of Wordle were played yet into" in unplayed.stderr
+    assert "No episodes of Wordle in " in unplayed.stderr
     assert unknown.returncode == 2
-    assert "There is no environment named 'Mase'. Did you mean Maze?" in unknown.stderr
+    assert "There is no environment 'Mase'. Did you mean Maze?" in unknown.stderr
 
 
 def test_a_battery_of_which_nothing_is_installed_exits_2(tmp_path: Path, unplayable: str) -> None:
@@ -183,13 +183,13 @@ def test_a_battery_plays_what_is_installed_and_names_the_rest(tmp_path: Path, un
     )
     assert done.returncode == 0
     assert [batch["env"] for batch in json.loads(done.stdout)["batches"]] == ["Maze"]
-    assert "Left out: Nowhere is in profile odd" in done.stderr
+    assert "Skipped: Nowhere is in profile odd" in done.stderr
 
 
 def test_results_of_nothing_say_what_to_run(tmp_path: Path) -> None:
     done = agentgym(tmp_path, "--results")
     assert done.returncode == 0
-    assert "Nothing was played yet" in done.stderr
+    assert "No episodes in " in done.stderr
     assert "agentgym-runner --battery lightweight" in done.stderr
 
 
@@ -221,7 +221,7 @@ def test_an_interrupt_keeps_and_sums_up_what_ran(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert b"Stopping after the running steps; Ctrl-C again gives them up." in stderr
+    assert b"Stopping after the current steps; press Ctrl-C again to stop immediately." in stderr
     (batch,) = json.loads(stdout)["batches"]
     assert batch["status"] == "cancelled"
     assert 3 <= batch["n_episodes"] < 2000

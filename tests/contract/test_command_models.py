@@ -58,7 +58,7 @@ def test_without_any_model_nothing_is_played_and_the_way_out_works(tmp_path: Pat
     assert last == "Without a model: agentgym-runner --run Maze --repeat 2 --data-dir 'my data' --agent oracle"
     again = agentgym(tmp_path, *shlex.split(last)[4:], environ=NOBODY)
     assert again.returncode == 0, again.stderr
-    assert "Played by oracle (baseline, no model)" in again.stdout
+    assert "Results of oracle (baseline, no model)" in again.stdout
 
 
 def test_where_there_is_no_oracle_the_way_out_is_another_agent(tmp_path: Path) -> None:
@@ -73,10 +73,10 @@ def test_a_profile_that_names_no_model_says_so(tmp_path: Path) -> None:
     (tmp_path / "none.yaml").write_text(json.dumps({"id": "none", "agent": agent}))
     done = agentgym(tmp_path, "--config", "none.yaml", "--run", "Maze")
     assert done.returncode == 2
-    assert "the profile names no model to ask; set agent.api_endpoint" in done.stderr
+    assert "the profile has no model endpoint; set agent.api_endpoint" in done.stderr
     looked = agentgym(tmp_path, "preflight", "--config", "none.yaml", "--env", "Maze")
     assert looked.returncode == 1
-    assert "the profile names no model to ask" in looked.stdout
+    assert "the profile has no model endpoint" in looked.stdout
 
 
 @pytest.mark.long
@@ -92,7 +92,7 @@ def test_what_a_model_took_is_summed_up_and_its_key_stays_out(profile: str, tmp_
     assert batch["cost"] == pytest.approx(priced)
     assert batch["cost"] == pytest.approx(sum(episode["cost"] for episode in episodes))
     other = agentgym(tmp_path, *options, "--model", "other", environ={"LAB_KEY": KEY})
-    assert "Played by react other" in other.stdout
+    assert "Results of react other" in other.stdout
     assert all(text in other.stdout for text in (" in, ", " out", "latency"))
     shown = agentgym(tmp_path, "--results").stdout
     assert f"{batch['cost']:.4g}" in shown
@@ -106,9 +106,9 @@ def test_what_a_model_took_is_summed_up_and_its_key_stays_out(profile: str, tmp_
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--agent", "oracle", "--model", "small"), "The agent oracle asks no model"),
-        (("--model", "sm\x1ball"), "is no name of a model"),
-        (("--model", ""), "is no name of a model"),
+        (("--agent", "oracle", "--model", "small"), "The agent oracle uses no model"),
+        (("--model", "sm\x1ball"), "is not a valid model name"),
+        (("--model", ""), "is not a valid model name"),
     ],
 )
 def test_models_that_cannot_be_asked_are_refused(
@@ -130,7 +130,7 @@ def test_a_dry_run_plays_a_round_with_the_model_or_says_why_not(profile: str, tm
     assert unwell.returncode == 1
     *_, model = json.loads(unwell.stdout)["checks"]
     assert (model["what"], model["ok"]) == ("model lab", False)
-    assert "put a valid key into the variable LAB_KEY" in model["detail"]
+    assert "set the variable LAB_KEY to a valid key" in model["detail"]
     assert not (tmp_path / "data").exists()
 
 

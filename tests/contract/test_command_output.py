@@ -25,7 +25,7 @@ def test_what_environments_print_never_gets_into_the_result(tmp_path: Path) -> N
         for said in ("printed by an import", "printed by a step", "written by a step", "echoed by a child"):
             assert said in done.stderr, options
     plain = agentgym(tmp_path, "--run", "Printing", "--agent", "random", environ=environ).stdout
-    assert "Played by random" in plain
+    assert "Results of random" in plain
     assert "by a step" not in plain
 
 
@@ -69,14 +69,14 @@ def test_a_full_disk_ends_the_run_and_is_counted(tmp_path: Path) -> None:
     done = agentgym(tmp_path, "--run", "FullDisk", "--agent", "random", "--repeat", "40", environ=environ)
     assert done.returncode == 1
     assert re.search(r"[1-3] not stored", done.stdout), done.stdout
-    assert "could not be stored; nothing more is played" in done.stderr
+    assert "could not be stored; no further episodes start" in done.stderr
     assert "Logging error" not in done.stderr
     assert list((tmp_path / "data" / "runs").glob("*/*.json.tmp")) == []
 
 
 def test_narrow_output_gets_lines_with_whole_words(tmp_path: Path) -> None:
     played = agentgym(tmp_path, "--run", "Maze", "--agent", "oracle", environ={"COLUMNS": "60"}).stdout
-    assert played.splitlines()[:3] == ["Played by oracle (baseline, no model)", "Maze", "  episodes      1/1"]
+    assert played.splitlines()[:3] == ["Results of oracle (baseline, no model)", "Maze", "  episodes      1/1"]
     results = agentgym(tmp_path, "--results", environ={"COLUMNS": "80"}).stdout
     assert re.search(r"^  completion_time_sec  \d", results, re.MULTILINE)
     assert agentgym(tmp_path, "--results", environ={"COLUMNS": "200"}).stdout.count("│ Maze") == 1
@@ -96,7 +96,7 @@ def test_a_log_that_cannot_be_kept_ends_nothing(tmp_path: Path) -> None:
     for option in (("--run", "Maze", "--agent", "oracle"), ("--results",)):
         done = agentgym(tmp_path, *option)
         assert done.returncode == 0
-        assert "No log is kept" in done.stderr
+        assert "Logging to a file is off" in done.stderr
 
 
 @pytest.mark.long
@@ -110,10 +110,10 @@ def test_damaged_files_are_named_once_by_run_and_results(tmp_path: Path) -> None
     (tmp_path / "data" / "index.sqlite").write_bytes(b"not a database at all, but long enough to be looked at" * 20)
     for options in (("--run", "Maze", "--agent", "oracle"), ("--results",)):
         done = agentgym(tmp_path, *options)
-        assert done.stderr.count(f"Left out {folder / episode_id}.json") == 1
+        assert done.stderr.count(f"Skipped {folder / episode_id}.json") == 1
         assert done.stderr.count(f"WARNING: {journal}: ") == 1
         assert "\x1b" not in done.stderr
-    assert "made anew" in (tmp_path / "data" / "logs" / "runner.log").read_text()
+    assert "rebuilt from the episode files" in (tmp_path / "data" / "logs" / "runner.log").read_text()
 
 
 def test_a_terminal_gets_a_live_bar(tmp_path: Path) -> None:

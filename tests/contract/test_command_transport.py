@@ -61,7 +61,7 @@ def test_a_run_says_where_it_plays_and_keeps_it(profile: str, tmp_path: Path) ->
     done = agentgym(tmp_path, "--config", profile, "--battery", "lightweight", "--agent", "oracle", "--json")
     assert done.returncode == 0, done.stderr
     assert "Maze: over HTTP at http://127.0.0.1:" in done.stderr
-    assert "Left out: Wordle is to be played at http://127.0.0.1:1, but nothing listens there." in done.stderr
+    assert "Skipped: Wordle is to be played at http://127.0.0.1:1, but nothing listens there." in done.stderr
     (batch,) = json.loads(done.stdout)["batches"]
     (path,) = (tmp_path / "data" / "runs" / batch["batch_id"]).glob("*.json")
     episode = json.loads(path.read_bytes())

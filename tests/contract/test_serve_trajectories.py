@@ -1,4 +1,4 @@
-"""The oracle plays the same on a server of ours as it does in this process, step by step, in all seven environments."""
+"""Oracle episodes are equal over ``serve`` and embedded, step by step, in all seven environments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.serving import serving
 
 N_TASKS = 20
 MAX_ROUNDS = 100
-AT_LEAST = {"Maze": 20, "Wordle": 18, "TextCraft": 20, "BabyAI": 17, "WebShop": 20, "SQLGym": 20, "ALFWorld": 20}
+MIN_SOLVED = {"Maze": 20, "Wordle": 18, "TextCraft": 20, "BabyAI": 17, "WebShop": 20, "SQLGym": 20, "ALFWorld": 20}
 
 
 @pytest.fixture(scope="module")
@@ -35,18 +35,18 @@ def embedded(name: str, mode: Mode) -> EmbeddedEnvironment:
     return environment
 
 
-async def played(local: EmbeddedEnvironment, remote: HttpEnvironment, task_index: int) -> bool:
-    """Play a task here and there with the same actions; whether it was solved, which both have to agree on."""
+async def solve(local: EmbeddedEnvironment, remote: HttpEnvironment, task_index: int) -> bool:
+    """Run a task embedded and over HTTP with the same actions; return whether both solved it."""
     assert local.reset(task_index=task_index) == await remote.reset(task_index=task_index)
     assert isinstance(local, SupportsOracle)
-    planner, steps = local.oracle(task_index), Trajectory(episode_id="here", timesteps=[])
+    planner, steps = local.oracle(task_index), Trajectory(episode_id="episode", timesteps=[])
     done = False
     while not done and len(steps.timesteps) < MAX_ROUNDS:
         action = Action(text=planner.next_action())
-        here, there = local.step(action), await remote.step(action)
-        assert here == there
+        embedded_result, remote_result = local.step(action), await remote.step(action)
+        assert embedded_result == remote_result
         assert local.truncated == remote.truncated
-        chat, reward, done = here
+        chat, reward, done = embedded_result
         steps.timesteps.append(
             TimeStep(
                 index=len(steps.timesteps),
@@ -64,23 +64,23 @@ async def played(local: EmbeddedEnvironment, remote: HttpEnvironment, task_index
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", sorted(AT_LEAST))
-async def test_the_oracle_plays_the_same_here_and_there(name: str, urls: dict[Mode, dict[str, str]]) -> None:
+@pytest.mark.parametrize("name", sorted(MIN_SOLVED))
+async def test_oracle_episodes_are_equal_embedded_and_served(name: str, urls: dict[Mode, dict[str, str]]) -> None:
     local = embedded(name, "strict")
     remote = HttpEnvironment(env=name, address=ServerAddress(urls["strict"][name]))
     try:
-        solved = [await played(local, remote, task_index) for task_index in range(N_TASKS)]
+        solved = [await solve(local, remote, task_index) for task_index in range(N_TASKS)]
     finally:
         await remote.cleanup()
-    assert sum(solved) >= AT_LEAST[name]
+    assert sum(solved) >= MIN_SOLVED[name]
 
 
-@pytest.mark.parametrize("name", sorted(AT_LEAST))
-async def test_what_can_be_done_is_the_same_here_and_there(name: str, urls: dict[Mode, dict[str, str]]) -> None:
-    """So that an agent that picks from the list plays the same, and plays at all."""
+@pytest.mark.parametrize("name", sorted(MIN_SOLVED))
+async def test_admissible_actions_are_equal_embedded_and_served(name: str, urls: dict[Mode, dict[str, str]]) -> None:
+    """An agent that picks from the list of actions acts the same in both."""
     local = embedded(name, "strict")
     remote = HttpEnvironment(env=name, address=ServerAddress(urls["strict"][name], lists_actions=True))
-    picks = Random(0)
+    random = Random(0)
     try:
         for task_index in range(2):
             local.reset(task_index=task_index)
@@ -90,7 +90,7 @@ async def test_what_can_be_done_is_the_same_here_and_there(name: str, urls: dict
                 actions = local.admissible_actions()
                 assert actions
                 assert await maybe_await(remote.admissible_actions()) == actions
-                action = Action(text=picks.choice(actions))
+                action = Action(text=random.choice(actions))
                 n_rounds, (_, _, done) = n_rounds + 1, local.step(action)
                 await remote.step(action)
     finally:
@@ -98,8 +98,8 @@ async def test_what_can_be_done_is_the_same_here_and_there(name: str, urls: dict
 
 
 @pytest.mark.parametrize("name", ["SQLGym", "TextCraft", "WebShop"])
-async def test_a_server_that_lists_nothing_is_read(name: str, urls: dict[Mode, dict[str, str]]) -> None:
-    """As AgentGym's do not."""
+async def test_actions_are_read_from_observations_without_a_list(name: str, urls: dict[Mode, dict[str, str]]) -> None:
+    """AgentGym's servers have no list of actions; the client reads them from observations."""
     local = embedded(name, "strict")
     remote = HttpEnvironment(env=name, address=ServerAddress(urls["strict"][name]))
     try:
@@ -128,7 +128,7 @@ TASKS = {
     "SQLGym": "item_id",
     "WebShop": "session_id",
 }
-LOOKS = {
+READ_PATHS = {
     "Maze": ["/observation", "/detail", "/available_actions"],
     "Wordle": ["/observation", "/detail"],
     "BabyAI": ["/observation"],
@@ -140,54 +140,54 @@ LOOKS = {
 
 
 class ServerClient:
-    """Speaks as AgentGym's own clients do, which take observations from the replies to resets and steps."""
+    """Requests as in AgentGym's clients, which read observations from the replies to reset and step."""
 
     def __init__(self, name: str, http: httpx.Client) -> None:
         self._name = name
         self._http = http
         self._prefix = PREFIXES.get(name, "")
         body = {"commands": None, "goal": None, "minecraft_dir": "agentenv_textcraft/"} if name == "TextCraft" else None
-        created = self._ask("POST", "/create", json=body) if body else self._ask("POST", "/create")
+        created = self._request("POST", "/create", json=body) if body else self._request("POST", "/create")
         self.key = {"env_idx": created} if isinstance(created, int) else {"id": created["id"]}
 
     def reset(self, task_index: int) -> str:
         more = {"world_type": "Text"} if self._name == "ALFWorld" else {}
-        told = self._ask("POST", "/reset", json={**self.key, TASKS[self._name]: task_index, **more})
-        return self._observation(told) if isinstance(told, dict) else str(told[0])
+        reply = self._request("POST", "/reset", json={**self.key, TASKS[self._name]: task_index, **more})
+        return self._observation(reply) if isinstance(reply, dict) else str(reply[0])
 
     def step(self, action: str) -> tuple[str, float, bool]:
-        told = self._ask("POST", "/step", json={**self.key, "action": action})
-        return self._observation(told), told["reward"], told["done"]
+        reply = self._request("POST", "/step", json={**self.key, "action": action})
+        return self._observation(reply), reply["reward"], reply["done"]
 
-    def look(self, path: str) -> Any:  # noqa: ANN401
-        return self._ask("GET", path, params=self.key)
+    def read(self, path: str) -> Any:  # noqa: ANN401
+        return self._request("GET", path, params=self.key)
 
     def close(self) -> bool:
-        return bool(self._ask("POST", "/close", json=self.key))
+        return bool(self._request("POST", "/close", json=self.key))
 
-    def _observation(self, told: dict[str, Any]) -> str:
-        seen = str(told["state"] if "state" in told else told["observation"])
-        actions = told.get("available_actions")
-        return seen if actions is None else f"{seen}\nAvailable actions: {json.dumps(actions)}"
+    def _observation(self, reply: dict[str, Any]) -> str:
+        text = str(reply["state"] if "state" in reply else reply["observation"])
+        actions = reply.get("available_actions")
+        return text if actions is None else f"{text}\nAvailable actions: {json.dumps(actions)}"
 
-    def _ask(self, method: str, path: str, **what: Any) -> Any:  # noqa: ANN401
-        reply = self._http.request(method, self._prefix + path, **what)
-        assert reply.status_code == 200, reply.text
-        told = reply.json()
-        assert not (isinstance(told, dict) and "error" in told), told
-        return told
+    def _request(self, method: str, path: str, **options: Any) -> Any:  # noqa: ANN401
+        response = self._http.request(method, self._prefix + path, **options)
+        assert response.status_code == 200, response.text
+        reply = response.json()
+        assert not (isinstance(reply, dict) and "error" in reply), reply
+        return reply
 
 
 @pytest.mark.parametrize("mode", ["strict", "compat"])
-@pytest.mark.parametrize("name", sorted(AT_LEAST))
-def test_a_client_of_agentgyms_plays_an_episode(name: str, mode: Mode, urls: dict[Mode, dict[str, str]]) -> None:
+@pytest.mark.parametrize("name", sorted(MIN_SOLVED))
+def test_agentgyms_client_protocol_runs_an_episode(name: str, mode: Mode, urls: dict[Mode, dict[str, str]]) -> None:
     local = embedded(name, mode)
     with httpx.Client(base_url=urls[mode][name], timeout=60) as http:
         client = ServerClient(name, http)
         for task_index in (2, 3):
             assert client.reset(task_index) == local.reset(task_index=task_index)[0]["content"]
             assert isinstance(local, SupportsOracle)
-            assert all(client.look(path) for path in LOOKS[name])
+            assert all(client.read(path) for path in READ_PATHS[name])
             planner, done = local.oracle(0), False
             while not done:
                 action = planner.next_action()
@@ -197,7 +197,7 @@ def test_a_client_of_agentgyms_plays_an_episode(name: str, mode: Mode, urls: dic
         assert client.close() is False
 
 
-def test_the_query_that_was_asked_for_is_sent_to_nobody(urls: dict[Mode, dict[str, str]]) -> None:
+def test_the_gold_query_is_never_sent(urls: dict[Mode, dict[str, str]]) -> None:
     for mode, servers in urls.items():
         environment = embedded("SQLGym", mode)
         environment.reset(task_index=0)

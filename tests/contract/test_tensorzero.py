@@ -94,7 +94,7 @@ def test_preflight_says_what_is_asked_for_and_where(gateway: Gateway, tmp_path: 
     done = agentgym(tmp_path, "preflight", "--env", "Wordle", "--json", environ=environ)
     assert done.returncode == 0, done.stderr
     rows = {row["name"]: row for row in json.loads(done.stdout)["rows"]}
-    asked = f"tensorzero, asked for tensorzero::model_name::{MODEL} at {gateway.origin}/openai/v1/chat/completions"
+    asked = f"tensorzero, tensorzero::model_name::{MODEL} at {gateway.origin}/openai/v1/chat/completions"
     assert (rows["gateway"]["state"], rows["gateway"]["detail"]) == ("ok", asked)
     assert (rows["ollama"]["state"], rows["ollama"]["hint"]) == ("warn", "start it with: ollama serve")
     unknown = agentgym(tmp_path, "preflight", "--model", "unheard-of", environ=environ)

@@ -167,7 +167,7 @@ async def test_a_start_that_all_streams_have_before_them_is_told(server: NatsSer
     await publish(client, *range(10, 20), subject="other")
     async with watching(server, patterns=[SUBJECT, "other"], since=12) as watcher:
         await watcher.until_notice("no_history")
-        assert "#12 yet, the furthest is at #10" in watcher.notices[0].text
+        assert "#12; the highest sequence is #10" in watcher.notices[0].text
         await publish(client, 3)
         await watcher.until_count(1)
         assert (watcher.numbers, len(watcher.notices)) == ([3], 1)
@@ -288,7 +288,7 @@ async def test_clocks_that_are_off_change_no_order_and_are_seen(server: NatsServ
 async def test_a_stream_made_at_once_is_not_called_missing(
     server: NatsServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer, "LOOK_SOON_S", 3.0)
+    monkeypatch.setattr(consumer, "FIRST_LOOKUP_INTERVAL_S", 3.0)
     made = await client.subscribe("$JS.EVENT.ADVISORY.CONSUMER.CREATED.>")
     async with watching(server) as watcher:
         while not watcher.numbers:
@@ -329,12 +329,12 @@ async def test_without_streams_there_is_no_history(server: NatsServer, tmp_path:
             watching(plain, patterns=["agentgym.>", "agentgym.field.*"]) as watcher,
             await NatsConnection.open(BusAddress(plain.url), name="publisher") as publisher,
         ):
-            assert "only what comes from now on" in (await watcher.until_notice("no_history")).text
+            assert "showing only new messages" in (await watcher.until_notice("no_history")).text
             await publisher.client.publish(SUBJECT, status(1))
             await watcher.until_count(1)
             assert watcher.messages[0].sequence is None
             plain.restart()
-            assert "may have passed" in (await watcher.until_notice("reconnected")).text
+            assert "may have been missed" in (await watcher.until_notice("reconnected")).text
             await surely(lambda: publisher.client.publish(SUBJECT, status(2)))
             await watcher.until_count(2)
             assert watcher.numbers == [1, 2]
@@ -346,7 +346,7 @@ async def test_one_who_listens_to_everything_is_not_taken_for_streams(tmp_path: 
             await publisher.client.subscribe(">")
             await publisher.client.flush()
             async with watching(plain) as watcher:
-                assert "this bus keeps no streams" in (await watcher.until_notice("no_history")).text
+                assert "this bus has no streams" in (await watcher.until_notice("no_history")).text
                 await publisher.client.publish(SUBJECT, status(1))
                 await watcher.until_count(1)
 
@@ -407,8 +407,8 @@ async def test_a_work_queue_is_not_emptied_by_looking(server: NatsServer, client
 async def test_a_work_queue_is_told_of_once_and_by_no_other_reason(
     server: NatsServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer, "LOOK_SOON_S", 0.05)
-    monkeypatch.setattr(consumer, "LOOK_AGAIN_S", 0.05)
+    monkeypatch.setattr(consumer, "FIRST_LOOKUP_INTERVAL_S", 0.05)
+    monkeypatch.setattr(consumer, "LOOKUP_INTERVAL_S", 0.05)
     await add_stream(client, "JOBS", subjects=["jobs.>"], retention=RetentionPolicy.WORK_QUEUE)
     await add_stream(client)
     await publish(client, 1)
@@ -550,7 +550,7 @@ async def test_a_stream_that_is_taken_away_is_told(server: NatsServer, client: C
     async with watching(server) as watcher:
         await watcher.until_count(1)
         await client.jetstream().delete_stream("S")
-        assert (await watcher.until_notice("removed")).text == "stream S is there no more"
+        assert (await watcher.until_notice("removed")).text == "stream S was deleted"
         await watcher.until_notice("no_history")
 
 

@@ -154,7 +154,7 @@ async def test_an_unreachable_egress_neither_stops_nor_slows_a_run_and_gets_ever
         "--run", "Maze", "--agent", "oracle", "--repeat", "2", "--json", env=env, cwd=tmp_path
     )
     assert status == 0, err
-    assert "5 events could not be delivered yet" in err  # running, two episodes, the batch, stopped
+    assert "5 events are not delivered yet" in err  # running, two episodes, the batch, stopped
     heard: list[Msg] = []
     with server:
         client = await subscriber(server.url, heard)

@@ -81,14 +81,14 @@ async def test_a_dead_endpoint_is_not_waited_for_at_every_step(fallback: RudeMod
         warnings = [(await infer(session)).usage.warnings[0] for _ in range(3)]
         assert len(hanging.asked) == 1
     assert "no complete answer within 0.2 s" in warnings[0]
-    assert warnings[2].startswith("a: not asked for 30 s more, as it failed: no complete answer")
+    assert warnings[2].startswith("a: retry in 30 s after: no complete answer")
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
 async def test_a_request_that_is_refused_ends_the_episode(status: int, fallback: RudeModel) -> None:
     before = len(fallback.asked)
     with RudeModel(reply(status, b'{"error": {"message": "context of 9 tokens"}}')) as refusing:
-        with pytest.raises(InferenceFault, match=rf"a at .* refuses what it was asked: HTTP {status}: context of 9"):
+        with pytest.raises(InferenceFault, match=rf"a at .* rejected the request: HTTP {status}: context of 9"):
             await infer(manager_of(refusing.url, fallback.url))
         assert len(refusing.asked) == 1
     assert len(fallback.asked) == before
@@ -179,7 +179,10 @@ async def test_the_episodes_time_bounds_a_call_and_does_not_count_against_the_en
 
 async def test_a_server_that_says_nothing_while_it_is_recognised(fallback: RudeModel) -> None:
     with RudeModel(hang, routes={"/health": hang}) as hanging:
-        endpoints = (EndpointConfig(url=hanging.url, name="a"), EndpointConfig(url=fallback.url, name="b", kind="openai"))
+        endpoints = (
+            EndpointConfig(url=hanging.url, name="a"),
+            EndpointConfig(url=fallback.url, name="b", kind="openai"),
+        )
         inference = await infer(InferenceManager(settings_of(*endpoints, timeout_sec=0.2), {}))
     assert (inference.usage.endpoint, inference.usage.warnings) == ("b", ("a: no complete answer within 0.2 s",))
 

@@ -90,7 +90,7 @@ async def played(third: ScriptedReply, *, timeout_sec: float = 20.0, max_duratio
     [
         (
             ScriptedReply(status=400, content="context of 9 tokens"),
-            "refuses what it was asked: HTTP 400: context of 9 tokens",
+            "rejected the request: HTTP 400: context of 9 tokens",
         ),
         (ScriptedReply(status=401, content="expired"), "no model answered; main (http://127.0.0.1:"),
         (ScriptedReply(fault="hang"), "no complete answer within 0.5 s"),

@@ -93,7 +93,7 @@ async def test_a_locked_queue_is_waited_out(tmp_path: Path) -> None:
             await node.request(connection, "cancel", batch_id=first)
             refused = await node.reply(connection, "start", batch_id=second, envs=["Maze"], agent="oracle")
             assert not refused["ok"]
-            assert "queue of batches cannot be used" in refused["error"]["message"]
+            assert "batch queue cannot be used" in refused["error"]["message"]
             lock.rollback()
             lock.close()
             await node.until(connection, first, "cancelled", "interrupted")
@@ -171,8 +171,8 @@ async def test_a_node_outlives_failures_beside_what_it_plays(
             assert (await asked.request(connection, "health"))["items"] == []
         node.stop()
         await running
-    assert "telling how the node is failed and begins again: RuntimeError: no health" in caplog.messages
-    assert any(message.startswith("answering failed and begins again: Conn") for message in caplog.messages)
+    assert "health monitor failed and restarts: RuntimeError: no health" in caplog.messages
+    assert any(message.startswith("control requests failed and restarts: Conn") for message in caplog.messages)
 
 
 def _taken(squatter: socket.socket, port: int) -> bool:

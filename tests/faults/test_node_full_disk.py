@@ -72,7 +72,7 @@ async def test_a_full_disk_ends_no_node_and_loses_no_episode(tmp_path: Path, dis
             assert set(_ids(viewer).values()) == {1}
         status, said = await asyncio.to_thread(node.terminate)
     assert status == 0, said
-    assert "could not be stored; nothing more is played" in said
+    assert "could not be stored; no further episodes start" in said
     assert "Traceback" not in said
 
 

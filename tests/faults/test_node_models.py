@@ -38,7 +38,7 @@ async def test_a_model_comes_goes_and_comes_back(ollama: ModelServer, tmp_path: 
             error = (await node.reply(connection, "start", **asked))["error"]
             assert error["code"] == "no_model"
             assert "no model answers: gateway: no connection" in error["message"]
-            assert "ollama: start it with: ollama serve; or choose an agent that asks no model" in error["hint"]
+            assert "ollama: start it with: ollama serve; or choose an agent that uses no model" in error["hint"]
             listed = await node.request(connection, "list")
             assert (listed["batches"], listed["models"]) == ([], ["qwen35_9b", "qwen3:8b"])
 
@@ -63,7 +63,7 @@ async def test_a_model_comes_goes_and_comes_back(ollama: ModelServer, tmp_path: 
             batch = await node.until(connection, waiting, "interrupted")
             assert (batch["n_done"], batch["model"]) == (0, "qwen3:8b")
             log = (tmp_path / "data" / "logs" / "runner.log").read_text()
-            assert "a batch cannot be played: NoModel: no model answers: gateway: no connection" in log
+            assert "batch failed: NoModel: no model answers: gateway: no connection" in log
             refused = await node.reply(connection, "start", **wanted, resume=True)
             assert refused["error"]["code"] == "no_model"
 
@@ -84,4 +84,4 @@ async def test_only_models_of_the_profile_are_asked_and_only_by_agents_that_ask(
             asked = {"envs": ["Maze"], "agent": "oracle", "model": "qwen3:8b"}
             refused = await node.reply(connection, "start", batch_id=str(ULID()), **asked)
             assert refused["error"]["code"] == "refused"
-            assert "asks no model" in refused["error"]["message"]
+            assert "uses no model" in refused["error"]["message"]

@@ -76,7 +76,7 @@ async def test_a_node_starts_servers_plays_on_them_and_takes_them_along(profile:
         assert pids
         status, said = await asyncio.to_thread(node.terminate)
         assert status == 0, said
-        assert f"batch {batch_id}: Maze is played over HTTP at http://127.0.0.1:" in said
+        assert f"batch {batch_id}: Maze runs over HTTP at http://127.0.0.1:" in said
         await _gone(pids)
     (episode,) = (data_dir / "runs" / batch_id).glob("*.json")
     assert (json.loads(episode.read_bytes())["transport"], json.loads(episode.read_bytes())["success"]) == (

@@ -108,7 +108,7 @@ async def test_it_ends_when_told_to_even_if_the_client_swallows_that(
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.get_running_loop().create_future()
 
-    monkeypatch.setattr(routes.Routes, "learn", swallow)
+    monkeypatch.setattr(routes.StreamRoutes, "learn", swallow)
     async with publishing(outbox, sink(server, "local")), asyncio.timeout(20):
         await asked.wait()
 

@@ -79,7 +79,10 @@ async def test_events_wait_for_a_jetstream_that_does_not_answer(tmp_path: Path, 
     with NatsServer(tmp_path / "server", config=WITHOUT_QUORUM) as server:
         outbox.add(event(0))
         async with publishing(outbox, sink(server)) as running:
-            async with hearing(server, routes.STREAM_NAMES_SUBJECT) as questions, hearing(server, EPISODE_COMPLETED) as passed:
+            async with (
+                hearing(server, routes.STREAM_NAMES_SUBJECT) as questions,
+                hearing(server, EPISODE_COMPLETED) as passed,
+            ):
                 await running.state("stalled", "JetStream does not answer")
                 await questions.until(QUESTIONS)
                 assert counts(outbox) == SinkCounts(pending=1)
@@ -151,11 +154,11 @@ async def test_a_jetstream_that_was_there_is_waited_for(
 
 
 ANSWERS: list[tuple[object, str]] = [
-    ([], "none"),
-    ({"streams": [3]}, "none"),
+    ([], "answer is invalid"),
+    ({"streams": [3]}, "answer is invalid"),
     ({"streams": ["S"]}, "no stream keeps it"),
     ({"streams": "\x1b[2J\u202e"}, "no stream keeps it"),
-    ({"error": 1}, "none"),
+    ({"error": 1}, "answer is invalid"),
     ({"error": {"code": 503, "err_code": 10008, "description": "temporarily \x1b unavailable"}}, "temporarily ␛"),
 ]
 

@@ -1,4 +1,4 @@
-"""What clients, pages, signals and slow environments do to a server of ours."""
+"""Servers of ``serve`` with hostile clients, web pages, signals and slow environments."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ BOMB = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT c
 
 
 class Gated(Maze):
-    """Each step waits for its turn; counts how many are in there at a time."""
+    """Each step waits for a permit; counts the steps that run at the same time."""
 
     entered = threading.Semaphore(0)
-    turn = threading.Semaphore(0)
-    n_inside = 0
-    n_most = 0
+    permit = threading.Semaphore(0)
+    n_running = 0
+    max_running = 0
 
     def _step(self, text: str) -> tuple[str, float, bool]:
-        Gated.n_inside += 1
-        Gated.n_most = max(Gated.n_most, Gated.n_inside)
+        Gated.n_running += 1
+        Gated.max_running = max(Gated.max_running, Gated.n_running)
         self.entered.release()
-        assert self.turn.acquire(timeout=30)
-        Gated.n_inside -= 1
+        assert self.permit.acquire(timeout=30)
+        Gated.n_running -= 1
         return super()._step(text)
 
 
 @pytest.fixture
 def gated() -> Iterator[str]:
-    """A server of mazes whose steps are let through one by one."""
-    Gated.entered, Gated.turn, Gated.n_most = threading.Semaphore(0), threading.Semaphore(0), 0
+    """A Maze server whose steps run one by one."""
+    Gated.entered, Gated.permit, Gated.max_running = threading.Semaphore(0), threading.Semaphore(0), 0
     with ThreadPoolExecutor(8) as executor:
         app = EnvironmentApp(DIALECTS["Maze"], Gated(), InstancePool(Gated, limit=4, idle_s=60), executor)
         with hosted({"Maze": guard_app(app.application())}) as urls:
@@ -72,44 +72,44 @@ def started(http: httpx.Client) -> dict[str, int]:
 
 
 def raw(url: str, request: bytes) -> bytes:
-    """What a server answers to these bytes before it closes the connection."""
+    """Return the response to these bytes, up to the end of the connection."""
     parts = urlsplit(url)
     assert parts.hostname
     assert parts.port
     with closing(socket.create_connection((parts.hostname, parts.port), timeout=20)) as connection:
         connection.sendall(request)
-        answered = b""
+        response = b""
         while chunk := connection.recv(65536):
-            answered += chunk
-        return answered
+            response += chunk
+        return response
 
 
-def test_two_steps_of_an_instance_never_overlap(gated: str) -> None:
+def test_steps_of_one_instance_never_overlap(gated: str) -> None:
     with httpx.Client(base_url=gated, timeout=60) as http, ThreadPoolExecutor(4) as threads:
         here = started(http)
         body = {**here, "action": "move right"}
         steps = [threads.submit(http.post, "/maze/step", json=body) for _ in range(4)]
         for _ in steps:
             assert Gated.entered.acquire(timeout=20)
-            Gated.turn.release()
+            Gated.permit.release()
         columns = sorted(step.result().json()["observation"].split("1, ")[1][0] for step in steps)
         assert columns == ["2", "3", "4", "5"]
-        assert Gated.n_most == 1
+        assert Gated.max_running == 1
 
 
-def test_steps_of_two_instances_do(gated: str) -> None:
+def test_steps_of_two_instances_overlap(gated: str) -> None:
     with httpx.Client(base_url=gated, timeout=60) as http, ThreadPoolExecutor(4) as threads:
         both = [started(http), started(http)]
         steps = [threads.submit(http.post, "/maze/step", json={**here, "action": "move right"}) for here in both]
         assert Gated.entered.acquire(timeout=20)
         assert Gated.entered.acquire(timeout=20)
-        assert http.get("/health").json()["open"] == 2  # nor do they keep the server from answering
-        Gated.turn.release(2)
+        assert http.get("/health").json()["open"] == 2  # the server still responds
+        Gated.permit.release(2)
         assert all(step.result().is_success for step in steps)
-        assert Gated.n_most == 2
+        assert Gated.max_running == 2
 
 
-def test_a_client_that_leaves_in_the_middle_of_a_step_harms_nobody(gated: str) -> None:
+def test_a_disconnect_during_a_step_leaves_the_instance_usable(gated: str) -> None:
     with httpx.Client(base_url=gated, timeout=60) as http:
         here = started(http)
         parts = urlsplit(gated)
@@ -118,18 +118,18 @@ def test_a_client_that_leaves_in_the_middle_of_a_step_harms_nobody(gated: str) -
         with closing(socket.create_connection((parts.hostname, parts.port))) as connection:
             connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             assert Gated.entered.acquire(timeout=20)
-        Gated.turn.release()
+        Gated.permit.release()
         assert "position 1, 2" in http.get("/maze/observation", params=here).json()
         assert http.post("/maze/close", json=here).json() is True
 
 
-def test_an_instance_closed_while_a_step_waits_is_gone_for_that_step(gated: str) -> None:
+def test_a_step_after_close_is_an_error(gated: str) -> None:
     with httpx.Client(base_url=gated, timeout=60) as http, ThreadPoolExecutor(4) as threads:
         here = started(http)
         first = threads.submit(http.post, "/maze/step", json={**here, "action": "move right"})
         assert Gated.entered.acquire(timeout=20)
         close = threads.submit(http.post, "/maze/close", json=here)
-        Gated.turn.release()
+        Gated.permit.release()
         assert first.result().is_success
         assert close.result().json() is True
         assert http.post("/maze/step", json={**here, "action": "move right"}).json() == {
@@ -137,7 +137,7 @@ def test_an_instance_closed_while_a_step_waits_is_gone_for_that_step(gated: str)
         }
 
 
-def test_strangers_and_pages_are_turned_away_before_they_reach_anything(maze: str) -> None:
+def test_unauthorized_requests_and_web_pages_are_rejected(maze: str) -> None:
     login = {"authorization": f"Bearer {TOKEN}"}
     refused = [
         ({}, 401),
@@ -153,26 +153,26 @@ def test_strangers_and_pages_are_turned_away_before_they_reach_anything(maze: st
         assert http.get("/health", headers=login).json()["open"] == 0
 
 
-def test_a_huge_body_is_refused_before_it_is_sent(maze: str) -> None:
+def test_a_huge_body_is_rejected_early(maze: str) -> None:
     head = f"POST /maze/step HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
     typed = head + "Content-Type: application/json\r\n"
     declared = raw(maze, f"{typed}Content-Length: 99999999999\r\n\r\n".encode())
     chunks = b"".join(b"10000\r\n" + b"x" * 0x10000 + b"\r\n" for _ in range(17))
     chunked = raw(maze, f"{typed}Transfer-Encoding: chunked\r\n\r\n".encode() + chunks)
-    for answered in (declared, chunked):
-        assert answered.startswith(b"HTTP/1.1 413 ")
-        assert b"larger than 1048576 bytes" in answered
+    for response in (declared, chunked):
+        assert response.startswith(b"HTTP/1.1 413 ")
+        assert b"larger than 1048576 bytes" in response
 
 
 @pytest.mark.parametrize(
     "request_",
     [b"\x16\x03\x01\x02\x00\x01\x00", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"x" * 100_000 + b"\r\n\r\n"],
 )
-def test_what_is_no_http_is_answered_with_an_error(request_: bytes, maze: str) -> None:
+def test_malformed_http_is_a_bad_request(request_: bytes, maze: str) -> None:
     assert raw(maze, request_).startswith(b"HTTP/1.1 400 ")
 
 
-def test_a_client_that_says_nothing_keeps_nobody_waiting(maze: str) -> None:
+def test_a_silent_client_does_not_block_others(maze: str) -> None:
     parts = urlsplit(maze)
     address = (parts.hostname, parts.port)
     with closing(socket.create_connection(address)) as silent, closing(socket.create_connection(address)) as slow:
@@ -191,8 +191,8 @@ def connected(url: str) -> socket.socket:
     return socket.create_connection((parts.hostname, parts.port), timeout=20)
 
 
-def answers(connection: socket.socket) -> bool:
-    """Whether a greeting is asked for and comes."""
+def responds(connection: socket.socket) -> bool:
+    """Request the identity of the server; return whether it responds."""
     connection.sendall(HEAD + b"\r\n\r\n")
     reply = b""
     while not reply.endswith(b'published)"') and (chunk := connection.recv(65536)):
@@ -201,48 +201,46 @@ def answers(connection: socket.socket) -> bool:
 
 
 def closed(connection: socket.socket) -> bool:
-    """Waits until the server has sent all that it will; an answer is read on the way."""
+    """Wait until the server closes the connection; discards responses."""
     with contextlib.suppress(ConnectionResetError):
         while connection.recv(65536):
-            """Its answer."""
+            """A response."""
     return True
 
 
-def test_a_head_that_does_not_come_ends_the_connection(maze: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_headers_close_the_connection(maze: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "HEADER_TIMEOUT_S", 0.3)
     with closing(connected(maze)) as silent, closing(connected(maze)) as half, closing(connected(maze)) as second:
         half.sendall(HEAD)
-        assert answers(second)
+        assert responds(second)
         second.sendall(HEAD)
         assert closed(silent)
         assert closed(half)
         assert closed(second)
 
 
-def test_a_connection_between_requests_and_one_that_waits_for_its_answer_are_kept(
-    gated: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idle_and_waiting_connections_stay_open(gated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with httpx.Client(base_url=gated, timeout=60) as http, ThreadPoolExecutor(1) as thread:
         here = started(http)
         monkeypatch.setattr(host, "HEADER_TIMEOUT_S", 0.1)
         with closing(connected(gated)) as silent, closing(connected(gated)) as kept:
-            assert answers(kept)
+            assert responds(kept)
             step = thread.submit(http.post, "/maze/step", json={**here, "action": "move right"})
             assert Gated.entered.acquire(timeout=20)
             assert closed(silent)
-            Gated.turn.release()
+            Gated.permit.release()
             assert step.result().is_success
-            assert answers(kept)
+            assert responds(kept)
 
 
-def test_connections_beyond_a_number_are_closed_at_once(maze: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_beyond_the_limit_are_closed(maze: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "MAX_CONNECTIONS", 2)
     with closing(connected(maze)) as first, closing(connected(maze)) as other:
-        assert answers(first)
-        assert answers(other)
+        assert responds(first)
+        assert responds(other)
         with closing(connected(maze)) as third:
             assert closed(third)
-        assert answers(first)
+        assert responds(first)
 
 
 @contextmanager
@@ -263,7 +261,7 @@ def command(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.long
-async def test_a_signal_in_the_middle_of_a_step_ends_the_server_in_time(tmp_path: Path) -> None:
+async def test_a_signal_during_a_step_stops_the_server_in_time(tmp_path: Path) -> None:
     with command(tmp_path, "sqlgym", "--port", "0", "--token", "SERVE_TOKEN", "--host", "0.0.0.0") as process:
         assert process.stdout
         ready = await asyncio.to_thread(process.stdout.readline)
@@ -279,27 +277,27 @@ async def test_a_signal_in_the_middle_of_a_step_ends_the_server_in_time(tmp_path
                 await asyncio.sleep(0.01)
             process.send_signal(signal.SIGTERM)
             async with asyncio.timeout(8):
-                said, warned = await asyncio.to_thread(process.communicate)
+                printed, warned = await asyncio.to_thread(process.communicate)
                 (outcome,) = await asyncio.gather(step, return_exceptions=True)
-        assert (process.returncode, said, warned) == (0, "", "")
+        assert (process.returncode, printed, warned) == (0, "", "")
         assert isinstance(outcome, httpx.Response | httpx.HTTPError)
 
 
-async def test_slow_steps_of_one_environment_do_not_hold_up_another(tmp_path: Path) -> None:
+async def test_slow_steps_of_one_environment_do_not_block_another(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
         ports = {"SQLGym": one.getsockname()[1], "Wordle": two.getsockname()[1]}
-    listed = ", ".join(f"{{name: {name}, port: {at}}}" for name, at in ports.items())
+    listed = ", ".join(f"{{name: {name}, port: {port}}}" for name, port in ports.items())
     (tmp_path / "p.yaml").write_text(f"id: p\nenvironments:\n  lightweight: [{listed}]\n")
     with command(tmp_path, "--all", "--config", str(tmp_path / "p.yaml")) as process:
         assert process.stdout
         for _ in ports:
             await asyncio.to_thread(process.stdout.readline)
-        sqlgym, wordle = (f"http://127.0.0.1:{at}" for at in ports.values())
+        sqlgym, wordle = (f"http://127.0.0.1:{port}" for port in ports.values())
         async with httpx.AsyncClient(timeout=60) as http, asyncio.TaskGroup() as tasks:
-            here_too = [(await http.post(f"{sqlgym}/create")).json() for _ in range(THREADS + 8)]
-            for each in here_too:
+            instances = [(await http.post(f"{sqlgym}/create")).json() for _ in range(THREADS + 8)]
+            for each in instances:
                 await http.post(f"{sqlgym}/reset", json={"env_idx": each, "item_id": 0})
-            bombs = [{"env_idx": each, "action": BOMB} for each in here_too]
+            bombs = [{"env_idx": each, "action": BOMB} for each in instances]
             steps = [tasks.create_task(http.post(f"{sqlgym}/step", json=bomb)) for bomb in bombs]
             while not has_child(process.pid):  # noqa: ASYNC110 - it is in another process
                 await asyncio.sleep(0.01)
@@ -309,14 +307,14 @@ async def test_slow_steps_of_one_environment_do_not_hold_up_another(tmp_path: Pa
             n_done = sum(step.done() for step in steps)
             for step in steps:
                 step.cancel()
-        assert n_done < 8  # those that would have been in the way
+        assert n_done < 8  # the steps that would have blocked the other environment
 
 
 def has_child(pid: int) -> bool:
     return any(file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/children"))
 
 
-def test_the_command_says_why_it_does_not_start(tmp_path: Path) -> None:
+def test_the_command_names_the_reason_of_a_failed_start(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ended = agentgym(tmp_path, "serve", "maze", "--port", str(port))
@@ -325,23 +323,23 @@ def test_the_command_says_why_it_does_not_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
+    ("options", "reason"),
     [
         (["maze", "--host", "0.0.0.0"], "give --token"),
         (["maze", "--token", "SERVE_NO_SUCH"], "must be the name of a variable"),
         (["mase"], "Did you mean Maze"),
-        (["maze", "wordle", "--port", "1"], "--port goes with a single environment"),
-        (["--all", "--port", "1"], "--port goes with a single environment"),
+        (["maze", "wordle", "--port", "1"], "--port requires a single environment"),
+        (["--all", "--port", "1"], "--port requires a single environment"),
         (["webarena"], "WebArena is skipped in profile"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(options: list[str], why: str) -> None:
-    with pytest.raises(ConfigError, match=why):
+def test_incompatible_options_are_rejected(options: list[str], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
         main_serve(options)
 
 
 @pytest.mark.parametrize("options", [[], ["--all", "maze"], ["maze", "--port", "65536"], ["maze", "--max-open", "0"]])
-def test_misuse_is_answered_with_the_usage(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_exit_with_usage(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main_serve(options)
     assert "usage: agentgym-runner serve" in capsys.readouterr().err

@@ -30,7 +30,7 @@ from tests.support.command import COMMAND, ENVIRON, agentgym
 from tests.support.serving import hosted
 
 CHAT = "/v1/chat/completions"
-ASKED = {"model": TEST_MODEL_NAME, "messages": [{"role": "user", "content": "Say something."}]}
+CHAT_REQUEST = {"model": TEST_MODEL_NAME, "messages": [{"role": "user", "content": "Say something."}]}
 WAIT = httpx.Timeout(20)
 NO_WAIT = httpx.Timeout(20, read=0.2)
 
@@ -42,92 +42,92 @@ def server() -> Iterator[ModelServer]:
 
 
 @pytest.fixture(params=[False, True], ids=["whole", "streamed"])
-def asked(request: pytest.FixtureRequest, server: ModelServer) -> dict[str, Any]:
+def chat_request(request: pytest.FixtureRequest, server: ModelServer) -> dict[str, Any]:
     server.inject()
-    return {**ASKED, "stream": request.param}
+    return {**CHAT_REQUEST, "stream": request.param}
 
 
-def post(server: ModelServer, asked: dict[str, Any], kind: str, timeout: httpx.Timeout = WAIT) -> httpx.Response:
-    return httpx.post(server.url + CHAT, json=asked, headers={"x-agentgym-test-fault": kind}, timeout=timeout)
+def post(server: ModelServer, chat_request: dict[str, Any], kind: str, timeout: httpx.Timeout = WAIT) -> httpx.Response:
+    return httpx.post(server.url + CHAT, json=chat_request, headers={"x-agentgym-test-fault": kind}, timeout=timeout)
 
 
 @pytest.mark.parametrize("status", [401, 429, 500, 503])
-def test_an_error_has_openais_form(server: ModelServer, asked: dict[str, Any], status: int) -> None:
-    reply = post(server, asked, str(status))
+def test_an_error_has_openais_format(server: ModelServer, chat_request: dict[str, Any], status: int) -> None:
+    reply = post(server, chat_request, str(status))
     assert reply.status_code == status
     assert TEST_MODEL_NAME in reply.json()["error"]["message"]
     assert reply.headers.get("retry-after") == ("3" if status in (429, 503) else None)
 
 
-def test_json_can_be_invalid(server: ModelServer, asked: dict[str, Any]) -> None:
-    reply = post(server, asked, "invalid-json")
+def test_json_can_be_invalid(server: ModelServer, chat_request: dict[str, Any]) -> None:
+    reply = post(server, chat_request, "invalid-json")
     documents = reply.text.replace("data: ", "").split("\n\n")
     with pytest.raises(json.JSONDecodeError):
         [json.loads(document) for document in documents if document not in ("", "[DONE]")]
 
 
-def test_choices_can_be_missing(server: ModelServer, asked: dict[str, Any]) -> None:
-    reply = post(server, asked, "empty-choices")
+def test_choices_can_be_missing(server: ModelServer, chat_request: dict[str, Any]) -> None:
+    reply = post(server, chat_request, "empty-choices")
     documents = [line.removeprefix("data: ") for line in reply.text.split("\n\n")]
     assert all(json.loads(document)["choices"] == [] for document in documents if document not in ("", "[DONE]"))
 
 
-def test_a_reply_can_be_a_web_page(server: ModelServer, asked: dict[str, Any]) -> None:
-    reply = post(server, asked, "wrong-type")
+def test_a_reply_can_be_a_web_page(server: ModelServer, chat_request: dict[str, Any]) -> None:
+    reply = post(server, chat_request, "wrong-type")
     assert (reply.status_code, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert "<h1>" in reply.text
 
 
 def test_a_reply_can_be_huge(server: ModelServer) -> None:
-    reply = post(server, ASKED, "huge")
+    reply = post(server, CHAT_REQUEST, "huge")
     assert len(reply.json()["choices"][0]["message"]["content"]) >= 10 << 20
 
 
 @pytest.mark.parametrize("kind", ["drop", "truncated"])
-def test_a_reply_can_end_too_soon(server: ModelServer, asked: dict[str, Any], kind: str) -> None:
+def test_a_reply_can_end_early(server: ModelServer, chat_request: dict[str, Any], kind: str) -> None:
     with pytest.raises(httpx.RemoteProtocolError, match="closed"):
-        post(server, asked, kind)
+        post(server, chat_request, kind)
 
 
-def test_a_truncated_stream_begins_well(server: ModelServer) -> None:
-    begun = ""
+def test_a_truncated_stream_starts_with_valid_chunks(server: ModelServer) -> None:
+    received = ""
     with (
         pytest.raises(httpx.RemoteProtocolError),
         httpx.stream(
-            "POST", server.url + CHAT, json={**ASKED, "stream": True, "agentgym_test_fault": "truncated"}
+            "POST", server.url + CHAT, json={**CHAT_REQUEST, "stream": True, "agentgym_test_fault": "truncated"}
         ) as reply,
     ):
         for text in reply.iter_text():
-            begun += text
-    assert json.loads(begun.split("\n\n")[0].removeprefix("data: "))["choices"]
-    assert "[DONE]" not in begun
+            received += text
+    assert json.loads(received.split("\n\n")[0].removeprefix("data: "))["choices"]
+    assert "[DONE]" not in received
 
 
-def test_a_reply_can_never_come(server: ModelServer, asked: dict[str, Any]) -> None:
+def test_a_reply_can_never_come(server: ModelServer, chat_request: dict[str, Any]) -> None:
     with pytest.raises(httpx.ReadTimeout):
-        post(server, asked, "hang", NO_WAIT)
+        post(server, chat_request, "hang", NO_WAIT)
 
 
-def test_a_reply_can_drip(server: ModelServer, asked: dict[str, Any]) -> None:
+def test_a_reply_can_drip(server: ModelServer, chat_request: dict[str, Any]) -> None:
     headers = {"x-agentgym-test-fault": "drip"}
-    with httpx.stream("POST", server.url + CHAT, json=asked, headers=headers, timeout=WAIT) as reply:
-        drops = reply.iter_raw()
-        assert [next(drops) for _ in range(3)] == ([b"d", b"a", b"t"] if asked["stream"] else [b"{", b'"', b"i"])
+    with httpx.stream("POST", server.url + CHAT, json=chat_request, headers=headers, timeout=WAIT) as reply:
+        parts = reply.iter_raw()
+        assert [next(parts) for _ in range(3)] == ([b"d", b"a", b"t"] if chat_request["stream"] else [b"{", b'"', b"i"])
 
 
-def test_the_first_requests_alone_can_be_hit(server: ModelServer, asked: dict[str, Any]) -> None:
+def test_faults_can_be_limited_to_the_first_requests(server: ModelServer, chat_request: dict[str, Any]) -> None:
     server.inject(Fault("500", times=2), Fault("429", times=1))
     with httpx.Client(base_url=server.url, timeout=WAIT) as client:
-        assert [client.post(CHAT, json=asked).status_code for _ in range(4)] == [500, 500, 429, 200]
+        assert [client.post(CHAT, json=chat_request).status_code for _ in range(4)] == [500, 500, 429, 200]
 
 
-def test_replies_can_be_late_as_a_whole_and_token_by_token() -> None:
+def test_replies_can_be_delayed_in_total_and_per_token() -> None:
     behavior = Behavior(latency_s=0.2, token_latency_s=60)
     with ModelServer(EchoResponder(), behavior=behavior) as server:
         with pytest.raises(httpx.ReadTimeout):
-            httpx.post(server.url + CHAT, json=ASKED, timeout=httpx.Timeout(20, read=0.05))
-        assert httpx.post(server.url + CHAT, json=ASKED, timeout=WAIT).status_code == 200
-        with httpx.stream("POST", server.url + CHAT, json={**ASKED, "stream": True}, timeout=WAIT) as reply:
+            httpx.post(server.url + CHAT, json=CHAT_REQUEST, timeout=httpx.Timeout(20, read=0.05))
+        assert httpx.post(server.url + CHAT, json=CHAT_REQUEST, timeout=WAIT).status_code == 200
+        with httpx.stream("POST", server.url + CHAT, json={**CHAT_REQUEST, "stream": True}, timeout=WAIT) as reply:
             assert next(reply.iter_lines()).startswith("data: ")
 
 
@@ -137,15 +137,15 @@ def test_a_scripted_reply_can_have_a_fault() -> None:
     )
     with ModelServer(responder) as server:
         with pytest.raises(httpx.RemoteProtocolError):
-            httpx.post(server.url + CHAT, json=ASKED, timeout=WAIT)
-        assert httpx.post(server.url + CHAT, json=ASKED, timeout=WAIT).status_code == 200
+            httpx.post(server.url + CHAT, json=CHAT_REQUEST, timeout=WAIT)
+        assert httpx.post(server.url + CHAT, json=CHAT_REQUEST, timeout=WAIT).status_code == 200
 
 
 class Counted(Sequence[bytes]):
-    """Many pieces, and how many of them were taken."""
+    """Many chunks, with a count of those that were read."""
 
     def __init__(self) -> None:
-        self.n_taken = 0
+        self.n_read = 0
 
     def __len__(self) -> int:
         return 200_000
@@ -153,11 +153,11 @@ class Counted(Sequence[bytes]):
     def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - of a sequence
         if index >= len(self):
             raise IndexError
-        self.n_taken += 1
+        self.n_read += 1
         return b"x" * 500
 
 
-def test_a_client_that_leaves_a_long_stream_ends_it() -> None:
+def test_a_disconnect_ends_a_long_stream() -> None:
     chunks, ended = Counted(), threading.Event()
     response = PacedResponse(closing=asyncio.Event(), chunks=chunks)
 
@@ -170,13 +170,13 @@ def test_a_client_that_leaves_a_long_stream_ends_it() -> None:
         with httpx.stream("GET", urls["stream"], timeout=WAIT) as reply:
             next(reply.iter_raw())
         assert ended.wait(20)
-    assert chunks.n_taken < len(chunks)
+    assert chunks.n_read < len(chunks)
 
 
-def test_a_server_stops_although_somebody_waits_and_comes_back_on_its_port() -> None:
+def test_a_server_stops_with_pending_requests_and_restarts_on_its_port() -> None:
     server = ModelServer(EchoResponder(), behavior=Behavior(faults=(Fault("hang", times=1),))).start()
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as waiting:
-        body = json.dumps(ASKED)
+        body = json.dumps(CHAT_REQUEST)
         head = (
             f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
         )
@@ -186,14 +186,14 @@ def test_a_server_stops_although_somebody_waits_and_comes_back_on_its_port() -> 
         server.stop()
         assert b" 200 " not in waiting.recv(1000)
     with pytest.raises(httpx.ConnectError):
-        httpx.post(server.url + CHAT, json=ASKED)
+        httpx.post(server.url + CHAT, json=CHAT_REQUEST)
     with server:
-        assert httpx.post(server.url + CHAT, json=ASKED, timeout=WAIT).status_code == 200
+        assert httpx.post(server.url + CHAT, json=CHAT_REQUEST, timeout=WAIT).status_code == 200
 
 
 @contextmanager
 def served(*options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The command, and the line that it says when it is ready."""
+    """Yield the line that the command prints once it is ready, and its process."""
     command = [COMMAND, "serve-model", *options]
     with subprocess.Popen(command, env=ENVIRON, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -203,14 +203,14 @@ def served(*options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
             process.kill()
 
 
-def test_the_command_says_one_line_and_ends_when_asked(tmp_path: Path) -> None:
+def test_the_command_prints_one_line_and_ends_on_sigterm(tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text('first\n{"content": "second"}\n')
     with served("--script", str(script), "--model", "qwen3:8b", "--fault", "500x1") as (line, process):
         url, _, about = line.partition(" ")
         assert url.startswith("http://127.0.0.1:")
         assert about == f"is {TEST_MODEL_NAME}, not a language model: POST /v1/chat/completions\n"
-        replies = [httpx.post(url + CHAT, json={**ASKED, "model": "qwen3:8b"}, timeout=WAIT) for _ in range(3)]
+        replies = [httpx.post(url + CHAT, json={**CHAT_REQUEST, "model": "qwen3:8b"}, timeout=WAIT) for _ in range(3)]
         assert replies[0].status_code == 500
         assert [reply.json()["choices"][0]["message"]["content"] for reply in replies[1:]] == ["first", "second"]
         process.send_signal(signal.SIGTERM)
@@ -219,7 +219,7 @@ def test_the_command_says_one_line_and_ends_when_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--host", "0.0.0.0"], "give --token"),
         (["--token", "NOT_SET"], "--token must be the name of a variable"),
@@ -228,7 +228,7 @@ def test_the_command_says_one_line_and_ends_when_asked(tmp_path: Path) -> None:
         (["--latency", "nan"], "not a number of seconds"),
     ],
 )
-def test_the_command_refuses_what_cannot_be(tmp_path: Path, options: list[str], said: str) -> None:
+def test_the_command_rejects_invalid_options(tmp_path: Path, options: list[str], message: str) -> None:
     ended = agentgym(tmp_path, "serve-model", *options)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert said in ended.stderr
+    assert message in ended.stderr

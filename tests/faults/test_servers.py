@@ -1,4 +1,4 @@
-"""Servers that a node starts: real processes that answer, do not, end, stay, or say what nobody should read."""
+"""Environment servers started by a node: real processes that respond, hang, exit, ignore signals or print secrets."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import pytest
 
 from runner.config import EnvironmentEntry, Environments, Profile
 from runner.errors import ConfigError
-from runner.node.env_servers import log as server_log
-from runner.node.env_servers import process as server
+from runner.node.env_servers import log, process
 from runner.node.env_servers.log import ServerLog, log_name
 from runner.node.env_servers.manager import EnvServerManager
 from runner.node.env_servers.process import child_environ
@@ -57,10 +56,10 @@ def port() -> int:
 
 @pytest.fixture
 def servers(tmp_path: Path, port: int) -> Iterator[Callable[..., EnvServerManager]]:
-    """Makes servers of an environment Maze with this program."""
-    made: list[EnvServerManager] = []
+    """Return a factory of managers whose environment Maze is served by the given program."""
+    managers: list[EnvServerManager] = []
 
-    def make(program: str, **more: object) -> EnvServerManager:
+    def create(program: str, **more: object) -> EnvServerManager:
         script = tmp_path / "a server.py"
         script.write_text(program)
         entry = EnvironmentEntry(
@@ -69,170 +68,171 @@ def servers(tmp_path: Path, port: int) -> Iterator[Callable[..., EnvServerManage
             port=port,
             **more,  # type: ignore[arg-type]
         )
-        made.append(
+        managers.append(
             EnvServerManager(Profile(id="p", environments=Environments(lightweight=(entry,))), tmp_path / "logs")
         )
-        return made[-1]
+        return managers[-1]
 
-    yield make
-    for each in made:
+    yield create
+    for each in managers:
         each.close()
 
 
-def until(holds: Callable[[], bool], timeout_s: float = 20.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
     deadline = time.monotonic() + timeout_s
-    while not holds():
+    while not condition():
         assert time.monotonic() < deadline, "this never became true"
         time.sleep(0.01)
 
 
-def settled(servers: EnvServerManager) -> str:
+def wait_for_cause(servers: EnvServerManager) -> str:
     servers.wait_for("maze", lambda: False)
     return servers.cause("maze") or ""
 
 
-def test_a_server_is_started_once_and_ends_with_all_it_started(
+def test_a_server_is_started_once_and_stops_with_its_child_processes(
     servers: Callable[..., EnvServerManager], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", "hunter2-secret")
     monkeypatch.setenv("NATS_URL", "nats://user:hunter2@bus")
     monkeypatch.setenv("PLAIN", "1")
-    kept = servers(WELL)
-    assert kept.start("maze").status == "starting"
-    assert settled(kept) == ""
-    assert kept.start("Maze").status == "running"
-    log = tmp_path / "logs" / "server-Maze.log"
-    (said,) = [line for line in log.read_text().splitlines() if line.startswith("child")]
-    assert "'PLAIN'" in said
-    assert "SOME_API_KEY" not in said
-    assert "NATS_URL" not in said
-    assert said.endswith(" True")
-    child = psutil.Process(int(said.split()[1]))
-    assert kept.stop("MAZE").status == "stopped"
-    until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
-    assert (kept.cause("Maze"), log.stat().st_mode & 0o777) == (None, 0o600)
-    assert kept.start("Maze").status == "starting"  # again
-    assert settled(kept) == ""
+    manager = servers(WELL)
+    assert manager.start("maze").status == "starting"
+    assert wait_for_cause(manager) == ""
+    assert manager.start("Maze").status == "running"
+    log_file = tmp_path / "logs" / "server-Maze.log"
+    (printed,) = [line for line in log_file.read_text().splitlines() if line.startswith("child")]
+    assert "'PLAIN'" in printed
+    assert "SOME_API_KEY" not in printed
+    assert "NATS_URL" not in printed
+    assert printed.endswith(" True")
+    child = psutil.Process(int(printed.split()[1]))
+    assert manager.stop("MAZE").status == "stopped"
+    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+    assert (manager.cause("Maze"), log_file.stat().st_mode & 0o777) == (None, 0o600)
+    assert manager.start("Maze").status == "starting"  # again
+    assert wait_for_cause(manager) == ""
 
 
 def test_a_server_that_ends_is_reported_with_its_last_words(
     servers: Callable[..., EnvServerManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_SECRET", "hunter2-secret")
-    kept = servers(ENDING)
-    kept.start("Maze")
-    cause = settled(kept)
-    assert "it ended with exit code 3; its last words: one | one | one | one | ␛[2Jthe reason\\u{202e} of ***" in cause
+    manager = servers(ENDING)
+    manager.start("Maze")
+    cause = wait_for_cause(manager)
+    assert "it ended with exit code 3; last output: one | one | one | one | ␛[2Jthe reason\\u{202e} of ***" in cause
     assert "server-Maze.log" in cause
 
 
 @pytest.mark.long
-def test_a_server_that_never_answers_is_given_up_and_forced_to_end(
+def test_a_server_that_never_responds_is_killed(
     servers: Callable[..., EnvServerManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "READY_TIMEOUT_S", 0.5)
-    kept = servers(STUBBORN)
-    kept.start("Maze")
-    assert "it is starting" in (kept.cause("Maze") or "")
-    assert "it did not answer as it should within 0.5 s: nothing listens there; its last words: deaf" in settled(kept)
+    monkeypatch.setattr(process, "READY_TIMEOUT_S", 0.5)
+    manager = servers(STUBBORN)
+    manager.start("Maze")
+    assert "it is starting" in (manager.cause("Maze") or "")
+    assert "it was not ready within 0.5 s: nothing listens there; last output: deaf" in wait_for_cause(manager)
     assert not [child for child in psutil.Process().children(recursive=True) if "a server.py" in str(child.cmdline())]
 
 
-def test_a_server_of_something_else_is_given_up_soon_and_says_what_it_answers(
+def test_a_wrong_server_is_rejected_soon_with_its_response(
     servers: Callable[..., EnvServerManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "WRONG_SERVER_TIMEOUT_S", 0.2)
-    kept = servers(WELL.replace("lmrl-gym", "BabyAI"))
-    kept.start("Maze")
-    cause = settled(kept)
+    monkeypatch.setattr(process, "WRONG_SERVER_TIMEOUT_S", 0.2)
+    manager = servers(WELL.replace("lmrl-gym", "BabyAI"))
+    manager.start("Maze")
+    cause = wait_for_cause(manager)
     assert (
-        'it is no server of this environment: GET / was answered with HTTP 200: "This is environment BabyAI."' in cause
+        'it is not a server of this environment: GET / was answered with HTTP 200: "This is environment BabyAI."'
+        in cause
     )
-    assert kept.start("Maze").status == "starting"
+    assert manager.start("Maze").status == "starting"
 
 
-def test_a_server_that_answers_with_errors_while_it_reads_is_waited_for(
+def test_a_server_that_returns_errors_while_it_loads_is_awaited(
     servers: Callable[..., EnvServerManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr(process, "POLL_INTERVAL_S", 0.01)
     n_errors = "self.send_response(500 if len(asked) < 5 else 200)"
-    kept = servers("asked = []\n" + WELL.replace("self.send_response(200)", f"asked.append(1); {n_errors}"))
-    kept.start("Maze")
-    assert settled(kept) == ""
-    assert kept.start("Maze").status == "running"
+    manager = servers("asked = []\n" + WELL.replace("self.send_response(200)", f"asked.append(1); {n_errors}"))
+    manager.start("Maze")
+    assert wait_for_cause(manager) == ""
+    assert manager.start("Maze").status == "running"
 
 
-def test_an_autostart_that_cannot_begin_is_the_cause_of_its_environment(tmp_path: Path) -> None:
+def test_a_failed_autostart_is_reported_as_the_cause(tmp_path: Path) -> None:
     entry = EnvironmentEntry(
         name="Maze", port=1, server_cmd="no-such-program --key sk-ant-hunter22hunter22", autostart=True
     )
-    kept = EnvServerManager(Profile(id="p", environments=Environments(lightweight=(entry,))), tmp_path)
-    kept.autostart()
-    assert kept.n_changes == 1
-    assert "its server: it was not started: " in (kept.cause("maze") or "")
-    assert "no-such-program, which is not installed here" in (kept.cause("maze") or "")
-    with pytest.raises(ConfigError, match="has not started a server"):
-        kept.stop("Maze")
+    manager = EnvServerManager(Profile(id="p", environments=Environments(lightweight=(entry,))), tmp_path)
+    manager.autostart()
+    assert manager.n_changes == 1
+    assert "its server: it was not started: " in (manager.cause("maze") or "")
+    assert "no-such-program, which is not installed here" in (manager.cause("maze") or "")
+    with pytest.raises(ConfigError, match="did not start a server"):
+        manager.stop("Maze")
 
 
-def test_nothing_is_started_where_something_answers(tmp_path: Path) -> None:
+def test_no_server_is_started_where_one_responds(tmp_path: Path) -> None:
     with rude_server() as other:
         entry = EnvironmentEntry(name="Maze", server_cmd="true", base_url=other.url, autostart=True)
         broken = EnvironmentEntry(name="Wordle", autostart=True)
-        kept = EnvServerManager(
+        manager = EnvServerManager(
             Profile(id="p", environments=Environments(lightweight=(broken, entry))), tmp_path / "logs"
         )
-        kept.autostart()
-        assert f"nothing was started at {other.url}: " in settled(kept)
+        manager.autostart()
+        assert f"not started at {other.url}: " in wait_for_cause(manager)
     assert not (tmp_path / "logs").exists()
 
 
-def test_a_server_of_a_node_that_stops_is_not_begun(servers: Callable[..., EnvServerManager]) -> None:
-    kept = servers(WELL)
-    kept.start("Maze")
-    kept.close()
-    assert kept.cause("Maze") is None
-    assert kept.stop("Maze").status == "stopped"
+def test_a_closed_manager_starts_no_server(servers: Callable[..., EnvServerManager]) -> None:
+    manager = servers(WELL)
+    manager.start("Maze")
+    manager.close()
+    assert manager.cause("Maze") is None
+    assert manager.stop("Maze").status == "stopped"
     with pytest.raises(ConfigError, match="about to stop"):
-        kept.start("Maze")
+        manager.start("Maze")
 
 
 @pytest.mark.parametrize(
-    ("entry", "said"),
+    ("entry", "expected"),
     [
         (EnvironmentEntry(name="Maze", port=1), "has no server_cmd"),
         (EnvironmentEntry(name="Maze", port=1, server_cmd="it's"), "cannot be split"),
         (EnvironmentEntry(name="Maze", port=1, server_cmd="''"), "is not installed here"),
-        (EnvironmentEntry(name="Maze", port=1, server_cmd=" "), "is blank"),
+        (EnvironmentEntry(name="Maze", port=1, server_cmd=" "), "is empty"),
         (EnvironmentEntry(name="Maze", port=1, server_cmd="no-such-program; touch x"), "starts no-such-program;"),
         (EnvironmentEntry(name="Maze", server_cmd="true"), "no port"),
         (EnvironmentEntry(name="Other", server_cmd="true"), "has no environment 'Maze'"),
     ],
 )
-def test_what_cannot_be_started_is_said_at_once(tmp_path: Path, entry: EnvironmentEntry, said: str) -> None:
-    kept = EnvServerManager(Profile(id="p", environments=Environments(lightweight=(entry,))), tmp_path)
-    with pytest.raises(ConfigError) as refused:
-        kept.start("Maze")
-    assert said in str(refused.value)
+def test_invalid_entries_are_rejected_at_once(tmp_path: Path, entry: EnvironmentEntry, expected: str) -> None:
+    manager = EnvServerManager(Profile(id="p", environments=Environments(lightweight=(entry,))), tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        manager.start("Maze")
+    assert expected in str(caught.value)
     with pytest.raises(ConfigError):
-        kept.stop("Maze")
+        manager.stop("Maze")
 
 
-def test_a_log_stays_small_and_its_name_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_log, "MAX_BYTES", 1000)
-    log = ServerLog(tmp_path / "logs" / log_name("../Maze"))
+def test_a_log_is_rotated_and_its_name_is_a_file_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "MAX_BYTES", 1000)
+    server_log = ServerLog(tmp_path / "logs" / log_name("../Maze"))
     source, sink = os.pipe()
     with os.fdopen(source, "rb") as output:
         os.write(sink, b"".join(b"line %d\n" % number for number in range(500)) + b"\xff\n\n" + b"x" * 10_000)
         os.close(sink)
-        log.drain(output)
+        server_log.drain(output)
     files = sorted((tmp_path / "logs").iterdir())
     assert [file.parent for file in files] == [tmp_path / "logs"] * 2
     assert all(file.stat().st_size <= 2100 for file in files)
-    assert "line 499" in log.recent_output or "x" in log.recent_output
+    assert "line 499" in server_log.recent_output or "x" in server_log.recent_output
     assert len({log_name(name) for name in ("a/b", "a_b", "a\\b", "..", "")}) == 5
 
 
-def test_our_commands_are_found_by_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_of_this_package_are_on_the_path_of_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     assert child_environ({"PATH": "/bin"})["PATH"] == f"/bin{os.pathsep}{Path(sys.executable).parent}"
     assert child_environ({"A_TOKEN": "x", "HOME": "/h"}).keys() == {"HOME", "PATH"}

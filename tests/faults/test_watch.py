@@ -78,13 +78,13 @@ async def test_lines_of_json_until_interrupted(tmp_path: Path) -> None:
             assert text.strip().isascii()
             assert text.strip().isprintable()
             assert process.stderr is not None
-            said = await process.stderr.readuntil(b"only what comes from now on")
+            notices = await process.stderr.readuntil(b"showing only new messages")
             process.send_signal(signal.SIGINT)
             out, more = await process.communicate()
-            said += more
+            notices += more
             assert (process.returncode, out) == (130, b"")
-            assert b"Traceback" not in said
-            assert CANARY.encode() not in said
+            assert b"Traceback" not in notices
+            assert CANARY.encode() not in notices
 
 
 async def test_plain_lines_are_safe(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ async def test_plain_lines_are_safe(tmp_path: Path) -> None:
         assert "not JSON" in line
 
 
-async def test_a_reader_that_leaves_ends_it(tmp_path: Path) -> None:
+async def test_a_closed_pipe_ends_watch(tmp_path: Path) -> None:
     async with bus(tmp_path) as (server, publisher):
         await publish(publisher.client, 1)
         async with watch(tmp_path, "--nats", server.url, "--since", "all") as process:
@@ -137,13 +137,13 @@ async def test_a_wrong_password_is_named(tmp_path: Path) -> None:
         bus(tmp_path) as (server, _),
         watch(tmp_path, "--nats", server.url, password="wrong-" + CANARY) as process,
     ):
-        out, said = await process.communicate()
+        out, err = await process.communicate()
         assert (process.returncode, out) == (2, b"")
-        assert b"does not accept the credentials" in said
-        assert CANARY.encode() not in said
+        assert b"does not accept the credentials" in err
+        assert CANARY.encode() not in err
 
 
-async def test_a_bus_that_comes_later_is_waited_for(tmp_path: Path) -> None:
+async def test_watch_waits_for_a_bus_that_starts_later(tmp_path: Path) -> None:
     async with bus(tmp_path) as (server, publisher):
         await publish(publisher.client, 1)
         server.kill()
@@ -155,14 +155,14 @@ async def test_a_bus_that_comes_later_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_without_a_node_there_is_nothing_to_watch(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="There never was a node"):
+    with pytest.raises(ConfigError, match="No node has run in"):
         main_watch(["--data-dir", str(tmp_path)])
 
 
 @pytest.mark.parametrize(
     "options", [["--since", "yesterday"], ["--since", "0"], ["--since", "-5m"], ["--subject", "a b"], ["--subject", ""]]
 )
-def test_misuse(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_exit_with_usage(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exited:
         main_watch([*options, "--nats", "nats://127.0.0.1:1"])
     assert exited.value.code == 2
@@ -191,7 +191,7 @@ async def test_every_live_item_has_a_line() -> None:
 
 
 @pytest.mark.parametrize("value", ["1e999", "9" * 5_000, "[" * 900 + "]" * 900, "null"])
-async def test_spans_and_rounds_that_say_something_else_are_shown_as_they_came(value: str) -> None:
+async def test_malformed_spans_and_steps_are_shown_raw(value: str) -> None:
     span = f'{{"kind":"span","at":"2026-01-02T03:04:05Z","episode_id":"e","seq":0,"span":{value}}}'
     payload = f'{{"node":"n","boot":"b","dropped":0,"items":[{span}]}}'.encode()
     message = await row(subjects.live_subject("span", "n"), payload)
@@ -202,17 +202,17 @@ async def test_spans_and_rounds_that_say_something_else_are_shown_as_they_came(v
     assert value in json.loads(document)["raw"][0]["payload"]
 
 
-async def test_headers_that_are_no_text_are_shown() -> None:
+async def test_headers_that_are_not_text_are_shown() -> None:
     message = await row(SUBJECT, status(1))
     (document,) = json_lines(msgspec.structs.replace(message, headers={"a": "\udcff"}))
     assert json.loads(document)["headers"] == {"a": "\udcff"}
 
 
-@pytest.mark.parametrize(("hours", "said"), [(1.0, "clock=3600s"), (-1.0, "late=3600s"), (0.0, "")])
-async def test_clocks_that_are_off_are_said(hours: float, said: str) -> None:
+@pytest.mark.parametrize(("hours", "expected"), [(1.0, "clock=3600s"), (-1.0, "late=3600s"), (0.0, "")])
+async def test_clock_differences_are_printed(hours: float, expected: str) -> None:
     (line,) = plain_lines(await row(SUBJECT, status(1), hours))
-    assert said in line
-    assert ("clock" in line or "late" in line) == bool(said)
+    assert expected in line
+    assert ("clock" in line or "late" in line) == bool(expected)
 
 
 async def test_secrets_are_masked_in_strings_and_leave_the_document_valid(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,13 +239,13 @@ def _node(folder: Path) -> None:
     (folder / "nats" / "credential.json").write_text(json.dumps({"user": "u", "password": CANARY}))
 
 
-def test_where_the_broker_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nats_info_prints_the_address_of_the_broker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _node(tmp_path)
     assert main_nats_info(["--data-dir", str(tmp_path)]) == 0
-    out, said = capsys.readouterr()
+    out, err = capsys.readouterr()
     assert "nats://127.0.0.1:4999" in out
     assert str(tmp_path / "nats" / "credential.json") in out
-    assert "does not run" in said
+    assert "is not running" in err
     assert main_nats_info(["--data-dir", str(tmp_path), "--json"]) == 0
     shown = capsys.readouterr().out
     assert json.loads(shown) == {
@@ -258,10 +258,10 @@ def test_where_the_broker_is(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [(None, "There is no node"), ("{", "cannot be read"), ("[]", "cannot be read")]
+    ("text", "expected"), [(None, "No node has run in"), ("{", "cannot be read"), ("[]", "cannot be read")]
 )
-def test_no_broker_to_name(tmp_path: Path, text: str | None, said: str) -> None:
+def test_nats_info_without_a_usable_node_file_is_an_error(tmp_path: Path, text: str | None, expected: str) -> None:
     if text is not None:
         (tmp_path / "node.json").write_text(text)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=expected):
         main_nats_info(["--data-dir", str(tmp_path)])

@@ -1,4 +1,4 @@
-"""What ``watch`` says to the person when a server, or somebody on it, is rude."""
+"""The messages of ``watch`` when a server, or a client on it, sends malformed or hostile data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STREAM = {"config": CONFIG, "state": STATE, "created": "2026-01-01T00:00:00Z"}
 
 @asynccontextmanager
 async def rude_server(rudeness: bytes) -> AsyncIterator[str]:
-    """Speaks NATS well enough to be taken for a server, and is rude after each ping but the first."""
+    """A server that speaks enough NATS for a connection, and sends ``rudeness`` after each ping but the first."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         n_pings = 0
@@ -45,8 +45,8 @@ async def rude_server(rudeness: bytes) -> AsyncIterator[str]:
         yield f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-async def said_by_watch(folder: Path, url: str, *, until: tuple[str, ...]) -> str:
-    """Standard error until all of these were said, and then until Ctrl-C."""
+async def stderr_of_watch(folder: Path, url: str, *, until: tuple[str, ...]) -> str:
+    """Return standard error of ``watch``, which is interrupted once all these texts have appeared."""
     process = await asyncio.create_subprocess_exec(
         COMMAND,
         *("watch", "--nats", url, "--since", "all"),
@@ -56,55 +56,55 @@ async def said_by_watch(folder: Path, url: str, *, until: tuple[str, ...]) -> st
         stderr=asyncio.subprocess.PIPE,
     )
     assert process.stderr is not None
-    said = ""
+    output = ""
     try:
         async with asyncio.timeout(60):
-            while not all(text in said for text in until):
+            while not all(text in output for text in until):
                 line = (await process.stderr.readline()).decode()
-                assert line, f"it ended by itself before {until}: {said}"
-                said += line
+                assert line, f"it ended by itself before {until}: {output}"
+                output += line
             process.send_signal(signal.SIGINT)
-            said += (await process.stderr.read()).decode()
-            assert await process.wait() == 130, said
+            output += (await process.stderr.read()).decode()
+            assert await process.wait() == 130, output
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    return said
+    return output
 
 
-def check(said: str, kind: str) -> None:
-    """Each line is a notice of ours, and none of them can do anything to a terminal."""
-    for line in said.splitlines():
-        assert line.isprintable(), (kind, said)
-        assert line.startswith("-- "), (kind, said)
-        assert len(line) < 700, (kind, said)
-    assert "Traceback" not in said, (kind, said)
+def check(output: str, kind: str) -> None:
+    """Every line is a notice and safe for a terminal."""
+    for line in output.splitlines():
+        assert line.isprintable(), (kind, output)
+        assert line.startswith("-- "), (kind, output)
+        assert len(line) < 700, (kind, output)
+    assert "Traceback" not in output, (kind, output)
 
 
 RUDE: dict[str, tuple[bytes, str]] = {
     "error": (b"-ERR '\x1b[2J\xe2\x80\xae boo'\r\n", "boo"),
-    "bytes": (b"-ERR '\xff\xfe'\r\n", "connected again"),
+    "bytes": (b"-ERR '\xff\xfe'\r\n", "reconnected"),
     "permission": (
         b"-ERR 'Permissions Violation for Subscription to \"agentgym.>\" \x1b[2J\xe2\x80\xae'\r\n",
         "not allowed to",
     ),
     "login": (b"-ERR 'Authorization Violation \x1b[2J'\r\n", "credentials"),
-    "list": (b"INFO []\r\n", "connected again"),
-    "address": (b'INFO {"connect_urls":["\x1b[2J"]}\r\n', "connected again"),
+    "list": (b"INFO []\r\n", "reconnected"),
+    "address": (b'INFO {"connect_urls":["\x1b[2J"]}\r\n', "reconnected"),
     "message": (b"MSG agentgym.x 1 abc 3\r\nabc\r\n\x1b[2J", "connected"),
     "endless": (b"MSG agentgym.x 1 99999999999999999999\r\n", "does not answer"),
 }
-"""What a server says, and what is to be said of it."""
+"""Data of the server, and the expected notice."""
 
 
 @pytest.mark.long
-async def test_a_rude_server_is_said_in_lines_of_ours(tmp_path: Path) -> None:
+async def test_hostile_data_is_reported_in_safe_notices(tmp_path: Path) -> None:
     async def meet(kind: str, rudeness: bytes, until: str) -> None:
         async with rude_server(rudeness) as url:
-            check(await said_by_watch(tmp_path, url, until=(NO_HISTORY, until)), kind)
+            check(await stderr_of_watch(tmp_path, url, until=(NO_HISTORY, until)), kind)
 
-    await asyncio.gather(*(meet(kind, *told) for kind, told in RUDE.items()))
+    await asyncio.gather(*(meet(kind, *case) for kind, case in RUDE.items()))
 
 
 FORGERY = "\x1b[2J\u202e\n-- all is well\n" * 100
@@ -120,24 +120,24 @@ FORGED: list[tuple[object, object, object]] = [
     ({"streams": ["S"]}, STREAM, {"error": {"code": 500, "err_code": 1, "description": FORGERY}}),
     ({"streams": ["S"]}, STREAM, {"name": "a b\r\nPUB x 0", "config": {}, "created": "2026-01-01T00:00:00Z"}),
 ]
-"""What is answered when asked for names of streams, for a stream, and for a consumer."""
+"""Forged responses to requests for stream names, a stream, and a consumer."""
 
 
 @pytest.mark.long
-async def test_who_answers_in_the_place_of_jetstream_forges_no_line(tmp_path: Path) -> None:
+async def test_forged_jetstream_responses_cannot_forge_a_line(tmp_path: Path) -> None:
     async def meet(number: int, names: object, info: object, consumer: object) -> None:
         with NatsServer(tmp_path / f"nats{number}", jetstream=False) as server:
             async with client_of(server) as client:
 
                 async def answer(message: Msg) -> None:
                     kind = message.subject.split(".")[2:4]
-                    said = names if kind == ["STREAM", "NAMES"] else info if kind == ["STREAM", "INFO"] else consumer
-                    await client.publish(message.reply, json.dumps(said).encode())
+                    output = names if kind == ["STREAM", "NAMES"] else info if kind == ["STREAM", "INFO"] else consumer
+                    await client.publish(message.reply, json.dumps(output).encode())
 
                 await client.subscribe("$JS.API.>", cb=answer)
                 await client.flush()
-                said = await said_by_watch(tmp_path, server.url, until=("-- ",))
-        check(said, str(number))
-        assert "\n-- all is well" not in said, number
+                output = await stderr_of_watch(tmp_path, server.url, until=("-- ",))
+        check(output, str(number))
+        assert "\n-- all is well" not in output, number
 
-    await asyncio.gather(*(meet(number, *told) for number, told in enumerate(FORGED)))
+    await asyncio.gather(*(meet(number, *case) for number, case in enumerate(FORGED)))

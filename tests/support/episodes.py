@@ -68,7 +68,7 @@ def trajectory(of: EpisodeHeader, steps: list[TimeStep], **fields: Any) -> Traje
 
 
 class TracedSpans(SpanList):
-    """The spans of a tracer of its own, the open ones included."""
+    """Tracer and collector in one; also lists the open spans."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class TracedSpans(SpanList):
 
 
 class Recording:
-    """Plays an episode into a recorder, event by event, the way the runner does."""
+    """Sends the events of an episode to a recorder, as the runner does."""
 
     def __init__(self, store: EpisodeStore, index: EpisodeIndex, **fields: Any) -> None:  # noqa: ANN401
         self.header = header(**fields)
@@ -116,7 +116,7 @@ class Recording:
         self.send(EpisodeEnded, trajectory=trajectory(self.header, self.steps, **fields))
 
     def whole(self, n_steps: int = 3, **fields: Any) -> EpisodeRecord:  # noqa: ANN401
-        """The record of an episode played to its end."""
+        """Record a complete episode and return its record."""
         self.start()
         with self.spans.tracer.span("episode", "episode"):
             for index in range(n_steps):
@@ -133,8 +133,8 @@ def as_json(value: object) -> Any:  # noqa: ANN401
 
 
 @st.composite
-def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
-    """``whole`` with a part replaced by other bytes."""
-    start = draw(st.integers(0, len(whole)))
-    end = draw(st.integers(start, min(len(whole), start + 40)))
-    return whole[:start] + draw(st.binary(max_size=40)) + whole[end:]
+def damaged(draw: st.DrawFn, data: bytes) -> bytes:
+    """Return ``data`` with a part replaced by random bytes."""
+    start = draw(st.integers(0, len(data)))
+    end = draw(st.integers(start, min(len(data), start + 40)))
+    return data[:start] + draw(st.binary(max_size=40)) + data[end:]

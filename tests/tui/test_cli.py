@@ -13,7 +13,7 @@ from agentgym_tui.terminal import run as terminal_run
 @pytest.mark.parametrize(
     ("command", "options", "said"),
     [
-        ("launch", ["--config", "nope"], "There is not a valid profile named nope"),
+        ("launch", ["--config", "nope"], "There is no profile named nope"),
         ("watch", ["--config", "\x1b[2J"], "'␛[2J' is not a valid profile name"),
         ("launch", ["--node", "a b"], "--node: expected a name of 1 to 64 letters"),
     ],

@@ -22,8 +22,8 @@ from agentgym_tui.widgets.pane import DialogFrame
 if TYPE_CHECKING:
     from textual.app import App
 
-_TITLE: Final = 14
-_KEY: Final = 6
+_TITLE_WIDTH: Final = 14
+_KEY_WIDTH: Final = 6
 
 
 class CommandPalette(DialogScreen[AvailableCommand]):
@@ -39,7 +39,7 @@ class CommandPalette(DialogScreen[AvailableCommand]):
     def __init__(self, commands: Sequence[AvailableCommand]) -> None:
         super().__init__()
         self._commands = list(commands)
-        self._found = self._commands
+        self._matches = self._commands
         self._list = LineList(id="commands")
 
     def compose(self) -> ComposeResult:
@@ -67,28 +67,28 @@ class CommandPalette(DialogScreen[AvailableCommand]):
         self._list.action_up()
 
     @on(Input.Changed)
-    def _searched(self, event: Input.Changed) -> None:
-        self._found = search(self._commands, event.value)
+    def _query_changed(self, event: Input.Changed) -> None:
+        self._matches = search(self._commands, event.value)
         self._show()
 
     @on(Input.Submitted)
     @on(LineList.Selected)
     def _chosen(self) -> None:
         """Return the command under the cursor; the cursor may lag behind a shorter list."""
-        if self._found:
-            self.leave(self._found[min(self._list.cursor, len(self._found) - 1)])
+        if self._matches:
+            self.leave(self._matches[min(self._list.cursor, len(self._matches) - 1)])
 
     def _show(self) -> None:
         keys = keymap_of(self.app)
-        self._list.show(FixedLines([_line(each, keys) for each in self._found]))
+        self._list.show(FixedLines([_line(each, keys) for each in self._matches]))
         self._list.move_to(0)
 
 
 def search(commands: Sequence[AvailableCommand], text: str) -> list[AvailableCommand]:
     """Return the commands whose name or help contains all words, those with all words in the name first."""
     words = text.casefold().split()
-    found = [each for each in commands if all(word in _text(each) for word in words)]
-    return sorted(found, key=lambda each: not all(word in each.command.title.casefold() for word in words))
+    matches = [each for each in commands if all(word in _text(each) for word in words)]
+    return sorted(matches, key=lambda each: not all(word in each.command.title.casefold() for word in words))
 
 
 def run_chosen(app: App[None]) -> Callable[[AvailableCommand | None], None]:
@@ -105,8 +105,8 @@ def _line(each: AvailableCommand, keys: Keymap) -> Line:
     command = each.command
     key = keys.display(command)[0]
     return [
-        Cell(trusted(f"{key:<{_KEY}}"), "accent"),
-        Cell(trusted(f"{command.title:<{_TITLE}}")),
+        Cell(trusted(f"{key:<{_KEY_WIDTH}}"), "accent"),
+        Cell(trusted(f"{command.title:<{_TITLE_WIDTH}}")),
         Cell(trusted(command.help), "dim"),
     ]
 

@@ -26,16 +26,16 @@ class ConfirmDialog(DialogScreen[str]):
 
     Args:
         title: title of the dialog.
-        place: scope of the answers' commands, ``answer('…')``.
+        scope: scope of the answers' commands, ``answer('…')``.
         default: the answer whose button has the focus.
     """
 
     AUTO_FOCUS = ""
 
-    def __init__(self, title: SafeText, *, place: Scope, default: str) -> None:
+    def __init__(self, title: SafeText, *, scope: Scope, default: str) -> None:
         super().__init__()
         self._title = title
-        self._answers = [command for command in COMMANDS if command.scope == place]
+        self._answers = [command for command in COMMANDS if command.scope == scope]
         self._default = default
 
     def question(self) -> Sequence[Line]:
@@ -84,7 +84,7 @@ class CancelDialog(ConfirmDialog):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("cancel")]
 
     def __init__(self, batch: BatchRun, n_more: int) -> None:
-        super().__init__(trusted("Cancel what?"), place="cancel", default="nothing")
+        super().__init__(trusted("Cancel what?"), scope="cancel", default="nothing")
         self._batch = batch
         self._n_more = n_more
 

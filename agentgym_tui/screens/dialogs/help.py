@@ -19,7 +19,7 @@ from agentgym_tui.screens.base import DialogScreen
 from agentgym_tui.widgets.pane import DialogFrame
 from agentgym_tui.widgets.static_lines import WrappedText
 
-_HEADS: Final[dict[Scope, str]] = {
+_SCOPE_TITLES: Final[dict[Scope, str]] = {
     "everywhere": "Everywhere",
     "list": "In lists",
     "table": "In sorted tables",
@@ -37,9 +37,9 @@ _MOUSE: Final = (
     ("double click", "opens"),
     ("wheel", "scrolls; with shift, sideways"),
 )
-_KEYS: Final = 17
-_TITLE: Final = 15
-_ROWS: Final = 4
+_KEY_WIDTH: Final = 17
+_TITLE_WIDTH: Final = 15
+_MAX_ROWS: Final = 4
 """Rows of one explanation."""
 
 
@@ -69,32 +69,33 @@ class HelpDialog(DialogScreen[None]):
 
 def help_lines(commands: Sequence[Command], keys: Keymap, width: int) -> Iterator[Line]:
     """Yield the commands by scope, then mouse and signs."""
-    for place, group in groupby(commands, key=lambda command: command.scope):
-        yield _head(_HEADS.get(place, "This screen"))
+    for scope, group in groupby(commands, key=lambda command: command.scope):
+        yield _title(_SCOPE_TITLES.get(scope, "This screen"))
         yield from (row for command in group for row in _command(command, keys, width))
         yield ()
-    yield _head("Mouse")
-    yield from (row for what, meaning in _MOUSE for row in _pair(what, meaning, width))
+    yield _title("Mouse")
+    yield from (row for label, meaning in _MOUSE for row in _sign(label, meaning, width))
     yield ()
-    yield _head("Signs")
-    yield from (row for sign, meaning in _SIGNS for row in _pair(sign, meaning, width))
+    yield _title("Signs")
+    yield from (row for sign, meaning in _SIGNS for row in _sign(sign, meaning, width))
 
 
 def _command(command: Command, keys: Keymap, width: int) -> Iterator[Line]:
-    shown = trusted(f"  {' or '.join(keys.display(command)):<{_KEYS}}")
-    return _explained([Cell(shown, "accent"), Cell(trusted(f"{command.title:<{_TITLE}}"))], command.help, width)
+    shown = trusted(f"  {' or '.join(keys.display(command)):<{_KEY_WIDTH}}")
+    title = trusted(f"{command.title:<{_TITLE_WIDTH}}")
+    return _with_explanation([Cell(shown, "accent"), Cell(title)], command.help, width)
 
 
-def _pair(what: str, meaning: str, width: int) -> Iterator[Line]:
-    return _explained([Cell(trusted(f"  {what:<{_KEYS}}"), "accent")], meaning, width)
+def _sign(label: str, meaning: str, width: int) -> Iterator[Line]:
+    return _with_explanation([Cell(trusted(f"  {label:<{_KEY_WIDTH}}"), "accent")], meaning, width)
 
 
-def _explained(what: list[Cell], meaning: str, width: int) -> Iterator[Line]:
-    indent = line_width(what)
-    first, *more = wrap_text(trusted(meaning), max(width - indent, 10), _ROWS)
-    yield [*what, Cell(first, "dim")]
+def _with_explanation(label: list[Cell], meaning: str, width: int) -> Iterator[Line]:
+    indent = line_width(label)
+    first, *more = wrap_text(trusted(meaning), max(width - indent, 10), _MAX_ROWS)
+    yield [*label, Cell(first, "dim")]
     yield from ([Cell(trusted(" " * indent)), Cell(row, "dim")] for row in more)
 
 
-def _head(text: str) -> Line:
+def _title(text: str) -> Line:
     return [Cell(trusted(text), "head")]

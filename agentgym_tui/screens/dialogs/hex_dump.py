@@ -14,7 +14,7 @@ from agentgym_tui.screens.base import DialogScreen
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.pane import DialogFrame
 
-SHOWN: Final = 4_096
+MAX_BYTES: Final = 4_096
 """Bytes that are shown."""
 
 
@@ -29,9 +29,9 @@ class HexDumpDialog(DialogScreen[None]):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self._lines = [[Cell(row)] for row in hex_lines(text, SHOWN)]
+        self._lines = [[Cell(row)] for row in hex_lines(text, MAX_BYTES)]
         n_bytes = len(text.encode("utf-8", "surrogatepass"))
-        more = f", first {SHOWN:,} shown" if n_bytes > SHOWN else ""
+        more = f", first {MAX_BYTES:,} shown" if n_bytes > MAX_BYTES else ""
         self._title = trusted(f"{n_bytes:,} bytes of UTF-8{more}")
 
     def compose(self) -> ComposeResult:

@@ -28,7 +28,7 @@ class QuitDialog(ConfirmDialog):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("quit")]
 
     def __init__(self, session: Session) -> None:
-        super().__init__(trusted("Leave the console?"), place="quit", default="leave")
+        super().__init__(trusted("Leave the console?"), scope="quit", default="leave")
         self._session = session
 
     def question(self) -> list[Line]:

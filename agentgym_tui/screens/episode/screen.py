@@ -39,6 +39,7 @@ from agentgym_tui.widgets.pane_sizes import PaneSizes, SplitView
 from agentgym_tui.widgets.static_lines import StatusText
 from agentgym_tui.widgets.table import Table
 
+STILL_RUNNING: Final = "this episode is still running; its file is written when it ends"
 CLEAR_AFTER_S: Final = 0.2
 """Seconds after which the previous episode is cleared while the next one is loading."""
 
@@ -167,7 +168,10 @@ class EpisodeScreen(ResultScreen[str]):
             start_worker(self, partial(self._export, loaded.episode.episode_id, loaded.data), group="export")
         else:
             reason = loaded.missing_reason if loaded else self._failure
-            self._toast(f"not exported: {reason or 'its file is written when the episode ends'}", failed=True)
+            self._toast(
+                f"not exported: {reason or 'this episode is still running; its file is written when it ends'}",
+                failed=True,
+            )
 
     def action_events(self) -> None:
         """Show the bus messages of this episode."""

@@ -66,7 +66,7 @@ class LiveEventsScreen(ConsoleScreen[None]):
         self.reader = EventReader(session.events, self.event_log, self._schedule_draw)
         self.panes = EventPanes(self.event_log, self.ui_state, id="events")
         self._now = now
-        self._pace = RedrawThrottle(now)
+        self._throttle = RedrawThrottle(now)
         self._draw_timer: Timer | None = None
         self._ticker: Timer | None = None
         self._drawn_rate: tuple[int, float] = (0, 0.0)
@@ -131,12 +131,12 @@ class LiveEventsScreen(ConsoleScreen[None]):
     def _schedule_draw(self) -> None:
         """Redraw soon; messages until then share one redraw."""
         if self._draw_timer is None:
-            self._draw_timer = self.set_timer(max(self._pace.wait_s, MIN_INTERVAL_S), self.show_all)
+            self._draw_timer = self.set_timer(max(self._throttle.wait_s, MIN_INTERVAL_S), self.show_all)
 
     def show_all(self) -> None:
         """Redraw everything."""
         self._draw_timer = None
-        self._pace.mark_redrawn()
+        self._throttle.mark_redrawn()
         if not self.is_ready or self.reader.suspended:
             return
         self.set_class(not self.event_log.shown, "-empty")
@@ -150,8 +150,8 @@ class LiveEventsScreen(ConsoleScreen[None]):
     def show_texts(self) -> None:
         """Redraw the heading and the text shown instead of messages."""
         for name, make_lines in (("summary", self.heading_lines), ("nothing", self.nothing_lines)):
-            for part in self.query(f"#{name}").results(StatusText):
-                part.show(make_lines)
+            for widget in self.query(f"#{name}").results(StatusText):
+                widget.show(make_lines)
 
     def _tick(self) -> None:
         """Update the rates and counts of the tree."""

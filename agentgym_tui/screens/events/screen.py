@@ -19,7 +19,7 @@ from agentgym_tui.screens.events.live_updates import FILTER_KEY, LiveEventsScree
 from agentgym_tui.services.clipboard import copy_to_clipboard
 from agentgym_tui.services.toast import toast
 from agentgym_tui.state.event_query import ALL_SUBJECTS, EventQuery, parse_patterns, parse_start, valid_patterns
-from agentgym_tui.state.timestamps import ulid_time
+from agentgym_tui.state.normalize import ulid_time
 from agentgym_tui.widgets.inputs import MAX_QUERY_CHARS, EntryInput, FilterInput
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList

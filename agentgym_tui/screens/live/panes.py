@@ -39,7 +39,7 @@ from agentgym_tui.widgets.transcript import Transcript
 ENVIRONMENTS_KEY: Final = "environments"
 """Id of the table; also the key of its order in the UI state."""
 
-_all_fields: Final = attrgetter(*EnvironmentState.__struct_fields__)
+_env_fields: Final = attrgetter(*EnvironmentState.__struct_fields__)
 VIEWS: Final = ("transcript", "trace", "rewards")
 """The panes that share one place on a narrow screen."""
 
@@ -103,7 +103,7 @@ class LivePanes(SplitView):
 
     def draw(self, episode: Episode | None) -> None:
         """Show the store's current state and ``episode``."""
-        before, self._episode = self._episode, episode if self._is_complete else None
+        previous, self._episode = self._episode, episode if self._is_complete else None
         episode = self._episode
         if self.has_class("-empty") != (episode is None):
             if self._welcome.has_focus:
@@ -112,7 +112,7 @@ class LivePanes(SplitView):
             self._unzoom()
         if episode is None:
             self._draw_welcome()
-        elif before is None or before.episode_id != episode.episode_id:
+        elif previous is None or previous.episode_id != episode.episode_id:
             self.steps.follow, self._plotted_env = True, episode.env
         self._draw_environments()
         self._draw_steps()
@@ -181,8 +181,8 @@ class LivePanes(SplitView):
     @on(LineList.CursorMoved, "#environments")
     def _environment_moved(self, moved: LineList.CursorMoved) -> None:
         """Plot the environment the user moves to, but not the initial one."""
-        before, self._selected_env = self._selected_env, moved.key
-        if before or not self._plotted_env:
+        previous, self._selected_env = self._selected_env, moved.key
+        if previous or not self._plotted_env:
             self._plotted_env = moved.key
         self._draw_environments_title()
         self._draw_rewards()
@@ -208,7 +208,7 @@ class LivePanes(SplitView):
 
     def _draw_environments(self) -> None:
         store, sorting = self._store, self.environments.sorting
-        if self._has_changed("environments", (sorting, [*map(_all_fields, store.envs.values())])):
+        if self._has_changed("environments", (sorting, [*map(_env_fields, store.envs.values())])):
             self.environments.show(EnvironmentRows(store, sorting))
             self._fit_sizes()
         self._draw_environments_title()
@@ -271,17 +271,17 @@ class LivePanes(SplitView):
         if self.has_class("-zoomed"):
             self._sizes.apply(None)
             return
-        most = self.size.height // (2 if self._episode is None else 4)
-        fits = max(4, min(len(self._store.envs) + 2, most))
-        self._sizes.apply(None if self._episode is None else self._layout(), {"environments-pane": fits})
+        max_rows = self.size.height // (2 if self._episode is None else 4)
+        n_rows = max(4, min(len(self._store.envs) + 2, max_rows))
+        self._sizes.apply(None if self._episode is None else self._layout(), {"environments-pane": n_rows})
 
     def _layout(self) -> PaneLayout:
         if self.screen.has_class("-wide"):
             return LIVE_WIDE
         return LIVE_NARROW_TRACE if self._view == "trace" else LIVE_NARROW
 
-    def _has_changed(self, what: str, now: object) -> bool:
-        if what in self._drawn and self._drawn[what] == now:
+    def _has_changed(self, key: str, value: object) -> bool:
+        if key in self._drawn and self._drawn[key] == value:
             return False
-        self._drawn[what] = now
+        self._drawn[key] = value
         return True

@@ -154,8 +154,8 @@ class LiveLogScreen(ConsoleScreen[None]):
     def show_texts(self) -> None:
         """Redraw the heading and the text shown instead of lines."""
         for name, make_lines in (("summary", self.heading_lines), ("nothing", self.nothing_lines)):
-            for part in self.query(f"#{name}").results(StatusText):
-                part.show(make_lines)
+            for widget in self.query(f"#{name}").results(StatusText):
+                widget.show(make_lines)
 
     @property
     def message(self) -> EventMessage | None:
@@ -236,10 +236,10 @@ class LiveLogScreen(ConsoleScreen[None]):
 
     def _signature(self) -> tuple[object, ...]:
         log, search = self.opened.log, self.opened.rows.search
-        found = (
+        search_state = (
             None if search is None else (search.position, len(search.matches), search.partial_match, search.is_stale)
         )
-        return (log, log.index, log.index.size, log.size, log.failure, log.replaced, log.deleted, search, found)
+        return (log, log.index, log.index.size, log.size, log.failure, log.replaced, log.deleted, search, search_state)
 
     def _draw_now(self) -> None:
         if self._draw_timer is not None:

@@ -176,16 +176,16 @@ class LogScreen(LiveLogScreen):
         self._sizes.apply(None if self.has_class("-alone") else LOG)
 
     async def _go_to(self, opened: OpenedLog, text: str) -> None:
-        to = await asyncio.to_thread(_line_of, opened.log, text)
+        target = await asyncio.to_thread(_line_of, opened.log, text)
         if not self.is_ready or opened is not self.opened:
             return
-        if isinstance(to, str):
-            toast(self.app, sanitize_line(to, 300), failed=True)
-        elif to < 0:
+        if isinstance(target, str):
+            toast(self.app, sanitize_line(target, 300), failed=True)
+        elif target < 0:
             self.table.action_bottom()
         else:
-            self.table.move_to(opened.rows.row(to))
-            self._report_missing_line(opened.log, to)
+            self.table.move_to(opened.rows.row(target))
+            self._report_missing_line(opened.log, target)
 
     def _report_missing_line(self, log: LogFile, number: int) -> None:
         if number >= (n := len(log.index)):
@@ -226,6 +226,6 @@ def _line_of(log: LogFile, text: str) -> int | str:
             return -1
         case int(number):
             return max(number - 1, 0)
-        case at if newest is None or (found := find_line_at(log, at)) is None:
+        case moment if newest is None or (line_number := find_line_at(log, moment)) is None:
             return "no timestamps found in this log"
-    return found
+    return line_number

@@ -198,7 +198,7 @@ class Broker:
             self._stopping.wait(backoff.next())
 
     def _restart_after_full_disk(self) -> None:
-        """End the server, which rejects all messages after a failed write until it is restarted."""
+        # After a failed write, a server rejects all messages until it is restarted.
         logger.warning("the disk of %s has free space again; restarting nats-server", self.folder)
         with self._guard:
             process = self._process

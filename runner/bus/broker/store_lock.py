@@ -55,7 +55,6 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _holder(descriptor: int) -> str:
-    """Return the pid of the node that holds the store, or of its remaining server."""
     pids = os.pread(descriptor, 64, 0).decode(errors="replace").split()
     return next((pid for pid in pids if _is_running(pid)), "unknown")
 

@@ -1,4 +1,4 @@
-"""ALFWorld: household tasks in words; find things, heat, cool, clean or light them, and put them where they belong."""
+"""ALFWorld: household tasks in text, such as heating an object and putting it into a receptacle."""
 
 from runner.envs.alfworld.environment import ALFWorld
 from runner.envs.alfworld.oracle import LocalOracle

@@ -1,4 +1,7 @@
-"""The commands of ALFWorld, and the words of AgentGym's server, whose version is older."""
+"""Commands of ALFWorld, and the wording of AgentGym's server, which uses the older ALFWorld 0.3.3.
+
+The server's wording is that of ``agentenv-alfworld/agentenv_alfworld/env_wrapper.py``.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,14 @@ _BOTH = _THING | _PLACE
 
 
 def _command(template: str, description: str, parameters: dict[str, dict[str, Any]]) -> CommandPattern:
-    """A command whose tool is named by the words before the first parameter."""
+    """Create a command; its tool is named after the words before the first parameter."""
     holes = {name: f"(?P<{name}>{_NAME})" for name in parameters}
     name = template.partition(" {")[0].replace(" ", "_")
     return CommandPattern(name, description, template, re.compile(template.format(**holes)), parameters)
 
 
 def _commands(put: str) -> list[CommandPattern]:
-    """All but ``help``; ``put`` is the template of the command that lets go of something."""
+    """Create all commands but ``help``; ``put`` is the template of the command that puts an object down."""
     return [
         _command("go to {receptacle}", "Go to a receptacle and see what is there.", _PLACE),
         _command("open {receptacle}", "Open the receptacle you are at and see what is in it.", _PLACE),
@@ -73,13 +76,13 @@ GRAMMARS: dict[Mode, Grammar] = {"strict": STRICT, "compat": COMPAT}
 
 
 def as_agentgym_text(text: str) -> str:
-    """An observation as AgentGym's server words it: no arrival, no empty lines, ``put`` for ``move``."""
+    """Reword an observation like AgentGym's server: no "You arrive at", no empty lines, ``put`` for ``move``."""
     text = re.sub(rf"\AYou arrive at {_NAME}\. ", "", text)
     text = re.sub(rf"\AYou move the ({_NAME}) to the ({_NAME})\.\Z", r"You put the \1 in/on the \2.", text)
     return text.replace("\n\n", "\n")
 
 
 def as_agentgym_commands(commands: list[str]) -> list[str]:
-    """The admissible commands in AgentGym's version, which knows no ``help``, sorted."""
+    """Return the admissible commands of AgentGym's version, sorted: without ``help``, with ``put`` for ``move``."""
     moved = (re.sub(rf"\Amove ({_NAME}) to ", r"put \1 in/on ", command) for command in commands if command != "help")
     return sorted(moved)

@@ -1,4 +1,4 @@
-"""The rules of ALFWorld 0.4.2 for rooms where everything lies in or on a receptacle."""
+"""Rules of ALFWorld 0.4.2 for rooms where every object is in or on a receptacle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Move: TypeAlias = Callable[[], str]
 
 
 class LocalGame:
-    """A task that is being played; its commands and texts are those of ALFWorld 0.4.2.
+    """A running task; its commands and texts are those of ALFWorld 0.4.2.
 
     Args:
         scene: the room.
@@ -31,29 +31,29 @@ class LocalGame:
         self.scene = scene
         self.goal = goal
         self.contents = {place: set(scene.placed[place]) for place in sorted(scene.placed, key=listing_order)}
-        """What is in or on each receptacle now."""
+        """Receptacle -> objects in or on it."""
         self.place: str | None = None
-        """The receptacle the player stands at; none at the start."""
+        """Receptacle where the player stands; None at the start."""
         self.held: str | None = None
         self.opened: set[str] = set()
         self.states: dict[str, set[str]] = defaultdict(set)
-        """What has become of things: clean, hot, cool, sliced, on."""
-        self._moves = self._possible()
+        """Object -> its states: clean, hot, cool, sliced, on."""
+        self._moves = self._admissible_moves()
 
     @property
     def opening(self) -> str:
-        """The first observation: the room, an empty line, the task."""
-        room = _in_the_middle_of(_listed(self.scene.placed))
+        """First observation: the room, an empty line, the task."""
+        room = _describe_room(_list_names(self.scene.placed))
         return f"{room}\n\nYour task is to: {self.goal}."
 
     @property
     def admissible(self) -> list[str]:
-        """The commands that do something now, sorted."""
+        """Commands that have an effect now, sorted."""
         return sorted(self._moves)
 
     @property
     def won(self) -> bool:
-        """Whether the task is done now."""
+        """Whether the goal is reached now."""
         goal = self.goal
         if goal.kind == "look_at_obj_in_light":
             return self.held is not None and kind_of(self.held) == goal.thing and self._is_lit()
@@ -62,39 +62,39 @@ class LocalGame:
         return any(sum(map(self.is_ready, self.contents[place])) >= needed for place in targets)
 
     def act(self, command: str) -> str:
-        """Carry out a command and say what happens; one that is not admissible changes nothing."""
+        """Execute a command and return the observation; an inadmissible command changes nothing."""
         move = self._moves.get(command.strip())
         if move is None:
             return NOTHING_HAPPENS
-        said = move()
-        self._moves = self._possible()
-        return said
+        observation = move()
+        self._moves = self._admissible_moves()
+        return observation
 
     def is_ready(self, name: str) -> bool:
-        """Whether a thing is of the kind that is asked for and in the state that is asked for."""
+        """Return whether an object has the kind and the state that the goal requires."""
         treatment = TREATMENTS.get(self.goal.kind)
         treated = treatment is None or APPLIANCES[treatment].state in self.states[name]
         return treated and kind_of(name) == self.goal.thing
 
     def is_accessible(self, place: str) -> bool:
-        """Whether one can reach into a receptacle: it is open or cannot be closed."""
+        """Return whether a receptacle is open or cannot be closed."""
         return place in self.opened or not self.scene.openable(place)
 
     def _is_lit(self) -> bool:
         here = self.contents[self.place] if self.place else ()
         return any(kind_of(name) == self.goal.target and "on" in self.states[name] for name in here)
 
-    def _possible(self) -> dict[str, Move]:
+    def _admissible_moves(self) -> dict[str, Move]:
         moves: dict[str, Move] = {"look": self._look, "inventory": self._inventory, "help": lambda: HELP}
         moves |= {f"go to {place}": partial(self._go, place) for place in self.contents if place != self.place}
         if self.held is not None:
-            moves[f"examine {self.held}"] = partial(self._described, self.held)
+            moves[f"examine {self.held}"] = partial(self._describe_object, self.held)
         if self.place is not None:
-            moves |= self._at(self.place)
+            moves |= self._moves_at(self.place)
         return moves
 
-    def _at(self, place: str) -> Iterator[tuple[str, Move]]:
-        yield f"examine {place}", partial(self._seen, place)
+    def _moves_at(self, place: str) -> Iterator[tuple[str, Move]]:
+        yield f"examine {place}", partial(self._describe_receptacle, place)
         if place in self.opened:
             yield f"close {place}", partial(self._close, place)
         elif self.scene.openable(place):
@@ -105,10 +105,10 @@ class LocalGame:
             if self.held is None and self.is_accessible(place) and self.scene.has(name, "pickupable"):
                 yield f"take {name} from {place}", partial(self._take, name, place)
         if self.held is not None:
-            yield from self._with(self.held, place)
+            yield from self._moves_with(self.held, place)
 
-    def _with(self, held: str, place: str) -> Iterator[tuple[str, Move]]:
-        """What can be done with what is held; neither an appliance nor what is sliced has to be in the open."""
+    def _moves_with(self, held: str, place: str) -> Iterator[tuple[str, Move]]:
+        # as in ALFWorld, appliances and sliced objects may be in a closed receptacle
         if self.is_accessible(place) and self.scene.accepts(place, held):
             yield f"move {held} to {place}", partial(self._put, held, place)
         for treatment, appliance in APPLIANCES.items():
@@ -121,7 +121,7 @@ class LocalGame:
 
     def _look(self) -> str:
         if self.place is None:
-            return _in_the_middle_of(_listed([]))  # as in ALFWorld, where only the opening tells what is around
+            return _describe_room(_list_names([]))  # as in ALFWorld, only the opening lists the receptacles
         return f"You are facing the {self.place}. Next to it, you see nothing."
 
     def _inventory(self) -> str:
@@ -129,11 +129,11 @@ class LocalGame:
 
     def _go(self, place: str) -> str:
         self.place = place
-        return f"You arrive at {place}. {self._seen(place)}"
+        return f"You arrive at {place}. {self._describe_receptacle(place)}"
 
     def _open(self, place: str) -> str:
         self.opened.add(place)
-        return f"You open the {place}. {self._seen(place)}"
+        return f"You open the {place}. {self._describe_receptacle(place)}"
 
     def _close(self, place: str) -> str:
         self.opened.remove(place)
@@ -156,39 +156,38 @@ class LocalGame:
         return f"You {treatment} the {name} using the {place}."
 
     def _use(self, name: str) -> str:
-        self.states[name].add("on")  # for good: ALFWorld's lamps are never off again
+        self.states[name].add("on")  # permanently: ALFWorld's lamps cannot be turned off
         return f"You turn on the {name}."
 
     def _slice(self, name: str, blade: str) -> str:
         self.states[name].add("sliced")
         return f"You sliced the {name} with the {blade}."
 
-    def _seen(self, place: str) -> str:
+    def _describe_receptacle(self, place: str) -> str:
         if not self.is_accessible(place):
             return f"The {place} is closed."
         inside = f"The {place} is open. In it" if self.scene.openable(place) else f"On the {place}"
-        return f"{inside}, you see {_listed(self.contents[place])}."
+        return f"{inside}, you see {_list_names(self.contents[place])}."
 
-    def _described(self, name: str) -> str:
+    def _describe_object(self, name: str) -> str:
         if self.scene.has(name, "container"):
             return f"This is a normal {name}. In it, you see nothing."
-        words = _words(self.states[name])
+        words = _adjectives(self.states[name])
         return f"This is a {words} {name}." if words else f"There's nothing special about {name}."
 
 
-def _words(states: Iterable[str]) -> str:
-    """Adjectives for what has become of a thing."""
-    found = set(states)
-    if found == {"cool"}:
+def _adjectives(states: Iterable[str]) -> str:
+    unique = set(states)
+    if unique == {"cool"}:
         return "cold"
-    washed = " and ".join(state for state in ("hot", "cool", "clean") if state in found)
-    return " ".join(filter(None, [washed, "sliced" if "sliced" in found else ""]))
+    treated = " and ".join(state for state in ("hot", "cool", "clean") if state in unique)
+    return " ".join(filter(None, [treated, "sliced" if "sliced" in unique else ""]))
 
 
-def _in_the_middle_of(things: str) -> str:
-    return f"You are in the middle of a room. Looking quickly around you, you see {things}."
+def _describe_room(contents: str) -> str:
+    return f"You are in the middle of a room. Looking quickly around you, you see {contents}."
 
 
-def _listed(names: Iterable[str]) -> str:
+def _list_names(names: Iterable[str]) -> str:
     *most, last = [f"a {name}" for name in sorted(names, key=listing_order)] or ["nothing"]
     return f"{', '.join(most)}, and {last}" if most else last

@@ -1,4 +1,4 @@
-"""The ALFWorld environment."""
+"""The ALFWorld environment: ``ALFWorld``."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ MAX_STEPS = 50
 
 
 class ALFWorld(EmbeddedEnvironment):
-    """Find things in a room, heat, cool, clean or light them, put them somewhere; that gives 1 and ends the episode.
+    """Household tasks in a room: find objects, heat, cool, clean or light them, put them somewhere.
 
-    Each observation ends with a list of what can be done now; anything else is answered with ``Nothing happens.``.
-    After 50 steps the episode is over. The rules and texts are those of ALFWorld 0.4.2, on rooms of our own (see
-    ``data/alfworld/LICENSE``), so no result here is a score on ALFWorld; where ``ALFWORLD_DATA`` names its data, those
-    games are played by its own engine, which the extra ``alfworld`` installs.
+    Reaching the goal gives 1 and ends the episode; so do 50 steps, without a reward. Each observation ends with the list
+    of admissible actions; any other action returns ``Nothing happens.``. The rules and texts are those of ALFWorld
+    0.4.2. The shipped rooms are invented (see ``data/alfworld/LICENSE``), so results are not ALFWorld scores. If
+    ``ALFWORLD_DATA`` is set, ALFWorld's own games are played by its own engine, which the extra ``alfworld`` installs.
 
-    ``compat`` words things as AgentGym's server does, whose ALFWorld is older: ``put … in/on …`` instead of ``move … to
-    …``, no ``help``, no "You arrive at …" and no empty lines. Either wording is understood in both modes.
+    ``compat`` uses the wording of AgentGym's server (``agentenv-alfworld/agentenv_alfworld/env_wrapper.py``), whose
+    ALFWorld is 0.3.3: ``put … in/on …`` instead of ``move … to …``, no ``help``, no "You arrive at …" and no empty
+    lines. Both modes accept either wording.
     """
 
     name: ClassVar[str] = "ALFWorld"
@@ -38,44 +39,44 @@ class ALFWorld(EmbeddedEnvironment):
         self._catalogue = catalogue(data_folder())
         self.n_tasks = self._catalogue.n_tasks
         self.observation = ""
-        """The newest observation without the list of what can be done."""
+        """Latest observation without the list of admissible actions."""
         self._steps = 0
         self._game: Game
 
     @property
     def grammar(self) -> Grammar:
-        """The commands, in the words of the mode."""
+        """Commands in the wording of the mode."""
         return GRAMMARS[self.mode]
 
     @property
     def task_type(self) -> str:
-        """What AgentGym's server tells of a task: its kind and where it comes from."""
+        """``task_type`` of AgentGym's server: the task's kind and origin."""
         return self._catalogue.name(self.task_index)
 
     def admissible_actions(self) -> list[str]:
-        """What can be done now."""
+        """Return the actions that have an effect now."""
         return self._game.admissible if self.mode == "strict" else as_agentgym_commands(self._game.admissible)
 
     def oracle(self, seed: int | None) -> Planner:
-        """A planner for the running task; there is nothing random in it."""
+        """Return a planner for the running task; ``seed`` has no effect."""
         return make_planner(self._game)
 
     def _reset(self, task_index: int) -> str:
         self._game = self._catalogue.start(task_index)
         self._steps = 0
-        return self._told(self._game.opening)
+        return self._observe(self._game.opening)
 
     def _step(self, text: str) -> StepText:
         self._steps += 1
-        told, won = self._told(self._played(text)), self._game.won
+        observation, won = self._observe(self._execute(text)), self._game.won
         self._truncated = self._steps >= MAX_STEPS and not won
-        return told, float(won), won or self._truncated
+        return observation, float(won), won or self._truncated
 
-    def _played(self, text: str) -> str:
+    def _execute(self, text: str) -> str:
         parsed = self.parse(text)
         command = STRICT.render(parsed.tool_calls[0]) if isinstance(parsed, Action) else parsed
         return self._game.act(command) if isinstance(command, str) else NOTHING_HAPPENS
 
-    def _told(self, text: str) -> str:
+    def _observe(self, text: str) -> str:
         self.observation = text if self.mode == "strict" else as_agentgym_text(text)
         return f"{self.observation}\nAvailable actions: {json.dumps(self.admissible_actions())}"

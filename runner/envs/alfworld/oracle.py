@@ -1,4 +1,4 @@
-"""Planners: one that knows the rules and where everything is, and ALFWorld's own."""
+"""Oracles of ALFWorld: ``LocalOracle`` for the shipped rooms, ``RealOracle`` for ALFWorld's own games."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from runner.envs.alfworld.tasks import Game
 
 
 class Planner(Protocol):
-    """Names the next action of a task."""
+    """Plans the actions of a task."""
 
     def next_action(self) -> str:
-        """The next command."""
+        """Return the next command."""
 
 
 def make_planner(game: Game) -> Planner:
-    """The planner for a running game."""
+    """Return the planner for a running game."""
     return LocalOracle(game) if isinstance(game, LocalGame) else RealOracle(game)
 
 
 class LocalOracle:
-    """Finds the thing, treats it and puts it where it belongs, each step chosen by how things are now."""
+    """Fetches the object, treats it and puts it into the target; each step follows from the game's current state."""
 
     def __init__(self, game: LocalGame) -> None:
-        """Watch ``game``, which the episode steps."""
+        """Plan for ``game``, which the caller steps."""
         self._game = game
         self._goal = game.goal
 
     def next_action(self) -> str:
-        """The next command."""
+        """Return the next command."""
         held = self._game.held
         if held is None:
             return self._fetch()
         if kind_of(held) != self._goal.thing:
-            return self._put(held, self._place_for(held))
+            return self._put(held, self._receptacle_for(held))
         if self._goal.kind == "look_at_obj_in_light":
             return self._light()
         return self._put(held, self._target()) if self._game.is_ready(held) else self._treat(held)
 
     def _fetch(self) -> str:
-        """Take the thing that is asked for, one that needs no treatment if there is one."""
-        wanted = [
+        """Take an object of the goal's kind, preferably one that needs no treatment."""
+        candidates = [
             (not self._game.is_ready(name), place != self._game.place, listing_order(name), name, place)
             for place, names in self._game.contents.items()
             for name in names
-            if kind_of(name) == self._goal.thing and place != self._kept_at()
+            if kind_of(name) == self._goal.thing and place != self._completed_place()
         ]
-        *_, name, place = min(wanted)
-        return self._reached(place) or f"take {name} from {place}"
+        *_, name, place = min(candidates)
+        return self._reach(place) or f"take {name} from {place}"
 
     def _light(self) -> str:
         lamp, place = min(
@@ -59,27 +59,27 @@ class LocalOracle:
             for name in names
             if kind_of(name) == self._goal.target
         )
-        return self._gone(place) or f"use {lamp}"
+        return self._go_to(place) or f"use {lamp}"
 
     def _treat(self, held: str) -> str:
         treatment = TREATMENTS[self._goal.kind]
         place = self._first(APPLIANCES[treatment].receptacle)
-        return self._gone(place) or f"{treatment} {held} with {place}"
+        return self._go_to(place) or f"{treatment} {held} with {place}"
 
     def _put(self, held: str, place: str) -> str:
-        return self._reached(place) or f"move {held} to {place}"
+        return self._reach(place) or f"move {held} to {place}"
 
     def _target(self) -> str:
-        """The receptacle to put things in: one that has some already, for where two are asked for."""
+        # prefers the receptacle with the most finished objects, for goals that need two in the same one
         places = [place for place in self._game.contents if kind_of(place) == self._goal.target]
         return max(places, key=lambda place: sum(map(self._game.is_ready, self._game.contents[place])))
 
-    def _kept_at(self) -> str | None:
-        """Where things stay, as one of the two is there already."""
+    def _completed_place(self) -> str | None:
+        # objects stay in the target receptacle if the goal needs two there
         return self._target() if self._goal.kind == "pick_two_obj_and_place" else None
 
-    def _place_for(self, held: str) -> str:
-        """Where something can be put that is in the way: here, if possible."""
+    def _receptacle_for(self, held: str) -> str:
+        """Return a receptacle for an object that the goal does not need, preferably the current one."""
         here = self._game.place
         places = ([here] if here else []) + list(self._game.contents)
         return next(place for place in places if self._game.scene.accepts(place, held))
@@ -87,24 +87,23 @@ class LocalOracle:
     def _first(self, kind: str) -> str:
         return next(place for place in self._game.contents if kind_of(place) == kind)
 
-    def _gone(self, place: str) -> str:
+    def _go_to(self, place: str) -> str:
         return "" if self._game.place == place else f"go to {place}"
 
-    def _reached(self, place: str) -> str:
-        """What it takes to reach into a receptacle; empty where nothing does."""
-        return self._gone(place) or ("" if self._game.is_accessible(place) else f"open {place}")
+    def _reach(self, place: str) -> str:
+        return self._go_to(place) or ("" if self._game.is_accessible(place) else f"open {place}")
 
 
 class RealOracle:
-    """Follows the plan of ALFWorld's own planner, and asks for another one where it cannot be followed."""
+    """Follows the plan of ALFWorld's own planner; replans when its next command is not admissible."""
 
     def __init__(self, game: RealGame) -> None:
-        """Watch ``game``, which the episode steps."""
+        """Plan for ``game``, which the caller steps."""
         self._game = game
         self._plan: list[str] = []
 
     def next_action(self) -> str:
-        """The next command of the plan, or ``look`` where there is none."""
+        """Return the next command of the plan, or ``look`` if the planner finds none."""
         if not self._plan or self._plan[0] not in self._game.admissible:
             self._plan = self._game.plan()
         return self._plan.pop(0) if self._plan else "look"

@@ -1,4 +1,4 @@
-"""A room and its task as the planning problem that ALFWorld's own engine plays."""
+"""PDDL problem of a room and its task, as played by ALFWorld's own engine (its domain file is ``alfred.pddl``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PREDICATES = {
     "container": "isReceptacleObject",
 }
 _CONSTANTS = {"rtype": ("microwave", "fridge", "sinkbasin"), "otype": ("knife", "butterknife")}
-"""Kinds that ALFWorld's domain names; they have to be declared even where a room has none of them."""
+"""Kinds that ALFWorld's domain names; they must be declared even if a room has none of them."""
 
 _PLACED = "(inReceptacle ?o ?r) (objectType ?o {thing}Type) (receptacleType ?r {target}Type)"
 _GOALS: Mapping[GoalKind, str] = {
@@ -34,22 +34,22 @@ _GOALS: Mapping[GoalKind, str] = {
         "(exists (?o - object ?a - agent) (and (objectType ?o {thing}Type) (holds ?a ?o)))"
     ),
 }
-"""What has to hold in the end; the goals that ALFWorld's games have."""
+"""Goal conditions, as in ALFWorld's games."""
 
 
 def pddl_problem(scene: Scene, goal: Goal) -> str:
-    """The problem: each receptacle at a location of its own, the player at one with nothing."""
-    wanted = _GOALS[goal.kind].format(thing=goal.thing, target=goal.target)
+    """Return the PDDL problem: each receptacle and the player have separate locations."""
+    goal_condition = _GOALS[goal.kind].format(thing=goal.thing, target=goal.target)
     facts = "\n".join(_facts(scene))
     return (
         f"(define (problem room) (:domain alfred)\n(:objects\n{_declared(scene)}\n)\n"
         f"(:init\n(= (total-cost) 0)\n(atLocation agent1 {_location(0)})\n{facts}\n)\n"
-        f"(:goal (and {wanted}))\n(:metric minimize (total-cost)))\n"
+        f"(:goal (and {goal_condition}))\n(:metric minimize (total-cost)))\n"
     )
 
 
 def pddl_id(name: str) -> str:
-    """The id of a thing or receptacle, of which ALFWorld makes its name again: it numbers ids from the last one on."""
+    """Return the PDDL id from which ALFWorld derives the same name; ALFWorld numbers the sorted ids in reverse order."""
     kind, _, number = name.rpartition(" ")
     rest = f"_bar__plus_{1000 - int(number):03}"
     return f"{kind.removesuffix('basin')}{rest}_bar_{kind}" if kind.endswith("basin") else f"{kind}{rest}"

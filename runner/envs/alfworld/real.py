@@ -1,4 +1,4 @@
-"""Games of ALFWorld's own engine, which the extra ``alfworld`` installs; it is imported when the first one starts."""
+"""Games played by ALFWorld's own engine (extra ``alfworld``), which is imported when the first game starts."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ import msgspec
 from runner.errors import EnvironmentFault, catch_foreign
 
 DATA_VARIABLE = "ALFWORLD_DATA"
-"""The folder with ALFWorld's ``json_2.1.1``, as ``alfworld-download`` leaves it; ALFWorld reads it too."""
+"""Environment variable for the folder that contains ``json_2.1.1`` of ``alfworld-download``; ALFWorld reads it, too."""
 
 _Any: TypeAlias = Any  # the packages have no types
 
 _LOCK = threading.Lock()
 _idle: list[_Any] = []
-"""Environments that no game uses now. Each holds a library of 33 MB, and to unload one would end the process."""
+"""Unused environments for later games. Each holds a library of 33 MB, which cannot be unloaded without a crash."""
 
-_OLDER_WORDS = (
+_WORDING_UPDATES = (
     ('"put {o} in/on {r}"', '"move {o} to {r}"'),
     ("You put the {o.name} in/on the {r.name}.", "You move the {o.name} to the {r.name}."),
 )
-"""Lines of the grammar of ALFWorld 0.3, and those of 0.4.2 in their place."""
+"""Phrases of the grammar of ALFWorld 0.3 and their replacements from 0.4.2."""
 
 
 class GameFile(msgspec.Struct, frozen=True):
-    """A ``game.tw-pddl``: the rules, their texts and the room. The texts hold expressions that TextWorld evaluates."""
+    """A ``game.tw-pddl`` file: rules, text grammar with expressions that TextWorld evaluates, and room."""
 
     pddl_domain: str
     grammar: str
@@ -40,16 +40,16 @@ class GameFile(msgspec.Struct, frozen=True):
 
 
 class RealGame:
-    """A game like a ``LocalGame``, but played by ALFWorld, at 20 to 200 ms a command.
+    """A game with the interface of ``LocalGame``, played by ALFWorld; a command takes 20 to 200 ms.
 
-    While one starts, which takes about a second, what this process prints is lost.
+    Output of this process is lost while a game starts, which takes about a second.
 
     Args:
-        game: its file.
-        name: what to call it in errors.
+        game: the game file.
+        name: name of the game in errors.
 
     Raises:
-        EnvironmentFault: where the engine is not installed or cannot play that file.
+        EnvironmentFault: if the engine is not installed or cannot play the file.
     """
 
     def __init__(self, game: GameFile, name: str) -> None:
@@ -64,12 +64,12 @@ class RealGame:
         chain: _Any = importlib.import_module("alfworld.agents.environment.alfred_tw_env")
         pddl: _Any = importlib.import_module("textworld.envs").PddlEnv
         grammar = game.grammar
-        for older, newer in _OLDER_WORDS:
+        for older, newer in _WORDING_UPDATES:
             grammar = grammar.replace(older, newer)
         inner = _idle.pop() if _idle else pddl()
         weakref.finalize(self, _idle.append, inner).atexit = False
-        self._asked: _Any = inner.request_infos
-        self._asked.won = self._asked.admissible_commands = True
+        self._requested: _Any = inner.request_infos
+        self._requested.won = self._requested.admissible_commands = True
         self._env: _Any = chain.AlfredInfos(chain.AlfredDemangler(inner))
         self._env.load({**msgspec.structs.asdict(game), "grammar": grammar})
         self._state: _Any = self._env.reset()
@@ -77,30 +77,30 @@ class RealGame:
 
     @property
     def admissible(self) -> list[str]:
-        """The commands that do something now, sorted."""
+        """Commands that have an effect now, sorted."""
         return list(self._state.admissible_commands)
 
     @property
     def won(self) -> bool:
-        """Whether the task is done now."""
+        """Whether the goal is reached now."""
         return bool(self._state.won)
 
     def act(self, command: str) -> str:
-        """Carry out a command and say what happens; one that is not admissible changes nothing."""
+        """Execute a command and return the observation; an inadmissible command changes nothing."""
         self._state, _, _ = self._env.step(command)
         return str(self._state.feedback)
 
     def plan(self) -> list[str]:
-        """The commands that ALFWorld's planner would give from here on; none where it finds no way."""
-        self._asked.policy_commands = True
-        self.act("")  # nothing happens, but what was asked for is gathered
-        self._asked.policy_commands = False
+        """Return the remaining commands of ALFWorld's planner; empty if it finds no plan."""
+        self._requested.policy_commands = True
+        self.act("")  # changes nothing, but collects the requested information
+        self._requested.policy_commands = False
         return list(self._state.policy_commands)
 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """One start at a time, as it works with globals of its own; those of the process are put back."""
+    """Serialize game starts, since ALFWorld changes process-wide state, and restore that state afterwards."""
     with _LOCK:
         arguments, data = sys.argv, os.environ.get(DATA_VARIABLE)
         try:

@@ -1,4 +1,4 @@
-"""A room with its things, and what is to be done there; nothing in here changes while it is played."""
+"""Immutable description of a room, its objects and the task: ``Scene``, ``Goal`` and the kinds they refer to."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ GoalKind: TypeAlias = Literal[
     "pick_cool_then_place_in_recep",
     "pick_two_obj_and_place",
 ]
-"""The six tasks by ALFRED's names."""
+"""ALFRED's names of the six task types."""
 
 Treatment: TypeAlias = Literal["clean", "heat", "cool"]
 ObjectLayout: TypeAlias = Mapping[str, Sequence[str]]
-"""Per receptacle what is in or on it, by names such as ``drawer 2``; each kind is numbered from 1 without gaps."""
+"""Receptacle -> objects in or on it, by names such as ``drawer 2``; each kind is numbered from 1 without gaps."""
 
 PHRASES: Mapping[GoalKind, tuple[str, str]] = {
     "pick_and_place_simple": ("put a {thing} in {target}", "put some {thing} on {target}"),
@@ -32,7 +32,7 @@ PHRASES: Mapping[GoalKind, tuple[str, str]] = {
     "pick_cool_then_place_in_recep": ("put a cool {thing} in {target}", "cool some {thing} and put it in {target}"),
     "pick_two_obj_and_place": ("put two {thing} in {target}", "find two {thing} and put them in {target}"),
 }
-"""How ALFWorld says each task."""
+"""ALFWorld's two phrases for each task type."""
 
 TREATMENTS: Mapping[GoalKind, Treatment] = {
     "pick_clean_then_place_in_recep": "clean",
@@ -42,7 +42,7 @@ TREATMENTS: Mapping[GoalKind, Treatment] = {
 
 
 class Appliance(msgspec.Struct, frozen=True):
-    """What a treatment takes: the kind of receptacle and the trait of the thing; and the state that it leaves."""
+    """Requirements of a treatment, the kind of receptacle and the object's trait, and the resulting state."""
 
     receptacle: str
     trait: Trait
@@ -57,14 +57,14 @@ APPLIANCES: Mapping[Treatment, Appliance] = {
 
 
 class ReceptacleKind(msgspec.Struct, frozen=True, array_like=True):
-    """Whether it has a door or lid, and which kinds of things can be put there."""
+    """Whether the kind has a door or lid, and which kinds of objects it can hold."""
 
     openable: bool
     holds: frozenset[str]
 
 
 class Goal(msgspec.Struct, frozen=True, array_like=True):
-    """A task; ``target`` is the kind of receptacle, or of lamp to look by. ``phrase`` says it in one of two ways."""
+    """A task; ``target`` is a kind of receptacle or lamp, ``phrase`` selects one of the two phrases."""
 
     kind: GoalKind
     thing: str
@@ -72,7 +72,7 @@ class Goal(msgspec.Struct, frozen=True, array_like=True):
     phrase: Literal[0, 1]
 
     def __str__(self) -> str:
-        """As it is told, such as ``put a clean mug in shelf``."""
+        """Return the task's phrase, such as ``put a clean mug in shelf``."""
         return PHRASES[self.kind][self.phrase].format(thing=self.thing, target=self.target)
 
 
@@ -80,9 +80,9 @@ class Scene(msgspec.Struct, frozen=True):
     """A room at the start of a task.
 
     Attributes:
-        things: the traits of each kind of thing.
-        receptacles: what each kind of receptacle is like.
-        placed: where everything is.
+        things: kind of object -> its traits.
+        receptacles: kind of receptacle -> its properties.
+        placed: initial positions of all objects.
     """
 
     things: Mapping[str, frozenset[Trait]]
@@ -90,24 +90,24 @@ class Scene(msgspec.Struct, frozen=True):
     placed: ObjectLayout
 
     def has(self, name: str, trait: Trait) -> bool:
-        """Whether a thing has a trait."""
+        """Return whether an object has a trait."""
         return trait in self.things[kind_of(name)]
 
     def openable(self, place: str) -> bool:
-        """Whether a receptacle can be opened and closed."""
+        """Return whether a receptacle can be opened and closed."""
         return self.receptacles[kind_of(place)].openable
 
     def accepts(self, place: str, name: str) -> bool:
-        """Whether a thing can be put into or onto a receptacle."""
+        """Return whether a receptacle can hold an object."""
         return kind_of(name) in self.receptacles[kind_of(place)].holds
 
 
 def kind_of(name: str) -> str:
-    """The kind of a thing or receptacle, ``drawer`` of ``drawer 2``."""
+    """Return the kind of an object or receptacle, e.g. ``drawer`` for ``drawer 2``."""
     return name.rpartition(" ")[0]
 
 
 def listing_order(name: str) -> tuple[str, int]:
-    """The key that sorts names as ALFWorld lists them: by kind, the highest number first."""
+    """Return the sort key of ALFWorld's lists: by kind, then by descending number."""
     kind, _, number = name.rpartition(" ")
     return f"{kind}_", -int(number)

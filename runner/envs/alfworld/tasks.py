@@ -1,4 +1,4 @@
-"""Where tasks come from: the rooms that ship with the runner, or ALFWorld's games on this machine."""
+"""Sources of ALFWorld tasks: the rooms that ship with the runner, or ALFWorld's games on this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PACKAGES = ("alfworld", "textworld", "fast-downward-textworld")
 
 
 class TaskFile(msgspec.Struct, frozen=True):
-    """The shipped file; a task is the number of its room and its goal."""
+    """The shipped file ``tasks.json``; a task is a room number and a goal."""
 
     source: str
     things: dict[str, frozenset[Trait]]
@@ -34,7 +34,7 @@ class TaskFile(msgspec.Struct, frozen=True):
 
 
 class Catalogue(Protocol):
-    """Tasks by number."""
+    """Tasks by index."""
 
     n_tasks: int
 
@@ -42,19 +42,19 @@ class Catalogue(Protocol):
         """Start a task."""
 
     def name(self, task_index: int) -> str:
-        """The task's kind and where it comes from."""
+        """Return the task's kind and origin."""
 
 
 class LocalTasks:
-    """The shipped rooms and what is to be done in them."""
+    """The tasks in the shipped rooms."""
 
     def __init__(self, source: TaskFile) -> None:
-        """Number the tasks as they are listed."""
+        """Use the tasks of ``source``, in its order."""
         self._source = source
         self.n_tasks = len(source.tasks)
 
     def task(self, task_index: int) -> tuple[Scene, Goal]:
-        """A room and what is to be done there."""
+        """Return the room and goal of a task."""
         room, goal = self._source.tasks[task_index]
         placed: ObjectLayout = self._source.rooms[room]
         return Scene(self._source.things, self._source.receptacles, placed), goal
@@ -64,7 +64,7 @@ class LocalTasks:
         return LocalGame(*self.task(task_index))
 
     def name(self, task_index: int) -> str:
-        """The task's kind, its things and the room."""
+        """Return ``<kind>-<object>-<target>/room_<number>``."""
         room, goal = self._source.tasks[task_index]
         return f"{goal.kind}-{goal.thing}-{goal.target}/room_{room}"
 
@@ -73,7 +73,7 @@ class RealTasks:
     """ALFWorld's games.
 
     Args:
-        files: the games, in task order.
+        files: game files in task order.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -86,26 +86,26 @@ class RealTasks:
         return RealGame(_read(file, GameFile), str(file))
 
     def name(self, task_index: int) -> str:
-        """The game's folder, which tells its kind, and the trial's."""
+        """Return ``<game folder>/<trial folder>``; the game folder names the kind."""
         trial = self._files[task_index].parent
         return f"{trial.parent.name}/{trial.name}"
 
 
-class _Checked(msgspec.Struct, frozen=True):
+class _SolvableFlag(msgspec.Struct, frozen=True):
     solvable: bool | None = None
 
 
 def data_folder() -> str | None:
-    """The folder of ALFWorld's data as the environment variable names it, or None where shipped rooms are played."""
+    """Return the folder of ALFWorld's data from the environment variable, None for the shipped rooms."""
     return os.environ.get(DATA_VARIABLE) or None
 
 
 @cache
 def catalogue(data: str | None) -> Catalogue:
-    """The games of the folder ``data``, or the shipped tasks.
+    """Return the games of the folder ``data``, or the shipped tasks if it is None.
 
     Raises:
-        ConfigError: where the folder has no games, one of them cannot be read, or the engine is not installed.
+        ConfigError: if the folder has no games, a game cannot be read, or the engine is not installed.
     """
     if data is None:
         return local_tasks()
@@ -122,28 +122,28 @@ def catalogue(data: str | None) -> Catalogue:
 
 @cache
 def local_tasks() -> LocalTasks:
-    """The tasks of ``data/alfworld/tasks.json``, read once per process."""
+    """Return the tasks of ``data/alfworld/tasks.json``, read once per process."""
     text = package_resource("data", "alfworld", "tasks.json").read_bytes()
     return LocalTasks(msgspec.json.decode(text, type=TaskFile))
 
 
 def playable_games(data: Path) -> list[Path]:
-    """The games that ALFWorld plays too, by path: those for training come before the others.
+    """Return the games that ALFWorld itself plays, sorted by path, so the training games come first.
 
-    Left out are those with sliced things or movable receptacles, and those not known to be solvable.
+    Like ALFWorld, leaves out games with sliced objects or movable receptacles and games not marked as solvable.
     """
     kinds = get_args(GoalKind)
-    found = sorted((data / GAMES).rglob("game.tw-pddl"))
-    plain = (file for file in found if _folder(file).partition("-")[0] in kinds and "Sliced" not in _folder(file))
-    return [file for file in plain if _read(file, _Checked).solvable]
+    files = sorted((data / GAMES).rglob("game.tw-pddl"))
+    supported = (file for file in files if _folder(file).partition("-")[0] in kinds and "Sliced" not in _folder(file))
+    return [file for file in supported if _read(file, _SolvableFlag).solvable]
 
 
 def _folder(file: Path) -> str:
-    """The name of the folder that tells a game's kind, such as ``look_at_obj_in_light-Mug-None-DeskLamp-308``."""
+    # the folder that names the game's kind, such as look_at_obj_in_light-Mug-None-DeskLamp-308
     return file.parent.parent.name
 
 
-def _read(file: Path, kind: type[Any]) -> Any:  # noqa: ANN401 - of that type
+def _read(file: Path, kind: type[Any]) -> Any:  # noqa: ANN401 - an instance of ``kind``
     try:
         return msgspec.json.decode(file.read_bytes(), type=kind)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
@@ -151,8 +151,8 @@ def _read(file: Path, kind: type[Any]) -> Any:  # noqa: ANN401 - of that type
 
 
 class RequiredPackages:
-    """The distributions that play the data that is played now."""
+    """Descriptor for the distributions that the current data needs."""
 
     def __get__(self, instance: object, owner: type[Any]) -> tuple[str, ...]:
-        """None for the shipped rooms."""
+        """Return the distributions; empty for the shipped rooms."""
         return () if data_folder() is None else _PACKAGES

@@ -1,4 +1,7 @@
-"""BabyAI: grid worlds with missions in words, seen and acted on as text."""
+"""BabyAI: minigrid's grid worlds with missions in words, played as text.
+
+Texts, commands and quirks follow AgentGym's ``agentenv-babyai/agentenv_babyai/environment.py``.
+"""
 
 from __future__ import annotations
 
@@ -24,36 +27,36 @@ _COMPLETED = "\n The task is completed."
 _FAILED = "\n The task has failed."
 _LIMIT = "\n The step limit is reached."
 _COMPAT_DONE_ABOVE = 0.5
-"""AgentGym's servers take back ``done`` when the reward is not above this."""
+"""AgentGym's server resets ``done`` unless the reward is above this (``agentenv_babyai/environment.py``)."""
 
 
 class BabyAI(EmbeddedEnvironment):
-    """The forty BabyAI levels: task ``i`` is level ``i % 40`` with the seed ``i // 40``.
+    """The forty BabyAI levels: task ``i`` is level ``i % 40`` with seed ``i // 40``.
 
-    Strict: the mission's reward comes once, the episode ends with the mission or with minigrid's step limit. Compat:
-    there is no step limit, every reply repeats the reward of the last low-level step, even where nothing was done, and
-    an episode whose reward is not above 0.5 goes on.
+    ``strict``: the mission's reward is given once, and the episode ends with the mission or at minigrid's step limit.
+    ``compat`` (``agentenv_babyai/environment.py``): there is no step limit, every reply repeats the reward of the last
+    low-level step, and an episode with a reward of 0.5 or less goes on.
     """
 
     name: ClassVar[str] = "BabyAI"
     packages: ClassVar[tuple[str, ...]] = ("minigrid",)
     n_tasks = N_TASKS
     world: World
-    """The minigrid environment underneath, from the first ``reset`` on."""
+    """The underlying minigrid environment; set by ``reset``."""
     menu: ActionMenu
-    """What can be done in the present view."""
+    """Commands available in the current view."""
 
     @property
     def grammar(self) -> Grammar:
-        """The commands of BabyAI, the same for all levels."""
+        """Commands of BabyAI, the same for all levels."""
         return GRAMMAR
 
     def admissible_actions(self) -> list[str] | None:
-        """The actions that the observation lists."""
+        """Return the actions that the observation lists, None outside an episode."""
         return list(self.menu.texts) if self._running else None
 
     def oracle(self, seed: int | None) -> Planner:
-        """A planner over this instance, which reads the whole grid; ``seed`` feeds its last resort, exploring."""
+        """Return a planner that reads the whole grid; ``seed`` feeds its fallback, random exploration."""
         from runner.envs.babyai.oracle import Planner
 
         return Planner(self, seed)
@@ -77,14 +80,14 @@ class BabyAI(EmbeddedEnvironment):
         return self._look(), self._reward, self._done()
 
     def _play(self, moves: list[int]) -> bool:
-        """Take low-level steps until one of them ends the episode or changes nothing; whether any changed something."""
+        """Take low-level steps until one ends the episode or has no effect; return whether any had an effect."""
         changed = False
         for move in moves:
-            before = self._situation()
+            before = self._visible_state()
             self._advance(move)
             if self._over:
                 return True
-            if self._situation() == before:
+            if self._visible_state() == before:
                 break
             changed = True
         return changed
@@ -99,14 +102,14 @@ class BabyAI(EmbeddedEnvironment):
         if terminated:
             self._ending = _COMPLETED if self._reward else _FAILED
 
-    def _situation(self) -> tuple[object, ...]:
-        """What has to differ after a step that did something; AgentGym's servers compare the picture only."""
+    def _visible_state(self) -> tuple[object, ...]:
+        # AgentGym's server compares only the image
         image = self._image.tobytes()
         return (image,) if self.mode == "compat" else (image, self.world.agent_pos, self.world.agent_dir)
 
     def _look(self) -> str:
-        held = self.world.carrying
-        view = View(self._image.tolist(), (held.color, held.type) if held else None)
+        carried = self.world.carrying
+        view = View(self._image.tolist(), (carried.color, carried.type) if carried else None)
         self.menu = ActionMenu(view)
         return f"{view.text()}{self._ending}\n{self.menu}"
 

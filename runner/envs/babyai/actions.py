@@ -1,4 +1,7 @@
-"""The commands that are possible in a view, and the low-level steps each one stands for."""
+"""Commands available in a view, and the low-level steps of each.
+
+Follows the command list of AgentGym's ``agentenv-babyai/agentenv_babyai/environment.py``.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ LEFT, RIGHT, FORWARD, PICKUP, DROP, TOGGLE = range(6)
 """Minigrid's actions."""
 
 Pose: TypeAlias = tuple[int, int, int]
-"""A cell of the view and a heading: 0 ahead, then clockwise."""
+"""A cell of the view and a heading: 0 is ahead, then clockwise."""
 
 CHECK = "check available actions"
 NO_CHANGE = "No change in state."
@@ -35,26 +38,26 @@ _ARRIVAL = {
     "go through": [FORWARD, FORWARD],
     "toggle and go through": [TOGGLE, FORWARD, FORWARD],
 }
-"""What a command does once the agent faces its target."""
+"""Steps of a command once the agent faces its target."""
 
 
 class ActionMenu:
-    """The commands that one view offers."""
+    """The commands available in one view."""
 
     def __init__(self, view: View) -> None:
-        """List the commands of ``view`` in the order in which an observation shows them."""
+        """List the commands of ``view`` in the order of the observation."""
         self._view = view
         self._blocked = view.kinds[1, 0] in (WALL, BOX)
-        self._targets = {f"{verb} {thing.label}": (verb, thing) for verb, thing in _offers(view)}
-        self.texts = [*self._simple(), *self._targets, CHECK]
+        self._targets = {f"{verb} {thing.label}": (verb, thing) for verb, thing in _target_commands(view)}
+        self.texts = [*self._simple_commands(), *self._targets, CHECK]
 
     def __str__(self) -> str:
         return f"Available actions: {json.dumps(self.texts)}"
 
     def moves(self, command: str) -> list[int] | str:
-        """The low-level steps of a command (lower case, stripped), or why it cannot be done.
+        """Return the low-level steps of a command (lower case, stripped), or the text that rejects it.
 
-        ``drop`` and ``toggle`` work even where they are not listed: a key can lie in a box, which only a toggle opens.
+        ``drop`` and ``toggle`` work even if they are not listed: a key can be in a box, which only ``toggle`` opens.
         """
         if command == "move forward" and self._blocked:
             return BARRIER
@@ -68,7 +71,7 @@ class ActionMenu:
             return f"You cannot {command}, as there is no path leading to it."
         return path + _ARRIVAL[verb]
 
-    def _simple(self) -> list[str]:
+    def _simple_commands(self) -> list[str]:
         texts = ["turn left", "turn right"]
         if not self._blocked:
             texts.append("move forward")
@@ -79,52 +82,50 @@ class ActionMenu:
         return texts
 
     def _path_to(self, target: Cell) -> list[int] | None:
-        """The shortest way to face ``target`` from a neighbouring cell."""
-        for pose in self._reached:
+        for pose in self._predecessors:
             if _ahead(pose) == target:
-                return self._unroll(pose)
+                return self._trace_path(pose)
         return None
 
-    def _unroll(self, pose: Pose) -> list[int]:
+    def _trace_path(self, pose: Pose) -> list[int]:
         path = []
-        while (step := self._reached[pose]) is not None:
+        while (step := self._predecessors[pose]) is not None:
             pose, move = step
             path.append(move)
         return path[::-1]
 
     @cached_property
-    def _reached(self) -> dict[Pose, tuple[Pose, int] | None]:
-        """Every pose within the view in the order of its distance, with the step that led there."""
+    def _predecessors(self) -> dict[Pose, tuple[Pose, int] | None]:
+        """Reachable poses of the view in order of distance, each with its predecessor and the step from there."""
         start: Pose = (0, 0, 0)
-        reached: dict[Pose, tuple[Pose, int] | None] = {start: None}
+        predecessors: dict[Pose, tuple[Pose, int] | None] = {start: None}
         queue = deque([start])
         while queue:
             pose = queue.popleft()
-            for move, following in _neighbours(pose):
-                if following not in reached and (move != FORWARD or self._passable(following)):
-                    reached[following] = (pose, move)
-                    queue.append(following)
-        return reached
+            for move, neighbor in _neighbors(pose):
+                if neighbor not in predecessors and (move != FORWARD or self._passable(neighbor)):
+                    predecessors[neighbor] = (pose, move)
+                    queue.append(neighbor)
+        return predecessors
 
     def _passable(self, pose: Pose) -> bool:
         cell = pose[:2]
         return cell == (0, 0) or self._view.kinds.get(cell) in _PASSABLE
 
 
-def _offers(view: View) -> list[tuple[str, Thing]]:
-    """The commands about things: what can be picked up, then doors to pass, then everything to go to."""
+def _target_commands(view: View) -> list[tuple[str, Thing]]:
     portable = [] if view.carrying else [("pickup", thing) for thing in view.things if thing.kind in PORTABLE]
-    return portable + _doors(view) + [("go to", thing) for thing in view.things]
+    return portable + _door_commands(view) + [("go to", thing) for thing in view.things]
 
 
-def _doors(view: View) -> list[tuple[str, Thing]]:
-    offers = []
+def _door_commands(view: View) -> list[tuple[str, Thing]]:
+    commands = []
     for door in (thing for thing in view.things if thing.kind == DOOR):
         if door.state == "open":
-            offers.append(("go through", door))
+            commands.append(("go through", door))
         elif _can_open(door, view):
-            offers.append(("toggle and go through", door))
-    return offers
+            commands.append(("toggle and go through", door))
+    return commands
 
 
 def _can_open(thing: Thing, view: View) -> bool:
@@ -136,7 +137,7 @@ def _ahead(pose: Pose) -> Cell:
     return pose[0] + forward, pose[1] + right
 
 
-def _neighbours(pose: Pose) -> list[tuple[int, Pose]]:
+def _neighbors(pose: Pose) -> list[tuple[int, Pose]]:
     forward, right, heading = pose
     return [
         (FORWARD, (*_ahead(pose), heading)),

@@ -1,4 +1,4 @@
-"""BabyAI's commands as tools and as texts."""
+"""Grammar of BabyAI's commands, as tools and as texts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _command(name: str, description: str, text: str) -> CommandPattern:
     return CommandPattern(name, description, text, _pattern(text))
 
 
-def _about(name: str, description: str, verb: str, parameter: str, names: str, example: str) -> CommandPattern:
+def _target_command(name: str, description: str, verb: str, parameter: str, names: str, example: str) -> CommandPattern:
     parameters = {parameter: {"type": "string", "description": f"Its name, e.g. {example}."}, "number": _NUMBERED}
     pattern = _pattern(f"{verb} (?P<{parameter}>{names}) {_NUMBER}")
     return CommandPattern(name, description, f"{verb} {{{parameter}}} {{number}}", pattern, parameters)
@@ -44,10 +44,10 @@ GRAMMAR = Grammar(
         ),
         _TURN,
         _command("move_forward", "Move one step ahead.", "move forward"),
-        _about("pickup", "Walk to an object in view and pick it up.", "pickup", "object", _OBJECT, "red ball"),
+        _target_command("pickup", "Walk to an object in view and pick it up.", "pickup", "object", _OBJECT, "red ball"),
         _command("drop", "Put what you carry on the empty cell in front of you.", "drop"),
         _command("toggle", "Open or close the door, or open the box, right in front of you.", "toggle"),
-        _about(
+        _target_command(
             "toggle_and_go_through",
             "Walk to a closed door in view, or a locked one whose key you carry, open it and go through.",
             "toggle and go through",
@@ -55,8 +55,8 @@ GRAMMAR = Grammar(
             _DOOR,
             "red closed door",
         ),
-        _about("go_through", "Walk through an open door in view.", "go through", "door", _DOOR, "red open door"),
-        _about(
+        _target_command("go_through", "Walk through an open door in view.", "go through", "door", _DOOR, "red open door"),
+        _target_command(
             "go_to",
             "Walk up to an object or door in view and face it.",
             "go to",

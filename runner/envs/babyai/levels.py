@@ -1,4 +1,8 @@
-"""The forty BabyAI levels in AgentGym's order, and the making of their worlds without a word on stdout."""
+"""The forty BabyAI levels in AgentGym's order, and the creation of their worlds without output on stdout.
+
+Order and seeds are those of AgentGym's ``agentenv-babyai/agentenv_babyai/environment.py``. ``World``, ``Grid`` and
+``Item`` are the parts of minigrid's classes that this package uses.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Item(Protocol):
-    """Something that lies or stands in a cell; doors also have ``is_open`` and ``is_locked``."""
+    """An object in a cell; only doors have ``is_open`` and ``is_locked``."""
 
     type: str
     color: str
@@ -26,14 +30,14 @@ class Item(Protocol):
 
 
 class Grid(Protocol):
-    """The cells of a world; ``grid`` is the rows, one after the other."""
+    """Cells of a world; ``grid`` lists them row by row."""
 
     width: int
     grid: list[Item | None]
 
 
 class World(Protocol):
-    """What is used of a minigrid environment, whose own methods are not annotated."""
+    """The part of a minigrid environment that is used here; minigrid has no type annotations."""
 
     mission: str
     instrs: Instr
@@ -45,10 +49,10 @@ class World(Protocol):
     max_steps: int
 
     def reset(self, *, seed: int) -> tuple[Mapping[str, NDArray[np.uint8]], Mapping[str, object]]:
-        """Draw the level for a seed."""
+        """Generate the level for a seed."""
 
     def step(self, action: int) -> tuple[Mapping[str, NDArray[np.uint8]], float, bool, bool, Mapping[str, object]]:
-        """Take one low-level step: observation, reward, terminated, truncated, info."""
+        """Take one low-level step; return ``(observation, reward, terminated, truncated, info)``."""
 
 
 LEVELS = tuple(
@@ -61,13 +65,14 @@ LEVELS = tuple(
     """.split()  # noqa: SIM905 - forty quoted lines would read worse
 )
 N_TASKS = len(LEVELS) * 2**32
-"""AgentGym takes any index; 2**32 seeds per level are more than an episode counter reaches."""
+"""AgentGym accepts any index; 2**32 seeds per level are more than any batch uses."""
 
 
 def make_world(task_index: int) -> tuple[World, Mapping[str, NDArray[np.uint8]]]:
-    """A freshly reset world and its first observation: the level is ``task_index % 40``, the seed ``task_index // 40``.
+    """Create and reset a world; return it with its first observation.
 
-    The class is built as ``gymnasium.make`` builds it, without its checking wrappers, which cost time and warn.
+    The level is ``task_index % 40``, the seed ``task_index // 40``. The class is instantiated as by ``gymnasium.make``,
+    but without its checking wrappers, which are slow and print warnings.
     """
     seed, level = divmod(task_index, len(LEVELS))
     entry_point, kwargs = _registered(LEVELS[level])
@@ -79,7 +84,7 @@ def make_world(task_index: int) -> tuple[World, Mapping[str, NDArray[np.uint8]]]
 
 @cache
 def _registered(level: str) -> tuple[str, Mapping[str, Any]]:
-    """Entry point and arguments of a level; a level whose bugs were fixed is registered as v1 instead of v0."""
+    """Return the entry point and arguments of a level; minigrid registers a level with a fixed bug as v1."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     import gymnasium
     import minigrid.core.mission
@@ -93,9 +98,9 @@ def _registered(level: str) -> tuple[str, Mapping[str, Any]]:
 
 
 def _silence(module: ModuleType) -> None:
-    """Shadow ``print`` in one module: redirecting stdout would take it from the other threads of the process too."""
+    # shadows print in this module only: redirecting stdout would affect all threads of the process
     vars(module)["print"] = _discard
 
 
 def _discard(*_values: object, **_options: object) -> None:
-    """Print nothing."""
+    pass

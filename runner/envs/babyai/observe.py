@@ -1,4 +1,7 @@
-"""The agent's 7x7 view as text: what lies where, seen from where it stands."""
+"""Text of the agent's 7x7 view: each object with its position relative to the agent.
+
+The wording follows AgentGym's ``agentenv-babyai/agentenv_babyai/environment.py``.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections import Counter
 from typing import NamedTuple, TypeAlias
 
 Cell: TypeAlias = tuple[int, int]
-"""Steps in front of the agent (0-6) and steps to its right (-3 to 3)."""
+"""Steps ahead of the agent (0 to 6) and steps to its right (-3 to 3)."""
 
 SIZE = 7
 UNSEEN, EMPTY, WALL, FLOOR, DOOR, KEY, BALL, BOX = range(8)
@@ -17,7 +20,7 @@ PORTABLE = (KEY, BALL, BOX)
 
 
 class Thing(NamedTuple):
-    """A key, ball, box or door in view; ``label`` is its name and number, e.g. ``red closed door 1``."""
+    """A key, ball, box or door in view; ``label`` is its name with its number, e.g. ``red closed door 1``."""
 
     label: str
     kind: int
@@ -27,16 +30,16 @@ class Thing(NamedTuple):
 
 
 class View:
-    """One observation, decoded.
+    """A decoded observation.
 
     Attributes:
-        kinds: what is in each cell, by its place.
-        things: the things in view, nearest first.
-        carrying: colour and kind of what the agent holds, e.g. ``("red", "key")``.
+        kinds: cell -> kind of its object.
+        things: objects in view, nearest first.
+        carrying: color and kind of the carried object, e.g. ``("red", "key")``; None if there is none.
     """
 
     def __init__(self, image: list[list[list[int]]], carrying: tuple[str, str] | None) -> None:
-        """Decode minigrid's ``image`` (7 columns of 7 cells of kind, colour, state; the agent bottom middle)."""
+        """Decode minigrid's ``image``: 7 columns of 7 cells of (kind, color, state); the agent is at the bottom center."""
         self.kinds: dict[Cell, int] = {}
         self.carrying = carrying
         found: list[tuple[int, int, str, str, Cell]] = []
@@ -52,7 +55,7 @@ class View:
         self.things = _numbered(found)
 
     def text(self) -> str:
-        """The view in words, in the wording of AgentGym's servers."""
+        """Return the view as text."""
         facing = self._facing()
         held = f"a {' '.join(self.carrying)}" if self.carrying else ""
         return (

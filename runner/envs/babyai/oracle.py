@@ -1,4 +1,4 @@
-"""The oracle of BabyAI: it reads the whole world and the mission, and speaks in the environment's texts."""
+"""Oracle of BabyAI: plans on the whole grid and the mission, and acts with the environment's command texts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from runner.envs.babyai.levels import Item
 
 Texts: TypeAlias = Iterator[str]
-"""A plan: it looks at the world anew after each text, which the caller has carried out by then."""
+"""A plan that yields one command text at a time and reads the world again after the caller has executed it."""
 
 _TEXTS = {LEFT: "turn left", RIGHT: "turn right", FORWARD: "move forward", DROP: "drop", TOGGLE: "toggle"}
 _SIDES = ((1, 0), (0, 1), (-1, 0), (0, -1))
@@ -38,25 +38,25 @@ _NOWHERE: frozenset[GridCell] = frozenset()
 
 
 class _Stuck(RunnerError):
-    """A plan that cannot go on."""
+    """Raised when a plan cannot continue; internal to the planner."""
 
 
 class Planner:
-    """Gives the next action text of one environment instance, which the caller steps.
+    """Plans the next action text of one environment instance, which the caller steps.
 
-    A plan is made of the mission's parts; each of its texts is the longest command that stays on the cheapest way, so
-    the reward is not lowered for the sake of fewer texts. Where no plan is left it explores with a seeded choice.
+    The plan follows the parts of the mission. Each text is the longest command that stays on the cheapest route, so
+    longer commands never lower the reward. Without a plan it explores with a seeded random choice.
     """
 
     def __init__(self, env: BabyAI, seed: int | None) -> None:
-        """Plan for ``env``; nothing is read before the first ``next_action``."""
+        """Plan for ``env``; the world is first read by ``next_action``."""
         self._env = env
         self._random = random.Random(f"babyai-{seed}")
         self._plan: Texts = iter(())
         self._world: object = None
 
     def next_action(self) -> str:
-        """The text of a good next action; never fails, and works for a bounded time."""
+        """Return the next action text; never fails and takes bounded time."""
         if self._world is not self._env.world:
             self._world, self._plan = self._env.world, self._fulfil(self._env.world.instrs)
         for _ in range(2):
@@ -67,7 +67,7 @@ class Planner:
         return self._random.choice([text for text in self._env.menu.texts if text != CHECK])
 
     def _fulfil(self, instruction: Instr) -> Texts:
-        """Carry out an instruction, or what is left of it."""
+        """Carry out the rest of an instruction."""
         from minigrid.envs.babyai.core import verifier
 
         if isinstance(instruction, verifier.SeqInstr):
@@ -85,17 +85,17 @@ class Planner:
         elif isinstance(instruction, verifier.PutNextInstr):
             yield from self._put_next(instruction)
 
-    def _visit(self, spots: Sequence[GridCell]) -> Texts:
-        if cell_ahead(agent_pose(self._env.world)) in spots:
-            yield "turn left"  # the mission is judged after a step only, so look away and back
-        yield from self._approach(lambda: spots)
+    def _visit(self, cells: Sequence[GridCell]) -> Texts:
+        if cell_ahead(agent_pose(self._env.world)) in cells:
+            yield "turn left"  # minigrid verifies the mission only after a step, so turn away and back
+        yield from self._approach(lambda: cells)
 
     def _open(self, doors: Collection[Item]) -> Texts:
         closed = [door for door in doors if not door.is_open] or doors
         unlocked = [door for door in closed if not door.is_locked or is_key(self._env.world.carrying, door)]
         if not unlocked:
-            ((spot, door), *_) = [(spot, door) for spot, door in grid_items(self._env.world) if door and door in closed]
-            yield from self._unlock(spot, door, _NOWHERE)
+            ((cell, door), *_) = [(cell, door) for cell, door in grid_items(self._env.world) if door and door in closed]
+            yield from self._unlock(cell, door, _NOWHERE)
         yield from self._approach(lambda: self._spots_of(unlocked or closed), [TOGGLE])
 
     def _put_next(self, instruction: PutNextInstr) -> Texts:
@@ -103,84 +103,84 @@ class Planner:
         fixed = instruction.desc_fixed.obj_set
         yield from self._approach(lambda: self._free_beside(self._spots_of(fixed)), [DROP])
 
-    def _fetch(self, things: Collection[Item], shut: Collection[GridCell] = _NOWHERE) -> Texts:
-        """End up carrying one of ``things``; "an object" of a mission may also mean walls."""
+    def _fetch(self, things: Collection[Item], blocked: Collection[GridCell] = _NOWHERE) -> Texts:
+        """Pick up one of ``things``; a mission's "an object" may also match walls."""
         if any(self._env.world.carrying is thing for thing in things):
             return
-        yield from self._put_down(shut)
+        yield from self._put_down(blocked)
         portable = [thing for thing in things if thing.type in PORTABLE]
-        yield from self._approach(lambda: self._spots_of(portable), [PICKUP], shut)
+        yield from self._approach(lambda: self._spots_of(portable), [PICKUP], blocked)
 
-    def _put_down(self, shut: Collection[GridCell] = _NOWHERE, keep_free: Collection[GridCell] = _NOWHERE) -> Texts:
-        """Drop what is carried, if anything, preferably where it is in nobody's way."""
+    def _put_down(self, blocked: Collection[GridCell] = _NOWHERE, keep_free: Collection[GridCell] = _NOWHERE) -> Texts:
+        """Drop the carried object, if any, preferably in a cell where it blocks nothing."""
         if self._env.world.carrying is None:
             return
-        free = {spot for spot, item in grid_items(self._env.world) if item is None} - set(keep_free)
-        harmless = {spot for spot in free if self._is_harmless(spot)}
-        spots = harmless if find_route(self._env.world, harmless, shut, free_only=True) is not None else free
-        yield from self._approach(lambda: spots, [DROP], shut, free_only=True)
+        free = {cell for cell, item in grid_items(self._env.world) if item is None} - set(keep_free)
+        harmless = {cell for cell in free if self._is_harmless(cell)}
+        cells = harmless if find_route(self._env.world, harmless, blocked, free_only=True) is not None else free
+        yield from self._approach(lambda: cells, [DROP], blocked, free_only=True)
 
     def _approach(
         self,
         goals: Callable[[], Collection[GridCell]],
         finish: Sequence[int] = (),
-        shut: Collection[GridCell] = _NOWHERE,
+        blocked: Collection[GridCell] = _NOWHERE,
         *,
         free_only: bool = False,
     ) -> Texts:
-        """Face one of the goals and take the finishing steps there, clearing the way as needed."""
+        """Face one of the goals and take the ``finish`` steps there, removing obstacles as needed."""
         arrived = False
         while not arrived:
-            spots = goals()
-            steps = find_route(self._env.world, spots, shut, free_only=free_only)
+            cells = goals()
+            steps = find_route(self._env.world, cells, blocked, free_only=free_only)
             if steps is None:
-                raise _Stuck("there is no way")
+                raise _Stuck("no route")
             if any(step.obstacle for step in steps):
-                yield from self._make_way(steps, shut, spots)
+                yield from self._make_way(steps, blocked, cells)
                 continue
-            stance = steps[-1].stance if steps else agent_pose(self._env.world)
-            steps += [PathStep(move, stance) for move in finish]
+            pose = steps[-1].pose if steps else agent_pose(self._env.world)
+            steps += [PathStep(move, pose) for move in finish]
             if not steps:
                 return
-            text, covered = self._longest_text(steps, spots)
+            text, covered = self._longest_text(steps, cells)
             yield text
             arrived = covered == len(steps)
 
-    def _make_way(self, steps: Sequence[PathStep], shut: Collection[GridCell], goals: Collection[GridCell]) -> Texts:
-        """Deal with the first obstacle on a way, or walk up to it; for a door, its key is fetched first."""
+    def _make_way(self, steps: Sequence[PathStep], blocked: Collection[GridCell], goals: Collection[GridCell]) -> Texts:
+        """Remove the first obstacle on a route, or walk up to it; for a locked door, fetch its key."""
         index, obstacle = next((index, step) for index, step in enumerate(steps) if step.obstacle)
-        spot, item = obstacle.stance[:2], obstacle.obstacle
+        cell, item = obstacle.pose[:2], obstacle.obstacle
         if item and item.type == "door":
-            yield from self._unlock(spot, item, shut)
+            yield from self._unlock(cell, item, blocked)
         elif index:
             yield self._longest_text(steps[:index], _NOWHERE)[0]
         elif item:
-            yield from self._clear(item, shut, {step.stance[:2] for step in steps} | set(goals))
+            yield from self._clear(item, blocked, {step.pose[:2] for step in steps} | set(goals))
 
-    def _unlock(self, spot: GridCell, door: Item, shut: Collection[GridCell]) -> Texts:
-        """Fetch the key of a door; what was carried comes along, so then the door is opened right away."""
+    def _unlock(self, cell: GridCell, door: Item, blocked: Collection[GridCell]) -> Texts:
+        """Fetch the key of a door; if an object was carried before, open the door now and pick the object up again."""
         held = self._env.world.carrying
-        yield from self._put_down(shut)
-        elsewhere = {*shut, spot}
+        yield from self._put_down(blocked)
+        elsewhere = {*blocked, cell}
         if not self._keys(door):
             boxes = [box for _, box in grid_items(self._env.world) if box and is_key(box.contains, door)]
             yield from self._approach(lambda: self._spots_of(boxes), [TOGGLE], elsewhere)
         yield from self._fetch(self._keys(door), elsewhere)
         if held:
-            yield from self._approach(lambda: [spot], [TOGGLE], shut)
-            yield from self._fetch([held], shut)
+            yield from self._approach(lambda: [cell], [TOGGLE], blocked)
+            yield from self._fetch([held], blocked)
 
-    def _clear(self, thing: Item, shut: Collection[GridCell], keep_free: Collection[GridCell]) -> Texts:
-        """Carry a thing out of the way."""
+    def _clear(self, thing: Item, blocked: Collection[GridCell], keep_free: Collection[GridCell]) -> Texts:
+        """Carry an object out of the way."""
         held = self._env.world.carrying
-        yield from self._put_down(shut, keep_free)
-        yield from self._fetch([thing], shut)
-        yield from self._put_down(shut, keep_free)
+        yield from self._put_down(blocked, keep_free)
+        yield from self._fetch([thing], blocked)
+        yield from self._put_down(blocked, keep_free)
         if held:
-            yield from self._fetch([held], shut)
+            yield from self._fetch([held], blocked)
 
     def _longest_text(self, steps: Sequence[PathStep], goals: Collection[GridCell]) -> tuple[str, int]:
-        """The text that gets furthest along ``steps`` without costing more, and how many of them it stands for."""
+        """Return the text that covers the most of ``steps`` at no extra cost, and how many it covers."""
         start = agent_pose(self._env.world)
         reached: dict[str, int] = {}
         for text in self._env.menu.texts[:-1]:
@@ -190,42 +190,45 @@ class Planner:
             reached[single] = max(1, reached.get(single, 0))
         best = max(reached, key=lambda text: reached[text])
         if not reached[best]:
-            raise _Stuck("what is in front cannot be picked up")
+            raise _Stuck("the object ahead cannot be picked up")
         return best, reached[best]
 
     def _keys(self, door: Item) -> list[Item]:
         return [item for _, item in grid_items(self._env.world) if is_key(item, door) and item]
 
     def _spots_of(self, things: Collection[Item]) -> set[GridCell]:
-        return {spot for spot, item in grid_items(self._env.world) if any(item is thing for thing in things)}
+        return {cell for cell, item in grid_items(self._env.world) if any(item is thing for thing in things)}
 
-    def _free_beside(self, spots: Collection[GridCell]) -> set[GridCell]:
-        beside = {(x + dx, y + dy) for x, y in spots for dx, dy in _SIDES}
-        return {spot for spot in beside if item_at(self._env.world, spot) is None}
+    def _free_beside(self, cells: Collection[GridCell]) -> set[GridCell]:
+        beside = {(x + dx, y + dy) for x, y in cells for dx, dy in _SIDES}
+        return {cell for cell in beside if item_at(self._env.world, cell) is None}
 
-    def _is_harmless(self, spot: GridCell) -> bool:
-        """Whether a thing in ``spot`` would block no door and part no free cells."""
-        around = [item_at(self._env.world, (spot[0] + dx, spot[1] + dy)) for dx, dy in _AROUND]
+    def _is_harmless(self, cell: GridCell) -> bool:
+        """Return whether an object in ``cell`` would neither block a door nor separate free cells."""
+        around = [item_at(self._env.world, (cell[0] + dx, cell[1] + dy)) for dx, dy in _AROUND]
         changes = sum((a is None) != (b is None) for a, b in zip(around, around[1:] + around[:1], strict=True))
         return changes <= 2 and not any(item and item.type == "door" for item in around)
 
 
 def _reach(moves: Sequence[int], start: WorldPose, steps: Sequence[PathStep], goals: Collection[GridCell]) -> int:
-    """How many of ``steps`` a command does: the same effects, the same place or, at the end, the same thing faced."""
+    """Return how many of ``steps`` the ``moves`` of a command cover.
+
+    They cover a prefix if they have the same effects and end in the same pose or, for all steps, face a goal.
+    """
     end = start
     for move in moves:
         end = _moved(end, move)
     for count in range(len(steps), len(moves) - 1, -1):
-        same_place = steps[count - 1].stance == end or (count == len(steps) and cell_ahead(end) in goals)
+        same_place = steps[count - 1].pose == end or (count == len(steps) and cell_ahead(end) in goals)
         if same_place and _effects(moves) == _effects(step.move for step in steps[:count]):
             return count
     return 0
 
 
-def _moved(stance: WorldPose, move: int) -> WorldPose:
+def _moved(pose: WorldPose, move: int) -> WorldPose:
     if move in (LEFT, RIGHT):
-        return turn_pose(stance, move)
-    return (*cell_ahead(stance), stance[2]) if move == FORWARD else stance
+        return turn_pose(pose, move)
+    return (*cell_ahead(pose), pose[2]) if move == FORWARD else pose
 
 
 def _effects(moves: Iterable[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""The cheapest way through a whole world, closed doors, locked doors and things in the way included."""
+"""Cheapest route through a whole world by Dijkstra's algorithm, with costs for doors and for objects in the way."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ WorldPose: TypeAlias = tuple[int, int, int]
 PORTABLE = ("key", "ball", "box")
 _HEADINGS = ((1, 0), (0, 1), (-1, 0), (0, -1))
 _COST_OF_CLEARING = 10
-"""About what it takes to carry a thing out of the way."""
+"""Approximate number of steps to carry an object out of the way."""
 _COST_OF_A_KEY = 40
-"""About what it takes to find the key of a locked door."""
+"""Approximate number of steps to fetch the key of a locked door."""
 
 
 class PathStep(NamedTuple):
-    """A low-level step, where one stands after it, and what has to be unlocked or carried away before."""
+    """A low-level step, the pose after it, and the object that must be unlocked or carried away first."""
 
     move: int
-    stance: WorldPose
+    pose: WorldPose
     obstacle: Item | None = None
 
 
@@ -38,93 +38,93 @@ class _Edge(NamedTuple):
     steps: list[PathStep]
 
 
-def cell_ahead(stance: WorldPose) -> GridCell:
-    """The cell in front."""
-    column, row = _HEADINGS[stance[2]]
-    return stance[0] + column, stance[1] + row
+def cell_ahead(pose: WorldPose) -> GridCell:
+    """Return the cell in front of a pose."""
+    column, row = _HEADINGS[pose[2]]
+    return pose[0] + column, pose[1] + row
 
 
-def turn_pose(stance: WorldPose, move: int) -> WorldPose:
-    """Where one stands after a turn."""
-    return stance[0], stance[1], (stance[2] + (1 if move == RIGHT else -1)) % 4
+def turn_pose(pose: WorldPose, move: int) -> WorldPose:
+    """Return the pose after a turn."""
+    return pose[0], pose[1], (pose[2] + (1 if move == RIGHT else -1)) % 4
 
 
 def agent_pose(world: World) -> WorldPose:
-    """Where the agent stands."""
+    """Return the agent's pose."""
     return int(world.agent_pos[0]), int(world.agent_pos[1]), int(world.agent_dir)
 
 
-def item_at(world: World, spot: GridCell) -> Item | None:
-    """What is in a cell; every world has walls all round."""
-    return world.grid.grid[spot[1] * world.grid.width + spot[0]]
+def item_at(world: World, cell: GridCell) -> Item | None:
+    """Return the object in a cell, None if it is empty; the outermost cells are walls."""
+    return world.grid.grid[cell[1] * world.grid.width + cell[0]]
 
 
 def grid_items(world: World) -> Iterator[tuple[GridCell, Item | None]]:
-    """All cells with what is in them."""
+    """Yield all cells with their objects."""
     for index, item in enumerate(world.grid.grid):
         row, column = divmod(index, world.grid.width)
         yield (column, row), item
 
 
 def is_key(item: Item | None, door: Item) -> bool:
-    """Whether ``item`` opens ``door``."""
+    """Return whether ``item`` is the key of ``door``."""
     return item is not None and item.type == "key" and item.color == door.color
 
 
 def find_route(
-    world: World, goals: Collection[GridCell], shut: Collection[GridCell], *, free_only: bool
+    world: World, goals: Collection[GridCell], blocked: Collection[GridCell], *, free_only: bool
 ) -> list[PathStep] | None:
-    """The cheapest steps to stand before one of ``goals`` and face it, or None.
+    """Return the cheapest steps to face one of ``goals``, None if there is no route.
 
-    Cells in ``shut`` are walls; with ``free_only`` so are locked doors without a key and things.
+    Cells in ``blocked`` count as walls; with ``free_only``, so do objects and locked doors without their key.
     """
     start = agent_pose(world)
-    came: dict[WorldPose, _Edge | None] = {start: None}
+    arrivals: dict[WorldPose, _Edge | None] = {start: None}
     settled: set[WorldPose] = set()
     order = count()
     queue = [(0, next(order), start)]
     while queue:
-        cost, _, stance = heapq.heappop(queue)
-        if stance in settled:
+        cost, _, pose = heapq.heappop(queue)
+        if pose in settled:
             continue
-        settled.add(stance)
-        if cell_ahead(stance) in goals:
-            return _unroll(came, stance)
-        for edge in _edges(world, stance, shut, free_only):
-            following = edge.steps[-1].stance
-            known = came.get(following)
+        settled.add(pose)
+        if cell_ahead(pose) in goals:
+            return _trace_path(arrivals, pose)
+        for edge in _edges(world, pose, blocked, free_only):
+            following = edge.steps[-1].pose
+            known = arrivals.get(following)
             if following != start and (known is None or cost + edge.cost < known.cost):
-                came[following] = edge._replace(cost=cost + edge.cost)
+                arrivals[following] = edge._replace(cost=cost + edge.cost)
                 heapq.heappush(queue, (cost + edge.cost, next(order), following))
     return None
 
 
-def _edges(world: World, stance: WorldPose, shut: Collection[GridCell], free_only: bool) -> Iterator[_Edge]:
-    spot = cell_ahead(stance)
-    if spot not in shut:
-        yield from _forward(world, stance, (*spot, stance[2]), free_only)
+def _edges(world: World, pose: WorldPose, blocked: Collection[GridCell], free_only: bool) -> Iterator[_Edge]:
+    cell = cell_ahead(pose)
+    if cell not in blocked:
+        yield from _forward(world, pose, (*cell, pose[2]), free_only)
     for move in (LEFT, RIGHT):
-        yield _Edge(1, stance, [PathStep(move, turn_pose(stance, move))])
+        yield _Edge(1, pose, [PathStep(move, turn_pose(pose, move))])
 
 
-def _forward(world: World, stance: WorldPose, entered: WorldPose, free_only: bool) -> Iterator[_Edge]:
+def _forward(world: World, pose: WorldPose, entered: WorldPose, free_only: bool) -> Iterator[_Edge]:
     item = item_at(world, entered[:2])
     if item is None:
-        yield _Edge(1, stance, [PathStep(FORWARD, entered)])
+        yield _Edge(1, pose, [PathStep(FORWARD, entered)])
     elif item.type == "door":
         if item.is_open:
-            yield _Edge(1, stance, [PathStep(FORWARD, entered)])
+            yield _Edge(1, pose, [PathStep(FORWARD, entered)])
         elif not item.is_locked or is_key(world.carrying, item):
-            yield _Edge(2, stance, [PathStep(TOGGLE, stance), PathStep(FORWARD, entered)])
+            yield _Edge(2, pose, [PathStep(TOGGLE, pose), PathStep(FORWARD, entered)])
         elif not free_only:
-            yield _Edge(_COST_OF_A_KEY, stance, [PathStep(FORWARD, entered, item)])
+            yield _Edge(_COST_OF_A_KEY, pose, [PathStep(FORWARD, entered, item)])
     elif item.type in PORTABLE and not free_only:
-        yield _Edge(_COST_OF_CLEARING, stance, [PathStep(FORWARD, entered, item)])
+        yield _Edge(_COST_OF_CLEARING, pose, [PathStep(FORWARD, entered, item)])
 
 
-def _unroll(came: dict[WorldPose, _Edge | None], stance: WorldPose) -> list[PathStep]:
+def _trace_path(arrivals: dict[WorldPose, _Edge | None], pose: WorldPose) -> list[PathStep]:
     steps: list[PathStep] = []
-    while (edge := came[stance]) is not None:
+    while (edge := arrivals[pose]) is not None:
         steps = edge.steps + steps
-        stance = edge.origin
+        pose = edge.origin
     return steps

@@ -1,4 +1,4 @@
-"""Gymnasium's environments as text environments, named ``gymnasium:<id>``."""
+"""Gymnasium environments as text environments, named ``gymnasium:<id>``."""
 
 from runner.envs.gymnasium.environment import GymnasiumEnvironment
 

@@ -1,4 +1,8 @@
-"""How an environment of Gymnasium is told in text: what its numbers and actions mean, and what counts as success."""
+"""Text codec of Gymnasium environments: names of numbers and actions, success rule, formatting of space values.
+
+``load_codec`` returns the ``TextCodec`` of an id. ``ENVIRONMENT_INFO`` names the values of well-known environments;
+``count_numbers``, ``format_numbers`` and ``split_digits`` convert values of Gymnasium's spaces.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +21,18 @@ from runner.util.text import one_line
 MAX_ACTIONS = 100
 
 SuccessRule: TypeAlias = Literal["reward", "end", "limit"]
-"""What success is: a reward above 0, the environment's own end, or to last until its step limit."""
+"""Success: a positive reward, termination by the environment, or lasting until the step limit."""
 
 
 class EnvironmentInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What an id means, where Gymnasium has it in pictures and documents only.
+    """Meaning of an environment's values, which Gymnasium only documents.
 
     Attributes:
-        task: what to do, for the agent.
+        task: description of the task for the agent.
+        actions: names of the actions, in order.
         fields: names of the observation's numbers, in order.
-        bases: where the observation is one number that stands for several: how many values each of those has.
+        bases: number of values of each digit, if the observation is one number that encodes several.
+        goal: the success rule.
     """
 
     task: str
@@ -73,29 +79,29 @@ ENVIRONMENT_INFO: dict[str, EnvironmentInfo] = {
         goal="end",
     ),
 }
-"""By id without its version."""
+"""Id without its version -> meaning."""
 
 
 class TextCodec(msgspec.Struct, frozen=True, kw_only=True):
-    """An id that can be played as text.
+    """Text codec of one playable id.
 
     Attributes:
-        first_action: the number of the first action.
-        drawn: whether the environment draws itself in text.
+        first_action: number of the first action.
+        has_text_rendering: whether the environment supports the render mode ``ansi``.
     """
 
     id: str
     known: EnvironmentInfo
     first_action: int
-    drawn: bool
+    has_text_rendering: bool
     grammar: Grammar
 
     def make(self) -> Any:  # noqa: ANN401 - Gymnasium's type
-        """A fresh instance."""
-        return _make(self.id, drawn=self.drawn)
+        """Return a new instance."""
+        return _make(self.id, render_text=self.has_text_rendering)
 
-    def told(self, observation: Any) -> str:  # noqa: ANN401 - of its space
-        """An observation in words."""
+    def describe(self, observation: Any) -> str:  # noqa: ANN401 - a value of the observation space
+        """Return an observation as text."""
         if self.known.bases:
             observation = split_digits(int(observation), self.known.bases)
         shown = format_numbers(observation)
@@ -106,52 +112,52 @@ class TextCodec(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def load_codec(env_id: str) -> TextCodec:
-    """The codec of an id.
+    """Return the codec of an id.
 
     Raises:
-        ConfigError: for an id that Gymnasium does not know or cannot make, or whose values are no short text.
+        ConfigError: if Gymnasium cannot make the id, or its observations or actions have no short text form.
     """
-    environment = _make(env_id, drawn=False)
+    environment = _make(env_id, render_text=False)
     observations, actions = environment.observation_space, environment.action_space
     count = count_numbers(observations)
     if count is None or count > MAX_NUMBERS:
-        raise _no_codec(env_id, f"its observations are {observations}, more than {MAX_NUMBERS} numbers")
+        raise _no_codec(env_id, f"the observation space {observations} is not at most {MAX_NUMBERS} numbers")
     if type(actions).__name__ != "Discrete" or int(actions.n) > MAX_ACTIONS:
-        raise _no_codec(env_id, f"its actions are {actions}, no choice of at most {MAX_ACTIONS}")
-    plain = EnvironmentInfo(task=f"Play {env_id}.", actions=tuple(map(str, range(int(actions.n)))))
-    known = ENVIRONMENT_INFO.get(re.sub(r"-v\d+\Z", "", env_id), plain)
-    drawn = "ansi" in (environment.metadata.get("render_modes") or ())
+        raise _no_codec(env_id, f"the action space {actions} is not a choice of at most {MAX_ACTIONS} actions")
+    default = EnvironmentInfo(task=f"Play {env_id}.", actions=tuple(map(str, range(int(actions.n)))))
+    known = ENVIRONMENT_INFO.get(re.sub(r"-v\d+\Z", "", env_id), default)
+    has_text_rendering = "ansi" in (environment.metadata.get("render_modes") or ())
     environment.close()
     return TextCodec(
-        id=env_id, known=known, first_action=int(actions.start), drawn=drawn, grammar=_grammar(known.actions)
+        id=env_id, known=known, first_action=int(actions.start), has_text_rendering=has_text_rendering, grammar=_grammar(known.actions)
     )
 
 
-def _make(env_id: str, *, drawn: bool) -> Any:  # noqa: ANN401
+def _make(env_id: str, *, render_text: bool) -> Any:  # noqa: ANN401
     import gymnasium
 
-    gymnasium.logger.min_level = gymnasium.logger.ERROR  # what it warns of, in colours, is for who writes the program
+    gymnasium.logger.min_level = gymnasium.logger.ERROR  # its colored warnings are for programmers
     made: list[Any] = []
-    problems: list[BaseException] = []
-    with catch_foreign(problems.append):
-        made.append(gymnasium.make(env_id, disable_env_checker=True, render_mode="ansi" if drawn else None))
-    if problems:
-        reason = one_line(f"{type(problems[0]).__name__}: {problems[0]}").rstrip(".?")
-        hint = "" if env_id in gymnasium.registry else f" {_nearest(env_id, gymnasium.registry)}"
-        raise ConfigError(f"Gymnasium cannot make {env_id!r}: {reason}.{hint}") from problems[0]
+    errors: list[BaseException] = []
+    with catch_foreign(errors.append):
+        made.append(gymnasium.make(env_id, disable_env_checker=True, render_mode="ansi" if render_text else None))
+    if errors:
+        reason = one_line(f"{type(errors[0]).__name__}: {errors[0]}").rstrip(".?")
+        hint = "" if env_id in gymnasium.registry else f" {_suggest_id(env_id, gymnasium.registry)}"
+        raise ConfigError(f"Gymnasium cannot make {env_id!r}: {reason}.{hint}") from errors[0]
     return made[0]
 
 
-def _nearest(env_id: str, registered: Any) -> str:  # noqa: ANN401 - Gymnasium's registry
-    near = difflib.get_close_matches(env_id, list(map(str, registered)), n=1, cutoff=0.6)
-    shown = "python -c 'import gymnasium; gymnasium.pprint_registry()'"
-    return f"Did you mean gymnasium:{near[0]}?" if near else f"What is registered shows: {shown}"
+def _suggest_id(env_id: str, registered: Any) -> str:  # noqa: ANN401 - Gymnasium's registry
+    matches = difflib.get_close_matches(env_id, list(map(str, registered)), n=1, cutoff=0.6)
+    command = "python -c 'import gymnasium; gymnasium.pprint_registry()'"
+    return f"Did you mean gymnasium:{matches[0]}?" if matches else f"To list the registered ids: {command}"
 
 
 def _no_codec(env_id: str, reason: str) -> ConfigError:
     return ConfigError(
-        f"gymnasium:{env_id} has no text: {one_line(reason)}. "
-        "Write an environment of your own around it, see docs/environments.md"
+        f"gymnasium:{env_id} cannot be played as text: {one_line(reason)}. "
+        "Write your own environment around it, see docs/environments.md"
     )
 
 
@@ -167,14 +173,14 @@ def _grammar(actions: tuple[str, ...]) -> Grammar:
 
 
 MAX_NUMBERS = 64
-"""Numbers of a space that are still read as text; images have more."""
+"""Largest number of values of a space that is shown as text; images have more."""
 
 
 _FLAT = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")
 
 
-def count_numbers(space: Any) -> int | None:  # noqa: ANN401 - Gymnasium's types are not installed where this is checked
-    """How many numbers a value of the space has, None where it is more than numbers."""
+def count_numbers(space: Any) -> int | None:  # noqa: ANN401 - Gymnasium's types are an optional dependency
+    """Return how many numbers a value of the space has, None if the value is not only numbers."""
     match type(space).__name__:
         case "Discrete":
             return 1
@@ -196,21 +202,21 @@ def _sum(counts: Sequence[int | None]) -> int | None:
 
 
 def format_numbers(value: object) -> list[str]:
-    """The numbers of a value in order, floats with three decimals, those of a mapping with their names."""
+    """Return the numbers of a value in order: floats with three decimals, mapping entries with their names."""
     if isinstance(value, Mapping):
         return [f"{name} {' '.join(format_numbers(part))}" for name, part in value.items()]
     if isinstance(value, tuple | list):
         return [text for part in value for text in format_numbers(part)]
-    plain: Any = getattr(value, "tolist", lambda: value)()  # of an array or one of its numbers
+    plain: Any = getattr(value, "tolist", lambda: value)()  # converts numpy arrays and scalars
     if isinstance(plain, list):
         return format_numbers(plain)
     return [f"{plain:.3f}" if isinstance(plain, float) else str(int(plain))]
 
 
 def split_digits(value: int, bases: Sequence[int]) -> list[int]:
-    """A number taken apart, as a grid's cell into its row and column; the last base counts ones."""
-    found: list[int] = []
+    """Split a mixed-radix number into digits, such as a cell index into row and column; the last base varies fastest."""
+    reversed_digits: list[int] = []
     for base in reversed(bases):
         value, digit = divmod(value, base)
-        found.append(digit)
-    return found[::-1]
+        reversed_digits.append(digit)
+    return reversed_digits[::-1]

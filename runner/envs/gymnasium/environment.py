@@ -12,21 +12,21 @@ from runner.envs.gymnasium.codec import load_codec
 from runner.types import Mode, Trajectory
 
 MAX_DRAWING_CHARS = 4000
-"""Characters of what an environment draws of itself."""
+"""Longest text rendering that is shown."""
 
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_COLOR_CODES = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class GymnasiumEnvironment(EmbeddedEnvironment):
     """Any id with a text codec (``runner.envs.gymnasium.codec``); task ``i`` is ``env.reset(seed=i)``.
 
-    An observation is the numbers of the observation space in words and, where the environment can draw itself in
-    text, that drawing. An action is one of the names, or of the numbers, that the first observation lists; anything
-    else is answered with them and changes nothing. Gymnasium's own step limits truncate.
+    An observation lists the numbers of the observation space, with names where they are known, followed by the
+    environment's text rendering if it has one. An action is one of the names or numbers that the first observation
+    lists; an invalid text changes nothing. Gymnasium's step limits truncate the episode.
 
     Args:
-        id: as ``gymnasium.make`` takes it, e.g. ``FrozenLake-v1``.
-        mode: there is no server of AgentGym's to be like, so both modes play the same.
+        id: the id for ``gymnasium.make``, e.g. ``FrozenLake-v1``.
+        mode: has no effect, since AgentGym has no server for these environments.
     """
 
     n_tasks = 1_000_000
@@ -41,12 +41,16 @@ class GymnasiumEnvironment(EmbeddedEnvironment):
 
     @staticmethod
     def check(id: str) -> None:
-        """Raise a ``ConfigError`` for an id that cannot be played."""
+        """Check that an id can be played.
+
+        Raises:
+            ConfigError: if it cannot.
+        """
         load_codec(id)
 
     @property
     def name(self) -> str:  # type: ignore[override]  # one class plays every id
-        """The id."""
+        """Gymnasium's id of the environment."""
         return self._codec.id
 
     @property
@@ -55,18 +59,18 @@ class GymnasiumEnvironment(EmbeddedEnvironment):
         return self._codec.grammar
 
     def admissible_actions(self) -> list[str]:
-        """All actions, everywhere."""
+        """Return all actions of the action space."""
         return list(self._actions)
 
     def success(self, trajectory: Trajectory) -> bool:
-        """As the codec says, see ``Goal``."""
+        """Return whether the episode succeeded by the codec's ``SuccessRule``."""
         if self._codec.known.goal == "reward":
             return super().success(trajectory)
         ended = bool(trajectory.timesteps) and trajectory.timesteps[-1].done
         return ended and self.truncated == (self._codec.known.goal == "limit")
 
     def cleanup(self) -> None:
-        """Close Gymnasium's instance; a reset makes another."""
+        """Close the Gymnasium instance; a reset creates a new one."""
         super().cleanup()
         if self._environment is not None:
             self._environment.close()
@@ -77,7 +81,7 @@ class GymnasiumEnvironment(EmbeddedEnvironment):
             self._environment = self._codec.make()
         observation, _ = self._environment.reset(seed=task_index)
         known = self._codec.known
-        return f"{known.task}\nActions: {', '.join(known.actions)}.\n{self._shown(observation)}"
+        return f"{known.task}\nActions: {', '.join(known.actions)}.\n{self._describe(observation)}"
 
     def _step(self, text: str) -> StepText:
         action = self._actions.get(text.strip())
@@ -85,11 +89,11 @@ class GymnasiumEnvironment(EmbeddedEnvironment):
             return f"Invalid action. Expected {self.grammar.expected}.", 0.0, False
         observation, reward, terminated, truncated, _ = self._environment.step(action)
         self._truncated = bool(truncated) and not terminated
-        return self._shown(observation), float(reward), bool(terminated or truncated)
+        return self._describe(observation), float(reward), bool(terminated or truncated)
 
-    def _shown(self, observation: object) -> str:
-        told = self._codec.told(observation)
-        if not self._codec.drawn:
-            return told
-        drawing = _COLOURS.sub("", str(self._environment.render()))
-        return f"{told}\n{drawing.strip()[:MAX_DRAWING_CHARS]}"
+    def _describe(self, observation: object) -> str:
+        text = self._codec.describe(observation)
+        if not self._codec.has_text_rendering:
+            return text
+        drawing = _COLOR_CODES.sub("", str(self._environment.render()))
+        return f"{text}\n{drawing.strip()[:MAX_DRAWING_CHARS]}"

@@ -113,24 +113,23 @@ def _probe_one(env: str, address: ServerAddress, deadline: float) -> ServerState
     started = time.monotonic()
     status, body = _get(address, "/", deadline)
     latency_s = time.monotonic() - started
-    said = (
-        identify_server(env, _decoded(body))
-        if status == 200
-        else ServerIdentity("unknown" if status == 404 else "wrong")
-    )
-    if said.kind == "unknown" and _get(address, "/createEnv", deadline)[0] == METHOD_NOT_ALLOWED:
+    if status == 200:
+        identity = identify_server(env, _decode_json(body))
+    else:
+        identity = ServerIdentity("unknown" if status == 404 else "wrong")
+    if identity.kind == "unknown" and _get(address, "/createEnv", deadline)[0] == METHOD_NOT_ALLOWED:
         address = msgspec.structs.replace(address, dialect="createEnv")
-    elif status != 200 or said.kind == "wrong":
+    elif status != 200 or identity.kind == "wrong":
         shown = one_line(mask(body[:200].decode(errors="replace")), 120)
-        cause = f"GET / was answered with HTTP {status}: {shown}"
+        cause = f"GET / returned HTTP {status}: {shown}"
         return ServerState(
-            status="wrong", address=address, greeting=said, latency_s=latency_s, http_status=status, cause=cause
+            status="wrong", address=address, greeting=identity, latency_s=latency_s, http_status=status, cause=cause
         )
-    health = _health(address, deadline) if said.kind == "console" else _Health()
+    health = _fetch_health(address, deadline) if identity.kind == "console" else _Health()
     return ServerState(
         status="slow" if latency_s > SLOW_AFTER_S else "up",
-        address=msgspec.structs.replace(address, n_tasks=health.n_tasks, lists_actions=said.kind == "console"),
-        greeting=said,
+        address=msgspec.structs.replace(address, n_tasks=health.n_tasks, lists_actions=identity.kind == "console"),
+        greeting=identity,
         latency_s=latency_s,
         http_status=status,
         open=health.open,

@@ -1,4 +1,4 @@
-"""SQLGym: answer a question about a database with one SQL query."""
+"""SQLGym: answer a question about a database with a single SQL query."""
 
 from runner.envs.sqlgym.environment import SQLGym, SQLGymOracle
 

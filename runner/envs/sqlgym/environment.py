@@ -1,4 +1,4 @@
-"""The SQLGym environment."""
+"""The SQLGym environment, ``SQLGym``, and its oracle, ``SQLGymOracle``."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _FENCE = re.compile(r"```sql(?:ite)?\b", re.IGNORECASE)
 
 
 class SQLGym(EmbeddedEnvironment):
-    """One query per task; the rows that were asked for, in any order and any number of times, give 1.
+    """One query per task; a result with the same set of rows as the gold query gives 1.
 
-    The first observation describes the database and asks a question. The query's rows, or what is wrong with it, are
-    the answer, cut at 100 characters, and the episode is over. A query runs read-only in a process of its own, bounded
-    in time, memory and rows.
+    The first observation describes the database and asks a question. The single step returns the query's rows or its
+    error, cut to 100 characters, and ends the episode. Each query runs read-only in its own process, with limits on
+    time, memory and rows.
 
-    The databases are those of ``data/sqlgym``, or BIRD where ``AGENTENV_SQLGYM_BIRD_PATH`` names it.
+    The databases are those of ``data/sqlgym``, or BIRD if ``AGENTENV_SQLGYM_BIRD_PATH`` names its folder.
 
-    ``compat`` keeps what AgentGym's server does otherwise: names are shown in words rather than as a query needs them,
-    the columns of foreign keys are off by one, and the task can be stepped on after its end.
+    ``compat`` keeps the quirks of AgentGym's ``agentenv-sqlgym/agentenv_sqlgym/environment.py``: names are shown in
+    words instead of as identifiers, the columns of foreign keys are off by one, and steps after the end are executed.
     """
 
     name: ClassVar[str] = "SQLGym"
@@ -65,16 +65,16 @@ class SQLGym(EmbeddedEnvironment):
         return result
 
     def parse(self, text: str) -> Action | InvalidAction:
-        """The query that ``text`` holds: its last ```` ```sql ```` block, else all of it."""
+        """Parse a query: the last ```` ```sql ```` block of ``text``, else the whole text."""
         return msgspec.structs.replace(super().parse(_query_in(text)), text=text)
 
     def admissible_actions(self) -> list[str]:
-        """How many rows each table has: a few of all queries, for agents that pick from a list."""
+        """Return one row-count query per table, a small selection for agents that choose from a list."""
         names = [name.replace('"', '""') for name in self._schema.table_names_original]
         return [f'SELECT count(*) FROM "{name}"' for name in names]
 
     def oracle(self, seed: int | None) -> SQLGymOracle:
-        """The planner that knows the gold query; there is nothing random in it."""
+        """Return an oracle with the gold query; ``seed`` has no effect."""
         return SQLGymOracle(self._task.gold)
 
     def _reset(self, task_index: int) -> str:

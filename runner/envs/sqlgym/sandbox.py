@@ -1,4 +1,4 @@
-"""The process that a query is run in, seen from outside."""
+"""Runs queries in worker processes (``worker.py``) and evaluates their results."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from runner.envs.sqlgym.tasks import Database
 from runner.errors import EnvironmentFault
 
 ENGINE_FAILED = "The query was stopped because the database engine failed or ran out of memory."
-_GIVE_UP_S = worker.ALARM_S + worker.GOLD_LIMIT_S + worker.ALARM_S + 20
-_running = threading.BoundedSemaphore(2 * (os.cpu_count() or 1))
-"""How many queries are run at the same time: each may keep a processor busy until it is stopped."""
+_WORKER_TIMEOUT_S = worker.ALARM_S + worker.GOLD_LIMIT_S + worker.ALARM_S + 20
+_worker_slots = threading.BoundedSemaphore(2 * (os.cpu_count() or 1))
+"""Limits concurrent queries, since each may keep a CPU busy until its time limit."""
 _COMMAND = (sys.executable, "-I", "-S", str(Path(worker.__file__)))
 
 
 class Verdict(NamedTuple):
-    """What a query gave: the text for the agent, and whether its rows are those that were asked for."""
+    """Result of a query: the text for the agent, and whether its rows equal those of the gold query."""
 
     observation: str
     solved: bool
 
 
 def evaluate(database: Database, sql: str, gold: str) -> Verdict:
-    """Run a query that may be anything, and compare it with the gold query.
+    """Run an untrusted query and compare its rows with those of the gold query.
 
     Raises:
-        EnvironmentFault: where the database cannot be opened or the gold query cannot be run; without that query.
+        EnvironmentFault: if the database cannot be opened or the gold query fails; the message hides the gold query.
     """
     request = {"sql": sql, "gold": gold, **msgspec.structs.asdict(database)}
-    done = _run(json.dumps(request).encode())  # unlike msgspec it takes lone surrogates
+    done = _run(json.dumps(request).encode())  # unlike msgspec, json accepts lone surrogates
     match [json.loads(line) for line in done.stdout.splitlines()]:
         case ["ready", str() as observation, bool() as solved] | [
             "ready",
@@ -50,8 +50,8 @@ def evaluate(database: Database, sql: str, gold: str) -> Verdict:
         case ["ready", str() as observation, "known"]:
             return Verdict(observation, solved=False)
         case ["ready"]:
-            late = done.returncode == -signal.SIGALRM
-            return Verdict(worker.STOPPED if late else ENGINE_FAILED, solved=False)
+            timed_out = done.returncode == -signal.SIGALRM
+            return Verdict(worker.STOPPED if timed_out else ENGINE_FAILED, solved=False)
         case ["ready", str()]:
             limit = f"{worker.GOLD_LIMIT_S:.0f} s"
             raise EnvironmentFault(f"The gold query of this task failed or took longer than {limit}; check the data")
@@ -59,11 +59,11 @@ def evaluate(database: Database, sql: str, gold: str) -> Verdict:
 
 
 def _run(request: bytes) -> subprocess.CompletedProcess[bytes]:
-    """Run the worker in a process group of its own: a Ctrl-C is not for it, and it ends by itself."""
+    # in its own process group, so that Ctrl-C does not reach it; its alarm ends it
     try:
-        with _running:
+        with _worker_slots:
             return subprocess.run(
-                _COMMAND, input=request, capture_output=True, timeout=_GIVE_UP_S, check=False, process_group=0
+                _COMMAND, input=request, capture_output=True, timeout=_WORKER_TIMEOUT_S, check=False, process_group=0
             )
     except (OSError, subprocess.TimeoutExpired) as exc:
         raise EnvironmentFault(f"SQLGym could not run a query: {type(exc).__name__}") from exc
@@ -71,4 +71,4 @@ def _run(request: bytes) -> subprocess.CompletedProcess[bytes]:
 
 def _last_line(stderr: bytes) -> str:
     lines = stderr.decode("utf-8", "replace").split("\n")
-    return next((line[:200] for line in reversed(lines) if line), "it said nothing")
+    return next((line[:200] for line in reversed(lines) if line), "no error output")

@@ -1,15 +1,15 @@
-"""Runs the query of one step and judges its rows: a program of its own, which needs the standard library alone.
+"""Worker program that runs one query and compares its rows with those of the gold query; standard library only.
 
     python -I -S worker.py < request
 
-A query can make SQLite busy where nothing can interrupt it, such as common table expressions that double at each level
-and are unfolded before the first row, and SQLite itself may have faults. So a query has a process for itself, without
-files to write, with little memory and with an alarm that ends it. It is imported quickly, since each step starts one.
-Whatever depends on a model's rows is part of that: rows can be made that take Python hours to put into a set.
+Some queries keep SQLite busy without a chance to interrupt them, such as common table expressions that double at each
+level and are expanded before the first row, and SQLite itself may crash. Therefore each query runs in its own process
+that cannot write files, has little memory and is ended by an alarm. The comparison of the rows also happens here, since
+crafted rows can keep a Python set busy for hours. The program starts fast, because every step starts one.
 
-The request is a JSON object with ``sql``, ``gold`` and ``script`` or ``uri``. The reply has a line of JSON for each
-part that was reached: ``"ready"`` once the database is open, the observation, ``"known"`` once there are the rows of
-the gold query where they matter, and whether the query has them.
+The request is a JSON object with ``sql``, ``gold`` and ``script`` or ``uri``. The reply is one line of JSON per completed
+part: ``"ready"`` when the database is open, the observation, ``"known"`` when the rows of the gold query are known (if
+they are needed), and whether the rows are equal.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ import sys
 import time
 
 TIME_LIMIT_S = 1.25
-"""Seconds after which a query is interrupted."""
+"""Time after which a query is interrupted."""
 ALARM_S = 1.4
-"""Seconds after which the process ends, where the query could not be interrupted."""
+"""Time after which the process is ended if the query could not be interrupted."""
 GOLD_LIMIT_S = 30.0
 MAX_ROWS = 100_000
 MAX_VALUE = 1_000_000
-"""Bytes of the longest text or row, of a literal as of anything computed."""
+"""Longest text or row in bytes, literal or computed."""
 MEMORY = 1 << 30
-"""Bytes for the query; the gold query gets as many again, whatever the query's rows take."""
+"""Memory for the query in bytes; the gold query gets the same amount on top."""
 N_SHOWN = 100
-"""Characters of an observation."""
+"""Longest observation in characters, as in AgentGym's ``agentenv_sqlgym/environment.py``."""
 STOPPED = f"The query was stopped because it ran for more than {TIME_LIMIT_S} s."
 TOO_MANY_ROWS = f"The query was stopped because it has more than {MAX_ROWS} rows."
 
@@ -48,17 +48,17 @@ _NOT_WRITING = {
     sqlite3.SQLITE_TRANSACTION,
 }
 _PROGRESS_STEPS = 1_000
-"""How many instructions of SQLite's machine lie between two looks at the clock."""
+"""SQLite virtual machine instructions between two checks of the time limit."""
 
 Row = tuple[object, ...]
 Rows = list[Row]
 
 
 class QueryRunner:
-    """A database that can only be read, for a limited time."""
+    """Runs read-only queries with a time limit."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        """Restrict ``connection`` for good."""
+        """Restrict ``connection`` permanently."""
         self._connection = connection
         self._deadline = math.inf
         self._denied: set[int] = set()
@@ -70,7 +70,7 @@ class QueryRunner:
         connection.set_authorizer(self._authorize)
 
     def answer(self, sql: str) -> tuple[Rows | None, str]:
-        """The rows of a model's query, None where it has none, and what the model is told."""
+        """Run the agent's query; return its rows (None if it has none) and the observation."""
         self._deadline = time.monotonic() + TIME_LIMIT_S
         try:
             cursor = self._connection.execute(sql)
@@ -84,7 +84,7 @@ class QueryRunner:
             return None, self._reason(exc)
 
     def gold(self, sql: str) -> set[Row]:
-        """The rows of the gold query."""
+        """Run the gold query and return its rows."""
         self._deadline = time.monotonic() + GOLD_LIMIT_S
         return set(self._connection.execute(sql))
 
@@ -107,15 +107,15 @@ class QueryRunner:
 
 
 def open_database(script: str | None, uri: str | None) -> sqlite3.Connection:
-    """The database of a script, in memory, or that of a URI, which says that it is only to be read."""
+    """Open the in-memory database of a script, or the database of a read-only URI."""
     connection = sqlite3.connect(uri or ":memory:", uri=True, isolation_level=None, cached_statements=0)
     connection.executescript(script or "")
-    connection.execute("SELECT count(*) FROM sqlite_schema")  # a file that is no database says so here
+    connection.execute("SELECT count(*) FROM sqlite_schema")  # fails here if the file is not a database
     return connection
 
 
 def confine() -> None:
-    """Take from this process what no query needs; a limit that the system does not know is left out."""
+    """Limit this process's files, core dumps and memory; limits that the system does not support are skipped."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     for kind in (resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
@@ -129,10 +129,10 @@ def _limit(kind: int, soft: int, hard: int) -> None:
 
 
 def same_rows(rows: Rows, gold: set[Row]) -> bool:
-    """Whether the rows are those of ``gold``, in any order and any number of times.
+    """Return whether ``rows`` and ``gold`` are equal as sets.
 
-    The rows are looked up in ``gold`` and not put into a set: rows of equal hash, which are easily made, would have to
-    be compared each with each.
+    The rows are looked up in ``gold`` instead of being put into a set: crafted rows with equal hashes would take
+    quadratic time.
     """
     missing = gold.copy()
     for row in rows:
@@ -143,19 +143,19 @@ def same_rows(rows: Rows, gold: set[Row]) -> bool:
 
 
 def truncate(text: str) -> str:
-    """A text as it is shown."""
+    """Cut a text to ``N_SHOWN`` characters."""
     return text if len(text) <= N_SHOWN else f"{text[:N_SHOWN]}..."
 
 
 def main() -> None:
-    """Serve the request on standard input."""
+    """Process the request on standard input."""
     request = json.loads(sys.stdin.buffer.read())
     reader = QueryRunner(open_database(request["script"], request["uri"]))
     confine()
     _say("ready")
     signal.setitimer(signal.ITIMER_REAL, ALARM_S)
     rows, observation = reader.answer(request["sql"])
-    signal.setitimer(signal.ITIMER_REAL, GOLD_LIMIT_S + ALARM_S)  # first: from here on it is not the query's alarm
+    signal.setitimer(signal.ITIMER_REAL, GOLD_LIMIT_S + ALARM_S)  # replaces the query's alarm before anything else
     _say(truncate(observation))
     if rows is None:
         _say(False)

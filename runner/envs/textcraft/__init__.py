@@ -1,4 +1,4 @@
-"""TextCraft: craft an item of Minecraft from what can be got, by a list of recipes with distractors."""
+"""TextCraft: craft a Minecraft item from base items, given a list of recipes with distractors."""
 
 from runner.envs.textcraft.environment import TextCraft
 from runner.envs.textcraft.oracle import TextCraftOracle

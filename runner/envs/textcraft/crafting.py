@@ -1,4 +1,7 @@
-"""The rules of crafting with an inventory: a dict of items and how many, in the order in which they came."""
+"""Crafting rules on an inventory, a dict item -> count in order of acquisition.
+
+The rules follow AgentGym's ``agentenv-textcraft/agentenv_textcraft/crafting_tree.py`` and ``environment.py``.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +14,25 @@ from runner.envs.textcraft.recipes import Recipe, RecipeTable
 Items: TypeAlias = Mapping[str, int]
 
 COUNT = "[1-9][0-9]{0,8}"
-"""How counts are written; longer ones are not understood, so that no number can grow out of hand."""
+"""Pattern of a count, limited to nine digits to keep numbers small."""
 
 _ITEMS = re.compile(rf"(?P<count>{COUNT}) (?P<item>.+)")
 
 
 class IngredientFormatError(ValueError):
-    """A part of an ingredient list that is not ``<count> <item>``."""
+    """Raised for a part of an ingredient list that is not ``<count> <item>``."""
 
 
 def item_id(text: str) -> str:
-    """The item that a command's words name, without saying whether there is one."""
+    """Return the id for an item's name in a command; the item need not exist."""
     return text.replace(" ", "_")
 
 
 def parse_ingredients(text: str) -> dict[str, int]:
-    """Read an ingredient list such as ``2 oak planks, 1 stick``; an item named twice is added up.
+    """Parse an ingredient list such as ``2 oak planks, 1 stick``; counts of a repeated item are added.
 
     Raises:
-        WrongFormat: with the first part that cannot be read.
+        IngredientFormatError: with the first invalid part as its message.
     """
     given: dict[str, int] = {}
     for part in text.split(","):
@@ -42,12 +45,15 @@ def parse_ingredients(text: str) -> dict[str, int]:
 
 
 def has_items(inventory: Items, needed: Items) -> bool:
-    """Whether an inventory has all of ``needed``."""
+    """Return whether an inventory contains all of ``needed``."""
     return all(inventory.get(item, 0) >= count for item, count in needed.items())
 
 
 def choose_ingredients(table: RecipeTable, recipe: Recipe, stock: Items) -> dict[str, int] | None:
-    """Items out of ``stock`` for one crafting, or None; different members may share a generic ingredient."""
+    """Choose items from ``stock`` for one crafting, None if they do not suffice.
+
+    A generic ingredient may be filled with several of its members.
+    """
     taken: dict[str, int] = {}
     for name, count in recipe.ingredients:
         accepted = table.generics.get(name, (name,))
@@ -62,14 +68,14 @@ def choose_ingredients(table: RecipeTable, recipe: Recipe, stock: Items) -> dict
 
 
 def matching_recipe(table: RecipeTable, output: str, given: Items) -> Recipe | None:
-    """The recipe that makes ``output`` of exactly the given items."""
+    """Return the recipe that makes ``output`` from exactly the given items, None if there is none."""
     return next(
         (recipe for recipe in table.recipes.get(output, ()) if choose_ingredients(table, recipe, given) == given), None
     )
 
 
 def apply_crafting(inventory: dict[str, int], used: Items, item: str, count: int) -> None:
-    """Take ``used``, which the inventory holds, and put in ``count`` of ``item``."""
+    """Remove ``used`` from the inventory and add ``count`` of ``item``."""
     for name, taken in used.items():
         inventory[name] -= taken
         if not inventory[name]:

@@ -1,4 +1,4 @@
-"""The TextCraft environment."""
+"""The TextCraft environment: ``TextCraft``."""
 
 from __future__ import annotations
 
@@ -62,14 +62,15 @@ _UNCOUNTED = re.compile(r"\Acraft (?=[^0-9])")
 
 
 class TextCraft(EmbeddedEnvironment):
-    """Craft one item of Minecraft 1.16 from what can be got; doing so gives 1 and ends the episode.
+    """Craft one item of Minecraft 1.16 from base items; success gives 1 and ends the episode.
 
-    The first observation lists every recipe that may take part and up to ten others that share an ingredient. What has
-    a recipe cannot be got. A generic ingredient, such as planks, accepts any of its members, also mixed; where no
-    member has to be crafted, as with oak logs, it can also be got by its own name. One command is one crafting, and the
-    recipe says how many items that makes, whatever count is given or left out. There is no step limit.
+    The first observation lists every recipe that may contribute and up to ten distractors that share an ingredient. An
+    item with a recipe cannot be taken with ``get``. A generic ingredient, such as planks, accepts any mix of its
+    members; if no member must be crafted, as with oak logs, ``get`` also accepts its own name. One command is one
+    crafting; the recipe determines how many items it makes, whatever the given count. There is no step limit.
 
-    ``compat`` keeps a quirk of AgentGym's server: the task can be stepped on after its end.
+    The texts are those of AgentGym's ``agentenv-textcraft/agentenv_textcraft/environment.py``. ``compat`` keeps a quirk
+    of that server: steps after the end are executed.
     """
 
     name: ClassVar[str] = "TextCraft"
@@ -79,7 +80,7 @@ class TextCraft(EmbeddedEnvironment):
         self._table = shipped_table()
         self.n_tasks = len(self._table.goals)
         self.inventory: dict[str, int] = {}
-        """The items held and how many, in the order in which they came."""
+        """Item -> count, in order of acquisition."""
         self._task: Task
 
     @property
@@ -94,14 +95,14 @@ class TextCraft(EmbeddedEnvironment):
         return result
 
     def parse(self, text: str) -> Action | InvalidAction:
-        """The call that ``text`` means; ``craft stick using …`` means one stick."""
+        """Parse a command; ``craft stick using …`` without a count means one stick."""
         parsed = super().parse(_UNCOUNTED.sub("craft 1 ", text.strip()))
         return msgspec.structs.replace(parsed, text=text)
 
     def admissible_actions(self) -> list[str]:
-        """``inventory``, the listed craftings that the inventory allows now, and what recipes towards the goal take.
+        """Return ``inventory``, a ``get`` per base ingredient towards the goal, and the listed recipes possible now.
 
-        There are more: any listed item in any number, and recipes that are not listed.
+        The list is not complete: ``get`` accepts any base item in any number, and recipes need not be listed.
         """
         table = self._table
         amounts = dict.fromkeys(amount for recipe in self._task.tree for amount in recipe.ingredients)
@@ -110,7 +111,7 @@ class TextCraft(EmbeddedEnvironment):
         return ["inventory", *gets, *(craft_command(recipe, used) for recipe, used in filled if used)]
 
     def oracle(self, seed: int | None) -> TextCraftOracle:
-        """A planner for the running task; there is nothing random in it."""
+        """Return a planner for the running task; ``seed`` has no effect."""
         return TextCraftOracle(self._table, self._task.goal, self.inventory)
 
     def _reset(self, task_index: int) -> str:

@@ -1,4 +1,4 @@
-"""A planner that works back from the goal, recipe by recipe, and uses up what is there."""
+"""Oracle of TextCraft: plans backwards from the goal and uses the inventory first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runner.envs.textcraft.recipes import Recipe, RecipeTable, craft_command, di
 
 
 class CraftStep(NamedTuple):
-    """An action and what it does to an inventory."""
+    """An action and its effect on the inventory: ``used`` is removed, ``amount`` of ``item`` is added."""
 
     text: str
     used: Items
@@ -21,25 +21,25 @@ class CraftStep(NamedTuple):
 class TextCraftOracle:
     """Gets all base items, then crafts upwards.
 
-    The recipe for each ingredient is settled at the start, by trying one change after the other as long as the plan
-    gets shorter. The plan is made anew when the inventory is not what the last action should have made of it.
+    The recipe of each ingredient is chosen at the start by hill climbing: one change at a time as long as the plan gets
+    shorter. It replans when the inventory differs from the expected one.
 
     Args:
-        table: the recipes.
+        table: the recipe table.
         goal: the item to craft.
-        inventory: what is held, which the episode changes.
+        inventory: the episode's inventory, which the caller changes.
     """
 
     def __init__(self, table: RecipeTable, goal: str, inventory: Items) -> None:
         self._table = table
         self._goal = goal
         self._inventory = inventory
-        self._recipes = self._settled()
+        self._recipes = self._choose_recipes()
         self._expected: dict[str, int] = {}
         self._steps: list[CraftStep] = []
 
     def next_action(self) -> str:
-        """The next ``get`` or ``craft`` command."""
+        """Return the next ``get`` or ``craft`` command."""
         if self._inventory != self._expected or not self._steps:
             self._expected = dict(self._inventory)
             self._steps = self._plan(self._recipes)
@@ -48,10 +48,10 @@ class TextCraftOracle:
         return step.text
 
     def plan(self) -> list[str]:
-        """All actions from here to the goal."""
+        """Return all actions from the current inventory to the goal."""
         return [step.text for step in self._plan(self._recipes)]
 
-    def _settled(self) -> dict[str, Recipe]:
+    def _choose_recipes(self) -> dict[str, Recipe]:
         options = self._options()
         recipes = {name: possible[0] for name, possible in options.items()}
         trials = [(name, recipe) for name, possible in options.items() for recipe in possible[1:]]
@@ -65,7 +65,7 @@ class TextCraftOracle:
         return recipes
 
     def _options(self) -> dict[str, list[Recipe]]:
-        """Per crafted ingredient below the goal the recipes for it, those with the fewest levels of crafting first."""
+        """Return the recipes of each crafted ingredient, those with the fewest crafting levels first."""
         tree = self._table.tree(self._goal)
         names = dict.fromkeys([self._goal, *(name for recipe in tree for name, _ in recipe.ingredients)])
         options = {name: self._table.ways(name) for name in names}
@@ -76,7 +76,7 @@ class TextCraftOracle:
 
 
 class _Plan:
-    """What to do from one inventory with one recipe for each crafted ingredient."""
+    """One plan: from an inventory to the goal, with a fixed recipe for each crafted ingredient."""
 
     def __init__(self, table: RecipeTable, recipes: Mapping[str, Recipe], inventory: Items) -> None:
         self._table = table
@@ -91,31 +91,31 @@ class _Plan:
         return gets + self._crafts
 
     def _make(self, name: str, needed: int) -> None:
-        """Put at least ``needed`` more of an item, or of a member of a generic name, into the stock."""
+        """Craft at least ``needed`` of an item, or of a member of a generic name, into the stock."""
         recipe = self._recipes[name]
         times = -(-needed // recipe.count)
         reserved: dict[str, int] = {}
         for ingredient, count in recipe.ingredients:
             self._reserve(ingredient, count * times, reserved)
         for _ in range(times):
-            used = choose_ingredients(self._table, recipe, reserved) or {}  # never None: all of it is reserved
+            used = choose_ingredients(self._table, recipe, reserved) or {}  # never None: all items are reserved
             self._crafts.append(CraftStep(craft_command(recipe, used), used, recipe.output, recipe.count))
             apply_crafting(reserved, used, recipe.output, recipe.count)
         self._stock[recipe.output] = self._stock.get(recipe.output, 0) + reserved[recipe.output]
 
     def _reserve(self, name: str, needed: int, reserved: dict[str, int]) -> None:
-        """Reserve ``needed`` of an ingredient: first what the stock has of it, then what is got or made for it."""
-        serving = self._table.generics.get(name, {name})
-        missing = self._take([item for item in self._stock if item in serving], needed, reserved)
+        """Reserve ``needed`` of an ingredient: from the stock first, then by getting or crafting it."""
+        accepted = self._table.generics.get(name, {name})
+        missing = self._reserve_from_stock([item for item in self._stock if item in accepted], needed, reserved)
         if missing and name in self._table.base:
             self._gets[name] = self._gets.get(name, 0) + missing
             reserved[name] = reserved.get(name, 0) + missing
         elif missing:
             self._make(name, missing)
-            self._take([self._recipes[name].output], missing, reserved)
+            self._reserve_from_stock([self._recipes[name].output], missing, reserved)
 
-    def _take(self, items: list[str], needed: int, reserved: dict[str, int]) -> int:
-        """Move up to ``needed`` of these items from the stock to what is reserved; returns how many are missing."""
+    def _reserve_from_stock(self, items: list[str], needed: int, reserved: dict[str, int]) -> int:
+        """Move up to ``needed`` of these items from the stock to ``reserved``; return how many are missing."""
         for item in items:
             taken = min(needed, self._stock[item])
             if taken:

@@ -1,4 +1,8 @@
-"""The recipe table: what can be crafted from what, without circles."""
+"""Recipe table without cycles, and the tasks made from it: ``RecipeTable``, ``Task`` and ``make_task``.
+
+The task form follows AgentGym's ``agentenv-textcraft/agentenv_textcraft/environment.py``; goals are sorted here, while
+AgentGym's order depends on the order of its recipe folder.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from runner.util.package_data import package_resource
 
 
 class Recipe(msgspec.Struct, frozen=True, dict=True, cache_hash=True):
-    """One crafting: ``count`` of ``output`` from the ingredients, each an item or a generic name and how many."""
+    """One crafting: makes ``count`` of ``output`` from ``(item or generic name, count)`` ingredients."""
 
     output: str
     count: int
@@ -22,12 +26,12 @@ class Recipe(msgspec.Struct, frozen=True, dict=True, cache_hash=True):
 
     @cached_property
     def command(self) -> str:
-        """The recipe as it is listed, e.g. ``craft 4 stick using 2 planks``."""
+        """The recipe as listed, e.g. ``craft 4 stick using 2 planks``."""
         return craft_command(self, dict(self.ingredients))
 
 
 class RecipeFile(msgspec.Struct, frozen=True):
-    """The shipped file; a recipe is ``[output, count, {ingredient: n}]``, and ``a|b`` as an ingredient makes it two."""
+    """The shipped ``recipes.json``; a recipe is ``[output, count, {ingredient: n}]``; ``a|b`` stands for two recipes."""
 
     source: str
     generics: dict[str, tuple[str, ...]]
@@ -35,26 +39,26 @@ class RecipeFile(msgspec.Struct, frozen=True):
 
 
 class RecipeTable:
-    """The recipes that are played; nothing changes once it is made.
+    """Immutable set of recipes in which every output can be crafted.
 
-    Left out are those that unpack a single ``*_block``, and those that would close a circle (gold nuggets from the
-    ingot that is made of gold nuggets), taken in the order of the file. So every item can be made.
+    Leaves out recipes that unpack a single ``*_block``, and recipes that would close a cycle, such as gold nuggets from
+    an ingot that is made of gold nuggets, in the order of the file.
     """
 
     def __init__(self, source: RecipeFile) -> None:
-        """Choose the recipes of ``source``."""
+        """Select the recipes of ``source``."""
         self._members = source.generics
         chosen: dict[str, list[Recipe]] = {}
         for recipe in itertools.chain.from_iterable(map(_alternatives, source.recipes)):
-            if not _unpacks_a_block(recipe) and not self._closes_a_circle(recipe, chosen):
+            if not _unpacks_a_block(recipe) and not self._closes_a_cycle(recipe, chosen):
                 chosen.setdefault(recipe.output, []).append(recipe)
         self.recipes: Mapping[str, Sequence[Recipe]] = chosen
         self.base = frozenset(filter(self._is_base, _names(source)))
-        """What can be had without crafting: items without a recipe, and generic names that ask for no crafted item."""
+        """Items that need no crafting: those without a recipe, and generic names without a crafted member."""
 
     @cached_property
     def generics(self) -> Mapping[str, frozenset[str]]:
-        """Per generic name all that serves as it: its members, and such generic names as can be had themselves."""
+        """Generic name -> accepted items: its members and the narrower generic names that are base items."""
         return {
             name: frozenset(members).union(
                 other for other, narrower in self._members.items() if other in self.base and {*narrower} <= {*members}
@@ -64,12 +68,12 @@ class RecipeTable:
 
     @cached_property
     def goals(self) -> Sequence[str]:
-        """All items with a recipe: the fewest levels of crafting first, then by name."""
+        """All items with a recipe, sorted by levels of crafting, then by name."""
         return tuple(sorted(self.recipes, key=lambda item: (self._depth(item), item)))
 
     @cached_property
     def uses(self) -> Mapping[str, Sequence[Recipe]]:
-        """Per ingredient the recipes that list it."""
+        """Ingredient -> recipes that list it."""
         uses: dict[str, list[Recipe]] = defaultdict(list)
         for recipe in itertools.chain.from_iterable(self.recipes.values()):
             for name, _ in recipe.ingredients:
@@ -77,16 +81,16 @@ class RecipeTable:
         return dict(uses)
 
     def ways(self, name: str) -> list[Recipe]:
-        """The recipes that make an ingredient: those of all members of a generic name; none where none is needed."""
+        """Return the recipes that make an ingredient or a member of a generic name; empty for base items."""
         makers = () if name in self.base else self._members.get(name, (name,))
         return [recipe for item in makers for recipe in self.recipes.get(item, ())]
 
     def depth_of_recipe(self, recipe: Recipe) -> int:
-        """How many levels of crafting it takes at least, its own included."""
+        """Return the minimum number of crafting levels of a recipe, its own included."""
         return 1 + max(self._depth(name) for name, _ in recipe.ingredients)
 
     def tree(self, goal: str) -> list[Recipe]:
-        """Every recipe that may take part in making ``goal``."""
+        """Return every recipe that may contribute to making ``goal``."""
         tree = dict.fromkeys(self.ways(goal))
         pending = list(tree)
         for recipe in pending:
@@ -95,8 +99,8 @@ class RecipeTable:
             pending.extend(new)
         return pending
 
-    def _closes_a_circle(self, recipe: Recipe, chosen: Mapping[str, Sequence[Recipe]]) -> bool:
-        """Whether an ingredient, or a member of one, is itself made of the output."""
+    def _closes_a_cycle(self, recipe: Recipe, chosen: Mapping[str, Sequence[Recipe]]) -> bool:
+        """Return whether an ingredient, or a member of one, is itself made from the output."""
         pending = [name for name, _ in recipe.ingredients]
         seen = set(pending)
         for name in pending:
@@ -118,25 +122,24 @@ class RecipeTable:
 
 
 def craft_command(recipe: Recipe, ingredients: Mapping[str, int]) -> str:
-    """The command that carries ``recipe`` out with these items for its ingredients."""
+    """Return the command for one crafting of ``recipe`` with these ingredients."""
     using = ", ".join(f"{count} {display_name(name)}" for name, count in ingredients.items())
     return f"craft {recipe.count} {display_name(recipe.output)} using {using}"
 
 
 def display_name(name: str) -> str:
-    """An item's name in observations and commands."""
+    """Return an item's name in observations and commands."""
     return name.replace("_", " ")
 
 
 @cache
 def shipped_table() -> RecipeTable:
-    """The table of ``data/textcraft/recipes.json``, read once per process."""
+    """Return the table of ``data/textcraft/recipes.json``, read once per process."""
     text = package_resource("data", "textcraft", "recipes.json").read_bytes()
     return RecipeTable(msgspec.json.decode(text, type=RecipeFile))
 
 
 def _names(source: RecipeFile) -> set[str]:
-    """All items and generic names."""
     names = {name for _, _, ingredients in source.recipes for places in ingredients for name in places.split("|")}
     return names.union((output for output, _, _ in source.recipes), *source.generics.values())
 
@@ -155,7 +158,7 @@ MAX_DISTRACTORS = 10
 
 
 class Task(msgspec.Struct, frozen=True):
-    """The goal, the recipes that may lead to it, and all listed ones in the order of the listing."""
+    """The goal, the recipes that may contribute to it, and all listed recipes in display order."""
 
     goal: str
     tree: Sequence[Recipe]
@@ -163,13 +166,13 @@ class Task(msgspec.Struct, frozen=True):
 
     @property
     def observation(self) -> str:
-        """The first observation."""
+        """First observation."""
         commands = "\n".join(recipe.command for recipe in self.listed)
         return f"Crafting commands:\n{commands}\n\nGoal: craft {display_name(self.goal)}."
 
 
 def make_task(table: RecipeTable, task_index: int) -> Task:
-    """Task ``task_index`` of a table: its goals in order, so the first ones take the fewest levels of crafting."""
+    """Return task ``task_index``: tasks follow the table's goals, so the first ones need the fewest crafting levels."""
     goal = table.goals[task_index]
     tree = table.tree(goal)
     known = frozenset(tree)
@@ -180,5 +183,5 @@ def make_task(table: RecipeTable, task_index: int) -> Task:
 
 
 def _shuffled(recipes: Iterable[Recipe], seed: int) -> list[Recipe]:
-    """In an order that depends on the seed only: ``random.shuffle`` may change between Python versions."""
+    # by digest, because random.shuffle may change between Python versions
     return sorted(recipes, key=lambda recipe: hashlib.sha256(f"{seed} {recipe.command}".encode()).digest())

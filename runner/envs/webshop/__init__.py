@@ -1,4 +1,4 @@
-"""WebShop: find what an instruction asks for in a shop of search results and item pages, choose its options, buy it."""
+"""WebShop: find the product that an instruction describes, choose its options and buy it."""
 
 from runner.envs.webshop.environment import WebShop, WebShopOracle
 

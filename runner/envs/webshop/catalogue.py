@@ -1,4 +1,7 @@
-"""What the shop sells, and what its customers are sent to buy."""
+"""Products and goals of the shop, and its full-text search.
+
+``Catalogue`` holds the products and the goals; ``SearchIndex`` is SQLite's FTS5 in memory, ranked by BM25 on word stems.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,17 @@ from runner.util.package_data import package_resource
 
 
 class Product(msgspec.Struct, frozen=True, array_like=True):
-    """An item of the shop.
+    """A product of the shop.
 
     Attributes:
-        asin: its number, ten letters and digits.
-        kind: what one would search for to find such a thing.
-        nouns: the nouns of its title; WebShop finds them with a language model.
-        attributes: what is known to be true of it.
-        extras: what its list of features says besides.
-        options: per choice, such as ``color``, the values there are; no value is there twice.
-        cents: its price.
+        asin: product number of ten letters and digits.
+        title: product title.
+        kind: generic name of the product, such as ``shampoo``.
+        nouns: nouns of the title; WebShop extracts them with a language model.
+        attributes: attributes that goals may require.
+        extras: further entries of the features page.
+        options: option name, such as ``color`` -> its values; each value occurs once per product.
+        cents: price in cents.
     """
 
     asin: str
@@ -39,22 +43,22 @@ class Product(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def price(self) -> str:
-        """As it is shown, e.g. ``$19.89``."""
+        """Displayed price, e.g. ``$19.89``."""
         return f"${self.cents // 100}.{self.cents % 100:02}"
 
     @property
     def description(self) -> str:
-        """The text of its description page."""
+        """Text of the description page."""
         return f"{self.title}. This {self.kind} is {', '.join(self.attributes)}."
 
     @property
     def features(self) -> list[str]:
-        """The pieces of its features page."""
-        return [said.capitalize() for said in (*self.attributes, *self.extras)]
+        """Entries of the features page."""
+        return [feature.capitalize() for feature in (*self.attributes, *self.extras)]
 
 
 class Goal(msgspec.Struct, frozen=True, array_like=True):
-    """A task: ``asin`` is one product that has all that is asked for, at ``cap_cents`` or less."""
+    """A task: ``asin`` is a product that meets all requirements at ``cap_cents`` or less."""
 
     asin: str
     instruction: str
@@ -64,7 +68,7 @@ class Goal(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CatalogueFile(msgspec.Struct, frozen=True):
-    """The shipped file; ``kinds`` has the category of each kind, from the department down to the kind itself."""
+    """The shipped ``catalogue.json``; ``kinds`` maps each kind to its category levels, from the department down."""
 
     source: str
     kinds: dict[str, tuple[str, str, str]]
@@ -73,23 +77,23 @@ class CatalogueFile(msgspec.Struct, frozen=True):
 
 
 class Catalogue:
-    """The products and the goals in task order; nothing changes once it is made."""
+    """Immutable products, and goals in task order."""
 
     def __init__(self, source: CatalogueFile) -> None:
-        """Arrange ``source``."""
+        """Index the products of ``source``."""
         self.products: Sequence[Product] = source.products
         self.goals: Sequence[Goal] = source.goals
         self.by_asin: Mapping[str, Product] = {product.asin: product for product in source.products}
         self._categories = {kind: frozenset(levels) for kind, levels in source.kinds.items()}
 
     def shared_levels(self, one: Product, other: Product) -> int:
-        """How many levels of their categories two products have in common, in any order."""
+        """Return how many category levels two products share, in any order."""
         return len(self._categories[one.kind] & self._categories[other.kind])
 
 
 @cache
 def shipped_catalogue() -> Catalogue:
-    """The catalogue of ``data/webshop/catalogue.json``, read once per process."""
+    """Return the catalogue of ``data/webshop/catalogue.json``, read once per process."""
     text = package_resource("data", "webshop", "catalogue.json").read_bytes()
     return Catalogue(msgspec.json.decode(text, type=CatalogueFile))
 
@@ -98,30 +102,30 @@ MAX_HITS = 50
 
 
 MAX_WORDS = 64
-"""How many words of a query count; more would only be slow."""
+"""Maximum number of query words that are used, to bound the search time."""
 
 
 _WORD = re.compile(r"[a-z0-9]{1,40}")
 
 
 class SearchIndex:
-    """Finds products by their words; may be used by several threads."""
+    """Thread-safe search for products by their words."""
 
     def __init__(self, products: Sequence[Product]) -> None:
-        """Index all texts of ``products``, options included."""
+        """Index all texts of ``products``, including the options."""
         self._products = products
         self._lock = threading.Lock()
         self._database = sqlite3.connect(":memory:", check_same_thread=False)
-        weakref.finalize(self, self._database.close)  # a connection left to itself is a ResourceWarning
+        weakref.finalize(self, self._database.close)  # an unclosed connection causes a ResourceWarning
         self._database.execute("CREATE VIRTUAL TABLE shop USING fts5(words, content='', tokenize='porter ascii')")
         self._database.executemany("INSERT INTO shop(rowid, words) VALUES (?, ?)", enumerate(map(_text, products)))
 
     def find(self, keywords: str) -> list[Product]:
-        """The best ``MAX_HITS`` products that have any of the words; equally good ones as in the catalogue."""
+        """Return the best ``MAX_HITS`` products with any of the words; ties in catalogue order."""
         words = dict.fromkeys(itertools.islice((match[0] for match in _WORD.finditer(keywords.lower())), MAX_WORDS))
         if not words:
             return []
-        query = " OR ".join(f'"{word}"' for word in words)  # as strings: none of them is an operator
+        query = " OR ".join(f'"{word}"' for word in words)  # quoted, so that no word is an FTS5 operator
         with self._lock:
             rows = self._database.execute(
                 "SELECT rowid FROM shop WHERE shop MATCH ? ORDER BY rank, rowid LIMIT ?", (query, MAX_HITS)
@@ -131,7 +135,7 @@ class SearchIndex:
 
 @cache
 def shipped_index() -> SearchIndex:
-    """The index of the shipped catalogue, made once per process."""
+    """Return the index of the shipped catalogue, built once per process."""
     return SearchIndex(shipped_catalogue().products)
 
 

@@ -1,4 +1,4 @@
-"""The WebShop environment."""
+"""The WebShop environment, ``WebShop``, and its oracle, ``WebShopOracle``."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _GRAMMAR = Grammar(
 
 
 class WebShop(EmbeddedEnvironment):
-    """Buy what an instruction asks for; the reward comes with the purchase, which ends the episode.
+    """Buy the product that an instruction describes; the purchase gives the reward and ends the episode.
 
-    The reward is 0 to 1, by how much of what was asked for the purchase has (see ``runner.envs.webshop.reward``); only
-    1 is a success. A text that is no action and a click on what is not there show the page again. There is no step
-    limit. The products are invented ones, so no result here is a score on WebShop's own catalogue.
+    The reward, 0 to 1, is the share of requirements that the purchase meets (see ``runner.envs.webshop.reward``); only 1
+    is a success. An invalid text and a click on something that is not on the page show the page again. There is no step
+    limit. The products are invented, so results are not WebShop scores.
 
-    ``compat`` keeps two quirks of AgentGym's server: an action may be followed by anything, but white space before it
-    spoils it, and the task can be stepped on after its end.
+    ``compat`` keeps two quirks of AgentGym's server (``agentenv-webshop/agentenv_webshop/environment.py``): an action
+    may have trailing text but no leading white space, and steps after the end are executed.
     """
 
     name: ClassVar[str] = "WebShop"
@@ -65,17 +65,17 @@ class WebShop(EmbeddedEnvironment):
 
     @property
     def instruction(self) -> str:
-        """What is to be bought."""
+        """Instruction that describes the product to buy."""
         return self._visit.goal.instruction
 
     @property
     def has_search_bar(self) -> bool:
-        """Whether the page has one; a search is carried out on any page."""
+        """Whether the page shows a search bar; ``search`` works on any page."""
         return self._visit.page.has_search_bar
 
     @property
     def clickables(self) -> list[str]:
-        """What can be clicked on the page, in lower case; the search bar's own button does nothing and is left out."""
+        """Clickable elements of the page in lower case, without the search bar's button, which does nothing."""
         return list(self._visit.page.links)
 
     def step(self, action: Action) -> StepResult:
@@ -85,24 +85,24 @@ class WebShop(EmbeddedEnvironment):
         return result
 
     def parse(self, text: str) -> Action | InvalidAction:
-        """The search or click that ``text`` means, whether or not the page has what is clicked."""
+        """Parse a search or click; a clicked element need not be on the page."""
         if self.mode == "strict":
             return super().parse(text)
-        meant = _loosely_read(text)
-        parsed = super().parse(meant) if meant else InvalidAction(text, self.grammar.expected)
+        command = _command_prefix(text)
+        parsed = super().parse(command) if command else InvalidAction(text, self.grammar.expected)
         return Action(text=text, tool_calls=parsed.tool_calls) if isinstance(parsed, Action) else parsed
 
     def admissible_actions(self) -> list[str]:
-        """A click on each thing of the page, and where there is a search bar a search for the instruction's words."""
+        """Return a click on each element of the page, preceded by a search for the instruction if it has a search bar."""
         searches = [f"search[{self.instruction}]"] if self.has_search_bar else []
         return searches + [f"click[{element}]" for element in self.clickables]
 
     def success(self, trajectory: Trajectory) -> bool:
-        """Whether the purchase was all that was asked for."""
+        """Return whether the purchase met all requirements."""
         return any(step.reward >= 1 for step in trajectory.timesteps)
 
     def oracle(self, seed: int | None) -> WebShopOracle:
-        """A planner for the running task; there is nothing random in it."""
+        """Return a planner for the running task; ``seed`` has no effect."""
         return WebShopOracle(self._visit, self._catalogue.by_asin[self._visit.goal.asin].kind)
 
     def _reset(self, task_index: int) -> str:
@@ -120,10 +120,11 @@ class WebShop(EmbeddedEnvironment):
         return self._visit.page.text, reward or 0.0, reward is not None
 
 
-def _loosely_read(text: str) -> str:
-    """The part of a text that AgentGym's server reads as an action, empty where there is none.
+def _command_prefix(text: str) -> str:
+    """Return the part of a text that AgentGym's server parses as an action, empty if there is none.
 
-    It looks at the first line only, from its start to the last closing bracket, and for the last opening one before it.
+    The server reads the first line up to its last ``]``, and looks for the last ``[`` before it
+    (``agentenv-webshop/agentenv_webshop/environment.py``).
     """
     line = text.partition("\n")[0]
     end = line.rfind("]")
@@ -132,18 +133,18 @@ def _loosely_read(text: str) -> str:
 
 
 class WebShopOracle:
-    """Searches for the kind of thing with its attributes, turns pages to the product, chooses its options and buys it.
+    """Searches for the product by kind and attributes, pages to it, chooses its options and buys it.
 
-    It only looks at the page that is shown, so it finds its way from anywhere in the shop.
+    Each action follows from the current page alone, so the oracle continues from any page of the shop.
     """
 
     def __init__(self, visit: Visit, kind: str) -> None:
-        """Watch ``visit``, which the episode steps; ``kind`` is that of the product to buy."""
+        """Plan for ``visit``, which the caller steps; ``kind`` is the kind of the product to buy."""
         self._visit = visit
         self._keywords = " ".join([*visit.goal.attributes, kind])
 
     def next_action(self) -> str:
-        """The next search or click."""
+        """Return the next search or click."""
         goal, product = self._visit.goal, self._visit.product
         return self._to_product() if product is None or product.asin != goal.asin else self._to_purchase()
 

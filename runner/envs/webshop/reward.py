@@ -1,4 +1,7 @@
-"""What a purchase is worth: how much of what was asked for it has."""
+"""Reward of a purchase: the share of the goal's requirements that it meets.
+
+The formula is WebShop's, as used by AgentGym's ``agentenv-webshop`` (``web_agent_site/engine/goal.py`` of WebShop).
+"""
 
 from __future__ import annotations
 
@@ -7,81 +10,84 @@ from collections.abc import Iterable, Mapping
 from runner.envs.webshop.catalogue import Catalogue, Goal, Product
 
 MATCH_THRESHOLD = 85.0
-"""Texts whose token-set ratio is above this say the same."""
+"""Texts with a token-set ratio above this count as equal."""
 
 
 def purchase_reward(catalogue: Catalogue, goal: Goal, product: Product, chosen: Mapping[str, str]) -> float:
-    """The share of attributes, options and price limit that a purchase meets, 0 to 1, times ``type_factor``.
+    """Return the share of attributes, options and price limit that a purchase meets, 0 to 1, times ``type_factor``.
 
-    A colour or scent that is nearly the asked one counts, a size has to be the very one.
+    Similar values of an option, such as a color, count as equal; a size must match exactly.
 
     Args:
-        catalogue: the shop.
-        goal: what was asked for.
-        product: what was bought.
-        chosen: the values clicked for the product's options.
+        catalogue: the shop's catalogue.
+        goal: the requirements.
+        product: the purchased product.
+        chosen: option name -> chosen value.
     """
     texts = (product.title.lower(), product.description.lower(), " ".join(product.features).lower())
-    hits = sum(_is_met(asked, product, texts) for asked in goal.attributes)
-    hits += sum(_is_chosen(name, value, chosen) for name, value in goal.options.items())
-    hits += product.cents <= goal.cap_cents
-    n_asked = len(goal.attributes) + len(goal.options) + 1
-    return type_factor(catalogue, product, catalogue.by_asin[goal.asin]) * hits / n_asked
+    n_met = sum(_has_attribute(attribute, product, texts) for attribute in goal.attributes)
+    n_met += sum(_has_option(name, value, chosen) for name, value in goal.options.items())
+    n_met += product.cents <= goal.cap_cents
+    n_requirements = len(goal.attributes) + len(goal.options) + 1
+    return type_factor(catalogue, product, catalogue.by_asin[goal.asin]) * n_met / n_requirements
 
 
-def type_factor(catalogue: Catalogue, product: Product, wanted: Product) -> float:
-    """How far a product is the kind of thing that was wanted.
+def type_factor(catalogue: Catalogue, product: Product, target: Product) -> float:
+    """Return how well the type of a product matches the goal's product.
 
-    It is 1 for the same kind, two shared levels of category or a fair share of the wanted title's nouns, else 0.5. But
-    a product with less than a tenth of the nouns is worth 0.1, and one with none of them nothing.
+    1 for the same kind, two shared category levels or more than 20% of the target title's nouns, else 0.5. A product
+    with less than 10% of the nouns gets 0.1, one with none of them 0.
     """
-    overlap = len(product.nouns & wanted.nouns) / len(wanted.nouns)
+    overlap = len(product.nouns & target.nouns) / len(target.nouns)
     if overlap < 0.1:
         return 0.1 if overlap else 0.0
-    same = product.kind == wanted.kind or catalogue.shared_levels(product, wanted) >= 2
-    return 1.0 if same or overlap > 0.2 else 0.5
+    same_type = product.kind == target.kind or catalogue.shared_levels(product, target) >= 2
+    return 1.0 if same_type or overlap > 0.2 else 0.5
 
 
-def token_set_ratio(one: str, other: str) -> float:
-    """How alike two texts are as sets of words, 0 to 100; 100 when one has all words of the other.
+def token_set_ratio(first: str, second: str) -> float:
+    """Return the similarity of two texts as sets of words, 0 to 100; 100 if one contains all words of the other.
 
-    The measure of the same name in ``rapidfuzz``: the best similarity among the shared words alone and the shared words
-    followed by the rest of either text, all in alphabetical order.
+    Same as ``token_set_ratio`` of ``rapidfuzz``: the best similarity among the shared words and, for either text, the
+    shared words followed by its other words, each in alphabetical order.
     """
-    ours, theirs = set(one.split()), set(other.split())
-    shared = ours & theirs
-    if not ours or not theirs:
+    first_words, second_words = set(first.split()), set(second.split())
+    shared = first_words & second_words
+    if not first_words or not second_words:
         return 0.0
-    if shared in (ours, theirs):
+    if shared in (first_words, second_words):
         return 100.0
-    common, with_ours, with_theirs = (
-        " ".join([*sorted(shared), *sorted(rest - shared)]) for rest in (shared, ours, theirs)
+    common, with_first, with_second = (
+        " ".join([*sorted(shared), *sorted(words - shared)]) for words in (shared, first_words, second_words)
     )
-    alone = [_similarity(common, whole) for whole in (with_ours, with_theirs)] if shared else []
-    return max([_similarity(with_ours, with_theirs), *alone])
+    to_common = [_similarity(common, text) for text in (with_first, with_second)] if shared else []
+    return max([_similarity(with_first, with_second), *to_common])
 
 
-def _is_met(asked: str, product: Product, texts: Iterable[str]) -> bool:
-    known = any(token_set_ratio(attribute, asked) > MATCH_THRESHOLD for attribute in product.attributes)
-    return known or any(asked in text for text in texts)
+def _has_attribute(required: str, product: Product, texts: Iterable[str]) -> bool:
+    is_listed = any(token_set_ratio(attribute, required) > MATCH_THRESHOLD for attribute in product.attributes)
+    return is_listed or any(required in text for text in texts)
 
 
-def _is_chosen(name: str, asked: str, chosen: Mapping[str, str]) -> bool:
+def _has_option(name: str, required: str, chosen: Mapping[str, str]) -> bool:
     if name == "size":
-        return chosen.get(name) == asked
-    return any(token_set_ratio(asked, value) > MATCH_THRESHOLD for value in chosen.values())
+        return chosen.get(name) == required
+    return any(token_set_ratio(required, value) > MATCH_THRESHOLD for value in chosen.values())
 
 
-def _similarity(one: str, other: str) -> float:
-    """Twice the length of the longest common subsequence, in per cent of both lengths."""
-    return 200 * _common_length(one, other) / (len(one) + len(other))
+def _similarity(first: str, second: str) -> float:
+    # twice the length of the longest common subsequence, in percent of both lengths
+    return 200 * _common_length(first, second) / (len(first) + len(second))
 
 
-def _common_length(one: str, other: str) -> int:
-    """The length of the longest common subsequence, by Hyyrö's bits: a 0 in ``row`` is a matched place of ``one``."""
-    places = {letter: sum(1 << i for i, own in enumerate(one) if own == letter) for letter in set(one)}
-    full = row = (1 << len(one)) - 1
-    for letter in other:
-        matched = row & places.get(letter, 0)
+def _common_length(first: str, second: str) -> int:
+    """Return the length of the longest common subsequence, by Hyyrö's bit-parallel algorithm.
+
+    A 0 bit in ``row`` is a matched position of ``first``.
+    """
+    positions = {letter: sum(1 << i for i, other in enumerate(first) if other == letter) for letter in set(first)}
+    full = row = (1 << len(first)) - 1
+    for letter in second:
+        matched = row & positions.get(letter, 0)
         row = ((row + matched) | (row - matched)) & full
-    return len(one) - row.bit_count()
+    return len(first) - row.bit_count()

@@ -1,4 +1,7 @@
-"""One visit to the shop: which page is shown and where its links lead."""
+"""One visit to the shop: the current page and its links.
+
+The page texts are those of AgentGym's ``agentenv-webshop`` in its text mode.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ PER_PAGE = 10
 SEPARATOR = " [SEP] "
 
 Link: TypeAlias = Callable[[], float | None]
-"""Follows a link; a purchase gives its reward."""
+"""Follows a link; returns the reward of a purchase, else None."""
 
 
 class Page(NamedTuple):
-    """What is shown, piece by piece, and what can be clicked: lower-case labels and what they do."""
+    """A page: its text pieces, and its links by lower-case label."""
 
     pieces: Sequence[str]
     links: Mapping[str, Link]
@@ -25,22 +28,23 @@ class Page(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The page as an observation."""
+        """Observation text of the page."""
         return SEPARATOR.join(self.pieces)
 
 
 class Visit:
-    """A customer's way through the shop, from the start page on.
+    """Navigation state of one task, from the start page on.
 
     Attributes:
-        page: what is shown now.
-        keywords: what was searched for last, empty after a return to the start page.
-        product: whose page or details are shown, None elsewhere.
-        chosen: the values clicked for that product's options; forgotten when search results are shown again.
+        goal: the task.
+        page: current page.
+        keywords: keywords of the last search, empty after a return to the start page.
+        product: product whose item or detail page is shown, else None.
+        chosen: option name -> value clicked for that product; cleared when search results are shown.
     """
 
     def __init__(self, catalogue: Catalogue, index: SearchIndex, goal: Goal) -> None:
-        """Enter the shop with ``goal`` to buy."""
+        """Open the start page of the task ``goal``."""
         self.goal = goal
         self.page: Page
         self.keywords = ""
@@ -53,13 +57,13 @@ class Visit:
         self._start()
 
     def search(self, keywords: str) -> None:
-        """Show the first page of what is found."""
+        """Show the first page of search results."""
         self.keywords = keywords
         self._hits = self._index.find(keywords)
         self._results(1)
 
     def click(self, label: str) -> float | None:
-        """Follow a link of the page; a label that is not there does nothing. A purchase gives its reward."""
+        """Follow a link of the page and return the reward of a purchase; an unknown label does nothing."""
         link = self.page.links.get(label)
         return link() if link else None
 
@@ -69,16 +73,16 @@ class Visit:
 
     def _results(self, number: int) -> None:
         self._number, self.product, self.chosen = number, None, {}
-        turns: dict[str, Link] = {}
+        paging: dict[str, Link] = {}
         if number > 1:
-            turns["< Prev"] = partial(self._results, number - 1)
+            paging["< Prev"] = partial(self._results, number - 1)
         if number * PER_PAGE < len(self._hits):
-            turns["Next >"] = partial(self._results, number + 1)
+            paging["Next >"] = partial(self._results, number + 1)
         shown = self._hits[(number - 1) * PER_PAGE : number * PER_PAGE]
         items = {product.asin: partial(self._item, product) for product in shown}
         pieces = [piece for product in shown for piece in (product.asin, product.title, product.price)]
         count = f"Page {number} (Total results: {len(self._hits)})"
-        self._show([count, *turns, *pieces], {**turns, **items})
+        self._show([count, *paging, *pieces], {**paging, **items})
 
     def _item(self, product: Product) -> None:
         self.product = product
@@ -111,6 +115,6 @@ class Visit:
         return score
 
     def _show(self, pieces: Sequence[str], links: Mapping[str, Link]) -> None:
-        everywhere: dict[str, Link] = {"Back to Search": self._start}
-        shown = ["Instruction:", self.goal.instruction, *everywhere, *pieces]
-        self.page = Page(shown, {label.lower(): link for label, link in {**everywhere, **links}.items()})
+        common: dict[str, Link] = {"Back to Search": self._start}
+        shown = ["Instruction:", self.goal.instruction, *common, *pieces]
+        self.page = Page(shown, {label.lower(): link for label, link in {**common, **links}.items()})

@@ -1,4 +1,4 @@
-"""The Wordle environment."""
+"""The Wordle environment: ``Wordle``."""
 
 from __future__ import annotations
 
@@ -52,12 +52,13 @@ _COMPAT_GRAMMAR = _grammar(f"It is one of: {', '.join(AGENTGYM_WORDS)}.")
 class Wordle(EmbeddedEnvironment):
     """Six guesses; finding the word gives 1 and ends the episode, everything else gives 0.
 
-    ``strict``: the published rules on 3,568 words of SCOWL (see ``data/wordle/LICENSE``). The task index names the
+    ``strict``: the published rules on 3,568 words of SCOWL (see ``data/wordle/LICENSE``). The task index selects the
     hidden word; the first observation states the rules.
 
-    ``compat``: AgentGym's server with its 40 words, which the tool's description lists. Two quirks: the hidden word is
-    drawn anew for each guess among those that all marks so far allow (the task index is the seed), and a letter out of
-    place is marked ``y`` whenever the word has it, however often.
+    ``compat``: the rules of AgentGym's ``agentenv-lmrlgym/agentenv_lmrlgym/wordle/environment.py`` with its 40 words,
+    which the tool's description lists. It keeps two quirks: the hidden word is redrawn for each guess from the words
+    that fit all marks so far (the task index is the seed), and a misplaced letter is marked ``y`` whenever the word
+    contains it, however often.
     """
 
     name: ClassVar[str] = "Wordle"
@@ -69,7 +70,7 @@ class Wordle(EmbeddedEnvironment):
         self.marking: Marking = official_marks if strict else loose_marks
         self.n_tasks = len(self.words) if strict else _COMPAT_TASKS
         self.history: list[tuple[str, str]] = []
-        """The valid guesses of this episode and their marks, such as ``("crane", "bygbb")``."""
+        """Valid guesses of this episode with their marks, such as ``("crane", "bygbb")``."""
         self._known = frozenset(self.words)
         self._tries = 0
         self._hidden: HiddenWord
@@ -80,11 +81,11 @@ class Wordle(EmbeddedEnvironment):
         return _STRICT_GRAMMAR if self.mode == "strict" else _COMPAT_GRAMMAR
 
     def admissible_actions(self) -> list[str]:
-        """Every word that can be guessed, whatever the marks so far say."""
+        """Return every valid word, whatever the marks so far."""
         return list(self.words)
 
     def oracle(self, seed: int | None) -> WordleOracle:
-        """A planner that narrows down the words by the marks; it does not know the hidden one."""
+        """Return a planner that narrows the words down by the marks; it does not know the hidden word."""
         return WordleOracle(self.words, self.marking, self.history, seed)
 
     def _reset(self, task_index: int) -> str:

@@ -1,4 +1,4 @@
-"""A planner that narrows the candidates down; it sees the guesses and their marks, never the hidden word."""
+"""Oracle of Wordle: narrows the candidates down by the guesses and their marks, without the hidden word."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from runner.envs.wordle.rules import Marking, filter_candidates
 
 MANY_WORDS = 500
 OPENING = "tales"
-"""The first guess, where a search would be too slow: it splits the 3,568 shipped words into 165 classes."""
+"""First guess among more than ``MANY_WORDS`` candidates; it splits the 3,568 shipped words into 165 classes."""
 MARKINGS_PER_GUESS = 10_000
-"""How many markings one search may cost; about 20 ms."""
+"""Maximum number of markings computed per guess, about 20 ms."""
 
 
 class WordleOracle:
-    """Guesses what tells the most candidates apart.
+    """Guesses the word whose marks split the candidates into the most classes.
 
     Args:
-        words: what can be guessed.
-        marking: the rules of the episode.
+        words: all valid words.
+        marking: the marking rules of the episode.
         history: the ``(guess, marks)`` so far, which the episode extends.
-        seed: decides which guesses are weighed where there are too many to weigh all.
+        seed: selects the guesses to compare if there are too many to compare all.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class WordleOracle:
         self._n_read = 0
 
     def next_action(self) -> str:
-        """The next guess."""
+        """Return the next guess."""
         for guess, marks in self._history[self._n_read :]:
             self._candidates = filter_candidates(self._candidates, self._marking, guess, marks)
         self._n_read = len(self._history)
@@ -43,14 +43,14 @@ class WordleOracle:
             return OPENING
         if len(self._candidates) <= 2:
             return self._candidates[0]
-        return max(self._weighed(), key=self._n_classes)
+        return max(self._sample_guesses(), key=self._n_classes)
 
-    def _weighed(self) -> list[str]:
-        """As many guesses as there is time for: candidates first, so that one wins a tie, then others to split them."""
-        n_weighed = MARKINGS_PER_GUESS // len(self._candidates)
-        own = self._random.sample(self._candidates, min(n_weighed, len(self._candidates)))
-        others = self._random.sample(self._words, min(n_weighed - len(own), len(self._words)))
-        return own + others
+    def _sample_guesses(self) -> list[str]:
+        # candidates come first, so that a candidate wins a tie
+        n_guesses = MARKINGS_PER_GUESS // len(self._candidates)
+        candidates = self._random.sample(self._candidates, min(n_guesses, len(self._candidates)))
+        others = self._random.sample(self._words, min(n_guesses - len(candidates), len(self._words)))
+        return candidates + others
 
     def _n_classes(self, guess: str) -> int:
         return len({self._marking(guess, word) for word in self._candidates})

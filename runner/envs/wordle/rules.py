@@ -1,4 +1,8 @@
-"""How a guess is marked, and who knows the hidden word."""
+"""Rules of Wordle: word lists, marking functions and hidden words.
+
+``loose_marks``, ``DrawnWord`` and ``AGENTGYM_WORDS`` reproduce AgentGym's
+``agentenv-lmrlgym/agentenv_lmrlgym/wordle/environment.py``; ``official_marks`` and ``FixedWord`` are the published rules.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +22,27 @@ _AGENTGYM = (
 
 
 AGENTGYM_WORDS: tuple[str, ...] = tuple(_AGENTGYM.split())
-"""The vocabulary of AgentGym's server; its order decides which word a draw hides."""
+"""Vocabulary of AgentGym's server; its order determines the random draws."""
 
 
 @cache
 def shipped_words() -> tuple[str, ...]:
-    """The 3,568 words of ``data/wordle/words.txt``, in alphabetical order."""
+    """Return the 3,568 words of ``data/wordle/words.txt``, in alphabetical order."""
     return tuple(package_resource("data", "wordle", "words.txt").read_text("utf-8").split())
 
 
 @cache
 def hidden_words() -> tuple[str, ...]:
-    """The shipped words in task order: shuffled by digest, since ``random.shuffle`` may change between Pythons."""
+    """Return the shipped words in task order, shuffled by digest (``random.shuffle`` may change between Pythons)."""
     return tuple(sorted(shipped_words(), key=lambda word: hashlib.sha256(word.encode()).digest()))
 
 
 Marking: TypeAlias = Callable[[str, str], str]
-"""Marks a guess against a hidden word: per letter ``g`` (right place), ``y`` (elsewhere) or ``b`` (not there)."""
+"""Marks a guess against a hidden word: per letter ``g`` (right place), ``y`` (other place) or ``b`` (not in the word)."""
 
 
 def official_marks(guess: str, secret: str) -> str:
-    """The published rules: a letter is marked as often as the hidden word has it, right places first."""
+    """Mark by the published rules: a letter is marked as often as it occurs in the hidden word, right places first."""
     unplaced = [hidden for letter, hidden in zip(guess, secret, strict=True) if letter != hidden]
     marks = []
     for letter, hidden in zip(guess, secret, strict=True):
@@ -53,7 +57,7 @@ def official_marks(guess: str, secret: str) -> str:
 
 
 def loose_marks(guess: str, secret: str) -> str:
-    """AgentGym's rules: a letter out of place is ``y`` whenever the hidden word has it anywhere, however often."""
+    """Mark by AgentGym's rules: a misplaced letter is ``y`` whenever the hidden word contains it, however often."""
     return "".join(
         "g" if letter == hidden else "y" if letter in secret else "b"
         for letter, hidden in zip(guess, secret, strict=True)
@@ -61,10 +65,10 @@ def loose_marks(guess: str, secret: str) -> str:
 
 
 class HiddenWord(Protocol):
-    """Knows the hidden word of one episode."""
+    """The hidden word of one episode."""
 
     def mark(self, guess: str) -> str:
-        """The marks of a guess that is one of the words."""
+        """Return the marks of a valid guess."""
 
 
 class FixedWord:
@@ -75,28 +79,28 @@ class FixedWord:
         self._secret = secret
 
     def mark(self, guess: str) -> str:
-        """The marks of ``guess`` against the hidden word."""
+        """Return the marks of ``guess``."""
         return official_marks(guess, self._secret)
 
 
 class DrawnWord:
-    """Draws the hidden word anew for each guess, among the words that all marks so far allow.
+    """A hidden word that is redrawn for each guess from the words that fit all marks so far.
 
-    The draw is ``random.Random(seed).choice``, one per valid guess, so the seed and the guesses decide everything.
+    Each valid guess draws once with ``random.Random(seed).choice``, so the seed and the guesses determine all words.
     """
 
     def __init__(self, words: Sequence[str], seed: int) -> None:
-        """Start with all ``words`` allowed, in their order."""
+        """Start with all ``words`` as candidates, in their order."""
         self._candidates = list(words)
         self._random = random.Random(seed)
 
     def mark(self, guess: str) -> str:
-        """The marks of ``guess`` against the word just drawn."""
+        """Draw a word and return the marks of ``guess`` against it."""
         marks = loose_marks(guess, self._random.choice(self._candidates))
         self._candidates = filter_candidates(self._candidates, loose_marks, guess, marks)
         return marks
 
 
 def filter_candidates(words: Sequence[str], marking: Marking, guess: str, marks: str) -> list[str]:
-    """Those of ``words`` against which ``guess`` would have got ``marks``."""
+    """Return the words for which ``guess`` would get ``marks``."""
     return [word for word in words if marking(guess, word) == marks]

@@ -141,7 +141,7 @@ class EnvServer:
             return self._process
 
     def _close_stdin(self) -> None:
-        """End the process: its supervisor stops the server when this pipe closes, also if this process dies."""
+        # The supervisor stops the server when this pipe closes, also if this process dies.
         with self._guard:
             if self._process is not None:
                 cast(IO[bytes], self._process.stdin).close()

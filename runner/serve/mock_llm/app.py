@@ -101,7 +101,7 @@ class ModelApp:
             responder = self._responder(chat_request.model)
         except ConfigError as exc:
             return self._responses.error_response(404, str(exc), code="model_not_found")
-        fault = fault or self._faults.next()
+        fault = fault or self._faults.next_fault()
         is_error = fault is not None and fault_status(fault) is not None
         # An error must not consume a reply of a script.
         reply = ScriptedReply() if is_error else await responder.respond(chat_request)

@@ -6,15 +6,17 @@ import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import msgspec
 from msgspec import Meta
 
 from runner.errors import ConfigError
-from runner.serve.mock_llm.chat_format import ChatRequest
 from runner.serve.mock_llm.faults import check_fault_kind
 from runner.util.text import one_line
+
+if TYPE_CHECKING:
+    from runner.serve.mock_llm.chat_format import ChatRequest
 
 TEST_MODEL_NAME = "agentgym-test-model"
 """Name of the endpoint wherever a model name is shown."""

@@ -1,4 +1,4 @@
-"""A sample of a third-party environment: it fulfils the runner's protocol without deriving from anything of it."""
+"""A sample third-party environment: it implements the runner's protocol without any of its base classes."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ _TOOL: ToolSchema = {
 
 
 class Countdown:
-    """Task ``i`` starts at ``5 + i``; reaching exactly zero gives 1, going below it ends the episode with 0."""
+    """Count down from ``5 + i`` in task ``i``: exactly zero is rewarded with 1, a negative count with 0."""
 
     n_tasks = 20
 
     def __init__(self, *, mode: Mode = "strict") -> None:
-        """Both modes have the same rules."""
+        """Create the environment; both modes have the same rules."""
         self.mode = mode
         self.count = 0
         self._start = 0
 
-    async def reset(self, *, task_index: int = 0, **extra: Any) -> Chat:  # noqa: ANN401 - whatever a caller adds
-        """Put the counter at the task's start."""
+    async def reset(self, *, task_index: int = 0, **extra: Any) -> Chat:  # noqa: ANN401 - additional arguments of the caller
+        """Set the counter to the start of the task."""
         self.count = self._start = 5 + task_index % self.n_tasks
         return _chat(f"Bring the counter to exactly 0. It is at {self.count}. You can {_EXPECTED}.")
 
     async def step(self, action: Action) -> StepResult:
-        """Subtract, if the action says how much."""
-        await asyncio.sleep(0)  # a real one would wait for something here
+        """Subtract the number of the action, if it is valid."""
+        await asyncio.sleep(0)  # a real environment would await a request here
         amount = _amount_of_call(action.tool_calls[0]) if action.tool_calls else _amount_of_text(action.text or "")
         if amount is None:
             return _chat(f"That is not possible; {_EXPECTED}."), 0.0, False
@@ -52,45 +52,45 @@ class Countdown:
         return _chat(f"The counter is at {self.count}."), float(self.count == 0), self.count <= 0
 
     def get_tool_schemas(self) -> list[ToolSchema]:
-        """The only tool."""
+        """Return the schema of the only tool."""
         return [_TOOL]
 
     def get_episode_id(self) -> str:
-        """The start value."""
+        """Return an id with the start value."""
         return f"countdown from {self._start}"
 
     def admissible_actions(self) -> list[str]:
-        """All three, always."""
+        """Return the three possible actions."""
         return [f"subtract {n}" for n in (1, 2, 3)]
 
     def parse(self, text: str) -> Action | InvalidAction:
-        """The tool call that ``text`` means."""
+        """Convert ``text`` to a tool call."""
         amount = _amount_of_text(text)
         if amount is None:
             return InvalidAction(text, _EXPECTED)
         return Action(text=text, tool_calls=[ToolCall(id="call_0", name="subtract", arguments=f'{{"n": {amount}}}')])
 
     def success(self, trajectory: Trajectory) -> bool:
-        """Whether zero was reached."""
+        """Return whether the counter reached zero."""
         return any(step.reward == 1.0 for step in trajectory.timesteps)
 
     async def cleanup(self) -> None:
-        """Nothing to give back."""
+        """Release nothing: there are no resources."""
 
     def oracle(self, seed: int | None) -> CountdownOracle:
-        """A planner over this instance."""
+        """Return a planner for this instance."""
         return CountdownOracle(self)
 
 
 class CountdownOracle:
-    """Subtracts as much as possible."""
+    """Plans the largest possible subtraction."""
 
     def __init__(self, environment: Countdown) -> None:
-        """Read the counter of ``environment``, which the caller steps."""
+        """Plan for ``environment``, which the caller steps."""
         self._environment = environment
 
     def next_action(self) -> str:
-        """The largest subtraction that does not go below zero."""
+        """Return the largest subtraction that does not go below zero."""
         return f"subtract {min(3, self._environment.count)}"
 
 

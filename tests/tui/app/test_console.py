@@ -115,7 +115,7 @@ async def test_help_has_every_key_of_the_screen() -> None:
     async with Console(busy_session()).run_test(size=(120, 50)) as pilot:
         await shown(pilot, "task 3")
         await pilot.press("question_mark")
-        await shown(pilot, "╭─ Help", "This screen", "play the selected environment once", "In lists", "esc closes")
+        await shown(pilot, "╭─ Help", "This screen", "run the selected environment once", "In lists", "esc closes")
         await pilot.press("G")
         await shown(pilot, "Signs", "wheel")
         await pilot.press("escape")
@@ -136,9 +136,9 @@ async def test_the_palette_finds_and_runs_a_command() -> None:
     async with Console(session).run_test(size=SIZE, notifications=True) as pilot:
         await shown(pilot, "Welcome")
         await pilot.press("ctrl+p")
-        await shown(pilot, "╭─ Commands", "play the selected environment once")
+        await shown(pilot, "╭─ Commands", "run the selected environment once")
         await pilot.press(*"batt")
-        await gone(pilot, "start the last run again")
+        await gone(pilot, "repeat the last run")
         await pilot.press("enter")
         await shown(pilot, "╭─ Battery")
         await pilot.press("escape", "colon", "down", "up", "ctrl+n", "enter")
@@ -181,7 +181,7 @@ async def test_no_line_of_help_is_cut(size: tuple[int, int]) -> None:
         lines = app.screen.query_one("#help", WrappedText)
         texts = ["".join(cell.text for cell in lines.source.line(row, 0)) for row in range(len(lines.source))]
         assert max(map(len, texts)) <= lines.size.width - LIST_MARGIN
-        assert "something was made visible" in " ".join(" ".join(texts).split())
+        assert "control characters were made visible" in " ".join(" ".join(texts).split())
 
 
 async def test_hex_shows_bytes_and_closes() -> None:
@@ -189,7 +189,7 @@ async def test_hex_shows_bytes_and_closes() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await shown(pilot, "task 3")
         app.push_screen(HexDumpDialog("\x1b[2J" + "a" * 5000))
-        await shown(pilot, "5,004 bytes", "the first 4,096", "0000  1b 5b 32 4a 61", "aaaaaaaaaaaa  │")
+        await shown(pilot, "5,004 bytes", "first 4,096", "0000  1b 5b 32 4a 61", "aaaaaaaaaaaa  │")
         await pilot.press("G")
         await shown(pilot, "0ff0")
         await pilot.press("q")
@@ -220,7 +220,7 @@ async def test_leaving_asks_when_episodes_run(key: str, answer: str, cancelled: 
     async with app.run_test(size=SIZE) as pilot:
         await shown(pilot, "task 3")
         await pilot.press(key)
-        await shown(pilot, "Leave the console?", "1 episode is being played, 7 in all", "3/10 Wordle running")
+        await shown(pilot, "Leave the console?", "1 episode running, 7 remaining", "3/10 Wordle running")
         await pilot.press(answer)
         await until(pilot, lambda: not app.is_running if left else isinstance(app.screen, LiveScreen), "an end")
     assert session.orders.orders == ([("cancel", batch_id(0), None)] if cancelled else [])
@@ -268,12 +268,12 @@ async def test_a_lost_node_is_left_without_a_question() -> None:
             await shown(pilot, "task 3")
             await pilot.press("q")
             if not session.store.all_nodes_lost:
-                await shown(pilot, "Just now 1 episode is being played, 7 in all")
+                await shown(pilot, "1 episode running, 7 remaining")
                 session.store.apply_events([live(progress(n_done=4, seq=1))])
                 await shown(pilot, "6 in all")
                 session.store.set_link(BusLink("disconnected"))
                 session.store.mark_node_lost(NODE)
-                await shown(pilot, "Nothing is played any more")
+                await shown(pilot, "Nothing is running")
                 await pilot.press("s")
             await until(pilot, lambda app=app: not app.is_running, "the end")  # type: ignore[misc]
         assert session.orders.orders == []

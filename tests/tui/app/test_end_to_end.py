@@ -25,8 +25,8 @@ def test_two_episodes_by_keyboard_opened_exported_told_and_the_terminal_as_it_wa
     ):
         terminal.wait_for("connected", 60)
         assert terminal.modes != AT_FIRST
-        terminal.wait_for("agent oracle plays without a model")  # it is known that no model answers
-        terminal.wait_gone("no model is checked")
+        terminal.wait_for("choose the oracle agent: no model needed")  # it is known that no model answers
+        terminal.wait_gone("no model checked yet")
         terminal.wait_for("model gateway down", 30)
         pick(terminal, "Wordle")
         terminal.send("R")

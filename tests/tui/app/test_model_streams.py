@@ -71,7 +71,7 @@ def test_an_answer_is_seen_while_it_comes_and_so_is_who_answers_when_its_endpoin
             assert len(read_journal(journal).steps) == 1
             assert "↷ ollama" not in terminal.text
             process.kill()
-            terminal.wait_for("Wordle: gateway did not answer")
+            terminal.wait_for("Wordle: gateway failed")
             terminal.wait_for("instead instead")
             terminal.wait_for("step 1 · ↷ ollama · ≈")
             terminal.wait_for("↷ model ollama ")

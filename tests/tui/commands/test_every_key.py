@@ -196,7 +196,7 @@ WALKS = {
             Step("pane.reset", "equals_sign", sizes, {}),
             Step("table.sort", "o", order),
             Step("table.reverse", "O", order),
-            Step("app.screenshot", "ctrl+s", says("picture written to"), True),
+            Step("app.screenshot", "ctrl+s", says("screenshot written to"), True),
             Step("node.start", "N", starts, 1),
         ],
     ),

@@ -41,8 +41,8 @@ def test_everything_that_can_be_set() -> None:
     assert found.notify == Notify(toast=False, bell=True, desktop=True)
     assert found.keys.overrides == {"run.selected": "e", "list.down": "j,down,5"}
     assert list(found.problems) == [
-        "there is no setting keymap2",
-        "keymap: run.battery: ? is the key of app.help already",
+        "unknown setting keymap2",
+        "keymap: run.battery: ? is already the key of app.help",
     ]
 
 
@@ -56,33 +56,33 @@ def test_what_says_nothing_changes_nothing(text: str) -> None:
     [
         ("- a", "expected keymap:, theme: and notify:"),
         ("theme: [", "not valid YAML"),
-        ("theme: 5", "theme: there is no 5"),
+        ("theme: 5", "theme: unknown theme 5"),
         ("keymap: q", "keymap: expected names"),
         ("notify: {sound: true}", "notify: sound: expected toast, bell or desktop"),
         ("notify: {bell: loud}", "notify: bell: expected"),
-        ("keymap: {run.selectd: e}", "keymap: there is no command run.selectd"),
-        ("keymap: {run.selected: {a: b}}", "keymap: run.selected: expected a key"),
-        ("keymap: {run.selected: [true]}", "keymap: run.selected: expected a key"),
-        ("keymap: {run.selected: nokey}", "keymap: run.selected: nokey is no key"),
-        ("keymap: {run.selected: ''}", "keymap: run.selected:  is no key"),
-        ("keymap: {run.selected: tab}", "keymap: run.selected: tab is no key"),
-        ("keymap: {run.selected: hyperr+a}", "keymap: run.selected: hyperr+a is no key"),
+        ("keymap: {run.selectd: e}", "keymap: unknown command run.selectd"),
+        ("keymap: {run.selected: {a: b}}", "keymap: run.selected: expected one or more keys"),
+        ("keymap: {run.selected: [true]}", "keymap: run.selected: expected one or more keys"),
+        ("keymap: {run.selected: nokey}", "keymap: run.selected: nokey is not a usable key"),
+        ("keymap: {run.selected: ''}", "keymap: run.selected:  is not a usable key"),
+        ("keymap: {run.selected: tab}", "keymap: run.selected: tab is not a usable key"),
+        ("keymap: {run.selected: hyperr+a}", "keymap: run.selected: hyperr+a is not a usable key"),
         ("keymap: {run.selected: [a,c,d,e,f,u,i,m,A]}", "more than 8 keys"),
         ("keymap: {dialog.close: 'ctrl+['}", "keymap: dialog.close: ctrl+left_square_bracket is sent as escape by"),
         ("keymap: {app.quit: ctrl+H}", "keymap: app.quit: ctrl+h is sent as backspace by terminals"),
         ("keymap: {app.quit: ctrl+space}", "keymap: app.quit: ctrl+space is sent as ctrl+@ by terminals"),
         ("keymap: {app.quit: shift+q}", "keymap: app.quit: shift+q is sent as Q by terminals"),
-        ("keymap: {palette.close: Q}", "keymap: palette.close: Q is typed into the field"),
-        ("keymap: {filter.leave: space}", "keymap: filter.leave: space is typed into the field"),
-        ("keymap: {entry.take: x}", "keymap: entry.take: x is typed into the field"),
-        ("keymap: {events.go_to: o}", "keymap: events.go_to: o is the key of table.sort already"),
-        ("keymap: {run.cancel: s}", "keymap: run.cancel: s is the key of run.step already"),
-        ("keymap: {app.zoom: j}", "keymap: app.zoom: j is the key of list.down already"),
-        ("keymap: {dialog.close: j}", "keymap: dialog.close: j is the key of list.down already"),
-        ("keymap: {table.sort: escape}", "keymap: table.sort: esc is the key of"),
-        ("keymap: {form.close: a}", "keymap: form.close: a is typed"),
-        ("keymap: {checks.all: space}", "keymap: checks.all: space is the key of checks.toggle"),
-        ("keymap: {run.step: \"\\e[2J\"}", "is no key"),
+        ("keymap: {palette.close: Q}", "keymap: palette.close: Q is a character typed into the field"),
+        ("keymap: {filter.leave: space}", "keymap: filter.leave: space is a character typed into the field"),
+        ("keymap: {entry.take: x}", "keymap: entry.take: x is a character typed into the field"),
+        ("keymap: {events.go_to: o}", "keymap: events.go_to: o is already the key of table.sort"),
+        ("keymap: {run.cancel: s}", "keymap: run.cancel: s is already the key of run.step"),
+        ("keymap: {app.zoom: j}", "keymap: app.zoom: j is already the key of list.down"),
+        ("keymap: {dialog.close: j}", "keymap: dialog.close: j is already the key of list.down"),
+        ("keymap: {table.sort: escape}", "keymap: table.sort: esc is already the key of"),
+        ("keymap: {form.close: a}", "keymap: form.close: a is a character typed"),
+        ("keymap: {checks.all: space}", "keymap: checks.all: space is already the key of checks.toggle"),
+        ("keymap: {run.step: \"\\e[2J\"}", "is not a usable key"),
         ("\x1b[2J", "not valid YAML"),
     ],
 )  # fmt: skip
@@ -95,7 +95,7 @@ def test_what_is_wrong_is_told_in_a_line_and_left_as_it_was(text: str, complaint
 
 
 def test_no_text_is_told_too() -> None:
-    assert list(parse_settings(b"theme: \xff").problems) == ["it is no text in UTF-8"]
+    assert list(parse_settings(b"theme: \xff").problems) == ["the file is not UTF-8 text"]
 
 
 def test_two_commands_may_change_places_and_keys_of_other_places_are_free() -> None:
@@ -107,7 +107,7 @@ def test_two_commands_may_change_places_and_keys_of_other_places_are_free() -> N
 def test_of_two_that_clash_the_later_one_stays_as_it_was() -> None:
     keys, problems = resolve_keymap({"run.cancel": "c", "run.step": "c", "run.pause": "x"})
     assert keys.overrides == {"run.cancel": "c", "run.pause": "x"}
-    assert problems == ["keymap: run.step: c is the key of run.cancel already"]
+    assert problems == ["keymap: run.step: c is already the key of run.cancel"]
 
 
 def test_a_refusal_that_makes_another_one_necessary() -> None:
@@ -208,8 +208,8 @@ def test_the_command_prints_it_writes_it_once_and_says_what_is_wrong(
     path.write_text("theme: mine")
     assert main(["config", "--write"]) == 2
     assert capsys.readouterr().err.splitlines() == [
-        "agentgym-tui: it is there already, and stays as it is",
-        "agentgym-tui: theme: there is no mine",
+        "agentgym-tui: already exists; not changed",
+        "agentgym-tui: theme: unknown theme mine",
     ]
     assert path.read_text() == "theme: mine"
     monkeypatch.setenv("XDG_CONFIG_HOME", str(path))

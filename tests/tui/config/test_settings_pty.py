@@ -21,16 +21,16 @@ ENDING = """
 import os, sys
 from agentgym_tui.app.console import Console
 from agentgym_tui.config.settings import config_path, read_settings
-from agentgym_tui.terminal.run import run
+from agentgym_tui.terminal.run import run_console
 from tests.support.console.fake_session import busy_session
 from tests.support.console.samples import batch_state, node_list
 
 async def end(*_, **__):
-    session.store.take_list(node_list(batch_state(0, "completed")))
+    session.store.apply_list(node_list(batch_state(0, "completed")))
 
 session = busy_session()
-session.orders.order = end
-sys.exit(run(Console(session, read_settings(config_path(os.environ))), session))
+session.orders.command = end
+sys.exit(run_console(Console(session, read_settings(config_path(os.environ))), session))
 """
 """A console whose batch is over as soon as something is ordered."""
 
@@ -65,12 +65,12 @@ def test_own_keys_work_and_the_next_start_is_as_this_one_was_left(tmp_path: Path
     (home / "console.yaml").write_text("keymap: {app.quit: Q, table.sort: m, run.cancel: s, nothing: x}\ntheme: nord\n")
     with started(tmp_path) as terminal:
         terminal.wait_for("started ▼")
-        terminal.wait_for("keymap: there is no command nothing")
-        terminal.wait_for("run.cancel: s is the key of run.step")
+        terminal.wait_for("keymap: unknown command nothing")
+        terminal.wait_for("run.cancel: s is already the key of run.step")
         terminal.send("qm")
         terminal.wait_for("by environment ▲")
         terminal.send("/")
-        terminal.wait_for("words it must hold")
+        terminal.wait_for("words to match")
         terminal.wait_quiet()
         terminal.send("maze")
         terminal.wait_for("match maze")

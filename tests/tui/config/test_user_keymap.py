@@ -55,7 +55,7 @@ async def test_titles_and_dialogs_name_own_keys() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await shown(pilot, "task 3")
         await pilot.press("b")
-        await shown(pilot, "f3 plays · f4 closes")
+        await shown(pilot, "f3 runs · f4 closes")
         await pilot.press("f4", "R")
         await shown(pilot, "f5 starts · tab next · f6 chooses · f7 closes")
         await pilot.press("f7", "tab", "k")
@@ -85,11 +85,11 @@ async def test_own_keys_work_on_the_events_screen_and_where_one_types_there() ->
         session.bus.said = []
         await pilot.press(*"iS", "f7")
         await until(pilot, lambda: session.bus.opened[-1][0] == ("iS",), "another subject")
-        await shown(pilot, "  i    goes back in the history", "  S    other subjects")
+        await shown(pilot, "  i    goes back in the stream history", "  S    selects subjects")
         await pilot.press("f9", *"S", "f10")
-        await shown(pilot, "holds s")
+        await shown(pilot, "contains s")
         await pilot.press("f9", "f11")
-        await gone(pilot, "holds s")
+        await gone(pilot, "contains s")
         await pilot.press("T")
         await until(pilot, lambda: focus(app) == "subjects", "the tree")
         await pilot.press("m")
@@ -107,4 +107,4 @@ def focus(app: Console) -> str | None:
 async def test_what_cannot_be_used_is_told_at_the_start() -> None:
     settings = Settings(problems=tuple(trusted(f"complaint {n}") for n in range(8)))
     async with app_of(empty_session(), settings).run_test(size=SIZE, notifications=True) as pilot:
-        await shown(pilot, "console.yaml, otherwise as usual", "complaint 4", "and 3 more")
+        await shown(pilot, "console.yaml, ignored settings", "complaint 4", "and 3 more")

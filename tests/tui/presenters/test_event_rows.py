@@ -76,7 +76,7 @@ def test_durable_events_in_a_line(subject: str, event: DurableEvent, said: str, 
 def test_live_items_in_a_line() -> None:
     facts = summarize(live_message(token(2), token(2), started(2), ended(2), heartbeat(), dropped=4))
     assert facts.cell.text.startswith("2 token, episode.started, ") and facts.episode_id == episode_id(2)
-    assert "Wordle" in facts.cell.text and facts.cell.text.endswith("4 dropped before")
+    assert "Wordle" in facts.cell.text and facts.cell.text.endswith("4 dropped earlier")
     assert summarize(live_message()).cell.text == "nothing"
 
 
@@ -85,7 +85,7 @@ def test_live_items_in_a_line() -> None:
     [
         (b'{"id": 1}', '{"id": 1}'),
         (b"", "empty"),
-        (b"\xff\x00", "2 bytes, no text"),
+        (b"\xff\x00", "2 bytes, not text"),
         ("é".encode() * 400, "é" * 20),
         (b"\x1b[2J\nx", "␛[2J␊x"),
     ],
@@ -171,7 +171,7 @@ def test_a_long_subject_keeps_what_tells_it_from_others(subject: str, shown: str
 
 def test_the_heading_has_all_that_goes_wrong() -> None:
     log, store = EventLog(), RunStore()
-    store.n_malformed = 4
+    store._reducer.n_malformed = 4
     store.set_link(BusLink("connected", address="nats://x:1"))
     late: dict[str, str] = {"ce-source": "n7", "ce-time": "2026-03-04T05:06:03+00:00"}
     log.append([RawMessage("a", late, b"", "S", 1, START, 2_000), Notice(kind="gap", text="g", count=3)], START)
@@ -188,10 +188,10 @@ def test_the_heading_has_all_that_goes_wrong() -> None:
     ("state", "said"),
     [
         ({"paused": True}, "‖ paused"),
-        ({"paused": True, "behind": 12}, "‖ paused, 12 wait"),
-        ({"view": EventQuery(start=7, is_history=True)}, "◂ history · from #7"),
-        ({"view": EventQuery(start=START, is_history=True)}, "◂ history · from 2026-03-04"),
-        ({"view": EventQuery(("a.>",), episode="e1")}, "● live · a.> · episode e1"),
+        ({"paused": True, "n_waiting": 12}, "‖ paused, 12 waiting"),
+        ({"query": EventQuery(start=7, is_history=True)}, "◂ history · from #7"),
+        ({"query": EventQuery(start=START, is_history=True)}, "◂ history · from 2026-03-04"),
+        ({"query": EventQuery(("a.>",), episode="e1")}, "● live · a.> · episode e1"),
     ],
 )
 def test_what_is_read_is_told(state: dict[str, Any], said: str) -> None:
@@ -207,25 +207,25 @@ def test_a_full_log_that_is_not_followed_says_how_to_go_on() -> None:
     reader = reader_of(log)
     log.append([RawMessage("a", {}, b"")], START)
     reader.following = False
-    assert "‖ full; G goes on" in text(events_heading(reader, log, RunStore(), Keymap().key, 200)[0])
+    assert "‖ full; G continues" in text(events_heading(reader, log, RunStore(), Keymap().key, 200)[0])
 
 
 def test_under_another_screen_messages_wait_and_nothing_is_called_full() -> None:
     reader = reader_of(log := EventLog())
     reader.suspended = True
     said = text(events_heading(reader, log, RunStore(), Keymap().key, 200)[0])
-    assert "‖ waits for this screen" in said
+    assert "‖ waiting for this screen" in said
     assert "full" not in said and "live" not in said
 
 
 def test_an_empty_list_says_why() -> None:
     log, store = EventLog(), RunStore()
     reader = reader_of(log)
-    assert "No way to the bus" in text(empty_events_lines(reader, log, store, Keymap().key, 80)[0])
+    assert "Not connected to the bus" in text(empty_events_lines(reader, log, store, Keymap().key, 80)[0])
     store.set_link(BusLink("connected"))
-    assert "Nothing was said so far on >" in text(empty_events_lines(reader, log, store, Keymap().key, 80)[0])
+    assert "No messages yet on >" in text(empty_events_lines(reader, log, store, Keymap().key, 80)[0])
     log.search("orders")
-    assert "None of 0 messages holds orders" in text(empty_events_lines(reader, log, store, Keymap().key, 80)[0])
+    assert "None of 0 messages contains orders" in text(empty_events_lines(reader, log, store, Keymap().key, 80)[0])
 
 
 def test_the_tree_as_rows() -> None:
@@ -251,7 +251,7 @@ def test_a_word_can_be_read_however_deep_it_is() -> None:
 
 def test_what_is_too_large_to_be_formatted_says_so() -> None:
     large = message("x", b"[" + b"1," * 30_000 + b"1]")
-    assert "too large to be formatted" in text(entry_info(large, "formatted"))
+    assert "too large to format" in text(entry_info(large, "formatted"))
     assert text(entry_info(large, "raw")) == text(entry_info(large, "hex")) == "60,003 B"
     assert text(entry_info(message("x", b"[1]"), "formatted")) == "3 B"
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from agentgym_tui.commands.keymap import COMMANDS, Keymap
-from agentgym_tui.presenters import number_format as numbers
-from agentgym_tui.presenters import step_rows as views
 from agentgym_tui.presenters.cells import Line
+from agentgym_tui.presenters.environment_rows import ENV_COLUMNS, EnvironmentRows
 from agentgym_tui.presenters.model_answer import failover_text, streaming_parts
-from agentgym_tui.presenters.number_format import progress_bar
+from agentgym_tui.presenters.number_format import UNKNOWN, format_count, format_duration, format_reward, progress_bar
 from agentgym_tui.presenters.pane_titles import transcript_title
 from agentgym_tui.presenters.reward_plot import column_chart, moving_success_rate, reward_lines, value_range
 from agentgym_tui.presenters.status_line import episode_line, progress_line, status_line, status_lines
+from agentgym_tui.presenters.step_rows import STEP_COLUMNS, StepRows
 from agentgym_tui.presenters.text_width import cut, cut_middle, cut_start, wrap_text
 from agentgym_tui.presenters.welcome import KEYS, READ_ONLY_KEYS, welcome_lines
 from agentgym_tui.safe_text import trusted
@@ -46,7 +46,7 @@ def text(shown: Line) -> str:
     return "".join(cell.text for cell in shown)
 
 
-def cells(source: views.EnvRows | views.StepRows, index: int) -> list[str]:
+def cells(source: EnvironmentRows | StepRows, index: int) -> list[str]:
     return [str(cell.text) for cell in source.line(index, 80)]
 
 
@@ -64,39 +64,39 @@ def test_an_environment_says_how_it_is_and_what_came_of_it() -> None:
     store = busy_store()
     store.apply_events([live(env_health("Maze", "slow", latency_s=1.25, transport="http"))])
     store.apply_stored([row(n, env="TextCraft", model="qwen", success=n < 3) for n in range(10, 14)])
-    rows = views.EnvRows(store)
+    rows = EnvironmentRows(store)
     assert [rows.key(index) for index in range(4)] == ["BabyAI", "TextCraft", "Maze", "Wordle"]
-    dash = numbers.UNKNOWN
+    dash = UNKNOWN
     assert cells(rows, 1)[1:4] == ["● embedded", "0% of 4", dash]
     assert cells(rows, 2)[1:7] == ["◐ slow", dash, dash, dash, "1.2 s", "http"]
     assert cells(rows, 3)[1:5] == ["● embedded", "67% baseline", "1", "0.75"]
     assert cells(rows, 4)[1] == "✗ down: not installed"
-    assert len(cells(rows, 0)) == len(views.ENV_COLUMNS)
+    assert len(cells(rows, 0)) == len(ENV_COLUMNS)
 
 
 def test_an_environment_nobody_looked_at_is_not_checked() -> None:
     store = RunStore()
     store.apply_profile([("lightweight", "Maze", None)])
-    assert cells(views.EnvRows(store), 0)[1] == f"{numbers.UNKNOWN} not checked"
+    assert cells(EnvironmentRows(store), 0)[1] == f"{UNKNOWN} not checked"
 
 
 def test_a_step_says_what_was_done_and_what_it_cost() -> None:
     action = LiveAction(None, [ToolCall("1", "guess", '{"word": "crane"}')])
     steps = [step(0, action=action), step(1, valid=False, reward=-1.0, tokens=None), step(2, done=True, reward=1)]
-    rows = views.StepRows(episode(0, steps=steps))
+    rows = StepRows(episode(0, steps=steps))
     assert cells(rows, 0) == ["0", 'guess {"word": "crane"}', "0.25", "", "1.2 s", "4 ms", "120+30"]
     assert cells(rows, 1)[1:3] == ["✗ invalid: guess 1", "-1"]
     assert cells(rows, 2)[2:4] == ["1", "done"]
-    assert len(cells(rows, 0)) == len(views.STEP_COLUMNS)
+    assert len(cells(rows, 0)) == len(STEP_COLUMNS)
 
 
 def test_missing_steps_and_the_one_being_played_have_rows() -> None:
     playing = episode(0, steps=[step(2), step(5)], outcome=None, streaming=StreamingAnswer(text="I think\nso"))
-    rows = views.StepRows(playing)
+    rows = StepRows(playing)
     assert [rows.key(index) for index in range(len(rows))] == ["gap0", "2", "gap3", "5", "6"]
     assert [cells(rows, index)[1] for index in (0, 2, 4)] == [
-        "2 rounds did not get here",
-        "2 rounds did not get here",
+        "2 rounds not received",
+        "2 rounds not received",
         "… I think so",
     ]
     assert [len(rows.line(index, 80)) for index in (0, 4)] == [2, 2]  # they take the whole of the line
@@ -104,8 +104,8 @@ def test_missing_steps_and_the_one_being_played_have_rows() -> None:
 
 
 def test_rounds_at_the_end_that_did_not_get_here_are_a_row_too() -> None:
-    rows = views.StepRows(episode(0, steps=[step(0), step(1)], outcome="interrupted", rounds=7))
-    assert len(rows) == 3 and "5 rounds did not get here" in cells(rows, 2)[1]
+    rows = StepRows(episode(0, steps=[step(0), step(1)], outcome="interrupted", rounds=7))
+    assert len(rows) == 3 and "5 rounds not received" in cells(rows, 2)[1]
 
 
 def test_the_status_line_has_the_most_important_first() -> None:
@@ -138,7 +138,7 @@ def test_the_status_line_says_what_is_wrong() -> None:
         ({"status": "up"}, {"status": "down"}, "model gateway up (ollama down)", []),
         ({"status": "slow"}, {"status": "down"}, "model gateway slow (ollama down)", []),
         ({"status": "down"}, {"status": "up"}, "↷ model ollama up, gateway down", ["gateway"]),
-        ({"status": "up", "rest_s": 27.0}, {"status": "up"}, "↷ model ollama up, gateway rests", ["gateway"]),
+        ({"status": "up", "rest_s": 27.0}, {"status": "up"}, "↷ model ollama up, gateway cooling down", ["gateway"]),
         ({"status": "down"}, {"status": "wrong"}, "✗ model gateway down, ollama wrong", ["gateway", "ollama"]),
         ({"status": "unknown"}, {"status": "down"}, "✗ model gateway unknown, ollama down", ["gateway", "ollama"]),
     ],
@@ -148,7 +148,9 @@ def test_the_status_says_which_endpoint_is_in_use(
 ) -> None:
     store = empty_store()
     told = {"cause": None}
-    store.apply_events([live(model_health("gateway", **{**told, **gateway}), model_health("ollama", **{**told, **ollama}))])
+    store.apply_events(
+        [live(model_health("gateway", **{**told, **gateway}), model_health("ollama", **{**told, **ollama}))]
+    )
     assert f" · {said} · cpu" in f" · {text(status_line(store, 'here', 200))}"
     shown = texts(welcome_lines(store, 100, Keymap().key))
     assert [name for name in ("gateway", "ollama") if any(f"model {name}" in each for each in shown)] == missing
@@ -156,10 +158,10 @@ def test_the_status_says_which_endpoint_is_in_use(
 
 def test_a_fall_to_another_endpoint_is_told_in_a_line() -> None:
     fall = Failover("Wordle", ("gateway",), "no connection: http://me:secret@host refused", "ollama", START)
-    assert failover_text(fall).startswith("Wordle: gateway did not answer (no connection: ")
-    assert failover_text(fall).endswith("), ollama is asked")
+    assert failover_text(fall).startswith("Wordle: gateway failed (no connection: ")
+    assert failover_text(fall).endswith("); using ollama")
     assert "secret" not in failover_text(fall)
-    assert failover_text(fall._replace(failed=(), endpoint="gateway")) == "Wordle: gateway answers again"
+    assert failover_text(fall._replace(failed=(), endpoint="gateway")) == "Wordle: gateway responds again"
 
 
 def test_the_transcripts_title_says_who_answers_how_fast() -> None:
@@ -171,9 +173,9 @@ def test_the_transcripts_title_says_who_answers_how_fast() -> None:
     assert "step 1 · ↷ ollama · 42 tokens/s" in text(transcript_title(played, 1, "", 100)[0])
     coming = "step 2 · ↷ ollama · ≈ 18 tokens/s · first token 400 ms"
     assert coming in text(transcript_title(played, 2, "", 100)[0])
-    assert "↷ ollama for gateway" in text(episode_line(store, played, 100))
+    assert "↷ ollama instead of gateway" in text(episode_line(store, played, 100))
     asked = streaming_parts(StreamingAnswer(failures=("a: away",)))
-    assert [text(part) for part in asked if part] == ["↷ nobody answers yet", "no answer yet"]
+    assert [text(part) for part in asked if part] == ["↷ no endpoint has answered", "no answer yet"]
 
 
 def test_a_batch_says_what_it_has_spent() -> None:
@@ -187,14 +189,14 @@ def test_a_batch_says_what_it_has_spent() -> None:
 def test_the_row_of_a_step_that_comes_says_what_comes() -> None:
     def row(**fields: Any) -> str:  # noqa: ANN401
         playing = episode(0, n_steps=0, outcome=None, streaming=StreamingAnswer(**fields))
-        return cells(views.StepRows(playing), 0)[1]
+        return cells(StepRows(playing), 0)[1]
 
-    assert row(endpoint="gateway") == "… asking gateway"
-    assert row(endpoint="gateway", reasoning="so it\nis") == "thinks: … so it is"
+    assert row(endpoint="gateway") == "… waiting for gateway"
+    assert row(endpoint="gateway", reasoning="so it\nis") == "thinking: … so it is"
     assert row(reasoning="so", text="I go") == "… I go"
     assert row(text="I go", calls=(StreamingToolCall(0, "move", '{"to"'),)) == '… move {"to"'
     assert row(failures=("a: away",), text="I go") == "↷ … I go"
-    assert row(reasoning="x" * 100).startswith("thinks: …xx")
+    assert row(reasoning="x" * 100).startswith("thinking: …xx")
 
 
 def test_secrets_in_a_cause_are_masked() -> None:
@@ -213,7 +215,7 @@ def test_progress_has_a_bar_and_the_time_left() -> None:
     )
     assert batch is not None
     batch.n_planned, batch.status = 0, "paused"
-    assert "░ 3/– · Wordle · paused".replace("–", numbers.UNKNOWN) in text(progress_line(batch, 80))  # noqa: RUF001
+    assert "░ 3/– · Wordle · paused".replace("–", UNKNOWN) in text(progress_line(batch, 80))  # noqa: RUF001
     assert text(progress_line(None, 80)) == ""
 
 
@@ -231,7 +233,7 @@ def test_the_line_above_the_steps_says_what_is_watched() -> None:
     assert "! error: EnvError" in shown
     assert "oracle qwen" in shown
     assert "compat rules" in shown
-    assert text(episode_line(store, None, 120)) == "nothing runs"
+    assert text(episode_line(store, None, 120)) == "no episode running"
 
 
 def test_an_episode_before_its_first_step_has_not_taken_no_time() -> None:
@@ -247,12 +249,12 @@ def test_rewards_are_columns_with_a_success_rate_below() -> None:
     assert texts(reward_lines(points * 9, 40, 4))[-1].startswith("newest 32 · success ")
     assert len(reward_lines(points, 20, 2)) == 2
     assert reward_lines(points, 20, 0) == []
-    assert "no rated episode yet" in texts(reward_lines([], 40, 4))
+    assert "no scored episodes yet" in texts(reward_lines([], 40, 4))
     baselines = [point._replace(baseline=True) for point in points]
     assert texts(reward_lines(baselines[-1:], 60, 4))[-1].startswith("1 baseline episode ·")
     assert "5 baseline episodes" in texts(reward_lines(baselines, 40, 4))[-1]
     unrated = [point._replace(rated=False) for point in points]
-    assert texts(reward_lines(unrated, 40, 4)) == ["no rated episode yet"]
+    assert texts(reward_lines(unrated, 40, 4)) == ["no scored episodes yet"]
 
 
 def test_an_empty_console_says_what_to_press_and_what_is_missing() -> None:
@@ -260,27 +262,27 @@ def test_an_empty_console_says_what_to_press_and_what_is_missing() -> None:
     commands = {command.id: command for command in COMMANDS if command.scope in ("live", "everywhere")}
     assert all(commands[id].help == what for id, what in (*KEYS, *READ_ONLY_KEYS))
     assert [each for each in shown if any(what in each for _, what in KEYS)] == [
-        "  r  play the selected environment once",
-        "  f4  choose what to play and how",
-        "  b  play all environments of a tier",
+        "  r  run the selected environment once",
+        "  f4  choose what to run and how",
+        "  b  run all environments of a tier",
     ]
-    assert any("→ f4  agent oracle" in each for each in shown)
+    assert any("→ f4  choose the oracle agent" in each for each in shown)
     assert any("ALFWorld: not installed" in each and "agentgym-runner --list-envs" in each for each in shown)
-    assert any("no model is checked" in each and "oracle" in each for each in shown)
+    assert any("no model checked yet" in each and "oracle" in each for each in shown)
     assert next(each for each in shown if "no model" in each or "ALFWorld" in each).startswith("  no model")
 
 
 def test_an_empty_console_does_not_say_that_nothing_was_played_where_something_is_stored() -> None:
     store = empty_store()
-    assert text(welcome_lines(store, 80, Keymap().key)[0]).startswith("Nothing runs yet")
+    assert text(welcome_lines(store, 80, Keymap().key)[0]).startswith("Nothing is running yet")
     store.apply_stored([])
-    assert text(welcome_lines(store, 80, Keymap().key)[0]).startswith("Nothing has been played yet")
+    assert text(welcome_lines(store, 80, Keymap().key)[0]).startswith("Nothing has been run yet")
     store.apply_stored([row(0)])
-    assert text(welcome_lines(store, 80, Keymap().key)[0]) == "Nothing runs now; 2 lists 1 stored episode. Press"
+    assert text(welcome_lines(store, 80, Keymap().key)[0]) == "Nothing is running; 2 lists 1 stored episode. Press"
 
 
 CAUSE = (
-    "/proc/foo/logs cannot be created: No such file or directory; " + "so " * 60 + "name another folder with --data-dir"
+    "/proc/foo/logs cannot be created: No such file or directory; " + "so " * 60 + "choose another folder with --data-dir"
 )
 
 
@@ -292,15 +294,17 @@ def test_the_whole_cause_of_a_failure_can_be_read(width: int) -> None:
     assert max(map(len, shown)) <= width
     assert CAUSE in " ".join(each.strip() for each in shown)
     assert shown[0] == "Missing"
-    assert any("→ N  tries again" in each for each in shown)
+    assert any("→ N  retries" in each for each in shown)
     busy = busy_store()
     busy.set_link(BusLink(status="failed", cause=CAUSE[-100:]))
-    assert CAUSE[-100:] in " ".join(each.strip() for each in texts(status_lines(busy, "here", width, max_cause_lines=3)))
+    assert CAUSE[-100:] in " ".join(
+        each.strip() for each in texts(status_lines(busy, "here", width, max_cause_lines=3))
+    )
 
 
 def test_a_console_that_only_looks_offers_nothing_that_would_be_refused() -> None:
     store = RunStore()
-    store.set_link(BusLink(status="failed", cause="there never was a node in /tmp/x; name a bus with --nats"))
+    store.set_link(BusLink(status="failed", cause="no node has run in /tmp/x; name a bus with --nats"))
     shown = texts(welcome_lines(store, 80, Keymap().key, "watching only"))
     assert any("→ agentgym-tui watch --nats URL" in each for each in shown)
     assert "watching only" in shown
@@ -311,7 +315,7 @@ def test_a_console_that_only_looks_offers_nothing_that_would_be_refused() -> Non
 def test_a_console_that_only_looks_at_a_bus_names_the_events_and_one_of_files_does_not() -> None:
     store = RunStore()
     store.set_link(BusLink(status="connected"))
-    assert "  3  all that is said on the bus" in texts(welcome_lines(store, 80, Keymap().key, "watching only"))
+    assert "  3  all bus messages" in texts(welcome_lines(store, 80, Keymap().key, "watching only"))
     store.set_link(BusLink(status="none"))
     assert not any("bus" in each for each in texts(welcome_lines(store, 80, Keymap().key, "files only")))
 
@@ -337,9 +341,9 @@ def test_the_outcome_stays_however_long_the_names_are() -> None:
 
 def test_a_row_says_that_it_holds_hostile_bytes() -> None:
     store = hostile_store()
-    rows = views.EnvRows(store)
+    rows = EnvironmentRows(store)
     assert all(cells(rows, index)[0].startswith("⚠ ") for index in range(len(rows)))
-    steps = views.StepRows(next(each for each in store.episodes.values() if each.steps))
+    steps = StepRows(next(each for each in store.episodes.values() if each.steps))
     assert "⚠ " in cells(steps, 0)[1]
 
 
@@ -353,8 +357,8 @@ def test_hostile_text_is_visible_and_harmless() -> None:
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [
-        (None, numbers.UNKNOWN),
-        (float("inf"), numbers.UNKNOWN),
+        (None, UNKNOWN),
+        (float("inf"), UNKNOWN),
         (0.0042, "4 ms"),
         (0.9999, "1.0 s"),
         (1.25, "1.2 s"),
@@ -366,22 +370,22 @@ def test_hostile_text_is_visible_and_harmless() -> None:
     ],
 )
 def test_durations_are_for_people(seconds: float | None, shown: str) -> None:
-    assert numbers.format_duration(seconds) == shown
+    assert format_duration(seconds) == shown
 
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(0.25, "0.25"), (-1, "-1"), (-0.0, "0"), (-0.0001, "0"), (1e9, "1e+09"), (None, numbers.UNKNOWN)],
+    [(0.25, "0.25"), (-1, "-1"), (-0.0, "0"), (-0.0001, "0"), (1e9, "1e+09"), (None, UNKNOWN)],
 )
 def test_rewards_are_short(value: float | None, shown: str) -> None:
-    assert numbers.format_reward(value) == shown
+    assert format_reward(value) == shown
 
 
 @pytest.mark.parametrize(
     ("value", "shown"), [(950, "950"), (1_000, "1.0k"), (9_999, "10k"), (12_345, "12k"), (10**400, "> 1T"), (-5, "-5")]
 )
 def test_quantities_are_short(value: int, shown: str) -> None:
-    assert numbers.format_count(value) == shown
+    assert format_count(value) == shown
 
 
 def test_plots_take_numbers_of_any_size() -> None:

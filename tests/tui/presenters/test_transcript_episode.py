@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentgym_tui.presenters.chat_blocks import MAX_CHAT, MAX_INLINE_ARGUMENTS, MAX_TEXT, split_thought
+from agentgym_tui.presenters.chat_blocks import MAX_CHAT, MAX_INLINE_ARGUMENTS, MAX_TEXT, Block, split_thought
 from agentgym_tui.presenters.payload import TextRows, pretty_json
 from agentgym_tui.presenters.transcript import MAX_STREAMING_CHARS, step_blocks, streaming_tail
 from agentgym_tui.safe_text import has_unsafe_chars
@@ -64,7 +64,7 @@ def test_an_agent_without_chats_was_given_what_the_environment_said_before() -> 
 def test_several_chats_and_messages_that_were_left_out_say_so() -> None:
     played = episode(steps=[step(0, chats=[[user("a"), said("b")], [user("c"), said("guess 0")]], left_out=4)])
     titles = [block.title for block in step_blocks(played, 0)]
-    assert titles[0] == "… 4 messages were not sent here; the episode file has them"
+    assert titles[0] == "… 4 messages not sent live; see the episode file"
     assert titles[1:6] == ["chat 1 of 2", "observation", "assistant", "chat 2 of 2", "observation"]
 
 
@@ -93,7 +93,7 @@ def test_texts_that_were_cut_on_their_way_say_how_long_they_were() -> None:
     action = LiveAction("go", [ToolCall("c", "move", "{}")], {"text": 70_000, "tool_calls/0/arguments": 80_000})
     chat = [{**user("seen"), "full_length": {"content": 90_000}}, {**said("go on"), "full_length": {"content": 70_000}}]
     found = step_blocks(episode(steps=[step(0, chats=[chat], action=action)]), 0)
-    lengths = [line.split(", ")[1] for block in found for line in block.lines if line.startswith("… cut on its way")]
+    lengths = [line.split(", ")[1] for block in found for line in block.lines if line.startswith("… clipped in transit")]
     assert lengths == ["90000 characters in all", "70000 characters in all", "80000 characters in all"]
     assert [block.lines[0] for block in found if block.kind == "action"] == ["go"]
 
@@ -147,7 +147,7 @@ def test_thoughts_and_calls_stream_apart_from_what_is_said() -> None:
         ("note", "≈ 12 tokens · first token 500 ms · m", ""),
     ]
     asked = episode(n_steps=0, outcome=None, streaming=StreamingAnswer(endpoint="ollama"))
-    assert summary(step_blocks(asked, 0))[-1] == ("note", "asking ollama", "")
+    assert summary(step_blocks(asked, 0))[-1] == ("note", "waiting for ollama", "")
 
 
 def test_an_answer_says_what_it_took_and_in_whose_place_it_came() -> None:
@@ -156,7 +156,7 @@ def test_an_answer_says_what_it_took_and_in_whose_place_it_came() -> None:
     answered = next(each for each in summary(step_blocks(played, 0)) if "answered" in each[1])
     assert answered == (
         "note",
-        "↷ answered in the place of gateway by",
+        "↷ answered instead of gateway by",
         "ollama · m · first token 250 ms · 7.2 tokens/s · cost 0.002"
         "|1.2k prompt (1.0k cached) + 60 completion (20 reasoning) tokens",
     )
@@ -170,13 +170,15 @@ def numbered(n: int) -> str:
 def test_of_a_long_line_that_comes_the_end_is_shown_and_what_is_left_out_is_said(n_gone: int) -> None:
     text = numbered(4_000)
     call = StreamingToolCall(0, "note", text, n_gone)
-    answer = StreamingAnswer(text=text, reasoning=text, calls=(call,), n_text_dropped=n_gone, n_reasoning_dropped=n_gone)
+    answer = StreamingAnswer(
+        text=text, reasoning=text, calls=(call,), n_text_dropped=n_gone, n_reasoning_dropped=n_gone
+    )
     coming = episode(n_steps=0, outcome=None, streaming=answer)
     found = [block for block in step_blocks(coming, 0) if "streaming" in block.title]
     assert [block.kind for block in found] == ["thought", "streaming", "tool"]
     for block in found:
         said, end = block.lines
-        assert said == f"… ({n_gone + len(text) - len(end)} characters before this are left out while it comes)"
+        assert said == f"… ({n_gone + len(text) - len(end)} earlier characters hidden while streaming)"
         assert text.endswith(f" {end}") and end.startswith(("number ", *"0123456789"))
         assert MAX_STREAMING_CHARS // 2 < len(end) <= MAX_STREAMING_CHARS
         assert block.raw == text
@@ -194,15 +196,15 @@ def test_the_rows_of_a_long_line_stay_where_they_are_while_it_grows() -> None:
 def test_what_comes_in_lines_keeps_those_there_is_room_for_and_the_newest_are_among_them() -> None:
     usual = "\n".join(["a line of an answer"] * 1_000)
     assert streaming_tail(usual) == usual
-    assert streaming_tail(usual, 7) == f"… (7 characters before this are left out while it comes)\n{usual}"
+    assert streaming_tail(usual, 7) == f"… (7 earlier characters hidden while streaming)\n{usual}"
     long = f"first\n{numbered(2_000)}\nlast"
     first, said, end, last = streaming_tail(long).split("\n")
     assert (first, last, len(end) <= MAX_STREAMING_CHARS) == ("first", "last", True) and end.endswith("number 1999,")
-    assert said.startswith(f"… ({len(numbered(2_000)) - len(end)} characters")
+    assert said.startswith(f"… ({len(numbered(2_000)) - len(end)} earlier characters")
     many = step_blocks(episode(n_steps=0, outcome=None, streaming=StreamingAnswer(text="x\n" * 30_000 + "last")), 0)[
         -1
     ].lines
-    assert many[0] == f"… ({60_000 - 2 * 3_999} characters before this are left out while it comes)"
+    assert many[0] == f"… ({60_000 - 2 * 3_999} earlier characters hidden while streaming)"
     assert (many[1], many[-1]) == ("x", "last")
 
 
@@ -237,7 +239,7 @@ def test_streamed_text_and_errors_come_after_the_last_step_alone() -> None:
 
 
 def test_a_step_that_never_came_is_said_to_be_missing() -> None:
-    assert summary(step_blocks(episode(steps=[step(0), step(5)]), 3))[0] == ("note", "step 3 is not here", "")
+    assert summary(step_blocks(episode(steps=[step(0), step(5)]), 3))[0] == ("note", "step 3 not received", "")
 
 
 @pytest.mark.parametrize("text", [*ESCAPES, HOSTILE, HUGE, ""])

@@ -27,7 +27,7 @@ async def test_a_picture_of_the_screen_holds_what_is_on_it_and_nothing_hostile(
     async with app_of(FakeSession(hostile_store())).run_test(size=SIZE, notifications=True) as pilot:
         await shown(pilot, "␛")
         await pilot.press("ctrl+s")
-        await shown(pilot, "picture written to", ".svg")
+        await shown(pilot, "screenshot written to", ".svg")
         [picture] = pictures(tmp_path)
         assert re.fullmatch(r"agentgym-\d{8}-\d{6}\.svg", picture.name) and picture.stat().st_mode & 0o777 == 0o600
         text = picture.read_text()
@@ -35,7 +35,7 @@ async def test_a_picture_of_the_screen_holds_what_is_on_it_and_nothing_hostile(
         assert not has_unsafe_chars(text.replace("\xa0", " ")) and "<script" not in text
         monkeypatch.chdir("/proc")
         await pilot.press("ctrl+s")
-        await shown(pilot, "no picture: /proc cannot be written to")
+        await shown(pilot, "screenshot failed: /proc is not writable")
 
 
 def pictures(folder: Path) -> list[Path]:
@@ -78,7 +78,7 @@ async def test_the_events_come_back_with_their_words_and_subjects() -> None:
     session = talking_session(*["orders.eu"] * 5, "bills")
     app = app_of(session, ui_state=ui_state)
     async with app.run_test(size=SIZE) as pilot:
-        await shown(pilot, "holds eu 3", "orders.> bills", '{"n": 3}')
+        await shown(pilot, "contains eu 3", "orders.> bills", '{"n": 3}')
         assert '{"n": 4}' not in screen_text(app)
         assert session.bus.opened[-1][0] == ("orders.>", "bills")
         assert app.screen.query_one("#filter", Input).value == "eu 3"

@@ -79,7 +79,7 @@ def told_cells() -> Iterator[Cell]:
 def event_cells() -> Iterator[Cell]:
     """What the events screen says of messages, subjects, and of how it reads them."""
     log, store = EventLog(), busy_store()
-    store.n_malformed = 1
+    store._reducer.n_malformed = 1
     said = [
         RawMessage(EPISODE_COMPLETED, {}, encode(completed()), "S", 1, START, 5_000),
         RawMessage(

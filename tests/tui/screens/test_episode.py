@@ -112,12 +112,12 @@ async def test_next_and_previous_go_through_the_list_and_end_with_it() -> None:
         await until_shown(pilot, HEADING, "task 1 ·", "3 of 4")
         await until(pilot, lambda: episode_id(1) in session.files.loaded)
         await pilot.press("n", "n")
-        await until(pilot, lambda: "this is the last one" in toasts(pilot))
+        await until(pilot, lambda: "this is the last episode" in toasts(pilot))
         await until_shown(pilot, HEADING, "task 0", "4 of 4")
         await pilot.press("p")
         await until_shown(pilot, HEADING, "task 1", "3 of 4")
         await pilot.press("p", "p", "p")
-        await until(pilot, lambda: "this is the first one" in toasts(pilot))
+        await until(pilot, lambda: "this is the first episode" in toasts(pilot))
         await until_shown(pilot, HEADING, "task 3", "1 of 4", "▶ running")
 
 
@@ -181,7 +181,7 @@ async def test_one_that_ended_without_a_file_says_why_there_is_none() -> None:
         session.store.apply_events([live(ended(3, 4))])
         await until_shown(pilot, HEADING, "✓ success")
         await pilot.press("J")
-        await until_shown(pilot, JSON, "is not here", "damaged ␛")
+        await until_shown(pilot, JSON, "not received", "damaged ␛")
         await pilot.press("e")
         await until(pilot, lambda: "not exported" in toasts(pilot))
         assert "damaged ␛" in toasts(pilot)

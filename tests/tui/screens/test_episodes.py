@@ -118,7 +118,7 @@ async def test_words_filter_the_list_while_they_are_typed_and_escape_shows_all()
         await until(pilot, lambda: "match" not in shown(pilot, SUMMARY))
         assert not pilot.app.screen.query_one(Input).display
         await pilot.press("slash", *"zzz")
-        await until_shown(pilot, "#nothing", "No episode holds zzz")
+        await until_shown(pilot, "#nothing", "No episode matches zzz")
         await pilot.press("escape")
         await until_shown(pilot, LIST, "Maze")
         assert pilot.app.focused is pilot.app.screen.query_one(Table)
@@ -185,7 +185,7 @@ async def test_files_alone_are_the_first_screen_and_unusable_ones_say_why() -> N
     session = files_session(2)
     session.files.unreadable = [UnreadableFile(Path("/srv/\x1b[2J.json"), "no JSON: \x1b]0;x\x07")]
     async with console(session) as pilot:
-        await until_shown(pilot, SUMMARY, "2 episodes · ✗ 1 file cannot be shown")
+        await until_shown(pilot, SUMMARY, "2 episodes · ✗ 1 file cannot be read")
         await until_shown(pilot, LIST, "␛[2J.json: no JSON")
         await pilot.press("G", "enter")
         await until_shown(pilot, "#transcript", "/srv/␛[2J.json", "no JSON")

@@ -170,7 +170,7 @@ async def test_who_reads_the_transcript_does_not_get_the_next_step() -> None:
 async def test_an_empty_console_names_three_keys_and_what_is_missing() -> None:
     for size in SIZES:
         async with Console(empty_session()).run_test(size=size) as pilot:
-            await shown(pilot, "Nothing runs yet", "choose what to play and how", "not installed", "→ ")
+            await shown(pilot, "Nothing is running yet", "choose what to run and how", "not installed", "→ ")
 
 
 async def test_the_first_episode_takes_the_place_of_the_welcome() -> None:
@@ -218,7 +218,7 @@ async def test_rewards_are_those_of_the_watched_or_the_selected_environment() ->
     async with Console(busy_session()).run_test(size=(120, 40)) as pilot:
         await shown(pilot, "Rewards · Wordle", "success 67% of last 3")
         await pilot.press("j")
-        await shown(pilot, "Rewards · TextCraft", "no rated episode yet")
+        await shown(pilot, "Rewards · TextCraft", "no scored episodes yet")
 
 
 async def test_nothing_is_drawn_again_when_nothing_changed() -> None:
@@ -309,7 +309,7 @@ async def test_next_and_previous_run() -> None:
     async with Console(session).run_test(size=(120, 40), notifications=True) as pilot:
         await shown(pilot, "task 3")
         await pilot.press("right_square_bracket")
-        await shown(pilot, "no other episode runs")
+        await shown(pilot, "no other episode is running")
         session.store.apply_events([live(started(5, task_index=77), timestep(5, 0))])
         await pilot.press("right_square_bracket")
         await shown(pilot, "task 77")
@@ -342,7 +342,7 @@ async def test_nothing_to_open() -> None:
         await shown(pilot, "Welcome")
         screen = pilot.app.screen
         await screen.run_action("open")
-        await shown(pilot, "there is no episode to open")
+        await shown(pilot, "no episode selected")
 
 
 # Orders.
@@ -359,10 +359,10 @@ async def test_without_a_model_r_says_why_and_offers_the_oracle_by_name() -> Non
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await shown(pilot, "Welcome")
         await pilot.press("j", "r")
-        await shown(pilot, "╭─ Run", "no agent that asks a model", "agent oracle plays without a model")
+        await shown(pilot, "╭─ Run", "no agent that asks a model", "choose the oracle agent: no model needed")
         assert session.orders.started == []
         await pilot.press("enter")
-        await shown(pilot, "oracle plays TextCraft")
+        await shown(pilot, "oracle started on TextCraft")
         assert (session.orders.started[0].envs, session.orders.started[0].agent) == (["TextCraft"], "oracle")
         await gone(pilot, "╭─ Run")
         await pilot.press("r")
@@ -374,7 +374,7 @@ async def test_r_plays_the_selected_environment() -> None:
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await shown(pilot, "Welcome")
         await pilot.press("j", "r")
-        await shown(pilot, "react plays TextCraft")
+        await shown(pilot, "react started on TextCraft")
         (args,) = session.orders.started
         assert ULID.fullmatch(args.batch_id)
         assert (args.envs, args.agent, args.repeat) == (["TextCraft"], "react", 1)
@@ -386,7 +386,7 @@ async def test_r_says_when_there_is_nothing_to_play() -> None:
     async with Console(FakeSession(RunStore())).run_test(size=(80, 24), notifications=True) as pilot:
         await shown(pilot, "Welcome")
         await pilot.press("r")
-        await shown(pilot, "no environment is selected")
+        await shown(pilot, "environments not loaded yet")
 
 
 async def test_full_stop_repeats_the_last_run_under_a_new_id() -> None:
@@ -412,9 +412,9 @@ async def test_b_plays_a_tier() -> None:
         await pilot.press("j")
         await shown(pilot, "2 environments: SQLGym, WebShop", "left out: ALFWorld (not installed)")
         await pilot.press("enter")
-        await shown(pilot, "╭─ Run", "agent oracle plays without a model")
+        await shown(pilot, "╭─ Run", "choose the oracle agent: no model needed")
         await pilot.press("enter")
-        await shown(pilot, "oracle plays SQLGym, WebShop")
+        await shown(pilot, "oracle started on SQLGym, WebShop")
         assert session.orders.started[0].envs == ["SQLGym", "WebShop"]
         await pilot.press("b")
         await shown(pilot, "╭─ Battery")
@@ -467,7 +467,7 @@ async def test_x_cancels_the_batch_that_runs() -> None:
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await shown(pilot, "task 3")
         await pilot.press("x")
-        await shown(pilot, "cancelled: Wordle")
+        await shown(pilot, "Wordle cancelled")
     assert session.orders.orders == [("cancel", batch_id(0), None)]
 
 
@@ -482,11 +482,11 @@ async def test_x_asks_how_much_of_a_battery(key: str, cancelled: str | None) -> 
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await shown(pilot, "task 3")
         await pilot.press("x")
-        await shown(pilot, "Cancel what?", "1 environment waits")
+        await shown(pilot, "Cancel what?", "is running; 1 more in this battery")
         await pilot.press(key)
         await gone(pilot, "Cancel what?")
         if cancelled:
-            await shown(pilot, "cancelled: ")
+            await shown(pilot, " cancelled")
     assert session.orders.orders == ([("cancel", cancelled, None)] if cancelled else [])
 
 
@@ -495,11 +495,11 @@ async def test_orders_without_anything_that_runs() -> None:
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await shown(pilot, "Welcome")
         await pilot.press("x")
-        await shown(pilot, "nothing runs that could be cancelled")
+        await shown(pilot, "nothing to cancel: no batch is running")
         await pilot.press("s", "s")
-        await shown(pilot, "no running episode is watched")
-        assert "cancelled" not in screen_text(pilot.app)  # one text at a time: they cover what is below
-        assert screen_text(pilot.app).count("no running episode is watched") == 1
+        await shown(pilot, "no running episode selected")
+        assert "nothing to cancel" not in screen_text(pilot.app)  # one text at a time: they cover what is below
+        assert screen_text(pilot.app).count("no running episode selected") == 1
     assert session.orders.orders == []
 
 
@@ -526,7 +526,7 @@ async def test_a_step_says_who_answered_and_what_went_otherwise_than_configured(
     session.store.apply_events([live(timestep(3, 2, seq=4, warnings=["tensorzero was passed over: HTTP 503"], **told))])
     async with Console(session).run_test(size=(120, 40)) as pilot:
         await shown(pilot, "ollama · qwen35_9b · first token 250 ms · 42", "tokens/s · cost 0.0021")
-        await shown(pilot, "otherwise than configured", "tensorzero was passed over: HTTP 503")
+        await shown(pilot, "differs from configuration", "tensorzero was passed over: HTTP 503")
 
 
 async def test_another_endpoint_is_told_of_while_it_answers_and_the_first_one_when_it_is_back() -> None:
@@ -537,15 +537,15 @@ async def test_another_endpoint_is_told_of_while_it_answers_and_the_first_one_wh
         await shown(pilot, "gateway · ≈ 18 tokens/s", "first token 400 ms · qwen35_9b")
         failure, now = "gateway: the connection broke", datetime.now(UTC)
         session.store.apply_events([live(token(3, 9, "", 2, failure=failure, restart=True, at=now))])
-        await shown(pilot, "↷ nobody answers yet", "↷ no answer from", failure)
+        await shown(pilot, "↷ no endpoint has answered", "↷ no answer from", failure)
         await gone(pilot, "I try one")
         session.store.apply_events([live(token(3, 10, "", 2, endpoint="ollama", model="qwen3:8b", at=now))])
-        await shown(pilot, "Wordle: gateway did not answer", "asking ollama", "↷ ollama for gateway")
+        await shown(pilot, "Wordle: gateway failed", "waiting for ollama", "↷ ollama instead of gateway")
         await shown(pilot, "↷ model ollama up, gateway failed")
         pilot.app.clear_notifications()
         await gone(pilot, "did not answer (")
         session.store.apply_events([live(timestep(3, 2, seq=11, endpoint="gateway", at=now))])
-        await shown(pilot, "Wordle: gateway answers again", "model gateway up")
+        await shown(pilot, "Wordle: gateway responds again", "model gateway up")
 
 
 async def test_refusals_are_told_with_what_to_do() -> None:
@@ -562,7 +562,7 @@ async def test_a_click_on_a_key_of_the_last_line_is_that_key() -> None:
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await shown(pilot, "Welcome")
         await pilot.click("KeyBar", offset=(screen_text(pilot.app).splitlines()[-1].index("r Run"), 0))
-        await shown(pilot, "react plays BabyAI")
+        await shown(pilot, "react started on BabyAI")
         await pilot.click("KeyBar", offset=(screen_text(pilot.app).splitlines()[-1].index("? Help") + 3, 0))
         await shown(pilot, "╭─ Help")
 
@@ -577,7 +577,7 @@ async def test_x_shows_the_bytes_of_a_hostile_step_and_environment() -> None:
     async with Console(FakeSession(store)).run_test(size=(120, 40), notifications=True) as pilot:
         await shown(pilot, "go ␛[2J")
         await pilot.press("X")
-        await shown(pilot, "nothing that is selected holds hostile bytes")
+        await shown(pilot, "no unsafe bytes in the selection")
         await pilot.press("G", "X")
         await shown(pilot, "e2 80 ae")
         await pilot.press("escape", "tab", "X")
@@ -588,6 +588,6 @@ async def test_a_hostile_episode_is_shown_in_every_pane() -> None:
     store = empty_store()
     store.merge_episode(hostile_episode())
     async with Console(FakeSession(store)).run_test(size=(200, 50)) as pilot:
-        await shown(pilot, "⚠ hostile bytes", "␛")
+        await shown(pilot, "⚠ unsafe bytes", "␛")
         text = screen_text(pilot.app)
         assert not set(text) & set(HOSTILE) - set("\n") - {c for c in HOSTILE if c.isprintable()}

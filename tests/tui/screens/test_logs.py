@@ -60,7 +60,7 @@ async def test_a_log_is_shown_from_its_beginning_with_all_of_the_selected_line(l
         await until_shown(pilot, "#payload", '"number": 0')
         await pilot.press("j")
         await until_shown(pilot, "#payload", '"number": 1')
-        assert "G follows its end" in shown(pilot, "#summary")
+        assert "G follows the end" in shown(pilot, "#summary")
 
 
 @pytest.mark.parametrize("focused", ["lines", "payload"])
@@ -82,7 +82,7 @@ async def test_each_part_grows_and_shrinks_and_is_kept_so(log: Path, focused: st
             await pilot.press(key)
             await until(pilot, reached)
         await pilot.press("greater_than_sign")
-        await until(pilot, lambda: "nothing here can take another size" in toasts(pilot))
+        await until(pilot, lambda: "this pane cannot be resized" in toasts(pilot))
         assert list(pane_sizes(pilot).values()) == [share]
         await pilot.press("equals_sign")
         await until(pilot, lambda: part.size.height == before and not pane_sizes(pilot))
@@ -105,13 +105,13 @@ async def test_the_end_of_a_growing_log_is_followed(log: Path) -> None:
     async with log_console(log) as pilot:
         await until_read(pilot, 500)
         await pilot.press("G")
-        await until_shown(pilot, "#summary", "● follows its end")
+        await until_shown(pilot, "#summary", "● following the end")
         append(log, events(1, 500) + b'{"number": 501')
         await until_shown(pilot, "#payload", '{"number": 501')
         append(log, b"1}\n")
         await until_shown(pilot, "#payload", '"number": 5011')
         await pilot.press("k")
-        await until_shown(pilot, "#summary", "G follows its end")
+        await until_shown(pilot, "#summary", "G follows the end")
         append(log, events(1, 600))
         await until_read(pilot, 503)
         assert '"number": 600' not in shown(pilot, "#lines")
@@ -123,7 +123,7 @@ async def test_words_show_the_lines_that_hold_them_and_escape_all_others_around_
     async with log_console(log) as pilot:
         await pilot.press("slash")
         await typed(pilot, "TOKEN 42}")
-        await until_shown(pilot, "#summary", "holds token 42}", "5 match")
+        await until_shown(pilot, "#summary", "contains token 42}", "5 match")
         await until_shown(pilot, "#lines", '"number": 42', '"number": 142')
         append(log, events(1, 4_242))
         await until_shown(pilot, "#summary", "6 match")
@@ -139,7 +139,7 @@ async def test_words_that_no_line_holds_are_told(log: Path) -> None:
     async with log_console(log) as pilot:
         await pilot.press("slash")
         await typed(pilot, "none")
-        await until_shown(pilot, "#nothing", "No line holds none")
+        await until_shown(pilot, "#nothing", "No line contains none")
         append(log, b"none such\n")
         await until_shown(pilot, "#lines", "none such")
 
@@ -163,16 +163,16 @@ async def test_the_end_is_a_place_and_what_is_none_is_told(log: Path, tmp_path: 
         await until_read(pilot, 500)
         await pilot.press("J")
         await typed(pilot, "now", "enter")
-        await until_shown(pilot, "#summary", "● follows its end")
+        await until_shown(pilot, "#summary", "● following the end")
         await pilot.press("J")
         await typed(pilot, "900", "enter")
-        await until(pilot, lambda: "there are 500 lines" in toasts(pilot))
+        await until(pilot, lambda: "the log has 500 lines" in toasts(pilot))
         await pilot.press("J")
         await typed(pilot, "x.y", "enter")
         await until(pilot, lambda: "no line and no time" in toasts(pilot))
         await pilot.press("J", "x", "escape", "n", "J")
         await typed(pilot, "14:30", "enter")
-        await until(pilot, lambda: "do not say when" in toasts(pilot))
+        await until(pilot, lambda: "no timestamps found" in toasts(pilot))
 
 
 async def test_a_place_among_found_lines_is_the_next_of_them(log: Path) -> None:
@@ -199,7 +199,7 @@ async def test_a_line_is_shown_formatted_raw_and_as_bytes_and_copied(
         await until_shown(pilot, "#payload", "0000  7b 22 61 74")
         await pilot.press("v", "j")
         await until_shown(pilot, "#payload", "no json ␛[2J")
-        await until_shown(pilot, "#summary", "⚠ hostile bytes")
+        await until_shown(pilot, "#summary", "⚠ unsafe bytes")
         await pilot.press("y", "Y")
         await until(pilot, lambda: copied == ["no json ␛[2J", "no json \x1b[2J"])
         await pilot.press("X")
@@ -221,10 +221,10 @@ async def test_several_logs_are_gone_through_and_each_stays_as_it_was(log: Path,
         await pilot.press("G")
         await until_shown(pilot, "#payload", "second")
         await pilot.press("p")
-        await until_shown(pilot, "#summary", "1 of 2", "holds 99")
+        await until_shown(pilot, "#summary", "1 of 2", "contains 99")
         await until_shown(pilot, "#payload", '"number": 199')
         await pilot.press("n")
-        await until_shown(pilot, "#summary", "2 of 2", "● follows its end")
+        await until_shown(pilot, "#summary", "2 of 2", "● following the end")
         append(other, b"third\n")
         await until_shown(pilot, "#payload", "third")
 
@@ -232,7 +232,7 @@ async def test_several_logs_are_gone_through_and_each_stays_as_it_was(log: Path,
 async def test_one_log_has_no_next_one(log: Path) -> None:
     async with log_console(log) as pilot:
         await pilot.press("n")
-        await until(pilot, lambda: "no other log was opened" in toasts(pilot))
+        await until(pilot, lambda: "no other log is open" in toasts(pilot))
 
 
 async def test_a_log_that_becomes_shorter_says_so_and_is_read_and_searched_anew(log: Path) -> None:
@@ -250,11 +250,11 @@ async def test_another_file_of_the_name_is_read_where_the_end_is_followed_or_on_
         os.rename(log, log.with_name("old"))  # noqa: PTH104 - an async function
         await until_shown(pilot, "#summary", "no file has its name")
         put(log, b"new\n")
-        await until_shown(pilot, "#summary", "another file has its name now: ^r", "500 lines")
+        await until_shown(pilot, "#summary", "replaced by another file: ^r", "500 lines")
         await pilot.press("ctrl+r")
         await until_shown(pilot, "#payload", "new")
         await pilot.press("G")
-        await until_shown(pilot, "#summary", "● follows its end")
+        await until_shown(pilot, "#summary", "● following the end")
         put(log, b"newer\n")
         await until_shown(pilot, "#payload", "newer")
 
@@ -265,7 +265,7 @@ async def test_what_cannot_be_read_is_told_until_it_can(tmp_path: Path) -> None:
         await until_shown(pilot, "#nothing", "cannot be read", "no␛ne.jsonl", "No such file")
         await until_shown(pilot, "#summary", "✗ cannot be read")
         path.write_bytes(b"")
-        await until_shown(pilot, "#nothing", "Nothing is in it so far")
+        await until_shown(pilot, "#nothing", "Empty so far")
         append(path, b"here\n")
         await until_shown(pilot, "#lines", "here")
 
@@ -325,7 +325,7 @@ async def test_keys_of_logs_are_offered_where_there_are_logs() -> None:
     for session in (busy_session(), files_session()):
         async with console(session) as pilot:
             await pilot.press("4")
-            await until(pilot, lambda: "no log was opened" in toasts(pilot))
+            await until(pilot, lambda: "no log is open" in toasts(pilot))
 
 
 async def test_a_console_that_ends_with_its_first_paint_ends_well(

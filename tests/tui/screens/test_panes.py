@@ -75,11 +75,11 @@ async def test_the_focused_pane_takes_from_its_neighbour_and_zoom_is_above_it_al
         await pilot.press("z")
         await until(pilot, lambda: app.screen.query_one("#transcript").size.width > 110, "all of the screen")
         await pilot.press("plus")
-        await shown(pilot, "nothing here can take another size")
+        await shown(pilot, "this pane cannot be resized")
         await pilot.press("z")
         await until(pilot, lambda: left.size.width < width, "the sizes from before")
         await pilot.press("2", "plus")
-        await shown(pilot, "nothing here can take another size")
+        await shown(pilot, "this pane cannot be resized")
 
 
 @pytest.mark.parametrize(("size", "key", "way"), [(SIZE, "greater_than_sign", "width"), (SMALL, "plus", "height")])
@@ -168,7 +168,7 @@ async def test_each_part_of_the_events_grows_and_shrinks(size: tuple[int, int], 
             size_before = getattr(widget.size, way)
             if (focused, way) == ("subjects", "height"):
                 await pilot.press(key)
-                await shown(pilot, "nothing here can take another size")
+                await shown(pilot, "this pane cannot be resized")
                 continue
             await pilot.press(key)
             await until(pilot, lambda: getattr(widget.size, way) > size_before, "more room")  # noqa: B023
@@ -196,7 +196,7 @@ async def test_the_border_of_the_tree_is_dragged_and_one_part_alone_is_above_it_
         messages = app.screen.query_one("#messages")
         await until(pilot, lambda: messages.size.width > 110 and messages.size.height > 30, "all of the screen")
         await pilot.press("minus")
-        await shown(pilot, "nothing here can take another size")
+        await shown(pilot, "this pane cannot be resized")
         await pilot.press("z")
         await until(pilot, lambda: right.region.x == x + 12 and messages.size.height < 30, "the sizes from before")
 
@@ -206,5 +206,5 @@ async def test_without_the_tree_its_width_cannot_change() -> None:
     async with app_of(talking_session("a"), ui_state=ui_state).run_test(size=SMALL, notifications=True) as pilot:
         await shown(pilot, "● Formatted")
         await pilot.press("greater_than_sign")
-        await shown(pilot, "nothing here can take another size")
+        await shown(pilot, "this pane cannot be resized")
         assert ui_state.sizes == {}

@@ -130,8 +130,8 @@ async def test_the_form_says_why_no_model_plays_and_offers_the_oracle() -> None:
         await shown(pilot, "Welcome")
         await pilot.press("R")
         await shown(pilot, "no agent that asks a model is installed")
-        assert "agent oracle plays without a model" in screen_text(pilot.app)
-        assert "none is needed" in screen_text(pilot.app)
+        assert "choose the oracle agent: no model needed" in screen_text(pilot.app)
+        assert "not needed" in screen_text(pilot.app)
 
 
 async def test_enter_starts_what_the_form_says() -> None:
@@ -260,7 +260,7 @@ async def test_the_whole_cause_of_a_missing_model_can_be_read(size: tuple[int, i
     store.apply_events([live(model_health("http://gpu-node-17.lab:3000/openai/v1", "down", CAUSE))])
     async with Console(FakeSession(store)).run_test(size=size) as pilot:
         await pilot.press("R")
-        await shown(pilot, "agent oracle plays without a model")
+        await shown(pilot, "choose the oracle agent: no model needed")
         said = " ".join(row.split("│")[1] for row in screen_text(pilot.app).splitlines() if row.count("│") == 2)
         assert f"no model is reachable: gpu-node-17.lab:3000 down: {CAUSE}" in " ".join(said.split())
 

@@ -76,7 +76,7 @@ async def test_a_node_that_refuses_or_sends_something_else_is_quoted() -> None:
     with pytest.raises(EpisodeLoadError, match="nobody answers\npress N"):
         await load_episode(session, None, episode_id(72))
     session.control = None
-    with pytest.raises(EpisodeLoadError, match="nobody to ask"):
+    with pytest.raises(EpisodeLoadError, match="no node can supply"):
         await load_episode(session, None, episode_id(73))
 
 

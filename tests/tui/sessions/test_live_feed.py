@@ -46,7 +46,7 @@ async def fed(
     names = DurableNames()
     patterns = [*names.all(), LIVE_SUBJECTS]
     task = asyncio.create_task(
-        LiveFeed(store, InputPriority(), worked).follow(connection, patterns, timedelta(hours=1), names)
+        LiveFeed(store, InputPriority(), worked).run(connection, patterns, timedelta(hours=1), names)
     )
     try:
         yield changed

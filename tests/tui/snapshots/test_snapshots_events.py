@@ -61,7 +61,7 @@ def busy() -> FakeSession:
         said(40, EPISODE_COMPLETED, encode(completed(3)), **source),
         said(41, BATCH_COMPLETED, encode(batch_completed()), **source),
     ]
-    session.store.n_malformed = 1
+    session.store._reducer.n_malformed = 1
     return session
 
 

@@ -81,13 +81,13 @@ def after(*keys: str, see: tuple[str, ...]) -> Before:
 
 @SIZES
 def test_live_empty(snap_compare: Compare, size: tuple[int, int]) -> None:
-    before = after(see=("Nothing runs yet", "not installed"))
+    before = after(see=("Nothing is running yet", "not installed"))
     assert snap_compare(app_of(empty_session()), terminal_size=size, run_before=before)
 
 
 @SIZES
 def test_live_before_there_is_a_node(snap_compare: Compare, size: tuple[int, int]) -> None:
-    before = after(see=("Nothing runs yet", "no broker"))
+    before = after(see=("Nothing is running yet", "no broker"))
     assert snap_compare(app_of(FakeSession(RunStore())), terminal_size=size, run_before=before)
 
 
@@ -151,7 +151,7 @@ def test_live_when_the_node_is_lost(snap_compare: Compare, size: tuple[int, int]
 def test_live_with_hostile_text(snap_compare: Compare, size: tuple[int, int]) -> None:
     session = FakeSession(hostile_store())
     session.title = HOSTILE
-    before = after(see=("␛[2J", "hostile bytes"))
+    before = after(see=("␛[2J", "unsafe bytes"))
     assert snap_compare(app_of(session), terminal_size=size, run_before=before)
 
 

@@ -132,7 +132,7 @@ def test_the_reason_of_a_file_that_is_no_episode_comes_before_its_folder() -> No
     episodes = EpisodeList()
     path = Path("/srv/a/folder/with/a/long/name/x.json")
     episodes.set_stored([], [UnreadableFile(path, f"{path} is damaged: JSON ends too early")])
-    assert text(EpisodeRows(episodes).line(0, 80)) == "✗ no episodex.json is damaged: JSON ends too early"
+    assert text(EpisodeRows(episodes).line(0, 80)) == "✗ unreadablex.json is damaged: JSON ends too early"
 
 
 def test_the_heading_holds_nothing_hostile_and_fits() -> None:
@@ -195,7 +195,7 @@ def test_times_that_no_clock_shows_are_unknown() -> None:
 def test_the_summary_counts_and_says_what_is_wrong() -> None:
     episodes = listed()
     episodes.update_live([episode(9, outcome=None)])
-    assert text(list_summary(episodes, trusted(""), 120)) == "4 episodes · ▶ 1 running · ✗ 1 file cannot be shown"
+    assert text(list_summary(episodes, trusted(""), 120)) == "4 episodes · ▶ 1 running · ✗ 1 file cannot be read"
     episodes.search("#1")
     assert "1 match #1" in text(list_summary(episodes, trusted("reading …"), 120))
     assert "reading …" in text(list_summary(episodes, trusted("reading …"), 120))

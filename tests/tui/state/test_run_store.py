@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from agentgym_tui.state.models import BusLink, Episode
+from agentgym_tui.state.normalize import ulid_prefix, ulid_time
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.steps import episode_size
 from agentgym_tui.state.streaming_answer import MAX_ARGUMENT_CHARS, MAX_CALLS, MAX_FAILURES, MAX_STREAMED_CHARS
-from agentgym_tui.state.timestamps import ulid_prefix, ulid_time
 from runner.events.decoded import RawRow
 from runner.events.live import TokenText
 from runner.subscribe.messages import BusMessage, Notice

@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from agentgym_tui.commands.keymap import Keymap
-from agentgym_tui.presenters import pane_titles as live
-from agentgym_tui.presenters import status_line as status
-from agentgym_tui.presenters import step_rows as tables
 from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.presenters.environment_rows import EnvironmentRows
 from agentgym_tui.presenters.model_answer import failover_text
+from agentgym_tui.presenters.pane_titles import transcript_title
 from agentgym_tui.presenters.reward_plot import reward_lines
+from agentgym_tui.presenters.status_line import episode_line, progress_line, status_line, status_lines
+from agentgym_tui.presenters.step_rows import StepRows
 from agentgym_tui.presenters.transcript import step_blocks
 from agentgym_tui.presenters.welcome import welcome_lines
 from agentgym_tui.safe_text import has_unsafe_chars
@@ -96,22 +97,22 @@ def check_bounds(store: RunStore) -> None:
 def everything_shown(store: RunStore) -> Iterable[Line]:
     for width in WIDTHS:
         bounded = [
-            status.status_line(store, "title \x1b[2J\n", width),
-            status.progress_line(store.active_batch(), width),
-            *(status.progress_line(batch, width, spent=store.usage_of(batch)) for batch in store.batches.values()),
-            *(status.episode_line(store, each, width) for each in [None, *store.episodes.values()]),
-            *status.status_lines(store, "title \x1b[2J\n", width, max_cause_lines=3),
+            status_line(store, "title \x1b[2J\n", width),
+            progress_line(store.active_batch(), width),
+            *(progress_line(batch, width, spent=store.usage_of(batch)) for batch in store.batches.values()),
+            *(episode_line(store, each, width) for each in [None, *store.episodes.values()]),
+            *status_lines(store, "title \x1b[2J\n", width, max_cause_lines=3),
             *(welcome_lines(store, width, Keymap().key) if width >= 80 else ()),
-            *(shown for each in store.episodes.values() for shown in live.transcript_title(each, 0, "", width)),
+            *(shown for each in store.episodes.values() for shown in transcript_title(each, 0, "", width)),
             *(shown for points in store.rewards.values() for shown in reward_lines(list(points), width, 6)),
         ]
         for shown in bounded:
             assert sum(cell_len(cell.text) for cell in shown) <= width
         yield from bounded
-    environments = tables.EnvRows(store)
+    environments = EnvironmentRows(store)
     yield from (environments.line(index, 80) for index in range(len(environments)))
     for each in store.episodes.values():
-        steps = tables.StepRows(each)
+        steps = StepRows(each)
         assert len({steps.key(index) for index in range(len(steps))}) == len(steps)
         yield from (steps.line(index, 80) for index in range(len(steps)))
         coming = each.streaming.step if each.streaming is not None else 0

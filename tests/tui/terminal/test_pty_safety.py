@@ -118,7 +118,7 @@ def shows(terminal: Terminal, key: str, before: str) -> bool:
 def visit(terminal: Terminal, walks: Mapping[str, Sequence[str]]) -> None:
     """The list of episodes, and from some of its lines to an episode and on to others; ``walks``: by line."""
     walk(terminal, "2", "j", "j", "k", "/")
-    terminal.wait_for("words it must hold")
+    terminal.wait_for("words to match")
     walk(terminal, "zwj")
     terminal.wait_for("match zwj")
     walk(terminal, ESCAPE)
@@ -226,18 +226,18 @@ def test_hostile_settings_and_what_was_kept_and_a_picture_of_it_all(tmp_path: Pa
     (home / "console.json").write_text(json.dumps(kept))
     own = {"XDG_CONFIG_HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
     with console("0 settings", tmp_path, 120, 40, **own) as terminal:
-        terminal.wait_for("console.yaml, otherwise as usual", 60)
+        terminal.wait_for("console.yaml, ignored settings", 60)
         terminal.wait_for("holds")
         terminal.send(SYNCHRONISED)
         walk(terminal, ESCAPE, ESCAPE)
         terminal.wait_for("foreign")
         walk(terminal, "t", "o", "o", "O", "<", ">", "-", "+", "t", "-", "=", "J", pasted(HOSTILE))
         walk(terminal, ENTER)
-        terminal.wait_for("is no sequence and no time")
+        terminal.wait_for("is not a sequence or a time")
         walk(terminal, "s", pasted(f"a..b {HOSTILE}"), ENTER)
-        terminal.wait_for("cannot be asked for")
+        terminal.wait_for("is not a valid subject pattern")
         walk(terminal, CTRL_S)
-        terminal.wait_for("picture written to")
+        terminal.wait_for("screenshot written to")
         leave(terminal, bells=True)
     [picture] = tmp_path.glob("*.svg")
     assert picture.name.isascii() and "␛" in picture.read_text()
@@ -253,7 +253,7 @@ async def test_hostile_messages_of_a_bus(tmp_path: Path) -> None:
             await publish(server.url, HOSTILE[::-1])
             walk(terminal, *LIVE, "2", "j", ENTER, ESCAPE, "G", ENTER, "w", "J", "n", ESCAPE)
             walk(terminal, *EVENTS[:1])
-            while "strange" not in terminal.text:  # no stream keeps it: what comes before the console listens is gone
+            while "strange" not in terminal.text:  # not in a stream: what comes before the console listens is gone
                 await publish(server.url, HOSTILE)
                 terminal.wait_quiet(0.3, 5)
             walk(terminal, *[key for key in EVENTS[1:] if key != "X"])
@@ -276,7 +276,7 @@ def test_hostile_files_and_file_names(tmp_path: Path) -> None:
         CONSOLE, "open", str(tmp_path / "opened"), str(tmp_path / "no\x1b[2Jthing"), cwd=tmp_path
     ) as terminal:
         terminal.wait_for("␛", 60)
-        terminal.wait_for("4 files cannot be shown")
+        terminal.wait_for("4 files cannot be read")
         visit(terminal, {SECOND: EPISODE})
         leave(terminal)
 

@@ -24,8 +24,8 @@ import sys
 from pathlib import Path
 from textual.app import App
 from textual.widgets import Label
-from agentgym_tui.sessions.file_session import FilesSession
-from agentgym_tui.terminal.run import run
+from agentgym_tui.sessions.file_session import FileSession
+from agentgym_tui.terminal.run import run_console
 
 class Small(App):
     BINDINGS = [("c", "crash"), ("w", "worker"), ("g", "group"), ("p", "loud"), ("x", "seen")]
@@ -53,9 +53,9 @@ class Small(App):
         self.lost.set_exception(ValueError("{SECRET}")); del self.lost
         self.exit()
 
-session = FilesSession([])
+session = FileSession([])
 session.data_dir = Path(sys.argv[1]) if len(sys.argv) > 1 else None
-sys.exit(run(Small(), session))
+sys.exit(run_console(Small(), session))
 """
 
 

@@ -181,7 +181,7 @@ async def test_an_endpoint_that_takes_no_tools_is_asked_for_texts() -> None:
     assert "tool call" in played.asked[0]["messages"][0]["content"]
     assert "tool call" not in played.asked[3]["messages"][0]["content"]
     assert played.chats[3][2:4] == [{"role": "assistant", "content": "up({})"}, user("at 1")]
-    assert "asked without tools" in played.episode.timesteps[1].warnings[0]
+    assert "retried without tools" in played.episode.timesteps[1].warnings[0]
 
 
 async def test_when_no_model_answers_the_steps_so_far_are_kept() -> None:

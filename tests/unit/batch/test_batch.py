@@ -56,7 +56,7 @@ class Running:
 
     def result(self) -> BatchResult:
         self._thread.join(30)
-        assert self.results, "the batch did not come back"
+        assert self.results, "the batch did not end"
         return self.results[0]
 
 
@@ -171,7 +171,7 @@ def test_abort_gives_up_on_a_step_that_blocks(workspace: Workspace) -> None:
     running.batch.command("abort")
     result = running.result()
     assert (result.status, result.outcomes) == ("cancelled", {"cancelled": 1})
-    assert result.episodes[0].error == "slot_abandoned: The episode was given up at once, in the middle of a step"
+    assert result.episodes[0].error == "slot_abandoned: The episode was abandoned immediately, in the middle of a step"
     Gated.gate.release(3)
 
 
@@ -184,7 +184,7 @@ def test_a_step_that_blocks_is_given_up_some_time_after_a_cancel(
     running.batch.command("cancel")
     (episode,) = running.result().episodes
     assert episode.error is not None
-    assert "was told to end and did not come back within 0." in episode.error
+    assert "was cancelled and did not end within 0." in episode.error
     Gated.gate.release()
 
 
@@ -251,10 +251,10 @@ def test_a_result_that_cannot_be_stored_is_a_named_problem(workspace: Workspace)
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"repeat": 0}, "repeat is 0; it has to be at least 1"),
+        ({"repeat": 0}, "repeat is 0; it must be at least 1"),
         ({"task_index": -1}, "task_index is -1"),
-        ({"seed": -(2**70)}, "seed is -1180591620717411303424; it has to be below"),
-        ({"concurrency": 30_000}, "at most 256 slots"),
+        ({"seed": -(2**70)}, "seed is -1180591620717411303424; it must be below"),
+        ({"concurrency": 30_000}, "at most 256 workers"),
         ({"repeat": 10_000, "attempts": 10_000}, "at most 1000000 episodes"),
         ({"limits": Limits(max_rounds=0)}, "at least one round"),
         ({"agent": "scripted"}, "give both or neither"),

@@ -86,8 +86,8 @@ def test_the_environment_names_login_and_tls(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environ", "message"),
     [
-        ({"NATS_USER": "u"}, "go together"),
-        ({"NATS_PASSWORD": CANARY}, "go together"),
+        ({"NATS_USER": "u"}, "or neither"),
+        ({"NATS_PASSWORD": CANARY}, "or neither"),
         ({"NATS_USER": "u", "NATS_PASSWORD": CANARY, "NATS_TOKEN": CANARY}, "NATS_USER and NATS_TOKEN"),
         ({"NATS_NKEY": "/missing"}, "NATS_NKEY: /missing cannot be read"),
         ({"NATS_CA": "/missing"}, "NATS_CA: /missing is not a file"),
@@ -141,7 +141,7 @@ def test_the_address_of_a_node(tmp_path: Path) -> None:
     credential, node = tmp_path / "credential.json", tmp_path / "node.json"
     credential.write_text(json.dumps({"user": "u", "password": CANARY}))
     node.write_text(json.dumps({"node": "n", "url": "nats://127.0.0.1:5", "credential_file": str(credential)}))
-    with pytest.raises(ConfigError, match="others may read"):
+    with pytest.raises(ConfigError, match="chmod 600"):
         address_of_node(tmp_path)
     node.chmod(0o600)
     credential.chmod(0o600)

@@ -30,7 +30,7 @@ def _rude(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["nats.aio.client", "asyncio"])
-def test_what_libraries_log_goes_to_the_file_alone_and_is_safe(
+def test_library_records_go_to_the_file_only_and_are_sanitized(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     log_to_file(tmp_path)
@@ -41,7 +41,7 @@ def test_what_libraries_log_goes_to_the_file_alone_and_is_safe(
     assert lines[1:] == ["  ValueError: ␛[2J\\u{202e}", "  WARNING: forged"]
 
 
-def test_without_a_file_what_libraries_log_goes_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
+def test_library_records_are_discarded_without_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr()
     _rude("nats.aio.client")
     assert capsys.readouterr().err == ""

@@ -50,14 +50,14 @@ def test_tables_are_safe_for_the_terminal(tmp_path: Path, capsys: pytest.Capture
     assert "\x1b[31m" not in out
 
 
-def test_a_sink_that_nothing_is_sent_to_any_more_says_so(
+def test_an_unconfigured_sink_is_marked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")  # each sink in a line of its own
     _filled(tmp_path)
     assert main_outbox(["--data-dir", str(tmp_path)]) == 0
-    said = [line for line in capsys.readouterr().out.splitlines() if "not configured" in line]
-    assert [FORMER in line for line in said] == [True]
+    lines = [line for line in capsys.readouterr().out.splitlines() if "not configured" in line]
+    assert [FORMER in line for line in lines] == [True]
     monkeypatch.delenv("NATS_URL")
     assert main_outbox(["--data-dir", str(tmp_path)]) == 0
     out = capsys.readouterr().out
@@ -65,7 +65,7 @@ def test_a_sink_that_nothing_is_sent_to_any_more_says_so(
     assert "secret" not in out
 
 
-def test_dead_letters_are_sent_again_on_demand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_retry_queues_dead_letters_for_delivery(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _filled(tmp_path)
     place = ["--data-dir", str(tmp_path), "--json"]
     assert main_outbox([*place, "--retry", "event:1"]) == 0
@@ -78,12 +78,12 @@ def test_dead_letters_are_sent_again_on_demand(tmp_path: Path, capsys: pytest.Ca
     assert json.loads(capsys.readouterr().out)["dead_letters"] == []
 
 
-def test_nothing_is_created_where_nothing_was_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_state_directory_stays_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main_outbox(["--data-dir", str(tmp_path / "data"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"sinks": {}, "dead_letters": []}
     assert not (tmp_path / "data").exists()
 
 
-def test_it_needs_no_client_of_the_bus() -> None:
+def test_the_command_does_not_import_the_nats_client() -> None:
     code = "import sys, runner.cli.outbox, runner.publish.event_factory; sys.exit('nats' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -8,7 +8,7 @@ from runner.types import BatchProgress, EpisodeEnded, Outcome
 from tests.support.episodes import END, header, trajectory
 
 
-def test_the_live_rate_leaves_out_what_the_summary_does(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_live_rate_excludes_the_same_outcomes_as_the_summary(capsys: pytest.CaptureFixture[str]) -> None:
     of = header()
     with batch_progress(BatchSpec(env="Maze", agent="oracle", repeat=4)) as show:
         for outcome in (Outcome.SUCCESS, Outcome.CANCELLED, Outcome.INTERRUPTED, Outcome.FAILURE):

@@ -45,7 +45,7 @@ async def test_a_gateway_that_knows_the_model_says_what_is_asked_there() -> None
     )
     assert found.note is not None
     assert found.url.endswith("/openai/v1/chat/completions")
-    assert found.note == f"asked at {found.url} for tensorzero::model_name::qwen35_9b"
+    assert found.note == f"uses {found.url} with model tensorzero::model_name::qwen35_9b"
     assert found.latency_s is not None
 
 
@@ -59,7 +59,7 @@ async def test_a_gateway_that_does_not_know_the_model() -> None:
 
 async def test_a_gateway_that_wants_a_key() -> None:
     found = await gateway_health(refused("no key", 401))
-    assert (found.status, found.hint) == ("misconfigured", "put a valid key into the variable TENSORZERO_API_KEY")
+    assert (found.status, found.hint) == ("misconfigured", "set the variable TENSORZERO_API_KEY to a valid key")
 
 
 async def test_a_gateway_that_is_not_there() -> None:
@@ -67,7 +67,7 @@ async def test_a_gateway_that_is_not_there() -> None:
     assert (found.status, found.latency_s, found.model) == ("down", None, "qwen35_9b")
     assert found.cause is not None
     assert found.cause.startswith("no connection")
-    assert found.hint == "start TensorZero's gateway, or set TENSORZERO_URL to where it runs"
+    assert found.hint == "start TensorZero's gateway, or set TENSORZERO_URL to its URL"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ async def test_an_openai_compatible_server(listed: bytes, status: str) -> None:
         assert (await health(settings, {"MINE": KEY})).status == status
         assert server.requests[-1].headers["authorization"] == f"Bearer {KEY}"
         missing = await health(settings)
-    assert (missing.status, missing.hint) == ("misconfigured", "put a valid key into the variable MINE")
+    assert (missing.status, missing.hint) == ("misconfigured", "set the variable MINE to a valid key")
 
 
 async def test_endpoints_that_hang_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ async def test_a_wrong_path_is_a_mistake_whose_path_is_named(
     assert found.kind == ("ollama" if kind == "auto" else kind)
     assert (found.status, found.hint) == (
         "misconfigured",
-        "there are no chat completions under /v2/chat/completions: correct the endpoint's URL in the profile",
+        "no chat completions at /v2/chat/completions: correct the endpoint's URL in the profile",
     )
 
 
@@ -143,7 +143,7 @@ async def test_a_wrong_path_is_a_mistake_whose_path_is_named(
         (refused("list index out of range", 500), "up", None),
         (refused("loading", 503), "down", "start the server at "),
         (refused("model not found", 404), "misconfigured", "check the endpoint's URL and model"),
-        (refused("no key", 401), "misconfigured", "name the variable of its key"),
+        (refused("no key", 401), "misconfigured", "set api_key_env to the variable of its key"),
     ],
 )
 async def test_no_model_runs_for_a_look_at_its_path(said: bytes, status: str, hint: str | None) -> None:
@@ -185,7 +185,7 @@ async def test_a_server_that_answers_only_something_in_time_is_slow(monkeypatch:
     with RudeModel(hang, routes={"/v1/models": hang}) as server:
         manager = InferenceManager(settings_of(EndpointConfig(url=server.url)), {})
         (found,) = await manager.check()
-        assert (found.status, found.cause) == ("slow", "it answers, but not to everything within 1 s")
+        assert (found.status, found.cause) == ("slow", "it answers, but not to all requests within 1 s")
         monkeypatch.setattr("runner.inference.health.CHECK_TIMEOUT_S", 0.2)
         (later,) = await manager.check()  # what it is was known, and it said nothing more
     assert (later.kind, later.status) == ("openai", "down")

@@ -34,7 +34,10 @@ class Ticker:
 
 
 def test_the_chain_of_a_profile() -> None:
-    further = (EndpointConfig(url="https://h.example/v1", model="m"), EndpointConfig(url="https://h.example/v2", name="gateway"))
+    further = (
+        EndpointConfig(url="https://h.example/v1", model="m"),
+        EndpointConfig(url="https://h.example/v2", name="gateway"),
+    )
     settings = AgentSettings(endpoints=further)
     assert [(spec.name, spec.kind, spec.model) for spec in resolve_endpoints(settings, {})] == [
         ("gateway", "auto", None),
@@ -254,7 +257,10 @@ def test_a_key_in_the_pieces_of_a_tool_call_is_not_told(size: int) -> None:
     for number, text in enumerate([quoted, quoted.replace("/", "\\/")]):
         for start in range(0, len(text), size):
             between = StreamDelta(text=key[start : start + 1], part="reasoning", n=1)
-            for piece in (StreamDelta(text=text[start : start + size], part="call", call=number, tool=key, n=1), between):
+            for piece in (
+                StreamDelta(text=text[start : start + size], part="call", call=number, tool=key, n=1),
+                between,
+            ):
                 keyless.add(piece)
     keyless.flush()
     calls = ["".join(piece.text for piece in told if (piece.part, piece.call) == ("call", n)) for n in (0, 1)]

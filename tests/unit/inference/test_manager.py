@@ -66,7 +66,10 @@ async def test_plain_json_in_answer_to_a_request_for_a_stream_is_accepted(model:
 
 
 async def test_the_model_of_a_session_takes_the_place_of_the_profiles_alone(model: RudeModel) -> None:
-    endpoints = (EndpointConfig(url=model.url, kind="openai"), EndpointConfig(url=model.url, kind="openai", model="own"))
+    endpoints = (
+        EndpointConfig(url=model.url, kind="openai"),
+        EndpointConfig(url=model.url, kind="openai", model="own"),
+    )
     for endpoint, sent in zip(endpoints, ("other", "own"), strict=True):
         manager = InferenceManager(settings_of(endpoint), {})
         inference = await infer(manager.session(header(), model="other"))
@@ -138,7 +141,7 @@ async def test_a_key_that_is_not_set_is_never_guessed(model: RudeModel) -> None:
     )
     inference = await infer(InferenceManager(settings_of(*endpoints), {}))
     assert inference.usage.endpoint == "b"
-    assert inference.usage.warnings == ("a: the variable MINE, which should hold its key, is not set",)
+    assert inference.usage.warnings == ("a: the variable MINE for its API key is not set",)
 
 
 async def test_spans_are_named_after_the_conventions(model: RudeModel) -> None:
@@ -193,7 +196,7 @@ async def test_a_model_without_tools_is_asked_without_them_from_then_on(model: R
         assert [("tools" in request.json()) for request in toolless.asked] == [True, False, False]
     assert not manager.supports_tools(session)
     assert (first.used_tools, second.used_tools) == (False, False)
-    assert "asked without tools" in first.usage.warnings[0]
+    assert "retried without tools" in first.usage.warnings[0]
     assert second.usage.warnings == ()
     assert (await infer(manager_of(model.url), tools=TOOLS)).used_tools
 
@@ -234,11 +237,14 @@ async def test_a_server_that_is_not_ready_to_say_what_it_is_is_asked_again(statu
     starting = reply(status, b"starting", Retry_After="7")
     routes: dict[str, bytes] = {"/health": starting, "/openai/v1/chat/completions": starting, "/api/tags": starting}
     with RudeModel(answer("wrong"), routes=routes) as late:
-        endpoints = (EndpointConfig(url=late.url, name="late"), EndpointConfig(url=model.url, name="other", kind="openai"))
+        endpoints = (
+            EndpointConfig(url=late.url, name="late"),
+            EndpointConfig(url=model.url, name="other", kind="openai"),
+        )
         manager = InferenceManager(settings_of(*endpoints), {}, waits.timing())
         first = await infer(manager)
         assert (first.usage.endpoint, manager.endpoints[0].kind) == ("other", "auto")
-        assert first.usage.warnings == (f"late: HTTP {status}: starting; it asks to be left alone for 7 s",)
+        assert first.usage.warnings == (f"late: HTTP {status}: starting; the server asks to wait 7 s",)
         routes |= {"/health": TENSORZERO, "/openai/v1/chat/completions": answer("up")}
         waits.passed += 7
         assert (await infer(manager)).usage.endpoint == "late"
@@ -284,7 +290,7 @@ async def test_that_an_endpoint_is_passed_over_is_told_before_another_one_answer
     first, second = list(map(brief, told))[:3], list(map(brief, told))[3:]
     assert first[0] == "? a"
     assert first[1].startswith("< a: no connection")
-    assert second[0].startswith("a: not asked for")
+    assert second[0].startswith("a: retry in ")
     assert [first[2], *second[1:]] == ["? b", "? b"]
 
 
@@ -301,7 +307,9 @@ async def test_a_login_is_in_no_failure_in_the_form_it_is_sent() -> None:
 async def test_a_login_and_a_key_are_not_both_taken(model: RudeModel) -> None:
     endpoint = EndpointConfig(url=model.url.replace("://", "://me:password@"), kind="openai", api_key_env="MINE")
     asked = len(model.requests)
-    with pytest.raises(InferenceFault, match="its URL has a login and MINE a key, of which only one can be sent"):
+    with pytest.raises(
+        InferenceFault, match="its URL has a login and MINE has a key, but only one of them can be sent"
+    ):
         await infer(InferenceManager(settings_of(endpoint), {"MINE": KEY}))
     assert len(model.requests) == asked
 
@@ -344,7 +352,7 @@ async def test_feedback_that_is_refused_is_one_warning(caplog: pytest.LogCapture
 
 
 async def test_a_profile_without_endpoints_says_so() -> None:
-    with pytest.raises(InferenceFault, match=r"names no model to ask; set agent\.api_endpoint"):
+    with pytest.raises(InferenceFault, match=r"has no model endpoint; set agent\.api_endpoint"):
         await infer(manager_of())
 
 

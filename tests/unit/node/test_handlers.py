@@ -39,7 +39,7 @@ HOSTILE = "\x1b[2J\u202e\u2066\x9b\x00\n"
 
 def test_every_code_that_is_sent_is_documented() -> None:
     source = inspect.getsource(operations) + inspect.getsource(requests)
-    sent = set(re.findall(r'(?:Refused\(\s*|code=)"([a-z_]+)"', source))
+    sent = set(re.findall(r'(?:RequestRejected\(\s*|code=)"([a-z_]+)"', source))
     assert sent == set(ERRORS)
 
 
@@ -179,7 +179,7 @@ def test_only_so_many_hashes_are_kept(workspace: Workspace, monkeypatch: pytest.
     paths = [episode_of(workspace, 1) for _ in range(4)]
     for path in (*paths, *paths):
         assert files.chunk(path.stem, 0).data == path.read_bytes()
-    with pytest.raises(StoreError, match="there is no episode"):
+    with pytest.raises(StoreError, match="this node has no episode"):
         files.chunk(str(ULID()), 0)
 
 
@@ -235,8 +235,8 @@ def test_a_known_id_stands_for_the_same_request_only(
     assert ask("start", **{**asked, "envs": ["maze"], "agent": "Oracle"})["result"] == started
     refused = ask("start", **{**asked, **other, "resume": resume})["error"]
     (name,) = other
-    assert (refused["code"], refused["hint"]) == ("refused", "make a new batch_id for another request")
-    assert f"another {name}" in refused["message"]
+    assert (refused["code"], refused["hint"]) == ("refused", "use a new batch_id for a different request")
+    assert f"differs in {name}" in refused["message"]
 
 
 def test_what_a_killed_node_has_played_is_counted_by_its_files(workspace: Workspace, ask: Callable[..., Any]) -> None:

@@ -166,7 +166,7 @@ async def test_a_look_that_fails_is_said_once_and_tried_again(
             assert [type(item) for item in looked.latest] == [EnvHealth, EnvHealth]
             monkeypatch.setattr(psutil, "cpu_percent", working)
             await told.until(lambda: told.count(Host) >= 1)
-    assert caplog.messages == ["the health of the machine cannot be told: RuntimeError: no such counter"]
+    assert caplog.messages == ["health check of the host failed: RuntimeError: no such counter"]
 
 
 async def test_work_that_fails_begins_again_until_it_is_done(caplog: pytest.LogCaptureFixture) -> None:
@@ -181,7 +181,7 @@ async def test_work_that_fails_begins_again_until_it_is_done(caplog: pytest.LogC
     with caplog.at_level(logging.WARNING, "runner"):
         await run_with_restarts("the work", work)
     assert len(begun) == 3
-    assert caplog.messages == ["the work failed and begins again: ValueError: nothing works"] * 2
+    assert caplog.messages == ["the work failed and restarts: ValueError: nothing works"] * 2
 
 
 async def _fail() -> None:

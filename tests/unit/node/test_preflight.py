@@ -128,19 +128,21 @@ def test_a_model_is_the_profiles_or_the_one_that_is_wanted(install: Install) -> 
     assert resolve_model("TOOLS", settings, "large") == "large"
     assert resolve_model("oracle", settings, None) is None
     for agent, wanted in (("oracle", "small"), ("react", "a\nb"), ("react", ""), ("react", "x" * 201)):
-        with pytest.raises(ConfigError, match=r"asks no model|is no name of a model"):
+        with pytest.raises(ConfigError, match=r"uses no model|is not a valid model name"):
             resolve_model(agent, settings, wanted)
     with pytest.raises(ConfigError, match="cannot be loaded"):
         resolve_model("loader", settings, None)
     for spec in (BatchSpec(env="Maze"), BatchSpec(env="Maze", agent="oracle", model="small")):
-        with pytest.raises(ConfigError, match=r"asks (a|no) model"):
+        with pytest.raises(ConfigError, match=r"needs a model|uses no model"):
             spec.validated()
-    with pytest.raises(ConfigError, match="there is none to ask"):
+    with pytest.raises(ConfigError, match="needs a model, and none is configured"):
         BatchSpec(env="Maze", model="small").build_runner()
 
 
 def test_who_would_not_answer_is_named_without_being_asked_for_more() -> None:
-    models = Models.from_settings(settings_of(GONE, model="small", local_fallback="qwen"), {"OLLAMA_HOST": "127.0.0.1:1"})
+    models = Models.from_settings(
+        settings_of(GONE, model="small", local_fallback="qwen"), {"OLLAMA_HOST": "127.0.0.1:1"}
+    )
     assert models.names == ["small", "qwen"]
     assert models.require(None) == []
     with pytest.raises(NoModel, match=r"no model answers: gone: no connection.*; ollama: no connection") as caught:
@@ -191,7 +193,7 @@ def test_a_dry_run_says_what_can_be_done_without(capsys: pytest.CaptureFixture[s
         what="model", name="gateway", state="warn", detail="tensorzero", cause="no connection", hint="start it"
     )
     rows = [msgspec.structs.replace(row, state=state) for state in ("ok", "warn", "fail")]
-    checks = list(map(preview._check, rows))
+    checks = list(map(preview._to_row, rows))
     assert [(check.ok, check.state) for check in checks] == [(True, "ok"), (True, "warn"), (False, "fail")]
     preview._print(checks)
     told = "model gateway: tensorzero: no connection; start it"

@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 
 from runner.events.live import Heartbeat, LiveBatch, TokenText
 from runner.events.subjects import LIVE_STREAM
-from runner.publish.live_publisher import MAX_MESSAGE, LivePublisher
+from runner.publish.live_publisher import MAX_MESSAGE_BYTES, LivePublisher
 from runner.publish.outbox import Outbox
 from runner.types import EpisodeStarted, TimestepPlayed
 from tests.support.episodes import header, step
@@ -110,26 +110,26 @@ async def test_a_message_stays_small(server: NatsServer, outbox: Outbox) -> None
     async with listening(server) as heard, live(outbox, server, capacity=1 << 24) as publisher:
         for seq in range(300):
             publisher.put(token(seq, "x" * 10_000))
-        publisher.put(token(300, "x" * MAX_MESSAGE))
+        publisher.put(token(300, "x" * MAX_MESSAGE_BYTES))
         publisher.put(token(301))
         await heard.until(301)
         assert publisher.dropped == [1]
     assert heard.seqs("token") == [*range(300), 301]
-    assert all(len(message.data) <= MAX_MESSAGE for message in heard.messages)
+    assert all(len(message.data) <= MAX_MESSAGE_BYTES for message in heard.messages)
     assert 6 <= len(heard.messages) <= 10
 
 
 async def test_the_oldest_are_left_out_and_counted_while_nobody_takes_them(server: NatsServer, outbox: Outbox) -> None:
     async with live(outbox, server, capacity=20_000) as publisher:
         server.kill()
-        await _until(lambda: publisher._feeds[0]._sink_connection.down.is_set())
+        await _until(lambda: publisher._queues[0]._sink_connection.down.is_set())
         threads = [threading.Thread(target=_put_all, args=(publisher, 1000)) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(WAIT_S)
         (dropped,) = publisher.dropped
-        left = len(publisher._feeds[0].queue._items)
+        left = len(publisher._queues[0].queue._items)
         assert dropped + left == 4000
         assert 0 < left < 400
         server.start()
@@ -148,7 +148,7 @@ async def test_what_is_told_as_soon_as_the_own_broker_is_back_is_kept_there(tmp_
             for seq in range(2):
                 await _until(sink_connection.up.is_set)
                 publisher.put(token(seq))
-                while publisher._feeds[0].queue._items:
+                while publisher._queues[0].queue._items:
                     await publisher.flush()
                 (kept,) = await stored(server, LIVE_STREAM)
                 assert msgspec.json.decode(kept.data, type=LiveBatch).items == [token(seq)]
@@ -173,7 +173,7 @@ async def test_a_paused_server_holds_up_neither_the_sender_nor_another_sink(
 ) -> None:
     with NatsServer(tmp_path / "other", jetstream=False) as other:
         async with listening(server) as heard, live(outbox, server, other, capacity=100_000) as publisher:
-            await _until(lambda: all(feed._sink_connection.up.is_set() for feed in publisher._feeds))
+            await _until(lambda: all(sink._sink_connection.up.is_set() for sink in publisher._queues))
             other.pause()
             for seq in range(50):
                 publisher.put(token(seq, "x" * 1000))

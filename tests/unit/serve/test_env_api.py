@@ -20,8 +20,8 @@ from runner.util.clock import Clock
 FIELDS = (RequestField("id"), RequestField("action", "string"), RequestField("data_idx", required=False, default=7))
 
 
-class Ticking:
-    """A clock that is set."""
+class ManualClock:
+    """A manually advanced clock."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -34,7 +34,7 @@ def executor() -> Iterator[ThreadPoolExecutor]:
         yield executor
 
 
-def asking(app: EnvironmentApp) -> httpx.AsyncClient:
+def client_of(app: EnvironmentApp) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app.application()), base_url="http://127.0.0.1")
 
 
@@ -47,7 +47,7 @@ def errors(body: bytes) -> list[tuple[str, tuple[str | int, ...]]]:
 @pytest.mark.parametrize(
     ("given", "expected"), [(3, 3), ("3", 3), (" +1_0.0 ", 10), (3.0, 3), (True, 1), (-1, -1), (10**30, 10**30)]
 )
-def test_what_fastapi_takes_for_an_integer_is_one(given: object, expected: int) -> None:
+def test_integers_are_parsed_like_fastapi(given: object, expected: int) -> None:
     body = json.dumps({"id": given, "action": "x", "more": 1}).encode()
     assert parse_body(FIELDS, body) == {"id": expected, "action": "x", "data_idx": 7}
 
@@ -64,7 +64,7 @@ def test_what_fastapi_takes_for_an_integer_is_one(given: object, expected: int) 
         ("9" * 4301, "int_parsing_size"),
     ],
 )
-def test_what_it_does_not_is_named_as_it_does(given: object, problem: str) -> None:
+def test_invalid_integers_have_fastapis_errors(given: object, problem: str) -> None:
     assert errors(json.dumps({"id": given, "action": "x"}).encode()) == [(problem, ("body", "id"))]
 
 
@@ -83,17 +83,17 @@ def test_what_it_does_not_is_named_as_it_does(given: object, problem: str) -> No
         (b"\xff", [("json_invalid", ("body", 0))]),
     ],
 )
-def test_a_malformed_body_is_answered_as_fastapi_does(body: bytes, expected: list[Any]) -> None:
+def test_malformed_bodies_have_fastapis_errors(body: bytes, expected: list[Any]) -> None:
     assert errors(body) == expected
 
 
-def test_a_large_value_is_not_sent_back() -> None:
+def test_large_values_are_not_echoed() -> None:
     with pytest.raises(MalformedRequest) as caught:
         parse_body(FIELDS, json.dumps({"id": "x" * 100_000, "action": 3}).encode())
     assert [bytes(problem.input) for problem in caught.value.errors] == [b"null", b"3"]
 
 
-def test_a_full_pool_gives_out_nothing_that_is_in_use() -> None:
+def test_a_full_pool_rejects_and_never_reuses_ids() -> None:
     pool = InstancePool(Maze, limit=2, idle_s=60)
     first, second = pool.open(), pool.open()
     with pytest.raises(PoolRejected, match="2 environments open, which is its limit"):
@@ -103,8 +103,8 @@ def test_a_full_pool_gives_out_nothing_that_is_in_use() -> None:
     assert pool.touch(first.instance_id) is None
 
 
-async def test_what_nobody_asks_for_is_taken_back_unless_it_is_being_used() -> None:
-    time = Ticking()
+async def test_idle_instances_are_removed_unless_in_use() -> None:
+    time = ManualClock()
     pool = InstancePool(Maze, limit=9, idle_s=60, clock=time.clock)
     idle, used, working = pool.open(), pool.open(), pool.open()
     time.now_s = 59
@@ -117,10 +117,10 @@ async def test_what_nobody_asks_for_is_taken_back_unless_it_is_being_used() -> N
     assert pool.instance_ids == [used.instance_id]
 
 
-async def test_an_environment_that_was_forgotten_is_closed_for_its_client(executor: ThreadPoolExecutor) -> None:
-    time = Ticking()
+async def test_an_idle_instance_is_closed(executor: ThreadPoolExecutor) -> None:
+    time = ManualClock()
     app = environment_app("maze", mode="strict", max_open=1, idle_s=60, executor=executor, clock=time.clock)
-    async with asking(app) as http:
+    async with client_of(app) as http:
         created = (await http.post("/maze/create")).json()
         full = (await http.post("/maze/create")).json()
         assert "which is its limit" in full["error"]
@@ -132,9 +132,9 @@ async def test_an_environment_that_was_forgotten_is_closed_for_its_client(execut
 
 
 @pytest.mark.parametrize(("mode", "label"), [("strict", "as published"), ("compat", "as published")])
-async def test_a_server_says_what_it_is(mode: Mode, label: str, executor: ThreadPoolExecutor) -> None:
+async def test_a_server_describes_its_environment(mode: Mode, label: str, executor: ThreadPoolExecutor) -> None:
     app = environment_app("Maze", mode=mode, max_open=3, idle_s=60, executor=executor)
-    async with asking(app) as http:
+    async with client_of(app) as http:
         assert (await http.get("/")).json() == f"AgentGym Console {__version__}: Maze ({mode}, {label})"
         assert (await http.get("/health")).json() == {
             "env": "Maze",
@@ -147,24 +147,26 @@ async def test_a_server_says_what_it_is(mode: Mode, label: str, executor: Thread
         }
 
 
-async def test_strict_takes_any_task_number_and_says_what_is_missing(executor: ThreadPoolExecutor) -> None:
+async def test_strict_mode_accepts_any_task_number_and_names_a_missing_reset(executor: ThreadPoolExecutor) -> None:
     app = environment_app("Maze", mode="strict", max_open=3, idle_s=60, executor=executor)
-    async with asking(app) as http:
+    async with client_of(app) as http:
         here = (await http.post("/maze/create")).json()
         early = (await http.post("/maze/step", json={**here, "action": "move up"})).json()
         assert early == {"error": "The environment 0 has no task yet; reset it first."}
-        told = [(await http.post("/maze/reset", json={**here, "game": game})).json() for game in (3, 28, -22)]
-        assert told[0] == told[1] == told[2] == {"observation": Maze().reset(task_index=3)[0]["content"]}
+        replies = [(await http.post("/maze/reset", json={**here, "game": game})).json() for game in (3, 28, -22)]
+        assert replies[0] == replies[1] == replies[2] == {"observation": Maze().reset(task_index=3)[0]["content"]}
 
 
-async def test_an_environment_that_fails_is_an_error_like_any_other(executor: ThreadPoolExecutor) -> None:
+async def test_a_failing_environment_is_an_error_reply(executor: ThreadPoolExecutor) -> None:
     class Broken(Maze):
         def _step(self, text: str) -> tuple[str, float, bool]:
             raise SystemExit(text)
 
     for name, status in (("Maze", 200), ("SQLGym", 500)):
         dialect = DIALECTS[name]
-        async with asking(EnvironmentApp(dialect, Broken(), InstancePool(Broken, limit=1, idle_s=9), executor)) as http:
+        async with client_of(
+            EnvironmentApp(dialect, Broken(), InstancePool(Broken, limit=1, idle_s=9), executor)
+        ) as http:
             await http.post(f"{dialect.prefix}/create")
             await http.post(f"{dialect.prefix}/reset", json={dialect.id_field: 0, dialect.task_field.name: 0})
             reply = await http.post(f"{dialect.prefix}/step", json={dialect.id_field: 0, "action": "secret"})
@@ -172,7 +174,9 @@ async def test_an_environment_that_fails_is_an_error_like_any_other(executor: Th
             assert "secret" not in reply.text
 
 
-def test_what_has_no_protocol_is_not_served(executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_without_a_protocol_is_rejected(
+    executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delitem(DIALECTS, "Maze")
     with pytest.raises(ConfigError, match="no protocol for Maze"):
         environment_app("Maze", mode="strict", max_open=1, idle_s=60, executor=executor)

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from runner.errors import ConfigError
 from runner.serve import guard
-from runner.serve import host as hosting
+from runner.serve import host as host_module
 from runner.serve.host import Site, check_exposure, guard_app, read_token, serve_apps
 
 TOKEN = "0123456789abcdef"
@@ -23,7 +23,7 @@ JSON = {"content-type": "application/json"}
 
 
 async def size(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers with the size of the body."""
+    """Respond with the size of the body."""
     body = await Request(scope, receive).body()
     await PlainTextResponse(str(len(body)))(scope, receive, send)
 
@@ -39,7 +39,7 @@ def client(token: str | None = None, **headers: str) -> httpx.AsyncClient:
     "host",
     ["127.0.0.1", "127.0.0.1:36001", "localhost:1", "LOCALHOST.", "127.8.9.10:80", "[::1]:36001", "Node-7.Local:36001"],
 )
-async def test_a_host_of_this_machine_is_answered(host: str) -> None:
+async def test_host_names_of_this_machine_are_accepted(host: str) -> None:
     async with client(host=host) as http:
         assert (await http.get("/")).text == "0"
 
@@ -48,8 +48,8 @@ async def test_a_host_of_this_machine_is_answered(host: str) -> None:
     "host",
     ["evil.example", "evil.example:36001", "127.0.0.1.evil.example", "localhost.evil", "", "[::1", "a@127.0.0.1", "0"],
 )
-async def test_a_name_of_somebody_else_is_refused(host: str) -> None:
-    """As after DNS rebinding, where a page's own name leads to this machine."""
+async def test_other_host_names_are_rejected(host: str) -> None:
+    """As after DNS rebinding, which lets the host name of a web page resolve to this machine."""
     async with client(host=host) as http:
         reply = await http.get("/")
         assert (reply.status_code, reply.headers["connection"]) == (403, "close")
@@ -66,18 +66,18 @@ async def test_a_name_of_somebody_else_is_refused(host: str) -> None:
         {"sec-fetch-site": "same-site"},
     ],
 )
-async def test_a_page_of_another_site_is_refused(headers: dict[str, str]) -> None:
+async def test_pages_of_other_sites_are_rejected(headers: dict[str, str]) -> None:
     async with client() as http:
         for method in ("GET", "POST", "OPTIONS"):
             assert (await http.request(method, "/", headers=headers)).status_code == 403
 
 
-async def test_its_own_page_and_the_address_bar_are_not_refused() -> None:
+async def test_same_origin_pages_and_the_address_bar_are_accepted() -> None:
     async with client(origin="http://127.0.0.1:36001") as http:
         assert (await http.get("/", headers={"sec-fetch-site": "none"})).status_code == 200
 
 
-async def test_a_body_has_to_be_json_by_its_type() -> None:
+async def test_a_body_must_have_the_type_json() -> None:
     async with client() as http:
         for kind in ("text/plain", "application/x-www-form-urlencoded", "", "application/jsonp"):
             assert (await http.post("/", content=b"{}", headers={"content-type": kind})).status_code == 415
@@ -100,7 +100,7 @@ async def test_a_body_has_a_size_limit_declared_or_not() -> None:
         assert (await http.post("/", content=chunks(100))).status_code == 415
 
 
-async def test_a_token_is_wanted_where_there_is_one() -> None:
+async def test_a_configured_token_is_required() -> None:
     as_password = base64.b64encode(f":{TOKEN}".encode()).decode()
     async with client(TOKEN) as http:
         for sent in ("", "Bearer", f"Bearer {TOKEN}x", f"Token {TOKEN}", "Basic !", "Basic é", "Bearer \xff"):
@@ -112,7 +112,7 @@ async def test_a_token_is_wanted_where_there_is_one() -> None:
             assert (await http.get("/", headers={"authorization": sent})).is_success
 
 
-async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_body_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     async def never() -> AsyncIterator[bytes]:
         yield b"x"
         await asyncio.Event().wait()
@@ -123,13 +123,13 @@ async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "node-7.local", ""])
-def test_a_host_that_others_reach_wants_a_token(host: str) -> None:
+def test_a_public_host_requires_a_token(host: str) -> None:
     with pytest.raises(ConfigError, match="give --token"):
         check_exposure(host, None)
     check_exposure(host, TOKEN)
 
 
-def test_this_machine_alone_wants_none() -> None:
+def test_a_loopback_host_requires_no_token() -> None:
     for host in ("127.0.0.1", "::1", "localhost", "127.1.2.3"):
         check_exposure(host, None)
 
@@ -144,7 +144,7 @@ def test_a_token_comes_from_a_variable_or_a_private_file(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("token", ["", "short", "with a space in it", "é" * 20, "x" * 600])
-def test_a_token_that_is_no_token_is_refused_and_not_quoted(token: str, tmp_path: Path) -> None:
+def test_an_invalid_token_is_rejected_and_not_quoted(token: str, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(token)
     file.chmod(0o600)
@@ -160,7 +160,7 @@ def test_a_value_given_as_the_token_is_not_quoted() -> None:
     assert TOKEN not in str(caught.value)
 
 
-def test_a_file_that_others_can_read_is_no_place_for_a_token(tmp_path: Path) -> None:
+def test_a_token_file_must_be_private(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(TOKEN)
     file.chmod(0o640)
@@ -172,34 +172,34 @@ def test_a_file_that_others_can_read_is_no_place_for_a_token(tmp_path: Path) -> 
             read_token(f"@{tmp_path / other}", {})
 
 
-async def test_all_addresses_are_taken_or_none() -> None:
+async def test_no_site_is_served_if_one_address_is_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        said: list[str] = []
+        ready: list[str] = []
         sites = [Site(size, "127.0.0.1", 0, "free"), Site(size, "127.0.0.1", port, "taken")]
         with pytest.raises(ConfigError, match=f"The address 127.0.0.1, port {port} is in use"):
-            await serve_apps(sites, on_ready=said.append, stop=asyncio.Event())
-        assert said == []
+            await serve_apps(sites, on_ready=ready.append, stop=asyncio.Event())
+        assert ready == []
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "1.2.3.4", "x" * 300, "a..b"])
-async def test_an_address_that_is_not_here_is_named(host: str) -> None:
+async def test_an_unusable_address_is_named(host: str) -> None:
     with pytest.raises(ConfigError, match="Cannot listen on"):
         await serve_apps([Site(size, host, 0, "")], on_ready=str, stop=asyncio.Event())
 
 
-async def test_a_request_that_never_ends_does_not_keep_a_server_running(monkeypatch: pytest.MonkeyPatch) -> None:
-    entered, stop, said = asyncio.Event(), asyncio.Event(), asyncio.Queue[str]()
+async def test_an_endless_request_does_not_prevent_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, stop, ready = asyncio.Event(), asyncio.Event(), asyncio.Queue[str]()
 
     async def never(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             entered.set()
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(hosting, "SHUTDOWN_TIMEOUT_S", 0)
+    monkeypatch.setattr(host_module, "SHUTDOWN_TIMEOUT_S", 0)
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
-        group.create_task(serve_apps([Site(never, "127.0.0.1", 0, "x")], on_ready=said.put_nowait, stop=stop))
-        url = (await said.get()).split()[0]
+        group.create_task(serve_apps([Site(never, "127.0.0.1", 0, "x")], on_ready=ready.put_nowait, stop=stop))
+        url = (await ready.get()).split()[0]
         with pytest.raises(httpx.HTTPStatusError, match="500"):
             async with httpx.AsyncClient() as http, asyncio.TaskGroup() as asking:
                 asked = asking.create_task(http.get(url))

@@ -25,7 +25,7 @@ from runner.serve.mock_llm.reply import read_script
 
 CHAT = "/v1/chat/completions"
 TOOL = {"type": "function", "function": {"name": "move", "description": "", "parameters": {"type": "object"}}}
-WRITTEN = ScriptedReply(
+REPLY = ScriptedReply(
     content="go left, then up",
     reasoning_content="left is free",
     tool_calls=(ScriptedCall("move", {"direction": "left"}), ScriptedCall("move", '{"direction": ', id="second")),
@@ -35,7 +35,7 @@ WRITTEN = ScriptedReply(
 @pytest.fixture(scope="module")
 def scripted() -> Iterator[httpx.Client]:
     with (
-        ModelServer(ScriptResponder([WRITTEN]), models=["qwen3:8b"]) as server,
+        ModelServer(ScriptResponder([REPLY]), models=["qwen3:8b"]) as server,
         httpx.Client(base_url=server.url, timeout=30) as client,
     ):
         yield client
@@ -47,7 +47,7 @@ def echo() -> Iterator[httpx.Client]:
         yield client
 
 
-def asked(text: str = "hello, you", **more: Any) -> dict[str, Any]:  # noqa: ANN401
+def chat_request(text: str = "hello, you", **more: Any) -> dict[str, Any]:  # noqa: ANN401
     return {"model": TEST_MODEL_NAME, "messages": [{"role": "user", "content": text}], **more}
 
 
@@ -59,24 +59,24 @@ def streamed(client: httpx.Client, request: dict[str, Any]) -> list[dict[str, An
     return [json.loads(event.removeprefix("data: ")) for event in events]
 
 
-def test_a_reply_has_the_shape_of_openais(scripted: httpx.Client) -> None:
-    reply = scripted.post(CHAT, json=asked())
+def test_a_reply_has_openais_format(scripted: httpx.Client) -> None:
+    reply = scripted.post(CHAT, json=chat_request())
     completion = reply.json()
     assert reply.status_code == 200
     assert completion["object"] == "chat.completion"
     assert isinstance(completion["created"], int)
     (choice,) = completion["choices"]
     assert (choice["index"], choice["finish_reason"], choice["message"]["role"]) == (0, "tool_calls", "assistant")
-    assert choice["message"]["content"] == WRITTEN.content
-    assert choice["message"]["reasoning_content"] == WRITTEN.reasoning_content
+    assert choice["message"]["content"] == REPLY.content
+    assert choice["message"]["reasoning_content"] == REPLY.reasoning_content
     first, second = choice["message"]["tool_calls"]
     assert first["function"] == {"name": "move", "arguments": '{"direction":"left"}'}
     assert second == {"id": "second", "type": "function", "function": {"name": "move", "arguments": '{"direction": '}}
 
 
-def test_a_streamed_reply_is_the_same_in_pieces(scripted: httpx.Client) -> None:
-    whole = scripted.post(CHAT, json=asked()).json()["choices"][0]
-    chunks = streamed(scripted, asked())
+def test_a_streamed_reply_equals_the_complete_one(scripted: httpx.Client) -> None:
+    whole = scripted.post(CHAT, json=chat_request()).json()["choices"][0]
+    chunks = streamed(scripted, chat_request())
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
     assert len({chunk["id"] for chunk in chunks}) == 1
     assert all("usage" not in chunk for chunk in chunks)
@@ -93,26 +93,26 @@ def test_a_streamed_reply_is_the_same_in_pieces(scripted: httpx.Client) -> None:
 
 
 def test_tokens_are_a_quarter_of_the_characters_streamed_or_not(echo: httpx.Client) -> None:
-    usage = echo.post(CHAT, json=asked("123456789")).json()["usage"]
+    usage = echo.post(CHAT, json=chat_request("123456789")).json()["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (3, 3, 6)
-    *chunks, last = streamed(echo, asked("123456789", stream_options={"include_usage": True}))
+    *chunks, last = streamed(echo, chat_request("123456789", stream_options={"include_usage": True}))
     assert (last["choices"], last["usage"]) == ([], usage)
     assert [chunk["usage"] for chunk in chunks] == [None] * len(chunks)
-    with_tools = echo.post(CHAT, json=asked("123456789", tools=[TOOL])).json()["usage"]
+    with_tools = echo.post(CHAT, json=chat_request("123456789", tools=[TOOL])).json()["usage"]
     assert with_tools["prompt_tokens"] > usage["prompt_tokens"]
 
 
-def test_everything_says_that_it_is_no_model(scripted: httpx.Client) -> None:
-    completion = scripted.post(CHAT, json=asked(model="qwen3:8b")).json()
+def test_every_response_is_marked(scripted: httpx.Client) -> None:
+    completion = scripted.post(CHAT, json=chat_request(model="qwen3:8b")).json()
     assert completion["model"] == f"{TEST_MODEL_NAME}:script"
     assert completion["system_fingerprint"] == TEST_MODEL_NAME
-    assert streamed(scripted, asked())[0]["model"] == f"{TEST_MODEL_NAME}:script"
+    assert streamed(scripted, chat_request())[0]["model"] == f"{TEST_MODEL_NAME}:script"
     for path in ("/v1/models", "/api/tags", "/health", "/nowhere"):
         assert scripted.get(path).headers["x-agentgym-test-model"] == "not a language model"
     assert scripted.get("/health").json()["server"] == TEST_MODEL_NAME
 
 
-def test_the_models_are_listed_for_openais_clients_and_for_ollamas(scripted: httpx.Client) -> None:
+def test_models_are_listed_for_openai_and_ollama_clients(scripted: httpx.Client) -> None:
     listed = scripted.get("/v1/models").json()["data"]
     assert [model["id"] for model in listed] == ["test-oracle", "test-echo", "test-script", TEST_MODEL_NAME, "qwen3:8b"]
     assert {model["owned_by"] for model in listed} == {TEST_MODEL_NAME}
@@ -121,14 +121,14 @@ def test_the_models_are_listed_for_openais_clients_and_for_ollamas(scripted: htt
     assert {tag["details"]["family"] for tag in tags} == {TEST_MODEL_NAME}
 
 
-def test_each_model_has_its_player(scripted: httpx.Client) -> None:
-    reply = scripted.post(CHAT, json=asked("say this", model="test-echo")).json()
+def test_the_model_name_selects_the_responder(scripted: httpx.Client) -> None:
+    reply = scripted.post(CHAT, json=chat_request("say this", model="test-echo")).json()
     assert (reply["model"], reply["choices"][0]["message"]["content"]) == (f"{TEST_MODEL_NAME}:echo", "say this")
 
 
 @pytest.mark.parametrize("model", ["gpt-4", "oracle:Maze", "oracle:Nowhere:1", "oracle:Maze:²", "oracle:Maze:-1", ""])
-def test_an_unknown_model_is_a_404_of_openais_form(scripted: httpx.Client, model: str) -> None:
-    reply = scripted.post(CHAT, json=asked(model=model))
+def test_an_unknown_model_is_a_404_in_openais_form(scripted: httpx.Client, model: str) -> None:
+    reply = scripted.post(CHAT, json=chat_request(model=model))
     assert reply.status_code == 404
     assert reply.json()["error"]["code"] == "model_not_found"
 
@@ -147,7 +147,7 @@ def test_an_unknown_model_is_a_404_of_openais_form(scripted: httpx.Client, model
         b'{"model": "agentgym-test-model", "messages": [{"role": "user"}], "agentgym_test_fault": "flood"}',
     ],
 )
-def test_a_request_that_is_none_is_a_400_of_openais_form(scripted: httpx.Client, body: bytes) -> None:
+def test_a_malformed_request_is_a_400_in_openais_form(scripted: httpx.Client, body: bytes) -> None:
     reply = scripted.post(CHAT, content=body, headers={"content-type": "application/json"})
     assert reply.status_code == 400
     assert reply.json()["error"]["type"] == "invalid_request_error"
@@ -184,19 +184,19 @@ REQUESTS = st.fixed_dictionaries(
 
 @settings(max_examples=50, deadline=None)
 @given(REQUESTS | JSON)
-def test_no_request_is_an_error_of_the_servers(scripted: httpx.Client, request: Any) -> None:  # noqa: ANN401
+def test_no_request_causes_a_server_error(scripted: httpx.Client, request: Any) -> None:  # noqa: ANN401
     reply = scripted.post(CHAT, json=request)
     assert reply.status_code in (200, 400, 404)
 
 
-def test_a_token_is_asked_for() -> None:
+def test_a_configured_token_is_required() -> None:
     token = "a-token-of-sixteen"
     with ModelServer(EchoResponder(), token=token) as server:
-        assert httpx.post(server.url + CHAT, json=asked()).status_code == 401
+        assert httpx.post(server.url + CHAT, json=chat_request()).status_code == 401
         sent = {"authorization": f"Bearer {token}"}
-        assert httpx.post(server.url + CHAT, json=asked(), headers=sent).status_code == 200
+        assert httpx.post(server.url + CHAT, json=chat_request(), headers=sent).status_code == 200
         assert server.received[0].headers["authorization"] == f"Bearer {token}"
-        assert json.loads(server.received[0].body) == asked()
+        assert json.loads(server.received[0].body) == chat_request()
 
 
 def test_a_script_is_read_line_by_line(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_a_script_is_read_line_by_line(tmp_path: Path) -> None:
         '{"tool_calls": ' + "[" * 100_000,
     ],
 )
-def test_a_bad_line_of_a_script_is_named(tmp_path: Path, line: str) -> None:
+def test_an_invalid_line_of_a_script_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "script"
     path.write_text(f"fine\n{line}\n")
     with pytest.raises(ConfigError, match="script:2 is not a valid reply"):
@@ -233,21 +233,21 @@ def test_a_bad_line_of_a_script_is_named(tmp_path: Path, line: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"\xff"])
-def test_a_script_without_replies_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_script_without_replies_is_rejected(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "script"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match="The script"):
         read_script(path)
 
 
-def test_a_script_begins_again_and_sends_bodies_and_statuses_as_they_are() -> None:
+def test_a_script_repeats_and_sends_bodies_and_statuses_verbatim() -> None:
     replies: list[ScriptedReply | str] = [
         ScriptedReply(status=503, content="busy", headers={"Retry-After": "7"}),
         ScriptedReply(body="<p>", headers={"Content-Type": "text/html"}, status=203),
         "last",
     ]
     with ModelServer(ScriptResponder(replies)) as server, httpx.Client(base_url=server.url) as client:
-        refused, raw, last, again = (client.post(CHAT, json=asked()) for _ in range(4))
+        refused, raw, last, again = (client.post(CHAT, json=chat_request()) for _ in range(4))
     assert (refused.status_code, refused.headers["retry-after"], refused.json()["error"]["message"]) == (
         503,
         "7",
@@ -267,17 +267,17 @@ def test_a_script_begins_again_and_sends_bodies_and_statuses_as_they_are() -> No
         ("wrong-type:.5x3", Fault("wrong-type", 0.5, 3)),
     ],
 )
-def test_a_fault_is_read(spec: str, fault: Fault) -> None:
+def test_a_fault_is_parsed(spec: str, fault: Fault) -> None:
     assert Fault.parse(spec) == fault
 
 
 @pytest.mark.parametrize("spec", ["", "flood", "200", "429:2", "429:", "hangx0", "429:0.1:1", "x", "429:nan"])
-def test_what_is_no_fault_is_refused(spec: str) -> None:
+def test_an_invalid_fault_is_rejected(spec: str) -> None:
     with pytest.raises(ConfigError, match=r"is not a (valid|kind of) fault"):
         Fault.parse(spec)
 
 
-def test_the_seed_decides_which_requests_are_hit() -> None:
+def test_the_seed_determines_the_affected_requests() -> None:
     def hits(seed: int) -> list[str | None]:
         faults = FaultInjector([Fault("429", 0.3), Fault("hang", 0.3, 2)], seed)
         return [faults.next_fault() for _ in range(100)]

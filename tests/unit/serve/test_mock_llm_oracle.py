@@ -27,7 +27,7 @@ def answer(client: httpx.Client, messages: Chat, **more: Any) -> Message:  # noq
     return message
 
 
-def opened(env: Any, task_index: int) -> Chat:  # noqa: ANN401
+def opening_of(env: Any, task_index: int) -> Chat:  # noqa: ANN401
     (observation,) = env.reset(task_index=task_index)
     return [
         {"role": "system", "content": "You play a game. Answer with a Thought and an Action."},
@@ -45,7 +45,7 @@ def action_of(message: Message) -> Action:
 
 
 def play(client: httpx.Client, env: Any, chat: Chat, *, tools: bool = False, keep: int = 1000) -> float:  # noqa: ANN401
-    """An episode as an agent plays it that sends the opening and the last ``keep`` messages; returns the reward."""
+    """Run an episode whose requests contain the opening and the last ``keep`` messages; return the reward."""
     rest: Chat = []
     total, done = 0.0, False
     more = {"tools": env.get_tool_schemas()} if tools else {}
@@ -65,29 +65,29 @@ def play(client: httpx.Client, env: Any, chat: Chat, *, tools: bool = False, kee
 @pytest.mark.parametrize("name", ["Maze", "Wordle", "BabyAI", "SQLGym", "TextCraft", "WebShop"])
 def test_the_oracle_plays(client: httpx.Client, name: str, tools: bool) -> None:
     env = environment(name)
-    assert play(client, env, opened(env, 7), tools=tools) > 0
+    assert play(client, env, opening_of(env, 7), tools=tools) > 0
 
 
 @pytest.mark.parametrize("name", ["Maze", "Wordle"])
 def test_the_oracle_plays_in_the_other_mode(client: httpx.Client, name: str) -> None:
     env = environment(name, "compat")
-    assert play(client, env, opened(env, 11)) > 0
+    assert play(client, env, opening_of(env, 11)) > 0
 
 
 @pytest.mark.parametrize("tools", [False, True])
-def test_a_conversation_may_be_cut_in_the_middle(client: httpx.Client, tools: bool) -> None:
+def test_a_conversation_may_omit_earlier_turns(client: httpx.Client, tools: bool) -> None:
     env = environment("Maze")
-    assert play(client, env, opened(env, 0), tools=tools, keep=4) == 1
+    assert play(client, env, opening_of(env, 0), tools=tools, keep=4) == 1
 
 
 def test_episodes_of_the_same_task_do_not_disturb_each_other(client: httpx.Client) -> None:
     envs = [environment("Wordle") for _ in range(3)]
-    chats = [opened(env, task_index) for env, task_index in zip(envs, (3, 4, 3), strict=True)]
+    chats = [opening_of(env, task_index) for env, task_index in zip(envs, (3, 4, 3), strict=True)]
     running, rewards = [0, 1, 2], [0.0] * 3
     while running:
         for index in running.copy():
             message = answer(client, chats[index])
-            assert answer(client, chats[index]) == message  # as when the first reply was lost on its way
+            assert answer(client, chats[index]) == message  # a repeated request, as after a lost reply
             observation, reward, done = envs[index].step(action_of(message))
             chats[index] += [message, *observation]
             rewards[index] += reward
@@ -96,9 +96,9 @@ def test_episodes_of_the_same_task_do_not_disturb_each_other(client: httpx.Clien
     assert min(rewards) == 1
 
 
-def test_actions_that_are_none_or_not_its_own_are_followed(client: httpx.Client) -> None:
+def test_foreign_and_invalid_actions_are_replayed(client: httpx.Client) -> None:
     env = environment("Maze")
-    chat = opened(env, 7)
+    chat = opening_of(env, 7)
     for text, call in (("Action: move right", Action(text="move right")), ("nonsense", Action(text="nonsense"))):
         chat += [{"role": "assistant", "content": text}, *env.step(call)[0]]
     chat += [
@@ -108,38 +108,38 @@ def test_actions_that_are_none_or_not_its_own_are_followed(client: httpx.Client)
     assert play(client, env, chat) == 1
 
 
-def test_the_first_message_may_be_instructions_with_an_answer(client: httpx.Client) -> None:
+def test_the_first_observation_may_follow_other_messages(client: httpx.Client) -> None:
     env = environment("Maze")
-    chat: Chat = [{"role": "user", "content": "Rules."}, {"role": "assistant", "content": "OK."}, *opened(env, 3)]
+    chat: Chat = [{"role": "user", "content": "Rules."}, {"role": "assistant", "content": "OK."}, *opening_of(env, 3)]
     assert play(client, env, chat) == 1
 
 
-def test_the_models_name_may_say_what_is_played(client: httpx.Client) -> None:
+def test_the_model_name_may_select_the_task(client: httpx.Client) -> None:
     message = answer(client, [{"role": "user", "content": "Play!"}], model="oracle:maze:3")
     assert message["content"] is not None
     assert message["content"].endswith("Action: move left")
 
 
-def test_an_oracle_that_cannot_tell_says_so(client: httpx.Client) -> None:
+def test_an_unknown_conversation_is_answered_with_the_reason(client: httpx.Client) -> None:
     message = answer(client, [{"role": "user", "content": "What is the meaning of life?"}])
     assert message["content"] is not None
     assert "not a language model" in message["content"]
     assert "does not recognize the environment and task" in message["content"]
 
 
-def test_an_oracle_whose_conversation_went_otherwise_says_so(client: httpx.Client) -> None:
+def test_a_diverging_conversation_is_answered_with_the_reason(client: httpx.Client) -> None:
     env = environment("Maze")
     chat: Chat = [
-        *opened(env, 3),
+        *opening_of(env, 3),
         {"role": "assistant", "content": "Action: move left"},
         {"role": "user", "content": "You are on the moon."},
     ]
     assert "does not recognize" in (answer(client, chat)["content"] or "")
 
 
-def test_an_episode_that_is_over_has_no_next_action(client: httpx.Client) -> None:
+def test_a_finished_episode_is_answered_with_the_reason(client: httpx.Client) -> None:
     env = environment("Maze")
-    chat = opened(env, 18)
+    chat = opening_of(env, 18)
     message = answer(client, chat)
     observation, _, done = env.step(action_of(message))
     assert done
@@ -149,6 +149,6 @@ def test_an_episode_that_is_over_has_no_next_action(client: httpx.Client) -> Non
 def test_a_tool_that_is_not_offered_is_not_called(client: httpx.Client) -> None:
     env = environment("Maze")
     other = {"type": "function", "function": {"name": "fly"}}
-    chat = opened(env, 3)
+    chat = opening_of(env, 3)
     assert "tool_calls" not in answer(client, chat, tools=[other])
     assert "tool_calls" not in answer(client, chat, tools=env.get_tool_schemas(), tool_choice="none")

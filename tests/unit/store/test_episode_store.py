@@ -230,11 +230,11 @@ def _saved(store: EpisodeStore) -> tuple[Path, dict[str, Any]]:
     [
         ({"schema": 2}, "schema 2, this version reads 1"),
         ({"schema": 2, "timesteps": "elsewhere"}, "schema 2, this version reads 1"),
-        ({"episode_id": "01ARZ3NDEKTSV4RRFFQ69G5FAV"}, "another one than its name says"),
-        ({"batch_id": "../.."}, "another one than its name says"),
+        ({"episode_id": "01ARZ3NDEKTSV4RRFFQ69G5FAV"}, "does not match its name"),
+        ({"batch_id": "../.."}, "does not match its name"),
         ({"outcome": "winning"}, "damaged"),
         ({"reward": None}, "damaged"),
-        ({"tool_schemas": []}, "tool schemas that it does not hold"),
+        ({"tool_schemas": []}, "tool schemas that it does not contain"),
         ({"ended_at": "2026-03-04T05:06:07"}, "time zone"),
     ],
 )

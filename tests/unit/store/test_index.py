@@ -70,20 +70,20 @@ def test_an_episode_is_listed_once_it_is_saved(store: EpisodeStore, index: Episo
     assert (row.tokens_prompt, row.tokens_completion, row.cost, row.error_type) == (30, 6, 1.5, "Boom")
 
 
-def test_the_endpoints_that_stood_in_for_others_are_listed(store: EpisodeStore, index: EpisodeIndex) -> None:
-    told: dict[tuple[str, ...], str | None] = {
+def test_fallback_endpoints_are_listed(store: EpisodeStore, index: EpisodeIndex) -> None:
+    fallback_by_warnings: dict[tuple[str, ...], str | None] = {
         (): None,
         ("ollama: late",): None,
         ("gateway: away", "ollama: late"): "ollama",
     }
-    for task, warnings in enumerate(told):
+    for task, warnings in enumerate(fallback_by_warnings):
         recording = Recording(store, index, task_index=task)
         recording.start()
         for number in range(2):
             recording.play(step(number, endpoint="ollama", model="m", warnings=warnings))
         recording.end()
     rows = sorted(index.recent(), key=lambda row: row.task_index)
-    assert [row.fallback for row in rows] == list(told.values())
+    assert [row.fallback for row in rows] == list(fallback_by_warnings.values())
 
 
 def test_the_newest_come_first(store: EpisodeStore, index: EpisodeIndex) -> None:
@@ -222,7 +222,7 @@ def test_a_closed_index_is_an_error_of_the_store_and_loses_nothing(store: Episod
     index = open_index(store)
     index.close()
     (recording,) = _play(store, index, 1)
-    with pytest.raises(StoreError, match="made anew"):
+    with pytest.raises(StoreError, match="rebuilt"):
         index.recent()
     assert [row.episode_id for row in _rows(store)] == [recording.header.episode_id]
 

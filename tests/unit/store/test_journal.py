@@ -41,7 +41,7 @@ def _append(writer: JournalWriter, number: int) -> None:
 
 
 def _orphan(store: EpisodeStore, n_steps: int) -> Path:
-    """A journal whose writer is gone."""
+    """Return a journal whose writer has died."""
     about = header()
     writer = JournalWriter(store.journal_path(about.batch_id, about.episode_id), about)
     for number in range(n_steps):
@@ -83,7 +83,7 @@ def test_an_orphan_becomes_an_interrupted_episode(store: EpisodeStore, index: Ep
             with tracer.span("timestep", "timestep", index=number) as inner:
                 inner.end_flow(9)
             recording.play(step(number, tokens=Tokens(5, 1), cost=0.5))
-        recording.recorder._journal.close()  # type: ignore[union-attr]  # as the end of the process does
+        recording.recorder._journal.close()  # type: ignore[union-attr]  # as at the death of the process
         (record,) = store.recover()
     assert record == store.load(recording.file)
     assert not recording.journal.exists()
@@ -118,7 +118,7 @@ def test_a_journal_without_a_whole_header_is_reported_by_name(size: int, store: 
     os.truncate(path, size)
     assert store.recover() == []
     assert [report.path for report in store.damaged] == [path]
-    assert "first line" in store.damaged[0].reason
+    assert "no complete line" in store.damaged[0].reason
     assert path.exists()
 
 
@@ -144,7 +144,7 @@ def test_a_journal_of_another_name_is_not_used(other: str, store: EpisodeStore) 
     content = path.read_bytes().replace(getattr(read_journal(path).header, other).encode(), new_id().encode())
     path.write_bytes(content)
     assert store.recover() == []
-    assert "another one" in store.damaged[0].reason
+    assert "does not match its name" in store.damaged[0].reason
 
 
 def test_a_journal_in_use_is_left_alone(store: EpisodeStore) -> None:
@@ -196,7 +196,7 @@ def test_nothing_is_written_after_the_fence(store: EpisodeStore) -> None:
 
 @contextmanager
 def _files_limited_to(size: int) -> Iterator[None]:
-    """As on a full disk, a write beyond ``size`` is cut short, the next one fails."""
+    """Simulate a full disk: a write beyond ``size`` is partial, the next one fails."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -321,7 +321,7 @@ def test_a_kill_in_the_first_step_keeps_what_the_reset_gave(store: EpisodeStore,
             pass
         recording.reset()
         with tracer.span("timestep", "timestep"):
-            recording.recorder._journal.close()  # type: ignore[union-attr]  # as the end of the process does
+            recording.recorder._journal.close()  # type: ignore[union-attr]  # as at the death of the process
             (record,) = store.recover()
     assert (record.outcome, record.rounds) == (Outcome.INTERRUPTED, 0)
     assert record.reset_observation == [{"role": "user", "content": "observation 0"}]
@@ -331,14 +331,14 @@ def test_a_kill_in_the_first_step_keeps_what_the_reset_gave(store: EpisodeStore,
 
 
 class Blocking:
-    """A message's content whose text never comes."""
+    """Content of a message whose ``__str__`` blocks."""
 
     def __init__(self) -> None:
-        self.asked, self.answer = threading.Event(), threading.Event()
+        self.entered, self.released = threading.Event(), threading.Event()
 
     def __str__(self) -> str:
-        self.asked.set()
-        self.answer.wait(20)
+        self.entered.set()
+        self.released.wait(20)
         return "late"
 
 
@@ -352,9 +352,9 @@ def test_an_object_that_cannot_be_written_down_does_not_keep_an_episode_from_bei
     content = Blocking()
     stuck = threading.Thread(target=recording.play, args=[step(1, observation=[{"role": "user", "content": content}])])
     stuck.start()
-    assert content.asked.wait(10)
+    assert content.entered.wait(10)
     record = recording.recorder.abandon(Outcome.TIMEOUT)
-    content.answer.set()
+    content.released.set()
     stuck.join(10)
     assert (record.outcome, record.rounds) == (Outcome.TIMEOUT, 1)
     assert store.load(recording.file) == record
@@ -368,20 +368,20 @@ def test_a_disk_that_does_not_answer_costs_the_file_but_not_the_result(
     recording.start()
     recording.reset()
     recording.play(step(0))
-    asked, answer = threading.Event(), threading.Event()
+    entered, released = threading.Event(), threading.Event()
 
     def hang(descriptor: int, data: bytes) -> None:
-        asked.set()
-        answer.wait(20)
+        entered.set()
+        released.wait(20)
 
     monkeypatch.setattr("runner.store.journal.write_all", hang)
     monkeypatch.setattr("runner.store.recorder.LOCK_TIMEOUT_S", 0.05)
     stuck = threading.Thread(target=recording.play, args=[step(1)])
     stuck.start()
-    assert asked.wait(10)
-    with pytest.raises(StoreError, match=f"writing episode {recording.header.episode_id} does not come back"):
+    assert entered.wait(10)
+    with pytest.raises(StoreError, match=f"write of episode {recording.header.episode_id} hangs"):
         recording.recorder.abandon(Outcome.TIMEOUT)
-    answer.set()
+    released.set()
     stuck.join(10)
     record = recording.recorder.record
     assert record is not None

@@ -12,7 +12,7 @@ from runner.events.durable import BatchCompleted
 from runner.events.subjects import BATCH_COMPLETED, DurableNames
 from runner.subscribe.buffer import DedupBuffer, RawMessage
 from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem
-from runner.subscribe.subject_patterns import PATTERN, common, covered_by_any, covers, disjoint, shared_with
+from runner.subscribe.subject_patterns import PATTERN, are_disjoint, covered_by_any, covers, intersection, intersections
 from tests.support.subscriptions import SUBJECT, number_of, status
 
 
@@ -183,8 +183,8 @@ def test_clocks_are_compared(sent: str | None, ahead_s: float | None) -> None:
     ],
 )
 def test_patterns_meet(one: str, other: str, both: str | None) -> None:
-    assert common(one, other) == both
-    assert common(other, one) == both
+    assert intersection(one, other) == both
+    assert intersection(other, one) == both
 
 
 def test_covering() -> None:
@@ -197,10 +197,10 @@ def test_covering() -> None:
 
 
 def test_what_is_shared_is_told_once() -> None:
-    assert shared_with(["agentgym.>", "agentgym.live.*"], ["agentgym.live.>", "other"]) == ["agentgym.live.>"]
-    assert shared_with(["a"], ["b"]) == []
-    assert disjoint(["a.b", "a.c"])
-    assert not disjoint(["a.*", "*.b"])
+    assert intersections(["agentgym.>", "agentgym.live.*"], ["agentgym.live.>", "other"]) == ["agentgym.live.>"]
+    assert intersections(["a"], ["b"]) == []
+    assert are_disjoint(["a.b", "a.c"])
+    assert not are_disjoint(["a.*", "*.b"])
 
 
 WORDS = st.lists(st.sampled_from(["a", "b", "*"]), min_size=1, max_size=4)
@@ -210,7 +210,7 @@ SUBJECTS = st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=5).ma
 
 @given(PATTERNS, PATTERNS, SUBJECTS)
 def test_a_subject_of_both_is_one_of_what_they_share(one: str, other: str, subject: str) -> None:
-    shared = common(one, other)
+    shared = intersection(one, other)
     assert (covers(one, subject) and covers(other, subject)) == (shared is not None and covers(shared, subject))
 
 
@@ -232,6 +232,6 @@ async def test_what_is_taken_raw_is_as_it_came_and_there_as_often_as_it_came() -
     assert buffer.n_waiting == 4 and await buffer.wait_filled()
     assert [buffer.pop() for _ in range(4)] == [twice, twice, message(2, stream="S"), message(3)]
     assert buffer.pop() is None and await buffer.wait_filled()
-    assert buffer.pop() == Notice(kind="skipped", text="too slow: 1 messages were left out", count=1)
+    assert buffer.pop() == Notice(kind="skipped", text="too slow: 1 messages were skipped", count=1)
     buffer.end()
     assert not await buffer.wait_filled()

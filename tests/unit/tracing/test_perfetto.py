@@ -27,7 +27,7 @@ MONOTONIC = 3
 
 @dataclass
 class Slice:
-    """A decoded slice, with the slices nested in it."""
+    """A decoded slice with its nested slices."""
 
     name: str
     category: str
@@ -41,7 +41,7 @@ class Slice:
 
 
 def decode(path: Path) -> list[Any]:
-    """The file's packets, by the official classes; anything unreadable raises."""
+    """Decode the packets of a file with Perfetto's protobuf classes; invalid data raises."""
     return list(Trace.FromString(path.read_bytes()).packet)
 
 
@@ -52,7 +52,7 @@ def track_names(packets: list[Any]) -> dict[int, str]:
 
 
 def read_slices(path: Path) -> dict[int, list[Slice]]:
-    """The roots of each track, having checked that it is well nested and never goes back in time."""
+    """Return the root slices of each track, after checks for nesting and time order."""
     packets = decode(path)
     names = track_names(packets)
     roots: dict[int, list[Slice]] = {uuid: [] for uuid in names}
@@ -185,7 +185,7 @@ async def test_siblings_that_overlap_get_lanes_of_their_own(trace: PerfettoFile)
             with tracer.span("inner", "agent"):
                 await barrier.wait()
 
-    for _ in range(2):  # the second round finds the lanes of the first one free again
+    for _ in range(2):  # the second pass reuses the lanes of the first one
         barrier = asyncio.Barrier(3)
         with tracer.span("gather", "agent"):
             await asyncio.gather(*(work(barrier) for _ in range(3)))
@@ -316,9 +316,9 @@ def test_what_was_flushed_survives_a_kill(trace: PerfettoFile) -> None:
             if int(line) == 9:
                 break
         process.kill()
-    whole = complete_length(trace.path.read_bytes())
-    assert len(Trace.FromString(trace.path.read_bytes()[:whole]).packet) >= 10 * 62
-    play_episode(trace)  # drops what the kill may have torn, and goes on
+    n_complete = complete_length(trace.path.read_bytes())
+    assert len(Trace.FromString(trace.path.read_bytes()[:n_complete]).packet) >= 10 * 62
+    play_episode(trace)  # removes an incomplete packet, then appends
     episodes = episodes_in(trace.path)
     assert [item.attributes.get("number") for item in episodes[:-1]] == list(range(len(episodes) - 1))
     assert len(episodes) >= 11
@@ -345,7 +345,7 @@ def test_the_warning_names_the_file(trace: PerfettoFile, caplog: pytest.LogCaptu
         file.write(b"\x0a\xff\x01half")
     with caplog.at_level(logging.WARNING):
         play_episode(PerfettoFile(trace.path))
-    assert "dropped 7 unfinished bytes" in caplog.text
+    assert "removed 7 bytes of an incomplete packet" in caplog.text
     assert str(trace.path) in caplog.text
     assert len(episodes_in(trace.path)) == 2
 
@@ -364,8 +364,8 @@ def test_a_file_that_was_replaced_meanwhile_is_looked_through(trace: PerfettoFil
     size = trace.path.stat().st_size
     trace.path.write_bytes(trace.path.read_bytes()[: size - 1])
     play_episode(trace)
-    whole = complete_length(trace.path.read_bytes())
-    assert whole == trace.path.stat().st_size > size
+    n_complete = complete_length(trace.path.read_bytes())
+    assert n_complete == trace.path.stat().st_size > size
 
 
 @given(st.binary(max_size=300))
@@ -378,7 +378,7 @@ def test_whole_packets_are_found_in_any_bytes(data: bytes) -> None:
 
 @dataclass
 class Node:
-    """A span to be made, with what happens inside it."""
+    """A span to record, with its child spans."""
 
     name: str
     attributes: dict[str, Any]

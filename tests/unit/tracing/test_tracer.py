@@ -174,20 +174,20 @@ async def test_a_generator_closed_by_another_task_leaves_that_tasks_span_alone()
     assert by_name(spans)["generator"].attributes == {"error": "GeneratorExit"}
 
 
-def test_flows_are_told_after_their_span() -> None:
-    heard: list[Span | Flow] = []
+def test_flows_are_reported_after_their_span() -> None:
+    received: list[Span | Flow] = []
 
-    class CoreListener:
-        on_span = staticmethod(heard.append)
-        on_flow = staticmethod(heard.append)
+    class RecordingCollector:
+        on_span = staticmethod(received.append)
+        on_flow = staticmethod(received.append)
 
-    with Tracer(collectors=[CoreListener(), CoreListener()]).span("episode", "episode") as span:
+    with Tracer(collectors=[RecordingCollector(), RecordingCollector()]).span("episode", "episode") as span:
         span.start_flow(2**64 - 1)
         span.end_flow(-1)
     start = Flow(id=2**64 - 1, span=span.id, phase="start")
     end = Flow(id=2**64 - 1, span=span.id, phase="end")
-    assert [type(item) for item in heard[:2]] == [Span, Span]
-    assert heard[2:] == [start, start, end, end]
+    assert [type(item) for item in received[:2]] == [Span, Span]
+    assert received[2:] == [start, start, end, end]
 
 
 def test_open_spans_are_copies_that_end_now() -> None:

@@ -1,6 +1,7 @@
-"""Bounds for values from outside: lengths of names, ranges of numbers, and the memory of JSON values.
+"""Normalizes values from outside: bounded texts and numbers, comparable times, times in ULIDs, memory of JSON values.
 
-Messages may carry texts of any length and integers of thousands of digits; the state keeps bounded ones.
+Messages may carry texts of any length and integers of thousands of digits; the state keeps bounded ones. Times in
+ULIDs are decoded here because the import of the ULID library is slow.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 MAX_ID_CHARS: Final = 200
@@ -71,3 +73,37 @@ def json_size(value: object) -> int:
         else:
             total += _OBJECT_BYTES // 2
     return total
+
+
+_DIGITS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+
+_VALUES: Final = {digit: value for value, digit in enumerate(_DIGITS)}
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def as_aware(time: datetime) -> datetime:
+    """Return a time that can be compared with others; without a zone it counts as UTC."""
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+
+
+def ulid_time(ulid: str) -> datetime | None:
+    """Return when a ULID was made, by its first ten characters; None where the text is no ULID."""
+    head = ulid[:10].upper()
+    if len(head) < 10 or not all(digit in _VALUES for digit in head):
+        return None
+    milliseconds = 0
+    for digit in head:
+        milliseconds = milliseconds * 32 + _VALUES[digit]
+    try:
+        return _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return None
+
+
+def ulid_prefix(time: datetime) -> str:
+    """Return the first ten characters of a ULID made at ``time``."""
+    milliseconds = max((time - _EPOCH) // timedelta(milliseconds=1), 0)
+    return "".join(_DIGITS[milliseconds >> shift & 31] for shift in range(45, -1, -5))

@@ -1,0 +1,183 @@
+"""Applies messages of a bus to the registries of nodes, environments, endpoints, batches and episodes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+from agentgym_tui.state.batches import BatchRegistry
+from agentgym_tui.state.coalesce import coalesce_batch
+from agentgym_tui.state.endpoints import EndpointRegistry
+from agentgym_tui.state.environments import EnvironmentRegistry
+from agentgym_tui.state.episodes import EpisodeRegistry
+from agentgym_tui.state.item_batches import (
+    CHUNK_TYPES,
+    AnswerChunk,
+    DecodedBatch,
+    EpisodeUpdate,
+    FinishedAnswers,
+    StepChunk,
+    Update,
+)
+from agentgym_tui.state.nodes import NodeRegistry, set_host_load
+from agentgym_tui.state.normalize import clip_name, ulid_prefix, ulid_time
+from agentgym_tui.state.notices import NoticeList
+from runner.events.decoded import DurableRow, ForeignRow, LiveRow
+from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus, ForeignEpisode
+from runner.events.live import (
+    BatchProgress,
+    EnvHealth,
+    EpisodePaused,
+    EpisodeResumed,
+    EpisodeStarted,
+    Heartbeat,
+    Host,
+    ModelHealth,
+    TokenText,
+)
+from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem
+
+_LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class BusReducer:
+    """Applies each kind of message to the registries that it concerns.
+
+    Args:
+        nodes: the nodes.
+        envs: the environments.
+        endpoints: the model endpoints.
+        batches: the batches.
+        episodes: the episodes.
+        notices: the notices about the subscription.
+
+    Attributes:
+        n_items: live items received.
+        n_malformed: messages and items that did not decode.
+    """
+
+    def __init__(
+        self,
+        *,
+        nodes: NodeRegistry,
+        envs: EnvironmentRegistry,
+        endpoints: EndpointRegistry,
+        batches: BatchRegistry,
+        episodes: EpisodeRegistry,
+        notices: NoticeList,
+    ) -> None:
+        self.n_items = self.n_malformed = 0
+        self._nodes = nodes
+        self._envs = envs
+        self._endpoints = endpoints
+        self._batches = batches
+        self._episodes = episodes
+        self._notices = notices
+        self._n_foreign = 0
+
+    def apply(self, message: SubscriptionItem | DecodedBatch) -> bool:
+        """Apply a message, or a live message decoded before; return whether anything shown has changed."""
+        if isinstance(message, Notice):
+            self._notices.add(message.text, message.count)
+            return True
+        if isinstance(message, DecodedBatch):
+            return self._apply_batch(message)
+        match message.decoded:
+            case LiveRow() as row:
+                return self._apply_batch(coalesce_batch(row))
+            case DurableRow() as row:
+                self._apply_durable(row.event, message)
+            case ForeignRow() as row:
+                self._apply_foreign(row.event, message)
+            case _:
+                self.n_malformed += 1
+        return True
+
+    def _apply_batch(self, batch: DecodedBatch) -> bool:
+        self.n_items += batch.n_items
+        self.n_malformed += batch.n_malformed
+        node, changed = self._nodes.on_heartbeat(batch.node, batch.dropped)
+        changed = self.on_boot(node.name, batch.boot, sure=False) or changed
+        boot = node.boot if node.boot == batch.boot else batch.boot
+        for update in batch.updates:
+            self._apply_update(update, node.name, boot)
+        return changed or batch.n_malformed > 0 or not all(isinstance(update, Heartbeat) for update in batch.updates)
+
+    def _apply_update(self, update: Update, node: str, boot: str) -> None:
+        match update:
+            case BatchProgress():
+                self._batches.apply_progress(update, boot)
+            case EnvHealth() | ModelHealth() | Host():
+                self.apply_health_item(update, node)
+            case Heartbeat():
+                pass
+            case _:
+                self._apply_episode_update(update, node, boot)
+
+    def _apply_episode_update(self, update: EpisodeUpdate, node: str, boot: str) -> None:
+        known = self._episodes.episodes.get(update.episode_id)
+        answer, last_index = (known.streaming, known.last_step_index) if known is not None else (None, -1)
+        if not self._episodes.apply(update, node, boot):
+            self.n_malformed += len(update.seqs) if isinstance(update, CHUNK_TYPES) else 1
+        if isinstance(update, EpisodeStarted):
+            self._batches.apply_episode_started(update)
+        if (episode := known or self._episodes.episodes.get(update.episode_id)) is None:
+            return
+        match update:
+            case AnswerChunk() | FinishedAnswers() | TokenText():
+                self._endpoints.apply_answer(update, answer, episode)
+            case StepChunk():
+                self._endpoints.apply_steps(episode.steps_after(last_index), episode, update.until)
+            case EpisodePaused() | EpisodeResumed():
+                self._batches.update_paused(episode.batch_id, self._episodes.running.values())
+
+    def apply_health_item(self, item: EnvHealth | ModelHealth | Host, node: str) -> None:
+        """Apply a health item of a node."""
+        match item:
+            case EnvHealth():
+                self._envs.apply_health(item)
+            case Host():
+                set_host_load(self._nodes.get(node), item)
+            case ModelHealth():
+                self._endpoints.apply_health(item)
+
+    def _apply_durable(self, event: DurableEvent, message: BusMessage) -> None:
+        match event:
+            case EpisodeCompleted():
+                at = ulid_time(event.episode_id) or message.time or _LONG_AGO
+                self.n_malformed += not self._episodes.apply_completed(event, at)
+            case BatchCompleted():
+                self._batches.apply_completed(event, message.time)
+            case FieldStatus(role="node"):
+                self.on_boot(event.node, event.boot, sure=False)
+                self._nodes.on_status_event(event)
+
+    def _apply_foreign(self, event: ForeignEpisode, message: BusMessage) -> None:
+        """Add an episode without an id; its id is made of its time and position, so that it sorts by time."""
+        at = message.time or datetime.now(UTC)
+        self._n_foreign += 1
+        position = f"{clip_name(message.stream)}:{message.sequence}" if message.stream else f":{self._n_foreign}"
+        self._episodes.apply_foreign(f"{ulid_prefix(at)}:{position}", event, at)
+
+    def on_boot(self, node_name: str, boot: str, *, sure: bool) -> bool:
+        """Record the process of a node; earlier processes and their running episodes count as interrupted.
+
+        Live items of an earlier process may arrive late, and process ids sort by time.
+
+        Args:
+            node_name: the node.
+            boot: the process.
+            sure: the process has just replied to a request, so it is the current one.
+
+        Returns:
+            Whether anything changed.
+        """
+        node = self._nodes.get(node_name)
+        boot = clip_name(boot)
+        if boot == node.boot or not (sure or boot > node.boot):
+            return self._episodes.mark_interrupted(node.name, node.boot)
+        if not node.boot:
+            self._episodes.assign_boot(node.name, boot)
+        node.boot, node.status = boot, "" if node.status == "stopped" else node.status
+        self._episodes.mark_interrupted(node.name, boot)
+        return True
