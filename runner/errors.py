@@ -1,6 +1,6 @@
 """The error classes of the runner, one per boundary, and ``catch_foreign`` around third-party code.
 
-A class that is renamed after a release keeps its published ``error.type`` in a class attribute ``error_type``: see
+A class that is renamed after a release keeps its ``error.type`` in a class attribute ``published_error_type``: see
 ``runner.tracing.error_info``.
 """
 

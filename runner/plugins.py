@@ -75,9 +75,7 @@ def is_registered(group: str, name: str) -> bool:
 
 def is_built_in(group: str, name: str) -> bool:
     """Return whether the name, in any case, belongs to an object of this package."""
-    points = [
-        point for known, same in _entry_points(group).items() if known.lower() == name.lower() for point in same
-    ]
+    points = [point for known, same in _entry_points(group).items() if known.lower() == name.lower() for point in same]
     return _family_and_id(group, name) is not None or any(point.module.startswith("runner.") for point in points)
 
 

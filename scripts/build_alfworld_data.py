@@ -1,9 +1,9 @@
-"""Build ``data/alfworld/tasks.json``: 40 invented rooms and 240 things to do in them.
+"""Build ``data/alfworld/tasks.json``: 40 invented rooms with 240 tasks.
 
     python scripts/build_alfworld_data.py
 
-Nothing is read and nothing is random: every choice follows from a digest of what it is made for, so the same script
-gives the same bytes with every Python. The notice that goes with the tasks is ``data/alfworld/LICENSE``.
+The script reads no input. Every choice follows from a digest of its subject instead of a random generator, so the
+output is identical with every Python version. The license notice of the tasks is ``data/alfworld/LICENSE``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ N_TASKS = 240
 
 Placed: TypeAlias = dict[str, list[str]]
 Goal: TypeAlias = tuple[str, str, str, int]
-"""What is to be done, the kind of thing, the kind of receptacle or lamp, which of two phrases says so."""
+"""Task type, kind of object, kind of receptacle or lamp, and index of the phrase (0 or 1)."""
 _T = TypeVar("_T")
 
 
@@ -55,7 +55,7 @@ THINGS: Mapping[str, Sequence[str]] = {
     "container": (*DISHES, *POTS, "box"),
     "toggleable": LAMPS,
 }
-"""Which things have a trait."""
+"""Trait -> kinds of objects with it."""
 
 _TABLE = (*DISHES, *CONDIMENTS, *BOTTLES, *PAPER, *SMALL, *SHOWN, *LAMPS, "laptop", "newspaper")
 _WORKTOP = (*_TABLE, *FOOD, *POTS, *CUTLERY, *CLEANING, "kettle", "handtowel")
@@ -86,13 +86,13 @@ RECEPTACLES: Mapping[str, Sequence[str]] = {
     "toilet": (*CLEANING, *PAPER, "candle", "newspaper"),
     "toiletpaperhanger": _words("toiletpaper"),
 }
-"""What can be put into or onto each kind of receptacle."""
+"""Kind of receptacle -> kinds of objects that it can hold."""
 
 OPENABLE = _words("cabinet drawer fridge microwave safe")
 
 
 class Plan(NamedTuple):
-    """How rooms of a kind are furnished: the least and the greatest number of each receptacle and of each thing."""
+    """Furnishing of one type of room: minimum and maximum number of each receptacle and each object."""
 
     n_rooms: int
     receptacles: str
@@ -135,13 +135,13 @@ TREATED = {
     "pick_heat_then_place_in_recep": ("microwave", "heatable"),
     "pick_cool_then_place_in_recep": ("fridge", "coolable"),
 }
-"""The appliance that it takes, and the trait."""
+"""Task type -> required appliance and trait."""
 
 KINDS = ("pick_and_place_simple", "look_at_obj_in_light", *TREATED, "pick_two_obj_and_place")
 
 
 def derive() -> dict[str, Any]:
-    """Everything there is: the traits of things, what receptacles hold, the rooms, the tasks in order."""
+    """Return the traits of objects, the contents of receptacles, the rooms, and the tasks in order."""
     kinds = dict.fromkeys(sorted({*_WORKTOP, *SOFT, *CLEANING, "handtowel"}))
     traits = {
         kind: [*(trait for trait, having in THINGS.items() if kind in having), *_pickupable(kind)] for kind in kinds
@@ -152,9 +152,9 @@ def derive() -> dict[str, Any]:
 
 
 def render(data: Mapping[str, Any]) -> str:
-    """All of it as JSON, with a line for each kind, room and task."""
+    """Return the data as JSON, with one line per kind, room and task."""
     kinds = (
-        f'"{part}": {{\n{_lines(f"{json.dumps(kind)}: {json.dumps(said)}" for kind, said in data[part].items())}\n}}'
+        f'"{part}": {{\n{_lines(f"{json.dumps(kind)}: {json.dumps(value)}" for kind, value in data[part].items())}\n}}'
         for part in ("things", "receptacles")
     )
     lists = (f'"{part}": [\n{_lines(map(json.dumps, data[part]))}\n]' for part in ("rooms", "tasks"))
@@ -178,7 +178,7 @@ def _room(plan: Plan, about: str) -> Placed:
 
 
 def _furnished(listed: str, about: str) -> Iterator[str]:
-    """Names such as ``cabinet 2``, each kind numbered from 1."""
+    # names such as "cabinet 2", each kind numbered from 1
     for entry in listed.split(", "):
         kind, least, most = entry.split()
         for number in range(int(least) + _number(about, kind) % (int(most) - int(least) + 1)):
@@ -186,7 +186,7 @@ def _furnished(listed: str, about: str) -> Iterator[str]:
 
 
 def _tasks(rooms: Sequence[Placed]) -> list[tuple[int, Goal]]:
-    """Tasks of all kinds in turn, each kind in turn in the rooms that allow it; none comes twice."""
+    # cycles through the task types, and for each type through the rooms that allow it; no task occurs twice
     left = {
         kind: [(number, goals) for number, room in enumerate(rooms) if (goals := list(_goals(kind, room)))]
         for kind in KINDS
@@ -195,7 +195,7 @@ def _tasks(rooms: Sequence[Placed]) -> list[tuple[int, Goal]]:
 
 
 def _next_task(kind: str, index: int, left: list[tuple[int, list[tuple[str, str]]]]) -> tuple[int, Goal]:
-    """Take a goal out of the room whose turn it is, and move that room to the end."""
+    """Remove a goal from the next room, and move that room to the end of the list."""
     at = min(range(min(len(left), 8)), key=lambda place: _digest(kind, str(index), str(left[place][0])))
     number, goals = left.pop(at)
     thing, target = goals.pop(_number(kind, str(index), "goal") % len(goals))
@@ -205,7 +205,7 @@ def _next_task(kind: str, index: int, left: list[tuple[int, list[tuple[str, str]
 
 
 def _goals(kind: str, room: Placed) -> Iterator[tuple[str, str]]:
-    """What could be asked for in a room: the thing and the target, none of the things being there already."""
+    """Yield the possible ``(object, target)`` pairs of a room whose target does not hold such an object yet."""
     appliance, trait = TREATED.get(kind, ("", ""))
     places = dict.fromkeys(map(_kind, room))
     found = Counter(_kind(name) for names in room.values() for name in names)

@@ -1,9 +1,9 @@
-"""Build ``data/sqlgym``: the databases of SQLGym and the questions about them, all of it invented.
+"""Build ``data/sqlgym``: invented databases for SQLGym and questions about them.
 
     python -m scripts.build_sqlgym_data
 
-The result is the same everywhere, byte for byte: only ``random.Random.random`` is drawn from, which never changes.
-``tables.json`` and ``tasks.json`` have the form of BIRD's files of that kind; a database is a script of SQL.
+The output is identical everywhere: the only source of randomness is ``random.Random.random``, whose sequence is stable.
+``tables.json`` and ``tasks.json`` have the format of BIRD's files; each database is an SQL script.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from scripts.sqlgym_questions import YEARS, Draw, Question, Templates, quoted
 TARGET = Path(__file__).resolve().parent.parent / "data" / "sqlgym"
 QUESTIONS_EACH = 25
 MOST_ROWS = 30
-"""A question with more rows than this is dropped."""
+"""Questions with more result rows are dropped."""
 
 _FIRST_DAY = date(YEARS[0], 1, 1)
 _N_DAYS = (date(YEARS[-1], 12, 31) - _FIRST_DAY).days + 1
 _NEVER = 9
-"""Every ninth row of the joined tables has no facts."""
+"""No fact refers to every ninth row of the joined tables."""
 
 Row: TypeAlias = list[str | int]
 
 
 class Relation(NamedTuple):
-    """A table with its rows; ``references`` has the table that a column's numbers belong to."""
+    """A table with its rows; ``references`` maps a foreign-key column to its table."""
 
     name: str
     columns: list[str]
@@ -43,12 +43,12 @@ class Relation(NamedTuple):
     rows: list[Row]
 
     def type_of(self, column: str) -> str:
-        """The type of a column, by its values."""
+        """Return the type of a column, by its values."""
         return "integer" if isinstance(self.rows[0][self.columns.index(column)], int) else "text"
 
 
 def relations(domain: Domain, draw: Draw) -> list[Relation]:
-    """The four tables of a database."""
+    """Return the four tables of a database."""
     place, first, second, fact = domain[1:]
     belongs, has_first, has_second = (f"{table.one}_id" for table in (place, first, second))
     placed = [[*row, draw(place.n_rows) + 1] for row in _things(first, draw)]
@@ -80,7 +80,7 @@ def _things(table: Table, draw: Draw) -> list[Row]:
 
 
 def drawn_names(names: Names, n: int, draw: Draw) -> list[str]:
-    """As many pairs of words, each another one."""
+    """Return ``n`` distinct pairs of words."""
     pairs = [" ".join(pair) for pair in itertools.product(*names)]
     return [pairs.pop(draw(len(pairs))) for _ in range(n)]
 
@@ -99,7 +99,7 @@ def _joined(table: Table, draw: Draw) -> int:
 
 
 def script(tables: Iterable[Relation]) -> str:
-    """The statements that make a database."""
+    """Return the SQL script that creates a database."""
     return "".join(_statements(table) for table in tables)
 
 
@@ -113,7 +113,7 @@ def _statements(table: Relation) -> str:
 
 
 def schema(name: str, tables: Sequence[Relation]) -> dict[str, Any]:
-    """A database's entry in ``tables.json``; a column's number is its place in the list."""
+    """Return a database's entry in ``tables.json``; a column's number is its index in the list."""
     columns: list[tuple[int, str]] = [(-1, "*")]
     columns += [(number, column) for number, table in enumerate(tables) for column in table.columns]
     names = [table.name for table in tables]
@@ -135,25 +135,25 @@ def schema(name: str, tables: Sequence[Relation]) -> dict[str, Any]:
 
 
 def questions(domain: Domain, tables: Sequence[Relation], draw: Draw, first_kind: int) -> list[Question]:
-    """Questions that each have one answer, of all kinds in turn, beginning with ``first_kind``."""
+    """Return unambiguous questions, cycling through all kinds from ``first_kind`` on."""
     names = {table.name: [str(row[1]) for row in table.rows] for table in tables}
     kinds = Templates(domain, names, draw).kinds()
     start = first_kind % len(kinds)
     connection = sqlite3.connect(":memory:")
     connection.executescript(script(tables))
-    found: dict[str, Question] = {}
-    for ask in itertools.cycle(kinds[start:] + kinds[:start]):
-        question = ask()
+    by_gold: dict[str, Question] = {}
+    for make_question in itertools.cycle(kinds[start:] + kinds[:start]):
+        question = make_question()
         if is_clear(connection, question):
-            found.setdefault(question.gold, question)
-        if len(found) == QUESTIONS_EACH:
+            by_gold.setdefault(question.gold, question)
+        if len(by_gold) == QUESTIONS_EACH:
             break
     connection.close()
-    return list(found.values())
+    return list(by_gold.values())
 
 
 def is_clear(connection: sqlite3.Connection, question: Question) -> bool:
-    """Whether a question has an answer, a short one, and no other."""
+    """Return whether a question has a short, non-trivial answer that does not depend on the order of ties."""
     rows = connection.execute(question.gold).fetchall()
     if not rows or len(rows) > MOST_ROWS or rows in ([(0,)], [(None,)]) or (question.single and len(rows) > 1):
         return False
@@ -164,9 +164,9 @@ def is_clear(connection: sqlite3.Connection, question: Question) -> bool:
 
 
 def files() -> dict[str, str]:
-    """The content of each file by its name."""
+    """Return file name -> content."""
     built: dict[str, str] = {}
-    schemas, asked = [], []
+    schemas, questions_by_domain = [], []
     for number, domain in enumerate(DOMAINS):
         source = random.Random(f"SQLGym {domain.name}")
 
@@ -176,17 +176,16 @@ def files() -> dict[str, str]:
         tables = relations(domain, draw)
         built[f"{domain.name}.sql"] = script(tables)
         schemas.append(schema(domain.name, tables))
-        asked.append(questions(domain, tables, draw, first_kind=number * 5))
+        questions_by_domain.append(questions(domain, tables, draw, first_kind=number * 5))
     tasks = [
         {"db_id": domain.name, "question": question.text, "SQL": question.gold}
-        for in_turn in zip(*asked, strict=True)
-        for domain, question in zip(DOMAINS, in_turn, strict=True)
+        for round_of_questions in zip(*questions_by_domain, strict=True)
+        for domain, question in zip(DOMAINS, round_of_questions, strict=True)
     ]
     return {**built, "tables.json": _lines(schemas), "tasks.json": _lines(tasks)}
 
 
 def _lines(entries: Iterable[dict[str, Any]]) -> str:
-    """A JSON list with an entry on each line."""
     listed = ",\n".join(map(json.dumps, entries))
     return f"[\n{listed}\n]\n"
 

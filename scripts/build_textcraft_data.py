@@ -3,9 +3,9 @@
     npm pack minecraft-data@3.117.0 && tar xzf minecraft-data-3.117.0.tgz
     python scripts/build_textcraft_data.py package
 
-The same package gives the same bytes. The package lists every variant of a recipe by itself, e.g. a chest eight times,
-once for each kind of planks. Variants of equal shape become one row here, and a set of items that has a name in
-``_GENERICS`` becomes that name. The notice that has to travel with the table is ``data/textcraft/LICENSE``.
+The output is deterministic. The package lists every variant of a recipe separately, e.g. a chest eight times, once per
+kind of planks. Variants of equal shape become one row here, and a set of items with a name in ``_GENERICS`` becomes
+that name. The required license notice of the table is ``data/textcraft/LICENSE``.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ _GENERICS: dict[str, str] = {
     **{f"{fungus}_stems": rf"(stripped_)?{fungus}_(stem|hyphae)" for fungus in _FUNGI},
     "logs": r"\w+_(log|wood|stem|hyphae)",
 }
-"""What the game calls a set of items that all serve, by the pattern of its members; the first that fits."""
+"""Minecraft's name of a set of interchangeable items -> pattern of its members; the first match applies."""
 
 Row: TypeAlias = tuple[str, int, dict[str, int]]
-"""Output, how many, and the ingredients; one written ``a|b`` means a recipe with ``a`` and another one with ``b``."""
+"""Output, count and ingredients; an ingredient ``a|b`` stands for two recipes, one with ``a`` and one with ``b``."""
 
 
 class Shape(NamedTuple):
-    """What the variants of one recipe have in common: their grids are equal but for the names of the items."""
+    """The common part of the variants of a recipe, whose grids differ only in the names of the items."""
 
     output: str
     makes: int
     grid: tuple[tuple[int, ...], ...]
-    """Per cell which of the recipe's items lies there, counted by first appearance; -1 is an empty cell."""
+    """Index of the item in each cell, by order of first appearance; -1 is an empty cell."""
 
 
 def derive(recipes: Mapping[str, list[dict[str, Any]]], items: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """The table of a package's ``recipes.json`` and ``items.json``, each part sorted."""
+    """Return the table for a package's ``recipes.json`` and ``items.json``, each part sorted."""
     names = {item["id"]: item["name"] for item in items}
     variants: dict[Shape, set[tuple[str, ...]]] = defaultdict(set)
     for recipe in (recipe for same_output in recipes.values() for recipe in same_output):
@@ -59,12 +59,12 @@ def derive(recipes: Mapping[str, list[dict[str, Any]]], items: Iterable[dict[str
     generics: dict[str, list[str]] = {}
     rows = [row for shape, used in variants.items() for row in _rows(shape, used, generics)]
     if clashes := generics.keys() & set(names.values()):
-        raise ValueError(f"both an item and a set of items: {sorted(clashes)}")
+        raise ValueError(f"names of both an item and a set of items: {sorted(clashes)}")
     return {"source": SOURCE, "generics": dict(sorted(generics.items())), "recipes": sorted(rows, key=json.dumps)}
 
 
 def render(table: Mapping[str, Any]) -> str:
-    """The table as JSON with one line for each set of items and each recipe."""
+    """Return the table as JSON, with one line per set of items and per recipe."""
     generics = ",\n".join(f"{json.dumps(name)}: {json.dumps(members)}" for name, members in table["generics"].items())
     recipes = ",\n".join(map(json.dumps, table["recipes"]))
     source = json.dumps(table["source"])
@@ -72,7 +72,7 @@ def render(table: Mapping[str, Any]) -> str:
 
 
 def _shape(recipe: dict[str, Any], names: Mapping[int, str]) -> tuple[Shape, tuple[str, ...]]:
-    """A recipe's shape and the items it uses, in order of first appearance."""
+    # returns the shape and the items in order of first appearance
     grid = recipe.get("inShape") or [recipe["ingredients"]]
     used = list(dict.fromkeys(cell for line in grid for cell in line if cell is not None))
     cells = tuple(tuple(-1 if cell is None else used.index(cell) for cell in line) for line in grid)
@@ -81,25 +81,25 @@ def _shape(recipe: dict[str, Any], names: Mapping[int, str]) -> tuple[Shape, tup
 
 
 def _rows(shape: Shape, variants: set[tuple[str, ...]], generics: dict[str, list[str]]) -> Iterator[Row]:
-    """One row when the variants are all combinations of what each place can hold, else a row for each."""
-    places = [sorted(set(place)) for place in zip(*variants, strict=True)]
+    """Yield one row if the variants are all combinations of each slot's items, else one row per variant."""
+    slots = [sorted(set(items)) for items in zip(*variants, strict=True)]
     n_combinations = 1
-    for place in places:
-        n_combinations *= len(place)
-    together = [places] if n_combinations == len(variants) else [[[item] for item in used] for used in variants]
+    for items in slots:
+        n_combinations *= len(items)
+    combinations = [slots] if n_combinations == len(variants) else [[[item] for item in used] for used in variants]
     counts = Counter(cell for line in shape.grid for cell in line)
-    for combination in together:
-        ingredients = {_ingredient(place, generics): counts[index] for index, place in enumerate(combination)}
+    for combination in combinations:
+        ingredients = {_ingredient(items, generics): counts[index] for index, items in enumerate(combination)}
         yield shape.output, shape.makes, ingredients
 
 
-def _ingredient(place: list[str], generics: dict[str, list[str]]) -> str:
-    """What a place of a recipe takes: an item, a named set of items, or alternatives without a name."""
-    name = next((name for name, form in _GENERICS.items() if all(re.fullmatch(form, item) for item in place)), None)
-    if len(place) == 1 or name is None:
-        return "|".join(place)
-    if generics.setdefault(name, place) != place:
-        raise ValueError(f"{name} means two sets of items: {generics[name]} and {place}")
+def _ingredient(items: list[str], generics: dict[str, list[str]]) -> str:
+    """Return the name of a slot's items: the item, the name of the set, or the alternatives joined by ``|``."""
+    name = next((name for name, form in _GENERICS.items() if all(re.fullmatch(form, item) for item in items)), None)
+    if len(items) == 1 or name is None:
+        return "|".join(items)
+    if generics.setdefault(name, items) != items:
+        raise ValueError(f"{name} names two sets of items: {generics[name]} and {items}")
     return name
 
 

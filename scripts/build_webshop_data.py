@@ -2,8 +2,8 @@
 
     python scripts/build_webshop_data.py
 
-Nothing is read and nothing is random: every choice follows from a digest of what it is made for, so the same script
-gives the same bytes with every Python. The notice that goes with the catalogue is ``data/webshop/LICENSE``.
+The script reads no input. Every choice follows from a digest of its subject instead of a random generator, so the
+output is identical with every Python version. The license notice of the catalogue is ``data/webshop/LICENSE``.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ SOURCE = "invented by scripts/build_webshop_data.py"
 PER_KIND = 20
 
 Product: TypeAlias = tuple[str, str, str, list[str], list[str], list[str], dict[str, list[str]], int]
-"""ASIN, title, kind, the title's nouns, attributes, features besides, options with their values, price in cents."""
+"""ASIN, title, kind, nouns of the title, attributes, further features, options with their values, price in cents."""
 Goal: TypeAlias = tuple[str, str, list[str], dict[str, str], int]
-"""ASIN of a product that fits, instruction, attributes, options, highest price in cents."""
+"""ASIN of a matching product, instruction, attributes, options, maximum price in cents."""
 _T = TypeVar("_T")
 
 
@@ -32,13 +32,13 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 class Group(NamedTuple):
-    """A group of a department: what is sold there, what can be said of it, how it is chosen and what it costs."""
+    """A group of a department: its kinds of products with their attributes, options, uses and prices."""
 
     category: tuple[str, str]
     kinds: tuple[str, ...]
-    """Nouns only, each a singular that can be counted."""
+    """Countable nouns in the singular."""
     attributes: tuple[str, ...]
-    """Adjectives only, so that they fit before and after a noun."""
+    """Adjectives that fit before and after a noun."""
     options: Mapping[str, tuple[str, ...]]
     uses: tuple[str, ...]
     dollars: tuple[int, int]
@@ -142,7 +142,7 @@ _OPENINGS = ("i am looking for {}", "i need {}", "find me {}", "i would like to 
 
 
 def derive() -> dict[str, Any]:
-    """The whole catalogue: the kinds, their products and a goal for each product, in task order."""
+    """Return the catalogue: the kinds, their products, and one goal per product in task order."""
     kinds = {kind: (*group.category, kind.title()) for group in GROUPS for kind in group.kinds}
     products = [_product(group, kind, number) for group in GROUPS for kind in group.kinds for number in range(PER_KIND)]
     if len({product[0] for product in products}) < len(products):
@@ -152,7 +152,7 @@ def derive() -> dict[str, Any]:
 
 
 def render(catalogue: Mapping[str, Any]) -> str:
-    """The catalogue as JSON with one line for each kind, product and goal."""
+    """Return the catalogue as JSON, with one line per kind, product and goal."""
     kinds = ",\n".join(f"{_json(name)}: {_json(category)}" for name, category in catalogue["kinds"].items())
     products, goals = (",\n".join(map(_json, catalogue[part])) for part in ("products", "goals"))
     head = f'"source": {_json(catalogue["source"])},\n"kinds": {{\n{kinds}\n}}'
@@ -162,23 +162,23 @@ def render(catalogue: Mapping[str, Any]) -> str:
 def _product(group: Group, kind: str, number: int) -> Product:
     about = f"{kind} {number}"
     brand, line = _pick(_BRANDS, about, "brand"), _pick(_LINES, about, "line")
-    said = _sample(group.attributes, 4 + _number(about, "extras") % 3, about, "attributes")
+    attributes = _sample(group.attributes, 4 + _number(about, "extras") % 3, about, "attributes")
     uses = _sample(group.uses, 2, about, "uses")
     options = {
         name: sorted(_sample(values, 2 + _number(about, name) % 3, about, name), key=values.index)
         for name, values in group.options.items()
         if _number(about, "has", name) % 8
     }
-    title = f"{brand} {line} {said[0]} {kind}, {said[1]}, for {uses[0]} and {uses[1]}".title()
+    title = f"{brand} {line} {attributes[0]} {kind}, {attributes[1]}, for {uses[0]} and {uses[1]}".title()
     nouns = [*dict.fromkeys(word.lower() for word in (brand, line, *kind.split(), *uses))]
     low, high = group.dollars
     cents = 100 * (low + _number(about, "dollars") % (high - low)) - _pick((1, 5, 11, 51), about, "cents")
-    return _asin(about), title, kind, nouns, said[:-1], said[-1:], options, cents
+    return _asin(about), title, kind, nouns, attributes[:-1], attributes[-1:], options, cents
 
 
 def _goal(product: Product) -> Goal:
-    asin, _, kind, _, said, _, choices, cents = product
-    attributes = _sample(said, 1 + _number(asin, "asked") % 3, asin, "asked")
+    asin, _, kind, _, product_attributes, _, choices, cents = product
+    attributes = _sample(product_attributes, 1 + _number(asin, "asked") % 3, asin, "asked")
     options = {name: _pick(values, asin, "wanted", name) for name, values in choices.items()}
     dollars = 10 * (cents // 1000 + 1 + _number(asin, "cap") % 3)
     first = _number(asin, "order") % 2
@@ -194,7 +194,7 @@ def _listed(words: Sequence[str]) -> str:
 
 
 def _asin(about: str) -> str:
-    """A number of ten letters and digits, such as the shop of the original has."""
+    # ten letters and digits, as in the original shop
     letters = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     return "B0" + "".join(letters[byte % len(letters)] for byte in _digest(about, "asin")[:8])
 

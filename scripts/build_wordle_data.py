@@ -1,9 +1,9 @@
-"""Build ``data/wordle/words.txt`` from a word list, e.g. that of Debian's package ``wamerican-small``.
+"""Build ``data/wordle/words.txt`` from a word list, such as Debian's package ``wamerican-small``.
 
     python scripts/build_wordle_data.py /usr/share/dict/american-english-small
 
-The same list gives the same bytes: five lower-case ASCII letters, sorted, each word once. The notice that has to
-travel with the words is ``data/wordle/LICENSE``, the package's ``copyright`` file.
+The output is deterministic: words of five lower-case ASCII letters, sorted, without duplicates. The required license
+notice is ``data/wordle/LICENSE``, the package's ``copyright`` file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _WORD = re.compile(r"[a-z]{5}")
 
 
 def five_letter_words(lines: list[str]) -> list[str]:
-    """The words that a guess can be, sorted and without repeats."""
+    """Return the words of five lower-case letters, sorted and without duplicates."""
     return sorted({word for line in lines if _WORD.fullmatch(word := line.strip())})
 
 

@@ -70,8 +70,8 @@ A profile may give these subjects other names (`nats.episode_completed`, `nats.e
 LIVE = """## Live items
 
 Live items are sent without acknowledgement and without headers, several in one message, on
-`agentgym.live.<channel>.v1.<node>`. Items may be missing: then `seq` has a gap, and `dropped` counts the items that were
-never sent. They are not ordered relative to durable events, so sort them by `episode_id` and `seq`.
+`agentgym.live.<channel>.v1.<node>`. Items may be missing: then `seq` has a gap, and `dropped` counts the items that
+were never sent. They are not ordered relative to durable events, so sort them by `episode_id` and `seq`.
 """
 CONTROL = """## Control
 

@@ -1,4 +1,4 @@
-"""The databases of SQLGym as data: invented places, people and things, nothing of it from anywhere else.
+"""Plans of SQLGym's databases: invented places, people and things, not taken from any source.
 
 Each database has the same plan: things of a ``first`` table belong to a ``place``, and each row of its ``fact`` table
 joins one of them with one of a ``second`` table.
@@ -25,14 +25,14 @@ class Whole(NamedTuple):
 
 
 class Names(NamedTuple):
-    """The words whose pairs name the rows of a table, each row differently."""
+    """Two lists of words whose pairs are the distinct names of a table's rows."""
 
     first: tuple[str, ...]
     second: tuple[str, ...]
 
 
 class Table(NamedTuple):
-    """A table with ``id`` and ``name``; ``one`` and ``many`` are what its rows are called."""
+    """A table with ``id`` and ``name``; ``one`` and ``many`` are the singular and plural of its rows."""
 
     one: str
     many: str
@@ -43,7 +43,7 @@ class Table(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """A table whose rows have a day, an integer and an amount of money."""
+    """A fact table whose rows have a day, an integer and an amount of money."""
 
     one: str
     many: str

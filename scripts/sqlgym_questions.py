@@ -1,4 +1,4 @@
-"""The questions of SQLGym, each with its gold query, from templates over a database's plan."""
+"""Question templates of SQLGym: each yields questions about a domain with their gold queries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ YEARS = (2021, 2022, 2023, 2024)
 
 
 class Question(NamedTuple):
-    """What is asked, the query that answers it, and whether the question takes it that there is one row."""
+    """A question, its gold query, and whether the wording implies a single result row."""
 
     text: str
     gold: str
@@ -19,16 +19,16 @@ class Question(NamedTuple):
 
 
 Draw: TypeAlias = Callable[[int], int]
-"""Draws a number from 0 up to, not including, its argument."""
+"""Draws an integer from 0 to its argument, exclusive."""
 
 
 class Templates:
-    """The questions that can be asked about one database.
+    """Question templates for one database.
 
     Args:
         domain: the database.
-        names: per table the names of its rows.
-        draw: decides values, names and thresholds.
+        names: table -> names of its rows.
+        draw: source of values, names and thresholds.
     """
 
     def __init__(self, domain: Domain, names: dict[str, list[str]], draw: Draw) -> None:
@@ -41,7 +41,7 @@ class Templates:
         self._join_place = f"{self._join_first} JOIN {place.many} AS p ON p.id = a.{place.one}_id"
 
     def kinds(self) -> list[Callable[[], Question]]:
-        """What asks the kinds of questions, each call with newly drawn values."""
+        """Return one generator per kind of question; each call draws new values."""
         return [
             *(self._having_value, self._totals_by_place, self._extreme, self._more_than, self._days_in_year),
             *(self._never, self._sum_of_one, self._highest_total, self._above, self._joined_names),
@@ -62,7 +62,6 @@ class Templates:
         return YEARS[self._draw(len(YEARS))]
 
     def _threshold(self, low: int, high: int) -> int:
-        """A number well inside a range."""
         return low + (high - low) * (3 + self._draw(5)) // 10
 
     def _having_value(self) -> Question:
@@ -116,7 +115,6 @@ class Templates:
         )
 
     def _side(self) -> tuple[Table, str, str]:
-        """One of the two tables of a fact, its alias and its join."""
         return ((self._first, "a", self._join_first), (self._second, "b", self._join_second))[self._draw(2)]
 
     def _never(self) -> Question:
@@ -241,10 +239,10 @@ class Templates:
 
 
 def words(name: str) -> str:
-    """A column's name as it is said: ``fine in cents`` for ``fine_cents``."""
+    """Return a column's name in words: ``fine in cents`` for ``fine_cents``."""
     return name.replace("_cents", " in cents").replace("_", " ")
 
 
 def quoted(text: str) -> str:
-    """A text as a literal of SQL."""
+    """Return a text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"

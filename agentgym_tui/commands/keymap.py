@@ -129,7 +129,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("checks.all", "a", "All or none", "all", "checks", "", False),
     Command("choice.left", "left,h", "Previous", "left", "choice", "", False),
     Command("choice.right", "right,l,space", "Next", "right", "choice", "", False),
-    Command("quit.stop", "s", "Stop them", "answer('stop')", "quit", "cancel running and waiting batches, then quit"),
+    Command("quit.stop", "s", "Stop them", "answer('stop')", "quit", "cancel all batches, then quit"),
     Command("quit.leave", "l", "Leave them running", "answer('leave')", "quit", "the node keeps running"),
     Command("quit.stay", "escape,q", "Stay", "answer('stay')", "quit", "keep the console open"),
     Command("cancel.batch", "x", "This environment", "answer('batch')", "cancel", "run the next one of the battery"),

@@ -89,7 +89,6 @@ def write_ui_state(path: Path, state: UiState) -> None:
 
 
 def _decode_field(field: msgspec.structs.FieldInfo, fields: Mapping[str, msgspec.Raw]) -> Any:  # noqa: ANN401 - the type of the field
-    """Return the value of a field, its default if the stored value is invalid."""
     try:
         value = msgspec.json.decode(fields[field.name], type=field.type)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

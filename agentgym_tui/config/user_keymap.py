@@ -70,6 +70,8 @@ def resolve_keymap(requested: Mapping[str, str]) -> ResolvedKeymap:
 
 
 class _KeyRejected(Exception):
+    published_error_type = "_Refused"
+
     def __init__(self, reason: SafeText) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -110,7 +112,6 @@ def _rejection_reason(command: Command, key: str) -> str | None:
 
 
 def _key_name(key: str) -> str:
-    """Return the name that Textual uses for a character in bindings."""
     key = "comma" if key == "," else key.strip()
     modifiers, plus, last = key.rpartition("+")
     if not modifiers or len(last) != 1 or key == "ctrl+@":
@@ -160,7 +161,6 @@ def _shared_keys(keys: str, other_keys: str) -> Iterator[str]:
 
 
 def _scopes_overlap(one: Scope, other: Scope) -> bool:
-    """Return whether keys of both scopes can be active at the same time."""
     both = {one, other}
     if one == other or any(both <= dialog for dialog in _DIALOG_SCOPES):
         return True

@@ -18,7 +18,6 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 BLOCK_BYTES: Final = 1 << 16
 """Bytes per indexed block; an offset within a block fits into two bytes."""
 
-
 NEWLINE: Final = b"\n"
 
 
@@ -48,10 +47,10 @@ class LineIndex:
         """Index the next ``n`` bytes of the file, which are the first ``n`` bytes of ``data``."""
         at = 0
         while at < n:
-            room = self.block - self.size % self.block
-            if room == self.block:
+            n_free = self.block - self.size % self.block
+            if n_free == self.block:
                 self._newlines_before.append(self.n_newlines)
-            stop = min(at + room, n)
+            stop = min(at + n_free, n)
             n_newlines = data.count(NEWLINE, at, stop)
             self._ends_with_newline = data[stop - 1] == NEWLINE[0]
             self.n_newlines += n_newlines
@@ -80,7 +79,6 @@ def newline_offsets(block: bytes) -> array[int]:
 READ_BYTES: Final = 1 << 18
 """Bytes per read."""
 
-
 BUDGET_S: Final = 0.03
 """Seconds of reading after which the caller may repaint."""
 
@@ -92,7 +90,6 @@ _TAIL_BYTES: Final = 64
 
 _MAX_BLOCKS: Final = 32
 """Blocks whose newline offsets are cached."""
-
 
 ReloadReason: TypeAlias = Literal["", "shorter", "changed"]
 

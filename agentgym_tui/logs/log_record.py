@@ -1,4 +1,4 @@
-"""Finds the time and the kind of a log line, whatever program wrote it."""
+"""Finds the time and the kind of a log line of any program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _EPOCH_UNITS: Final = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (1e8, 1.0))
 
 
 class LogRecord(NamedTuple):
-    """What a line says about itself.
+    """Time and kind of a line.
 
     Attributes:
         at: the time with its zone; None where the line names none.

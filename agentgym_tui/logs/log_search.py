@@ -108,7 +108,7 @@ def find_line_at(log: LogFile, at: datetime) -> int | None:
 
     The lines must be sorted by time. After the last time the last line is returned.
     """
-    low, high, found = 0, len(log.index), None
+    low, high, match = 0, len(log.index), None
     while low < high:
         middle = (low + high) // 2
         timed = find_timed_line(log, middle, high)
@@ -119,8 +119,8 @@ def find_line_at(log: LogFile, at: datetime) -> int | None:
         if line_at < at:
             low = number + 1
         else:
-            found, high = number, middle
-    return found if found is not None else _last_line_if_timed(log)
+            match, high = number, middle
+    return match if match is not None else _last_line_if_timed(log)
 
 
 def find_timed_line(log: LogFile, number: int, stop: int) -> tuple[int, datetime] | None:

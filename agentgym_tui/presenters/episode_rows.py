@@ -195,7 +195,6 @@ def _row(episode: ListedEpisode) -> Sequence[Cell]:
 
 
 def _unreadable_row(file: UnreadableFile) -> Sequence[Cell]:
-    """Show the file name and the reason; the folder is known from the command line."""
     name, reason = file.path.name, file.reason.replace(str(file.path), file.path.name)
     text = masked_line(reason if name in reason else f"{name}: {reason}", 400)
     return [Cell(trusted("✗ unreadable"), "bad"), Cell(flag_unsafe(text, unsafe_fields(file)), "bad")]

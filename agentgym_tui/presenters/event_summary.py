@@ -197,7 +197,6 @@ def _payload_preview(message: EventMessage) -> SafeText:
 
 
 def _named_episode(message: EventMessage) -> str:
-    """Return the ``episode_id`` field of a foreign payload, "" if there is none."""
     try:
         check_limits(message.payload)
         return _EPISODE_REFERENCE.decode(message.payload).episode_id

@@ -47,8 +47,7 @@ def moving_success_rate(successes: Sequence[bool], window: int) -> list[float]:
 
 
 def _level(value: float, low: float, high: float, height: int) -> int:
-    """Return the column height in eighths of a line. Halving the values avoids an overflow of their difference."""
-    span = high / 2 - low / 2
+    span = high / 2 - low / 2  # halves: the difference of the limits may overflow
     share = (value / 2 - low / 2) / span if span > 0 else 0.0
     return max(1, min(round(share * height * 8), height * 8))
 

@@ -200,7 +200,6 @@ def _node_state(node: NodeInfo) -> Line:
 
 
 def _host_parts(store: RunStore) -> list[Line]:
-    """Return models, host load and lost messages."""
     return [each for each in (_model_part(store), *_load_parts(_only_node(store)), _loss_part(store)) if each]
 
 
@@ -275,7 +274,6 @@ def _agent_text(agent: str, model: str | None) -> str:
 
 
 def _elapsed(episode: Episode) -> SafeText:
-    """Return the duration of an episode, or of its steps so far."""
     if episode.duration_s is not None:
         return format_duration(episode.duration_s)
     return format_duration(sum(step.model_s + step.env_s for step in episode.steps))

@@ -63,7 +63,6 @@ def _find_steps(episode: Episode, step_index: int) -> tuple[StepState | None, St
 
 
 def _unplayed_blocks(episode: Episode, step_index: int, before: StepState | None) -> list[Block]:
-    """Return the input of the step in progress, or a note that the step was not received."""
     next_index = episode.steps[-1].index + 1 if episode.steps else 0
     if step_index != next_index or (episode.streaming is None and step_index > 0):
         return [note_block(f"step {step_index} not received")]
@@ -149,7 +148,6 @@ def _action_title(step: StepState) -> str:
 
 
 def _reply_blocks(step: StepState) -> list[Block]:
-    """Return the environment's reply, with the reward."""
     title = trusted(f"reply · reward {step.reward:g}" + " · done" * step.done)
     blocks = [shown._replace(kind="reply") for shown in last_message_blocks(step.observation)[0]]
     if not blocks:
@@ -263,7 +261,7 @@ def _line_tails(lines: list[str], n_dropped: int) -> Iterator[str]:
 
 
 def _tail_start(line: str, offset: int) -> int:
-    """Return where the visible end of a line starts; ``offset`` is the position of the line in the whole text."""
+    # offset: position of the line in the whole text; the tail starts at a multiple of _STRIDE
     if len(line) <= MAX_STREAMING_CHARS:
         return 0
     start = -(-(offset + len(line) - MAX_STREAMING_CHARS) // _STRIDE) * _STRIDE - offset

@@ -131,7 +131,6 @@ def _missing_items(store: RunStore, key: Callable[[str], str], read_only: str) -
 
 
 def _n_required_endpoints(store: RunStore) -> int:
-    """Return how many endpoints precede the first one that answers."""
     first = next(
         (index for index, endpoint in enumerate(store.endpoints.values()) if endpoint.is_answering), MAX_MODELS
     )

@@ -22,6 +22,8 @@ MAX_COPIES: Final = 100
 class ExportError(Exception):
     """A file could not be written; the message may contain untrusted text."""
 
+    published_error_type = "ExportFailed"
+
 
 def export_episode(episode_id: str, data: bytes, folder: Path) -> Path:
     """Write an episode file with mode 0600 and return its path. Existing files are kept.

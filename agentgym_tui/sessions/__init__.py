@@ -1,1 +1,1 @@
-"""Where the console gets its news and sends its orders: a node, a bus, files."""
+"""Sessions: where the console gets its state and sends its commands; a node, a bus, or files."""

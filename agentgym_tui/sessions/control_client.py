@@ -114,15 +114,15 @@ class NodeControl:
         digest: tuple[int, str] | None = None
         while digest is None or len(data) < digest[0]:
             args = EpisodeArgs(episode_id=episode_id, offset=len(data))
-            part = await self._request("episode", args, EpisodeChunk)
-            if part.total > MAX_EPISODE_BYTES:
+            chunk = await self._request("episode", args, EpisodeChunk)
+            if chunk.total > MAX_EPISODE_BYTES:
                 raise ControlRequestError(
-                    f"episode {episode_id} has {part.total} bytes; the limit is {MAX_EPISODE_BYTES}"
+                    f"episode {episode_id} has {chunk.total} bytes; the limit is {MAX_EPISODE_BYTES}"
                 )
-            if digest not in (None, (part.total, part.sha256)) or not part.data:
+            if digest not in (None, (chunk.total, chunk.sha256)) or not chunk.data:
                 return None
-            digest = part.total, part.sha256
-            data += part.data
+            digest = chunk.total, chunk.sha256
+            data += chunk.data
         return bytes(data) if hashlib.sha256(data).hexdigest() == digest[1] and len(data) == digest[0] else None
 
     async def _command(self, op: Op, args: msgspec.Struct, result: type[_ResultT]) -> _ResultT:
@@ -141,7 +141,7 @@ class NodeControl:
                 "wait for the connection" + f", or press {self._start_key} to start the node" * (not self._read_only),
             )
         node = self._node(args.episode_id or "" if isinstance(args, EpisodeArgs | TargetArgs) else "")
-        if _NODE_NAME.fullmatch(node) is None:  # the name may come from the bus and becomes part of a subject
+        if _NODE_NAME.fullmatch(node) is None:  # the name may come from the bus and becomes chunk of a subject
             raise ControlRequestError(f"{op}: {node!r} is not a valid node name")
         request = ControlRequest(id=secrets.token_hex(8), op=op, args=msgspec.Raw(msgspec.json.encode(args)))
         reply = await self._send(connection, node, request)

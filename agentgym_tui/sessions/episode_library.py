@@ -166,7 +166,7 @@ def _step_from_record(record: TimestepRecord) -> StepState:
     return StepState(
         **{
             **same,
-            "told": DecodedMessages([as_messages(chat) for chat in record.chats], as_messages(record.observation)),
+            "content": DecodedMessages([as_messages(chat) for chat in record.chats], as_messages(record.observation)),
             "action": LiveAction(record.action.text, record.action.tool_calls),
             "valid": record.action.valid,
         }

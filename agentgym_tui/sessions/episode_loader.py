@@ -29,6 +29,8 @@ class LoadedEpisode(NamedTuple):
 class EpisodeLoadError(Exception):
     """An episode that cannot be shown, with the reason; untrusted text."""
 
+    published_error_type = "NotLoaded"
+
 
 async def load_episode(session: Session, entry: ListEntry | None, episode_id: str) -> LoadedEpisode:
     """Load an episode; falls back to the live state where its file is not available.

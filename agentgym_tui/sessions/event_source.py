@@ -82,7 +82,7 @@ class _SubscriptionFeed:
         return await self._subscription.next_raw(limit)
 
     async def n_pending(self) -> int | None:
-        from runner.subscribe.stream_reader import BUS_ERRORS
+        from runner.bus.streams import BUS_ERRORS
 
         try:
             return await self._subscription.count_waiting()

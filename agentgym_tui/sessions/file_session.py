@@ -28,14 +28,11 @@ if TYPE_CHECKING:
 MAX_DEPTH: Final = 2
 """Levels of folders below a folder of runs that are searched."""
 
-
 MAX_FILES: Final = 200_000
 """Files that are read."""
 
-
 FIRST_PART_FILES: Final = 50
 """Files in the first part; few, so that the first rows appear soon."""
-
 
 PART_FILES: Final = 400
 """Files in each later part."""

@@ -93,7 +93,7 @@ class StateLocator:
 class NodeStartError(RunnerError):
     """No node could be started; the message quotes the end of its log."""
 
-    error_type = "node_failed"
+    published_error_type = "node_failed"
 
 
 def read_node_file(data_dir: Path) -> NodeFile | None:

@@ -32,6 +32,8 @@ class ControlRequestError(Exception):
         hint: what to do next; untrusted text.
     """
 
+    published_error_type = "ControlFailed"
+
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint

@@ -59,7 +59,6 @@ FORM_FIELDS: Final = (
 PROFILE_DEFAULT: Final = trusted("default")
 """Placeholder of an empty field that the profile decides."""
 
-
 _INTEGER: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 _DECIMAL: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?", re.ASCII)
 

@@ -109,7 +109,7 @@ def as_messages(chat: Iterable[Any]) -> Messages:
 
 
 def decode_messages(raw: bytes) -> Messages:
-    """Decode a JSON list of messages; JSON that does not decode becomes a message that says so."""
+    """Decode a JSON list of messages; JSON that does not decode becomes a message with the error."""
     return as_messages(_decode_list(raw))
 
 

@@ -34,7 +34,6 @@ ListedEpisode: TypeAlias = "EpisodeRow | Episode"
 ListEntry: TypeAlias = "EpisodeRow | Episode | UnreadableFile"
 """A row of the list; unreadable files come last."""
 
-
 DEFAULT_SORTING: Final = Sorting("started", descending=True)
 """The newest first."""
 

@@ -1,4 +1,4 @@
-"""Applies updates to one episode, each item once, in whatever order the subjects deliver them.
+"""Applies updates to one episode, each item once, whatever the order of their arrival.
 
 ``SequenceTracker`` recognizes repeated and missing items by their sequence numbers; ``apply_update`` changes the
 episode.

@@ -23,7 +23,6 @@ from runner.subscribe.messages import Notice
 MAX_HEADER_BYTES: Final = 64 << 10
 """Bytes of headers that are kept per message."""
 
-
 ENTRY_BYTES: Final = 400
 """Approximate memory of an entry beside its texts."""
 
@@ -68,7 +67,6 @@ class LogNotice(NamedTuple):
 
 
 LogEntry: TypeAlias = EventMessage | LogNotice
-
 
 MAX_ENTRIES: Final = 20_000
 MAX_BYTES: Final = 16 << 20
@@ -221,14 +219,14 @@ class EventLog:
 def _limit_headers(headers: dict[str, str]) -> dict[str, str]:
     if not headers:
         return _NO_HEADERS
-    kept: dict[str, str] = {}
+    limited: dict[str, str] = {}
     n_left = MAX_HEADER_BYTES
     for name, value in headers.items():
         n_left -= len(name) + len(value) + ENTRY_BYTES // 4
         if n_left < 0:
             break
-        kept[name] = value
-    return kept
+        limited[name] = value
+    return limited
 
 
 def _subject_and_headers(subject: str, headers: dict[str, str]) -> bytes:

@@ -77,9 +77,7 @@ def json_size(value: object) -> int:
 
 _DIGITS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
-
 _VALUES: Final = {digit: value for value, digit in enumerate(_DIGITS)}
-
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -239,7 +239,7 @@ class RunStore:
 
     @property
     def _bus_is_up(self) -> bool:
-        """Whether a silent node says anything about the node, and not about the bus."""
+        """Whether silence of a node means that the node is lost, and not the bus."""
         return self.link.status in ("connected", "none")
 
     def _commit(self) -> None:

@@ -11,12 +11,9 @@ import msgspec
 Rank: TypeAlias = "tuple[float, str]"
 """Sort key of a row: compared by number, then by text."""
 
-
 Item = TypeVar("Item")
 
-
 UP, DOWN = "▲", "▼"
-
 
 _MAX_RANK: Final = 10**18
 

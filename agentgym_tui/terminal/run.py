@@ -73,10 +73,9 @@ def run_console(app: App[Any], session: Session, *, prepared: bool = False) -> i
 
 
 def _original_error(error: BaseException) -> BaseException:
-    """Textual wraps an error in a worker in a ``WorkerFailed`` that does not link to it."""
     from textual.worker import WorkerFailed
 
-    return error.error if isinstance(error, WorkerFailed) else error
+    return error.error if isinstance(error, WorkerFailed) else error  # it does not link to the original error
 
 
 def _driver_class(*, prepared: bool) -> type[Driver]:

@@ -163,18 +163,14 @@ class LineRenderer(ScrollView, inherit_bindings=False):
         if y < self.N_HEADER:
             row_cells, mark, highlighted = tuple(self.header(width)), " ", False
         else:
-            row_cells, mark, highlighted = (
-                tuple(self.row_cells(index, width)),
-                self.mark(index),
-                self.is_highlighted(index),
-            )
-        if (strip := self._strip_cache.get((row_cells, mark, highlighted))) is None:
+            row_cells = tuple(self.row_cells(index, width))
+            mark, highlighted = self.mark(index), self.is_highlighted(index)
+        content = (row_cells, mark, highlighted)
+        if (strip := self._strip_cache.get(content)) is None:
             if len(self._strip_cache) >= len(self._screen_strips) + CACHED_ROWS:
                 shown = set(map(id, self._screen_strips.values()))
-                self._strip_cache = {
-                    content: strip for content, strip in self._strip_cache.items() if id(strip) in shown
-                }
-            strip = self._strip_cache[(row_cells, mark, highlighted)] = self._strip(row_cells, mark, highlighted)
+                self._strip_cache = {key: each for key, each in self._strip_cache.items() if id(each) in shown}
+            strip = self._strip_cache[content] = self._strip(row_cells, mark, highlighted)
         return strip
 
     def _draw_rows(self, crop: Region) -> list[Strip]:
@@ -219,9 +215,8 @@ class LineRenderer(ScrollView, inherit_bindings=False):
             segments = [*Strip(segments, used).crop_extend(self._left, self._left + room, blank)]
             used = room
         rest = Segment(" " * (room - used + 1), blank)
-        return self._pad_to_widget(
-            Strip([Segment(mark, self._style("accent", highlighted)), *segments, rest], self._width)
-        )
+        first = Segment(mark, self._style("accent", highlighted))
+        return self._pad_to_widget(Strip([first, *segments, rest], self._width))
 
     def _pad_to_widget(self, strip: Strip) -> Strip:
         return strip.adjust_cell_length(self._geometry[3], Style.from_color(None, self._background().rich_color))

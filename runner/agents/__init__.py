@@ -1,1 +1,1 @@
-"""Agents: those that ask a model, an oracle that looks inside, a random baseline, and a fixed script."""
+"""Agents: language-model agents, an oracle, a random baseline and a fixed script."""

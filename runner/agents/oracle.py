@@ -1,4 +1,4 @@
-"""The oracle: plays with knowledge of the environment's inside, as a check of the set-up and an upper baseline."""
+"""Oracle agent: plays with access to the environment's internal state, as a setup check and an upper baseline."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from runner.types.maybe_async import maybe_await
 
 
 class OracleAgent:
-    """Plans on a twin of the environment that it steps in parallel, so the played one may be anywhere.
+    """Plans on a local twin that it steps in parallel, so the real environment may run on a server.
 
     Args:
-        twin: a local instance of the same environment in the same mode, able to plan for itself.
+        twin: a local instance of the same environment, in the same mode, that has an oracle.
+
+    Raises:
+        AgentFault: if the environment has no oracle.
     """
 
     tracer: Any = None
 
     def __init__(self, *, twin: Environment) -> None:
-        """Keep the twin; it is reset with the task's own arguments."""
+        """Store the twin; ``init_after_reset`` resets it with the task's arguments."""
         if not isinstance(twin, SupportsOracle):
             raise AgentFault(f"{type(twin).__name__} has no oracle; choose another agent")
         self._twin: Environment = twin
@@ -31,25 +34,26 @@ class OracleAgent:
         self._expected: Chat = []
 
     def bind(self, environment: Environment, reset_kwargs: Mapping[str, Any]) -> None:
-        """Learn which task is about to be played."""
+        """Store the arguments of the task that is about to start."""
         self._reset_kwargs = dict(reset_kwargs)
 
     async def init_after_reset(self) -> None:
-        """Bring the twin to the same start."""
+        """Reset the twin to the same task."""
         self._expected = await maybe_await(self._twin.reset(**self._reset_kwargs))
         self._planner = self._oracle_of(self._reset_kwargs.get("seed"))
 
     async def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> tuple[list[Chat], Action]:
-        """The planner's next action, played on the twin as well.
+        """Return the planner's next action and execute it on the twin.
 
         Raises:
-            OracleDiverged: when the environment shows something else than the twin did.
+            AgentFault: before ``init_after_reset``.
+            OracleDiverged: if the environment's observation differs from the twin's.
         """
         if self._planner is None:
-            raise AgentFault("The oracle was asked to act before init_after_reset")
-        seen, expected = _texts(observation), _texts(self._expected)
-        if seen != expected:
-            raise OracleDiverged(f"The oracle's twin saw {_cut(expected)}; the environment showed {_cut(seen)}")
+            raise AgentFault("act of the oracle called before init_after_reset")
+        actual, expected = _texts(observation), _texts(self._expected)
+        if actual != expected:
+            raise OracleDiverged(f"The oracle's twin expected {_cut(expected)}; the environment showed {_cut(actual)}")
         text = self._planner.next_action()
         self._expected, _, _ = await maybe_await(self._twin.step(Action(text=text)))
         return single_chat(observation, text)

@@ -1,4 +1,4 @@
-"""The random baseline."""
+"""Random baseline agent: ``RandomAgent``."""
 
 from __future__ import annotations
 
@@ -13,25 +13,29 @@ from runner.types.maybe_async import is_awaitable
 
 
 class RandomAgent:
-    """Picks one of the environment's admissible actions, with the episode's seed (0 when none is given)."""
+    """Chooses one of the environment's admissible actions at random, with the episode's seed (default 0)."""
 
     tracer: Any = None
 
     def __init__(self) -> None:
-        """Wait for ``bind``."""
+        """Start unbound; call ``bind`` before the first ``act``."""
         self._random = random.Random(0)
         self._environment: Environment | None = None
 
     def bind(self, environment: Environment, reset_kwargs: Mapping[str, Any]) -> None:
-        """Learn where the admissible actions come from, and the seed."""
+        """Store the environment and seed the generator."""
         self._environment = environment
         self._random = random.Random(reset_kwargs.get("seed") or 0)
 
     def init_after_reset(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> Any:  # noqa: ANN401 - async as the environment
-        """One admissible action, each as likely as the others."""
+        """Return a uniformly chosen admissible action, as an awaitable if the environment is async.
+
+        Raises:
+            AgentFault: if the environment lists no admissible actions.
+        """
         actions: MaybeAwaitable[list[str] | None] = None
         if self._environment is not None:
             actions = self._environment.admissible_actions()
@@ -45,5 +49,5 @@ class RandomAgent:
     def _choice(self, actions: object) -> str:
         if not isinstance(actions, list) or not actions:
             name = type(self._environment).__name__
-            raise AgentFault(f"{name} lists no admissible actions, so random cannot play it; choose another agent")
+            raise AgentFault(f"{name} lists no admissible actions, which random needs; choose another agent")
         return str(self._random.choice(actions))

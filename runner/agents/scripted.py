@@ -1,4 +1,4 @@
-"""A fixed list of actions, played in order."""
+"""Agents without a model: the base class ``TextAgent``, and ``ScriptedAgent``, which plays a fixed list of actions."""
 
 from __future__ import annotations
 
@@ -12,52 +12,56 @@ from runner.types import Action, Chat, ToolSchema
 
 
 class TextAgent(ABC):
-    """Answers each observation with one action text, without any model."""
+    """Base class of agents that answer each observation with one action text, without a model."""
 
     tracer: Any = None
 
-    def init_after_reset(self) -> None:  # noqa: B027 - a default, not a hook that was forgotten
-        """Nothing to prepare."""
+    def init_after_reset(self) -> None:  # noqa: B027 - an optional hook
+        """Do nothing."""
 
     @abstractmethod
     def decide(self, observation: Chat) -> str:
-        """The text of the next action."""
+        """Return the text of the next action."""
 
     def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> tuple[list[Chat], Action]:
-        """The decision, with its chat."""
+        """Return the step's chat and the decided action."""
         return single_chat(observation, self.decide(observation))
 
 
 def single_chat(observation: Chat, text: str) -> tuple[list[Chat], Action]:
-    """What ``act`` returns for an action text: the observation and the answer as this step's only chat."""
+    """Return the result of ``act`` for an action text: one chat of the observation and the answer, and the action."""
     return [[*observation, {"role": "assistant", "content": text}]], Action(text=text)
 
 
 class Script(msgspec.Struct, frozen=True):
     """The action texts of a script.
 
-    A struct of its own because these are outside texts: a plain list would become part of the config tree that agents
-    are built from, where ``${…}`` has a meaning.
+    A separate struct because the texts are untrusted: in the config tree that agents are built from, ``${…}`` would be
+    interpolated.
     """
 
     actions: tuple[str, ...]
 
 
 class ScriptedAgent(TextAgent):
-    """Plays the actions of a script one by one.
+    """Plays the actions of a script in order.
 
     Args:
-        script: what to play; an episode that wants more actions than it has ends in an error.
+        script: the actions.
     """
 
     def __init__(self, *, script: Script) -> None:
-        """Start at the script's beginning."""
+        """Start with the first action."""
         self._actions = script.actions
         self._next = 0
 
     def decide(self, observation: Chat) -> str:
-        """The next action of the script."""
+        """Return the next action of the script.
+
+        Raises:
+            AgentFault: if the script has no more actions.
+        """
         if self._next >= len(self._actions):
-            raise AgentFault(f"The script has {len(self._actions)} actions and the episode wants another one")
+            raise AgentFault(f"The script has only {len(self._actions)} actions, but the episode is not over")
         self._next += 1
         return self._actions[self._next - 1]

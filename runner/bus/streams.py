@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from datetime import datetime
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 import nats.errors
@@ -15,6 +15,12 @@ from nats.js.errors import NotFoundError, ServiceUnavailableError
 from runner.config import StreamSettings
 from runner.errors import catch_foreign
 from runner.events.subjects import EVENTS_STREAM, LIVE_STREAM, LIVE_SUBJECTS
+
+BUS_ERRORS: Final = (nats.errors.Error, OSError)
+"""Errors of a client operation on the bus, including time-outs."""
+
+STREAM_NAMES_SUBJECT: Final = "$JS.API.STREAM.NAMES"
+"""Subject of the request that looks up streams, which needs the permission to publish to it."""
 
 _T = TypeVar("_T")
 

@@ -67,7 +67,7 @@ def list_environments(session: RunSession) -> int:
 
 def _profile_row(tier: str, entry: EnvironmentEntry, state: ServerState | None) -> EnvironmentRow:
     availability = availability_of(entry, state)
-    identity = state.greeting if state is not None and state.usable else None
+    identity = state.identity if state is not None and state.usable else None
     return EnvironmentRow(
         name=entry.name,
         tier=tier,
@@ -101,10 +101,10 @@ def _installed_row(name: str) -> EnvironmentRow:
 def _health(availability: Availability, state: ServerState | None) -> str:
     if not availability.playable:
         return availability.cause or availability.status
-    if availability.transport == "embedded" or state is None or state.greeting is None:
+    if availability.transport == "embedded" or state is None or state.identity is None:
         embedded = "installed (embedded)"  # a list imports no environment
         return f"{embedded}; {availability.cause}" if availability.cause else embedded
-    parts = [SERVER_NAMES[state.greeting.kind], f"{state.greeting.mode or 'unknown'} rules"]
+    parts = [SERVER_NAMES[state.identity.kind], f"{state.identity.mode or 'unknown'} rules"]
     return ", ".join(parts if state.open is None else [*parts, f"{state.open} open"])
 
 

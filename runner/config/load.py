@@ -167,7 +167,7 @@ def user_config_dir(environ: Mapping[str, str]) -> Path | None:
 def resolve_data_dir(option: str | None, environ: Mapping[str, str], profile: Profile, cwd: Path) -> Path:
     """Return the absolute path of the state directory.
 
-    It is the first non-empty value of ``--data-dir``, ``AGENTGYM_DATA_DIR`` and the profile's ``data_dir``, or ``./data``.
+    The first non-empty value applies: ``--data-dir``, ``AGENTGYM_DATA_DIR``, the profile's ``data_dir``, ``./data``.
     A leading ``~`` that no shell has expanded is the home folder.
     """
     chosen = option or environ.get("AGENTGYM_DATA_DIR") or profile.data_dir or "data"

@@ -82,7 +82,6 @@ def embedded_availability(env: str) -> Availability:
 
 
 def _without_server(env: str, state: ServerState, reason: str) -> Availability:
-    """Return the availability of an environment that is played embedded because its server is unusable."""
     availability = embedded_availability(env)
     if reason == NOT_LISTENING or not availability.playable:
         return availability

@@ -27,7 +27,7 @@ SERVER_NAMES: dict[ServerKind, str] = {
     "unknown": "unknown server",
     "wrong": "wrong server",
 }
-"""What people are told of a server, by what it said it is."""
+"""Display name of each kind of server."""
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +122,7 @@ def rejection_reason(state: ServerState, mode: Mode, *, must_identify: bool) -> 
         mode: the requested rules. ``compat`` is a requirement; ``strict`` is the default and accepts either.
         must_identify: whether to reject a server that does not identify itself.
     """
-    identity = state.greeting
+    identity = state.identity
     if not state.usable or identity is None:
         return state.cause or "server not healthy"
     if must_identify and identity.kind == "unknown":
@@ -134,7 +134,7 @@ def rejection_reason(state: ServerState, mode: Mode, *, must_identify: bool) -> 
 
 def http_placement(state: ServerState) -> Placement:
     """Return the placement on a usable server; one that does not name its rules is assumed to be AgentGym's."""
-    identity = state.greeting or ServerIdentity("unknown")
+    identity = state.identity or ServerIdentity("unknown")
     label = one_line(identity.label) if identity.kind == "console" else SERVER_NAMES[identity.kind]
     mode: Mode = identity.mode or "compat"
     facts = [SERVER_NAMES[identity.kind], f"{mode} rules", *([label] if identity.kind == "console" else [])]

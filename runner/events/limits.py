@@ -16,6 +16,8 @@ MAX_DEPTH: Final = 64
 class UndecodableMessage(ValueError):
     """Reason why a message cannot be decoded."""
 
+    published_error_type = "Unusable"
+
 
 def check_limits(payload: bytes) -> None:
     """Raise ``ValueError`` when a payload is too large, too deeply nested or not UTF-8."""

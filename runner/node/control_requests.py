@@ -20,7 +20,7 @@ MAX_ECHO_CHARS = 200
 class RequestRejected(RunnerError):
     """A control request that the node rejects, with the error code, message and hint of the reply."""
 
-    error_type = "refused"
+    published_error_type = "refused"
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
         """Store the code, message and hint of the reply."""

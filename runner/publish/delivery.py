@@ -10,14 +10,12 @@ import msgspec
 import nats.errors
 from nats.aio.client import Client
 
+from runner.bus.streams import BUS_ERRORS
 from runner.events.codec import headers_for
 from runner.publish.outbox import Ack, OutboxEvent
 from runner.util.text import mask, one_line
 
 ACK_TIMEOUT_S = 5
-
-TRANSPORT_ERRORS = (nats.errors.Error, OSError)
-"""Errors of a client operation on the bus, including time-outs."""
 
 UNKNOWN_ROUTE_TIMEOUT_S = 2
 
@@ -87,7 +85,7 @@ async def deliver(client: Client, event: OutboxEvent, route: Route) -> DeliveryR
         await client.flush(ACK_TIMEOUT_S)
     except _PERMANENT as exc:
         return PermanentFailure(error_text(exc))
-    except TRANSPORT_ERRORS as exc:
+    except BUS_ERRORS as exc:
         return TransientFailure(error_text(exc))
     return Ack(event.id)
 

@@ -24,7 +24,7 @@ from runner.events.live import (
     Timestep,
     TokenText,
 )
-from runner.publish.truncate import SizeBudget, as_json, cut, is_too_long, short_json
+from runner.publish.truncate import SizeBudget, as_json, is_too_long, short_json, truncate
 from runner.types import Action, ErrorInfo, Item, SpansClosed, TimestepPlayed, TokensStreamed, ToolCall
 from runner.types import events as played
 
@@ -68,10 +68,10 @@ def _tokens(item: TokensStreamed) -> msgspec.Raw:
         episode_id=item.episode_id,
         seq=item.seq,
         step=item.step,
-        text=cut(delta.text),
+        text=truncate(delta.text),
         part=delta.part,
         call=delta.call,
-        tool=cut(delta.tool),
+        tool=truncate(delta.tool),
         n=delta.n,
         ttft_s=delta.ttft_s,
         endpoint=_cut_or_none(delta.endpoint),
@@ -106,7 +106,7 @@ def _ended(item: played.EpisodeEnded) -> EpisodeEnded:
 def _error(error: ErrorInfo | None) -> dict[str, str] | None:
     if error is None:
         return None
-    return {"type": cut(error.type), "message": cut(error.message)}
+    return {"type": truncate(error.type), "message": truncate(error.message)}
 
 
 def _timestep(item: TimestepPlayed) -> msgspec.Raw:
@@ -135,7 +135,7 @@ def _timestep(item: TimestepPlayed) -> msgspec.Raw:
         tokens_per_s=step.tokens_per_s,
         tokens=step.tokens,
         cost=step.cost,
-        warnings=[cut(warning) for warning in step.warnings],
+        warnings=[truncate(warning) for warning in step.warnings],
         reset_observation=reset_observation,
     )
     messages = list(chain(*chats, observation, reset_observation or ()))
@@ -163,12 +163,12 @@ def _action(action: LiveAction, budget: SizeBudget) -> LiveAction:
     def bounded(name: str, text: str) -> str:
         if is_too_long(text):
             lengths[name] = len(text)
-        return cut(text)
+        return truncate(text)
 
     text = None if action.text is None else bounded("text", action.text)
     budget.reserve(as_json(text))
     calls = [
-        ToolCall(cut(call.id), cut(call.name), bounded(f"tool_calls/{number}/arguments", call.arguments))
+        ToolCall(truncate(call.id), truncate(call.name), bounded(f"tool_calls/{number}/arguments", call.arguments))
         for number, call in enumerate(action.tool_calls)
     ]
     return LiveAction(text, [call for call in calls if budget.reserve(as_json(call))], lengths)
@@ -180,7 +180,7 @@ def _texts(action: Action) -> list[object]:
 
 
 def _cut_or_none(text: str | None) -> str | None:
-    return None if text is None else cut(text)
+    return None if text is None else truncate(text)
 
 
 def _finite(value: float) -> float:

@@ -13,11 +13,11 @@ from typing import TypeAlias
 import msgspec
 from nats.aio.client import Client
 
-from runner.bus.streams import ensure_live_stream
+from runner.bus.streams import BUS_ERRORS, ensure_live_stream
 from runner.errors import catch_foreign, log_failure
 from runner.events.live import LiveItem
 from runner.events.subjects import LiveChannel, channel_of, live_subject
-from runner.publish.delivery import TRANSPORT_ERRORS, error_text, is_cancelled
+from runner.publish.delivery import error_text, is_cancelled
 from runner.publish.live_encoder import live_items
 from runner.publish.sink import SinkConnection
 from runner.types import Item
@@ -89,7 +89,7 @@ class _SinkQueue:
         self._sink_connection = sink_connection
         self._node = node
         self._boot = boot
-        self._stream_checked_at = 0
+        self._n_connects_checked = 0
         self._stream_deadline: float | None = None
 
     async def flush(self) -> None:
@@ -103,16 +103,16 @@ class _SinkQueue:
     async def _ensure_stream(self, client: Client) -> bool:
         """Create the own broker's live stream, which a restart loses; returns whether items may be sent."""
         n_connects, now = self._sink_connection.n_connects, time.monotonic()
-        if not self._sink_connection.sink.owned or self._stream_checked_at == n_connects:
+        if not self._sink_connection.sink.owned or self._n_connects_checked == n_connects:
             return True
         self._stream_deadline = self._stream_deadline or now + STREAM_TIMEOUT_S
         try:
             await ensure_live_stream(client.jetstream(timeout=STREAM_TIMEOUT_S / 2), self._sink_connection.sink.streams)
-        except TRANSPORT_ERRORS as exc:
+        except BUS_ERRORS as exc:
             logger.debug("the live stream is missing: %s", error_text(exc))
             if now < self._stream_deadline:
                 return False
-        self._stream_checked_at, self._stream_deadline = n_connects, None
+        self._n_connects_checked, self._stream_deadline = n_connects, None
         return self._sink_connection.client is client
 
     def _parts(self, items: list[msgspec.Raw], limit: int) -> Iterator[list[msgspec.Raw]]:
@@ -134,7 +134,7 @@ class _SinkQueue:
         batch = _Batch(self._node, self._boot, self.queue.dropped, items)
         try:
             await client.publish(live_subject(channel, self._node), _ENCODER.encode(batch))
-        except TRANSPORT_ERRORS as exc:
+        except BUS_ERRORS as exc:
             logger.debug("%d live items were not sent: %s", len(items), exc)
             self.queue.drop(len(items))
 

@@ -14,8 +14,7 @@ from pathlib import Path
 import msgspec
 
 from runner.errors import StoreError
-from runner.store import sqlite as database
-from runner.store.sqlite import DATABASE_ERRORS
+from runner.store.sqlite import DATABASE_ERRORS, SqliteSchema, open_database
 from runner.util.clock import Clock
 
 _VERSION = 1
@@ -23,7 +22,7 @@ _VERSION = 1
 
 # Compared columns have the same type, as SQLite does not use an index otherwise.
 # Each event has one mark per sink. Once an event is delivered everywhere, only its id stays, in "settled".
-_SCHEMA = database.SqliteSchema(
+_SCHEMA = SqliteSchema(
     version=_VERSION,
     tables=f"""
     BEGIN IMMEDIATE;
@@ -50,7 +49,7 @@ _SCHEMA = database.SqliteSchema(
 def _connect(path: Path) -> sqlite3.Connection:
     try:
         with _locked(path.with_name(path.name + ".opening")):
-            return database.open_database(path, _SCHEMA)
+            return open_database(path, _SCHEMA)
     except OSError as exc:
         raise StoreError(f"{path} cannot be opened: {exc}; check its permissions") from exc
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from nats.aio.client import Client
 
 from runner.bus.backoff import Backoff, SubjectBackoff
+from runner.bus.streams import BUS_ERRORS
 from runner.errors import StoreError
 from runner.publish.delivery import (
-    TRANSPORT_ERRORS,
     DeliveryResult,
     PermanentFailure,
     TransientFailure,
@@ -147,7 +147,7 @@ class _OutboxSender:
                     return CONNECTION_LOST
                 if len(events) < MAX_IN_FLIGHT:
                     return None
-        except TRANSPORT_ERRORS as exc:
+        except BUS_ERRORS as exc:
             return error_text(exc)
         except StoreError as exc:
             return str(exc)
@@ -191,12 +191,12 @@ class _OutboxSender:
         return connected
 
     async def _deliver(self, event: OutboxEvent) -> DeliveryResult:
-        if (denial := self._sink_connection.publish_refusal(event.subject)) is not None:
+        if (denial := self._sink_connection.publish_denial(event.subject)) is not None:
             return PermanentFailure(denial)
         result = await deliver(self._client, event, self.routes.route_of(event.subject))
         # The server reports a denied subject separately: the delivery itself looks like a time-out, or like a success
         # when no stream acknowledges it.
-        if (denial := self._sink_connection.publish_refusal(event.subject)) is not None and getattr(
+        if (denial := self._sink_connection.publish_denial(event.subject)) is not None and getattr(
             result, "seq", None
         ) is None:
             return PermanentFailure(denial)

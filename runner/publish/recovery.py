@@ -1,4 +1,7 @@
-"""Publishes completion events that a crashed process never wrote."""
+"""Publishes completion events that a crashed process never wrote.
+
+The events are derived from the stored episodes; both the node and a foreground run do this at their start.
+"""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class SinkConnection:
         """Return the client while connected, else None."""
         return self._connection.client if self._connection is not None and self.up.is_set() else None
 
-    def publish_refusal(self, subject: str) -> str | None:
+    def publish_denial(self, subject: str) -> str | None:
         """Return the server's denial of publishing to a subject, None when it reported none."""
         error = self._connection.permission_error(subject) if self._connection is not None else None
         return None if error is None else str(error)

@@ -12,9 +12,9 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from runner.bus.client import UNADVERTISED_TIMEOUT_S, advertises_jetstream
-from runner.bus.streams import NoJetStream, ensure_streams, find_stream, stream_info
+from runner.bus.streams import BUS_ERRORS, STREAM_NAMES_SUBJECT, NoJetStream, ensure_streams, find_stream, stream_info
 from runner.events.subjects import EVENTS_STREAM
-from runner.publish.delivery import TRANSPORT_ERRORS, Route, error_text
+from runner.publish.delivery import Route, error_text
 from runner.publish.outbox import Outbox
 from runner.publish.sink import SinkConnection
 
@@ -24,8 +24,6 @@ LOOKUP_TIMEOUT_S = 2.0
 
 MISSING_JETSTREAM_TIMEOUT_S = 300.0
 """Seconds to wait for the JetStream of a broker that had streams before; then events are sent without a stream."""
-
-STREAM_NAMES_SUBJECT = "$JS.API.STREAM.NAMES"
 
 
 class StreamRoutes:
@@ -73,8 +71,8 @@ class StreamRoutes:
         else:
             try:
                 streams = await self._find_streams(client)
-            except TRANSPORT_ERRORS:
-                if self._sink_connection.publish_refusal(STREAM_NAMES_SUBJECT) is None:
+            except BUS_ERRORS:
+                if self._sink_connection.publish_denial(STREAM_NAMES_SUBJECT) is None:
                     raise
                 self._routes = dict.fromkeys(self._subjects, "unknown")
                 return
@@ -92,7 +90,7 @@ class StreamRoutes:
         except nats.errors.TimeoutError as exc:
             if advertised:  # a stream may keep the subject, so only its acknowledgement counts as delivery
                 raise nats.errors.Error("its JetStream does not answer") from exc
-            if self._sink_connection.publish_refusal(STREAM_NAMES_SUBJECT) is not None:
+            if self._sink_connection.publish_denial(STREAM_NAMES_SUBJECT) is not None:
                 raise
             return await self._without_jetstream()  # only a subscriber to ">" received the request
         self._missing_since = None
@@ -110,7 +108,7 @@ class StreamRoutes:
     async def _compare(self, js: JetStreamContext, stream: str) -> None:
         try:
             info = await stream_info(js, stream)
-        except TRANSPORT_ERRORS as exc:
+        except BUS_ERRORS as exc:
             if self._owned:
                 raise
             # An external broker may only allow publishing; then events that its stream loses are not sent again.

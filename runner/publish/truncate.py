@@ -65,7 +65,7 @@ def message_json(message: object) -> msgspec.Raw:
     """Return a message as JSON with truncated texts; wraps a value that is not an object in a message."""
     if type(message) is dict and (short := short_json(chain(message, message.values()), message)) is not None:
         return short
-    plain = _Copy().of(message, MAX_NESTING)
+    plain = _Copy().copy(message, MAX_NESTING)
     return as_json(plain if isinstance(plain, dict) else {"role": "unknown", "content": plain})
 
 
@@ -92,7 +92,7 @@ class _Copy:
     def __init__(self) -> None:
         self._left = MAX_VALUES  # the depth limit alone does not stop a list that contains itself twice
 
-    def of(self, value: object, depth: int) -> Any:  # noqa: ANN401 - any JSON value
+    def copy(self, value: object, depth: int) -> Any:  # noqa: ANN401 - any JSON value
         self._left -= 1
         if depth == 0 or self._left < 0:
             return "…"
@@ -100,7 +100,7 @@ class _Copy:
             case None | bool():
                 return value
             case str():
-                return cut(value)
+                return truncate(value)
             case float():
                 return float(value) if math.isfinite(value) else None
             case int():
@@ -108,21 +108,21 @@ class _Copy:
             case dict():
                 return self._object(value, depth)
             case list() | tuple():
-                return [self.of(item, depth - 1) for item in islice(value, MAX_VALUES)]
-        return cut(safe_str(value, f"<{type(value).__name__}>"))
+                return [self.copy(item, depth - 1) for item in islice(value, MAX_VALUES)]
+        return truncate(safe_str(value, f"<{type(value).__name__}>"))
 
     def _object(self, value: dict[Any, object], depth: int) -> dict[str, Any]:
         result: dict[str, Any] = {}
         lengths: dict[str, int] = {}
         for key, item in islice(value.items(), MAX_VALUES):
-            name = cut(key if isinstance(key, str) else safe_str(key, "?"))
-            result[name] = self.of(item, depth - 1)
+            name = truncate(key if isinstance(key, str) else safe_str(key, "?"))
+            result[name] = self.copy(item, depth - 1)
             if isinstance(item, str) and is_too_long(item):
                 lengths[name] = len(item)
         return {**result, FULL_LENGTH: lengths} if lengths else result
 
 
-def cut(text: str) -> str:
+def truncate(text: str) -> str:
     """Truncate a text to ``MAX_TEXT`` bytes of UTF-8 and make lone surrogates visible."""
     if len(text) <= MAX_TEXT and text.isascii():  # the common case
         return text
@@ -130,7 +130,7 @@ def cut(text: str) -> str:
 
 
 def is_too_long(text: str) -> bool:
-    """Whether ``cut`` would truncate the text."""
+    """Whether ``truncate`` would shorten the text."""
     if text.isascii():
         return len(text) > MAX_TEXT
     return len(text) > MAX_TEXT or len(escape_surrogates(text).encode()) > MAX_TEXT

@@ -39,7 +39,7 @@ class SqliteSchema:
 class _IncompatibleDatabase(sqlite3.DatabaseError):
     """A readable database that does not match its schema."""
 
-    error_type = "_Unusable"
+    published_error_type = "_Unusable"
 
 
 def open_database(path: Path, schema: SqliteSchema) -> sqlite3.Connection:

@@ -20,7 +20,7 @@ from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem
 MAX_IDS_REMEMBERED = 100_000
 """Event ids remembered for deduplication; a broker forgets its own after minutes."""
 
-MAX_PASSED_REMEMBERED = 1_000
+MAX_CORE_REMEMBERED = 1_000
 """Messages remembered from core subscriptions, because a stream found later may deliver them again."""
 
 
@@ -60,7 +60,7 @@ A subscriber to ``>`` receives every delivery a second time, and nats-server dis
 class DedupBuffer:
     """Unread messages and notices of a subscription.
 
-    Messages of streams are ``put``, and their reader calls ``wait_for_room`` before it fetches more. Messages without
+    Messages of streams are ``put``, and their reader calls ``wait_for_space`` before it fetches more. Messages without
     a stream are ``offer``ed: a full buffer drops and counts them.
     """
 
@@ -77,7 +77,7 @@ class DedupBuffer:
         self._emptied = asyncio.Event()
         self._emptied.set()
         self._ids: OrderedDict[int, None] = OrderedDict()
-        self._passed: OrderedDict[int, int] = OrderedDict()
+        self._core_deliveries: OrderedDict[int, int] = OrderedDict()
         self._stream_ends: dict[str, int] = {}
 
     @property
@@ -102,7 +102,7 @@ class DedupBuffer:
 
     def put(self, message: RawMessage) -> None:
         """Add a message of a stream, even beyond the limits, unless a core subscription delivered it before."""
-        if message.stream is not None and self._has_passed(message):
+        if message.stream is not None and self._was_delivered_by_core(message):
             return
         self._report_skipped()
         self._bytes += message.size
@@ -113,14 +113,14 @@ class DedupBuffer:
         if self._is_full(1.0):
             self._skipped += 1
         else:
-            self._remember_passed(_content(message))
+            self._remember_core_delivery(_content(message))
             self.put(message)
 
     def fetch_limit(self, stream: str) -> FetchLimit:
         """Return the limits of the next fetch of a stream's reader."""
         return FetchLimit(MAX_FETCH.count, max(MAX_FETCH.size // max(len(self._stream_ends), 1), MIN_FETCH.size))
 
-    async def wait_for_room(self, stream: str) -> None:
+    async def wait_for_space(self, stream: str) -> None:
         """Wait until a stream's reader may fetch more: until the buffer is at most half full."""
         while self._is_full(0.5):
             self._emptied.clear()
@@ -199,21 +199,21 @@ class DedupBuffer:
     def _is_full(self, share: float) -> bool:
         return len(self._items) >= self._capacity * share or self._bytes >= self._max_bytes * share
 
-    def _has_passed(self, message: RawMessage) -> bool:
-        if not self._passed or (message.sequence or 0) > self._stream_ends.get(message.stream or "", 0):
+    def _was_delivered_by_core(self, message: RawMessage) -> bool:
+        if not self._core_deliveries or (message.sequence or 0) > self._stream_ends.get(message.stream or "", 0):
             return False
         content = _content(message)
-        n_times = self._passed.get(content, 0)
+        n_times = self._core_deliveries.get(content, 0)
         if n_times > 1:
-            self._passed[content] = n_times - 1
+            self._core_deliveries[content] = n_times - 1
         elif n_times:
-            del self._passed[content]
+            del self._core_deliveries[content]
         return n_times > 0
 
-    def _remember_passed(self, content: int) -> None:
-        self._passed[content] = self._passed.get(content, 0) + 1
-        if len(self._passed) > MAX_PASSED_REMEMBERED:
-            self._passed.popitem(last=False)
+    def _remember_core_delivery(self, content: int) -> None:
+        self._core_deliveries[content] = self._core_deliveries.get(content, 0) + 1
+        if len(self._core_deliveries) > MAX_CORE_REMEMBERED:
+            self._core_deliveries.popitem(last=False)
 
     def _report_skipped(self) -> None:
         if self._skipped:

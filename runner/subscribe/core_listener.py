@@ -10,8 +10,8 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
 from runner.bus.connection import NatsConnection
+from runner.bus.streams import BUS_ERRORS
 from runner.subscribe.buffer import DedupBuffer, RawMessage
-from runner.subscribe.stream_reader import BUS_ERRORS
 from runner.subscribe.subject_patterns import covered_by_any, covers
 
 FLUSH_TIMEOUT_S: Final = 2

@@ -115,13 +115,13 @@ class TimeOrderedBuffer(DedupBuffer):
         if lane is None:
             super().put(message)
             return
-        if not self._has_passed(message):
+        if not self._was_delivered_by_core(message):
             lane.size += message.size
             self._newest = max(self._newest, message.time or _FIRST)
             self._append_to_lane(lane, message)
         self.update_pending(lane.name, message.pending)
 
-    async def wait_for_room(self, stream: str) -> None:
+    async def wait_for_space(self, stream: str) -> None:
         """Wait until at most half of the stream's share is in use."""
         while (lane := self._lanes.get(stream)) is not None and self._is_half_full(lane):
             self._emptied.clear()

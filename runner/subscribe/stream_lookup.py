@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 import msgspec
 import nats.errors
@@ -12,17 +11,17 @@ from nats.js.errors import APIError, NotFoundError
 
 from runner.bus.client import UNADVERTISED_TIMEOUT_S, advertises_jetstream
 from runner.bus.connection import NatsConnection
-from runner.bus.streams import stream_info
+from runner.bus.streams import STREAM_NAMES_SUBJECT, stream_info
 from runner.errors import RunnerError
 from runner.subscribe.messages import Notice
 from runner.subscribe.stream_reader import API_TIMEOUT_S
 from runner.util.text import mask, one_line
 
-STREAM_NAMES_SUBJECT: Final = "$JS.API.STREAM.NAMES"
-
 
 class StreamsUnavailable(RunnerError):
     """The bus has no streams, or they cannot be looked up; ``forbidden``: for lack of permission."""
+
+    published_error_type = "no_streams"
 
     def __init__(self, message: str, *, forbidden: bool = False) -> None:
         """Create the error."""

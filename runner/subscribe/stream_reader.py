@@ -11,21 +11,17 @@ import contextlib
 from typing import Final
 
 import msgspec
-import nats.errors
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, StreamInfo
 from nats.js.errors import NotFoundError
 
 from runner.bus.connection import NatsConnection
-from runner.bus.streams import checked_reply, stream_info
+from runner.bus.streams import BUS_ERRORS, checked_reply, stream_info
 from runner.subscribe.buffer import DedupBuffer
 from runner.subscribe.messages import Notice
 from runner.subscribe.position import Position
 from runner.subscribe.pull_consumer import PullConsumer, removed_unread_notice
 from runner.subscribe.subject_patterns import are_disjoint, covered_by_any, intersections
-
-BUS_ERRORS: Final = (nats.errors.Error, OSError)
-"""Errors of a client operation on the bus, including time-outs."""
 
 API_TIMEOUT_S: Final = 1.5
 POLL_S: Final = 0.1
@@ -100,7 +96,7 @@ class StreamReader:
         async with PullConsumer(client, self._stream, name, position, self._patterns, self._buffer) as consumer:
             while await consumer.fetch():
                 await self._report_removed(js, consumer)
-                await self._buffer.wait_for_room(self._stream)
+                await self._buffer.wait_for_space(self._stream)
             self._check_allowed(*consumer.subjects)
         return position.cursor > before
 

@@ -17,6 +17,7 @@ from nats.js.api import StreamInfo
 
 from runner.bus.connection import NatsConnection
 from runner.bus.errors import BusError
+from runner.bus.streams import BUS_ERRORS
 from runner.events.subjects import DurableNames
 from runner.subscribe.buffer import DedupBuffer, RawMessage
 from runner.subscribe.core_listener import CoreListener
@@ -24,7 +25,7 @@ from runner.subscribe.merge_by_time import TimeOrderedBuffer
 from runner.subscribe.messages import BusMessage, Notice, Since, SubscriptionItem
 from runner.subscribe.position import Position, n_left
 from runner.subscribe.stream_lookup import StreamsUnavailable, find_streams, is_readable, work_queue_notice
-from runner.subscribe.stream_reader import API_TIMEOUT_S, BUS_ERRORS, POLL_S, StreamReader, wait_until_connected
+from runner.subscribe.stream_reader import API_TIMEOUT_S, POLL_S, StreamReader, wait_until_connected
 from runner.subscribe.subject_patterns import covered_by_any, intersection
 
 __all__ = ["BusMessage", "DurableNames", "Notice", "RawMessage", "Since", "Subscription", "SubscriptionItem"]

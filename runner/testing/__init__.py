@@ -1,4 +1,4 @@
-"""The contract test for environments, for their authors' own test suites: ``check_env(MyEnvironment)``."""
+"""Contract test for environments, for use in their authors' test suites: ``check_env(MyEnvironment)``."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ __all__ = ["HOSTILE_TEXTS", "CheckFailed", "check_env"]
 
 
 class CheckFailed(EnvironmentFault):
-    """An environment that breaks the contract; ``problems`` has one sentence for each way it does."""
+    """Raised for an environment that breaks the contract; ``problems`` has one sentence per violation."""
 
     def __init__(self, problems: Sequence[str]) -> None:
-        """Keep the problems and list them in the message."""
+        """Store the problems and list them in the message."""
         self.problems = tuple(problems)
         super().__init__("\n- ".join(["The environment breaks its contract:", *self.problems]))
 
 
 def check_env(factory: Callable[[], Environment], *, tasks: Sequence[int] = (0, 1), max_steps: int = 60) -> None:
-    """Check that ``factory`` makes environments that the runner can play, sync or async.
+    """Check that ``factory`` creates environments, sync or async, that the runner can play.
 
-    Call it from code without a running event loop: it runs one of its own.
+    It runs its own event loop, so call it from code without a running one.
 
     Args:
-        factory: makes a fresh instance at each call.
-        tasks: the task indices to look at.
-        max_steps: how many steps an episode of the check may take.
+        factory: creates a new instance at each call.
+        tasks: the task indices to check.
+        max_steps: maximum number of steps per episode.
 
     Raises:
-        CheckFailed: with everything that was found wrong.
+        CheckFailed: with all violations.
     """
     problems = asyncio.run(EnvironmentCheck(factory, max_steps).run(tasks))
     if problems:

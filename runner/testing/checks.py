@@ -1,4 +1,4 @@
-"""The checks that make up the contract test."""
+"""Checks of the environment contract: ``EnvironmentCheck``."""
 
 from __future__ import annotations
 
@@ -40,64 +40,64 @@ _N_COMPARED = 8
 
 
 class EnvironmentCheck:
-    """The checks, each on instances of its own; what one finds does not keep the others from running."""
+    """Runs all checks, each on its own instances; a failed check does not stop the others."""
 
     def __init__(self, factory: Callable[[], Environment], max_steps: int) -> None:
         self._factory = factory
         self._max_steps = max_steps
         self._random = random.Random(0)
-        self._made: list[Environment] = []
+        self._environments: list[Environment] = []
         self._problems: dict[str, None] = {}  # a set that keeps its order
 
     async def run(self, tasks: Sequence[int]) -> list[str]:
-        """Run all checks and return the problems found, each once."""
+        """Run all checks and return the distinct problems."""
         per_task = (self._resets, self._replay, self._actions, self._oracle)
         for task in tasks:
             for check in per_task:
                 await self._run(f"task {task}, {check.__name__.strip('_')}", check(task))
-        for once in (self._description, self._hostile_texts, self._hostile_calls, self._verdicts, self._cleanup):
-            await self._run(once.__name__.strip("_").replace("_", " "), once())
+        for check_once in (self._description, self._hostile_texts, self._hostile_calls, self._verdicts, self._cleanup):
+            await self._run(check_once.__name__.strip("_").replace("_", " "), check_once())
         return list(self._problems)
 
-    async def _run(self, what: str, check: Awaitable[None]) -> None:
-        with self._trying(what):
+    async def _run(self, label: str, check: Awaitable[None]) -> None:
+        with self._report_errors(label):
             await check
 
     @contextmanager
-    def _trying(self, what: str) -> Iterator[None]:
-        with catch_foreign(
-            lambda exc: self._expect(False, f"{what} failed: {type(exc).__name__}: {shorten(str(exc))}")
-        ):
+    def _report_errors(self, label: str) -> Iterator[None]:
+        def report(exc: BaseException) -> None:
+            self._expect(False, f"{label} failed: {type(exc).__name__}: {shorten(str(exc))}")
+
+        with catch_foreign(report):
             yield
 
     def _expect(self, holds: bool, problem: str) -> None:
         if not holds:
             self._problems[problem] = None
 
-    def _make(self) -> Environment:
+    def _create(self) -> Environment:
         environment = self._factory()
-        self._made.append(environment)
+        self._environments.append(environment)
         return environment
 
-    async def _started(self, task: int) -> Environment:
-        environment = self._make()
+    async def _start(self, task: int) -> Environment:
+        environment = self._create()
         await reset(environment, task_index=task)
         return environment
 
-    async def _choice(self, environment: Environment) -> str:
-        """An action to go on with: admissible where they are listed, else the oracle's, else nothing."""
+    async def _choose_action(self, environment: Environment) -> str:
         if actions := await maybe_await(environment.admissible_actions()):
             return self._random.choice(actions)
         return environment.oracle(0).next_action() if isinstance(environment, SupportsOracle) else ""
 
-    async def _played(self, environment: Environment) -> list[TimeStep]:
+    async def _play(self, environment: Environment) -> list[TimeStep]:
         steps: list[TimeStep] = []
         while len(steps) < self._max_steps and not (steps and steps[-1].done):
-            steps.append(await timestep(environment, len(steps), Action(text=await self._choice(environment))))
+            steps.append(await timestep(environment, len(steps), Action(text=await self._choose_action(environment))))
         return steps
 
     async def _description(self) -> None:
-        environment = await self._started(0)
+        environment = await self._start(0)
         n_tasks: object = environment.n_tasks
         self._expect(type(n_tasks) is int and n_tasks > 0, f"n_tasks should be a positive int; it is {n_tasks!r}")
         for schema in check_schemas(await maybe_await(environment.get_tool_schemas())):
@@ -106,38 +106,38 @@ class EnvironmentCheck:
         self._expect(isinstance(episode_id, str), f"get_episode_id should return a str; got {episode_id!r}")
 
     async def _resets(self, task: int) -> None:
-        used = self._make()
+        used = self._create()
         expected = await reset(used, task_index=task, seed=0)
-        await self._played(used)
+        await self._play(used)
         extras = {"task": {"task_id": "x"}, "task_unique_id": "x"}
         variants: list[tuple[str, Environment, dict[str, Any]]] = [
-            ("on an instance that has played", used, {"task_index": task, "seed": 0}),
-            ("on another instance", self._make(), {"task_index": task, "seed": 0}),
-            ("with another seed", self._make(), {"task_index": task, "seed": 1}),
-            ("with the index plus n_tasks", self._make(), {"task_index": task + used.n_tasks, "seed": 0}),
-            ("with task and task_unique_id", self._make(), {"task_index": task, "seed": 0, **extras}),
+            ("on a used instance", used, {"task_index": task, "seed": 0}),
+            ("on another instance", self._create(), {"task_index": task, "seed": 0}),
+            ("with another seed", self._create(), {"task_index": task, "seed": 1}),
+            ("with the index plus n_tasks", self._create(), {"task_index": task + used.n_tasks, "seed": 0}),
+            ("with task and task_unique_id", self._create(), {"task_index": task, "seed": 0, **extras}),
         ]
         for label, environment, kwargs in variants:
-            with self._trying(f"task {task}: reset {label}"):
+            with self._report_errors(f"task {task}: reset {label}"):
                 same = await reset(environment, **kwargs) == expected
-                self._expect(same, f"task {task}: reset {label} gives another observation")
+                self._expect(same, f"task {task}: reset {label} returns a different observation")
 
     async def _replay(self, task: int) -> None:
-        steps = await self._played(await self._started(task))
-        again = await self._started(task)
+        steps = await self._play(await self._start(task))
+        again = await self._start(task)
         for step in steps:
             repeated = await timestep(again, step.index, step.action)
             same = outcome(repeated) == outcome(step)
-            self._expect(same, f"task {task}: the same actions give something else the second time")
+            self._expect(same, f"task {task}: repeating the same actions gives different results")
 
     async def _actions(self, task: int) -> None:
-        environment = await self._started(task)
+        environment = await self._start(task)
         actions: object = await maybe_await(environment.admissible_actions())
         if not isinstance(actions, list):
             self._expect(
                 actions is None, f"admissible_actions should return a list or None; got {shorten(repr(actions))}"
             )
-            actions = [await self._choice(environment)] if isinstance(environment, SupportsOracle) else []
+            actions = [await self._choose_action(environment)] if isinstance(environment, SupportsOracle) else []
         sampled = actions if len(actions) <= _N_SAMPLED else self._random.sample(actions, _N_SAMPLED)
         names = await tool_names(environment)
         for text in sampled:
@@ -149,57 +149,57 @@ class EnvironmentCheck:
             await self._text_and_call(task, text)
 
     async def _text_and_call(self, task: int, text: str) -> None:
-        by_text, by_call = await self._started(task), await self._started(task)
+        by_text, by_call = await self._start(task), await self._start(task)
         parsed = await maybe_await(by_call.parse(text))
         if isinstance(parsed, Action):
-            told = await timestep(by_text, 0, Action(text=text))
-            called = await timestep(by_call, 0, Action(tool_calls=parsed.tool_calls))
-            same = outcome(told) == outcome(called)
+            by_text_step = await timestep(by_text, 0, Action(text=text))
+            by_call_step = await timestep(by_call, 0, Action(tool_calls=parsed.tool_calls))
+            same = outcome(by_text_step) == outcome(by_call_step)
             self._expect(same, f"the tool call of {shorten(repr(text))} does something else than the text")
 
     async def _hostile_texts(self) -> None:
-        environment = await self._started(0)
+        environment = await self._start(0)
         for text in HOSTILE_TEXTS:
-            with self._trying(f"parse({shorten(repr(text))})"):
+            with self._report_errors(f"parse({shorten(repr(text))})"):
                 parsed: object = await maybe_await(environment.parse(text))
                 known = isinstance(parsed, Action | InvalidAction)
                 self._expect(known, f"parse should return Action or InvalidAction; got {type(parsed).__name__}")
         await self._survives([Action(text=text) for text in HOSTILE_TEXTS])
 
     async def _hostile_calls(self) -> None:
-        names = sorted({*await tool_names(await self._started(0)), "no such tool", "\ud800"})
+        names = sorted({*await tool_names(await self._start(0)), "no such tool", "\ud800"})
         calls = [ToolCall(id="call_0", name=name, arguments=given) for name in names for given in HOSTILE_ARGUMENTS]
         await self._survives([Action(tool_calls=[call]) for call in calls])
 
     async def _survives(self, actions: Sequence[Action]) -> None:
-        environment, done = await self._started(0), False
+        environment, done = await self._start(0), False
         for action in actions:
             what = action.tool_calls[0] if action.tool_calls else action.text
             if done:
-                environment = await self._started(0)
-            done = True  # a step that raises leaves an instance nobody should go on with
-            with self._trying(f"step({shorten(repr(what))})"):
+                environment = await self._start(0)
+            done = True  # if the step raises, the instance must not be used further
+            with self._report_errors(f"step({shorten(repr(what))})"):
                 done = (await timestep(environment, 0, action)).done
 
     async def _oracle(self, task: int) -> None:
-        environment = self._make()
+        environment = self._create()
         if not isinstance(environment, SupportsOracle):
             return
-        seen = {await reset(environment, task_index=task)}
+        observations = {await reset(environment, task_index=task)}
         planner = environment.oracle(0)
         for index in range(self._max_steps):
             text = planner.next_action()
             valid = isinstance(await maybe_await(environment.parse(text)), Action)
             self._expect(valid, f"task {task}: the oracle's action {shorten(repr(text))} is no valid action")
             step = await timestep(environment, index, Action(text=text))
-            seen.add(observation_text(step.observation))
+            observations.add(observation_text(step.observation))
             if step.done:
                 return
-        self._expect(len(seen) > 1, f"task {task}: the oracle changed nothing in {self._max_steps} steps")
+        self._expect(len(observations) > 1, f"task {task}: the oracle changed nothing in {self._max_steps} steps")
 
     async def _verdicts(self) -> None:
-        environment = await self._started(0)
-        steps = await self._played(environment)
+        environment = await self._start(0)
+        steps = await self._play(environment)
         for played in (steps, []):
             verdict: object = await maybe_await(environment.success(Trajectory(episode_id="check", timesteps=played)))
             self._expect(isinstance(verdict, bool), f"success should return a bool; got {verdict!r}")
@@ -209,9 +209,9 @@ class EnvironmentCheck:
             check_details(await maybe_await(environment.get_evaluation_details()))
 
     async def _cleanup(self) -> None:
-        self._make()  # a failed reset is followed by a cleanup too
-        for environment in self._made:
+        self._create()  # cleanup must also work without a reset
+        for environment in self._environments:
             if isinstance(environment, SupportsCleanup):
-                with self._trying("cleanup, which may come twice or before a reset,"):
+                with self._report_errors("cleanup, which may be called twice or before a reset,"):
                     await maybe_await(environment.cleanup())
                     await maybe_await(environment.cleanup())

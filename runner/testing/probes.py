@@ -1,4 +1,4 @@
-"""Single looks at an environment, and what to throw at it."""
+"""Building blocks of the contract test: validated single calls, and hostile inputs."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ HOSTILE_TEXTS: tuple[str, ...] = (
     "(" * 10_000,
     "a " * 500_000,
 )
-"""Action texts that a model could produce and that an environment has to survive, up to 1 MB."""
+"""Action texts, up to 1 MB, that a model could produce and that must not break an environment."""
 
 HOSTILE_ARGUMENTS = ("", "{", "null", "[]", "{}", '{"\ud800": 1}', '{"x": NaN}', "[" * 10_000)
 
 
 async def reset(environment: Environment, **reset_kwargs: Any) -> str:  # noqa: ANN401 - an environment's own arguments
-    """The texts of a first observation."""
+    """Reset an environment and return the text of the first observation."""
     return observation_text(
         check_chat(await maybe_await(environment.reset(**reset_kwargs)), "the observation of a reset")
     )
 
 
 async def timestep(environment: Environment, index: int, action: Action) -> TimeStep:
-    """Take a step and check what comes back.
+    """Take a step and validate its result.
 
     Raises:
-        EnvironmentFault: saying what is wrong with it.
+        EnvironmentFault: if the result breaks the contract.
     """
     result: StepResult = await maybe_await(environment.step(action))
     observation, reward, done = check_step(result)
@@ -58,7 +58,7 @@ async def timestep(environment: Environment, index: int, action: Action) -> Time
 
 
 def observation_text(chat: Chat) -> str:
-    """The messages without their roles, which differ between the answer to a text and to a tool call."""
+    """Return the message texts as JSON, without the roles, which differ between answers to texts and to tool calls."""
     contents: list[object] = [message.get("content") for message in chat]
     if not all(isinstance(content, str) for content in contents):
         raise EnvironmentFault(f"an observation should have text in each message; got {shorten(repr(contents))}")
@@ -66,22 +66,22 @@ def observation_text(chat: Chat) -> str:
 
 
 def outcome(step: TimeStep) -> tuple[str, float, bool]:
-    """What two equal steps have in common."""
+    """Return the part of a step that must be equal when it is repeated."""
     return observation_text(step.observation), step.reward, step.done
 
 
 async def tool_names(environment: Environment) -> set[str]:
-    """The names of the tools that can be called now."""
+    """Return the names of the environment's tools."""
     return {schema["function"]["name"] for schema in await maybe_await(environment.get_tool_schemas())}
 
 
 def called_tools(parsed: Action | InvalidAction) -> set[str]:
-    """The tools that a parsed text calls; none where it is invalid."""
+    """Return the tools that a parsed text calls; empty if it is invalid."""
     return {call.name for call in parsed.tool_calls} if isinstance(parsed, Action) else set()
 
 
 def is_tool(schema: object) -> bool:
-    """Whether ``schema`` is an OpenAI function with an object of parameters."""
+    """Return whether ``schema`` is an OpenAI function tool with an object of parameters."""
     match schema:
         case {"type": "function", "function": {"name": str(), "description": str(), "parameters": {"type": "object"}}}:
             return True
@@ -89,6 +89,6 @@ def is_tool(schema: object) -> bool:
 
 
 def shorten(text: str) -> str:
-    """The beginning of a text, short enough for a message and printable everywhere."""
+    """Return the beginning of a text as printable text for a message."""
     short = text if len(text) <= 120 else f"{text[:120]}…"
     return short.encode("utf-8", "backslashreplace").decode()

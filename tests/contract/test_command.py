@@ -1,4 +1,4 @@
-"""The command as a person or a script meets it: real processes, real files, real signals."""
+"""The command end to end: real processes, files and signals."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.support.command import COMMAND, ENVIRON, agentgym
 
 
 @pytest.fixture
-def unplayable(tmp_path: Path) -> str:
-    """A profile beside the working directory that names an environment nobody installed."""
+def profile_with_missing_env(tmp_path: Path) -> str:
+    """Path of a profile that names an environment which is not installed."""
     environments = {"lightweight": [{"name": "Maze"}], "moderate": [{"name": "Nowhere"}]}
     (tmp_path / "odd.yaml").write_text(json.dumps({"id": "odd", "environments": environments}))
     return str(tmp_path / "odd.yaml")
 
 
-def test_run_plays_stores_and_sums_up(tmp_path: Path) -> None:
+def test_a_run_is_stored_and_summarized(tmp_path: Path) -> None:
     done = agentgym(tmp_path, "--run", "mAzE", "--agent", "oracle", "--repeat", "3", "--json")
     assert done.returncode == 0, done.stderr
     (batch,) = json.loads(done.stdout)["batches"]
@@ -59,7 +59,7 @@ def actions(cwd: Path, batch: dict[str, Any], episode: dict[str, Any]) -> list[s
     return [step["action"]["text"] for step in json.loads(path.read_bytes())["timesteps"]]
 
 
-def test_a_script_is_played_line_by_line(tmp_path: Path) -> None:
+def test_a_script_runs_line_by_line(tmp_path: Path) -> None:
     (tmp_path / "script").write_text("move up\n\nmove down\n${oc.env:HOME}\n")
     options = ("--run", "Maze", "--agent", "scripted", "--script", "script", "--max-rounds", "3", "--json")
     done = agentgym(tmp_path, *options)
@@ -72,13 +72,13 @@ def test_an_episode_that_ends_in_an_error_exits_1_and_names_it(tmp_path: Path) -
     (tmp_path / "script").write_text("move up\n")
     done = agentgym(tmp_path, "--run", "Maze", "--agent", "scripted", "--script", "script")
     assert done.returncode == 1
-    assert "agent_fault: The script has 1 actions and the episode wants another one" in done.stderr
+    assert "agent_fault: The script has only 1 actions, but the episode is not over" in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
-        (("--run", "babyia"), "no environment named 'babyia'. Did you mean BabyAI?"),
+        (("--run", "babyia"), "There is no environment 'babyia'. Did you mean BabyAI?"),
         (("--run", "sciworld"), "SciWorld is skipped in profile field-runner-4090: needs a Java"),
         (("--run", "Maze", "--agent", "orakel"), "no agent named 'orakel'. Did you mean oracle?"),
         (("--run", "Maze", "--config", "nowhere"), "nowhere"),
@@ -88,7 +88,7 @@ def test_an_episode_that_ends_in_an_error_exits_1_and_names_it(tmp_path: Path) -
         (("--run", "Maze", "--max-duration", "nan"), "not a positive number"),
         (("--run", "Maze", "--results"), "not allowed with argument"),
         (("--run", "Maze", "--env", "Maze"), "--env is only valid with --results"),
-        (("--dry-run", "--results"), "name one of them"),
+        (("--dry-run", "--results"), "--dry-run requires --run or --battery"),
         (("--results", "--repeat", "1", "--agent", "x"), "--agent, --repeat cannot be combined with --results"),
         (("--list-envs", "--data-dir", "x"), "--data-dir cannot be combined with --list-envs"),
         (("--battery", "all", "--agent", "orakel"), "no agent named 'orakel'. Did you mean oracle?"),
@@ -96,16 +96,16 @@ def test_an_episode_that_ends_in_an_error_exits_1_and_names_it(tmp_path: Path) -
         ((), "one of the arguments --run --battery --list-envs --results is required"),
     ],
 )
-def test_misuse_exits_2_and_says_what_to_do(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
+def test_invalid_usage_exits_2_with_a_hint(tmp_path: Path, options: tuple[str, ...], expected: str) -> None:
     done = agentgym(tmp_path, *options)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert expected in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
     assert not (tmp_path / "data").exists()
 
 
-def test_dry_run_plays_one_round_and_stores_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_runs_one_step_and_stores_nothing(tmp_path: Path) -> None:
     done = agentgym(tmp_path, "--battery", "lightweight", "--agent", "oracle", "--dry-run", "--json")
     checked = json.loads(done.stdout)
     assert done.returncode == 0
@@ -117,17 +117,19 @@ def test_dry_run_plays_one_round_and_stores_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         (("--run", "Nowhere"), "no environment of that name is installed"),
         (("--run", "Maze", "--data-dir", "/proc/nothing"), "cannot be written"),
         (("--battery", "moderate"), "no environment of that name is installed"),
     ],
 )
-def test_dry_run_exits_1_with_the_reason(tmp_path: Path, unplayable: str, options: tuple[str, ...], said: str) -> None:
-    done = agentgym(tmp_path, "--config", unplayable, *options, "--agent", "oracle", "--dry-run")
+def test_dry_run_exits_1_with_the_reason(
+    tmp_path: Path, profile_with_missing_env: str, options: tuple[str, ...], expected: str
+) -> None:
+    done = agentgym(tmp_path, "--config", profile_with_missing_env, *options, "--agent", "oracle", "--dry-run")
     assert done.returncode == 1
-    assert said in done.stdout + done.stderr
+    assert expected in done.stdout + done.stderr
 
 
 def test_list_envs_shows_health_or_the_reason(tmp_path: Path) -> None:
@@ -141,15 +143,17 @@ def test_list_envs_shows_health_or_the_reason(tmp_path: Path) -> None:
     assert all(name in plain for name in rows)
 
 
-def test_list_envs_names_what_is_not_installed(tmp_path: Path, unplayable: str) -> None:
-    listed = json.loads(agentgym(tmp_path, "--list-envs", "--config", unplayable, "--json").stdout)["environments"]
+def test_list_envs_names_missing_environments(tmp_path: Path, profile_with_missing_env: str) -> None:
+    listed = json.loads(agentgym(tmp_path, "--list-envs", "--config", profile_with_missing_env, "--json").stdout)[
+        "environments"
+    ]
     rows = {row["name"]: (row["playable"], row["health"]) for row in listed}
     assert rows["Nowhere"] == (False, "not installed")
     assert rows["Maze"] == (True, "installed (embedded)")
 
 
 @pytest.mark.long
-def test_results_narrow_to_an_environment_and_name_damaged_files(tmp_path: Path) -> None:
+def test_results_can_be_filtered_and_name_damaged_files(tmp_path: Path) -> None:
     agentgym(tmp_path, "--battery", "lightweight", "--agent", "oracle")
     (batch,) = json.loads(agentgym(tmp_path, "--run", "Maze", "--agent", "oracle", "--json").stdout)["batches"]
     damaged = tmp_path / "data" / "runs" / batch["batch_id"] / f"{batch['episodes'][0]['episode_id']}.json"
@@ -161,7 +165,7 @@ def test_results_narrow_to_an_environment_and_name_damaged_files(tmp_path: Path)
     assert str(damaged) in done.stderr
 
 
-def test_results_of_an_environment_without_episodes_say_so(tmp_path: Path) -> None:
+def test_results_of_an_environment_without_episodes_are_empty(tmp_path: Path) -> None:
     agentgym(tmp_path, "--run", "Maze", "--agent", "oracle")
     unplayed, unknown = (agentgym(tmp_path, "--results", "--env", name) for name in ("wordle", "Mase"))
     assert (unplayed.returncode, unplayed.stdout) == (0, "")
@@ -170,23 +174,32 @@ def test_results_of_an_environment_without_episodes_say_so(tmp_path: Path) -> No
     assert "There is no environment 'Mase'. Did you mean Maze?" in unknown.stderr
 
 
-def test_a_battery_of_which_nothing_is_installed_exits_2(tmp_path: Path, unplayable: str) -> None:
-    done = agentgym(tmp_path, "--config", unplayable, "--battery", "moderate")
+def test_a_battery_without_installed_environments_exits_2(tmp_path: Path, profile_with_missing_env: str) -> None:
+    done = agentgym(tmp_path, "--config", profile_with_missing_env, "--battery", "moderate")
     assert (done.returncode, done.stdout) == (2, "")
     assert "Nowhere is in profile odd, but no environment of that name" in done.stderr
     assert not (tmp_path / "data").exists()
 
 
-def test_a_battery_plays_what_is_installed_and_names_the_rest(tmp_path: Path, unplayable: str) -> None:
+def test_a_battery_skips_and_names_missing_environments(tmp_path: Path, profile_with_missing_env: str) -> None:
     done = agentgym(
-        tmp_path, "--config", unplayable, "--battery", "all", "--agent", "oracle", "--max-rounds", "1", "--json"
+        tmp_path,
+        "--config",
+        profile_with_missing_env,
+        "--battery",
+        "all",
+        "--agent",
+        "oracle",
+        "--max-rounds",
+        "1",
+        "--json",
     )
     assert done.returncode == 0
     assert [batch["env"] for batch in json.loads(done.stdout)["batches"]] == ["Maze"]
     assert "Skipped: Nowhere is in profile odd" in done.stderr
 
 
-def test_results_of_nothing_say_what_to_run(tmp_path: Path) -> None:
+def test_empty_results_suggest_a_command(tmp_path: Path) -> None:
     done = agentgym(tmp_path, "--results")
     assert done.returncode == 0
     assert "No episodes in " in done.stderr
@@ -203,14 +216,14 @@ def test_nothing_hostile_reaches_the_terminal(tmp_path: Path) -> None:
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", done.stdout + done.stderr), options
 
 
-def test_secrets_are_masked_in_what_is_said(tmp_path: Path) -> None:
+def test_secrets_are_masked_in_messages(tmp_path: Path) -> None:
     environ = {"MY_API_KEY": "sesame-street-1"}
     done = agentgym(tmp_path, "--run", "sesame-street-1", environ=environ)
     assert "sesame-street-1" not in done.stdout + done.stderr
     assert "***" in done.stderr
 
 
-def test_an_interrupt_keeps_and_sums_up_what_ran(tmp_path: Path) -> None:
+def test_an_interrupted_run_is_stored_and_summarized(tmp_path: Path) -> None:
     command = [COMMAND, "--run", "BabyAI", "--agent", "oracle", "--repeat", "2000", "--json"]
     with subprocess.Popen(
         command, cwd=tmp_path, env=ENVIRON, stdout=subprocess.PIPE, stderr=subprocess.PIPE

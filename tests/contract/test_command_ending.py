@@ -1,4 +1,4 @@
-"""How the command ends: interrupted at any time, and although an environment does not come back."""
+"""The end of the command: interrupted at any time, and with an environment that never returns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def batch(workspace: Workspace) -> Batch:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("env", "outcome"), [("Lingering", "timeout"), ("Blocking", "timeout")])
-def test_the_process_ends_although_an_environment_does_not(tmp_path: Path, env: str, outcome: str) -> None:
+def test_the_process_exits_although_an_environment_hangs(tmp_path: Path, env: str, outcome: str) -> None:
     environ = with_environments(tmp_path, env)
     before = time.monotonic()
     done = agentgym(
@@ -44,7 +44,7 @@ def test_the_process_ends_although_an_environment_does_not(tmp_path: Path, env: 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_before_the_first_batch_an_interrupt_ends_at_once(number: signal.Signals) -> None:
+def test_an_interrupt_before_the_first_batch_ends_the_run(number: signal.Signals) -> None:
     handler = SignalHandler()
     with handler.installed(), pytest.raises(KeyboardInterrupt):
         signal.raise_signal(number)
@@ -60,7 +60,7 @@ def test_during_a_batch_an_interrupt_cancels_it(workspace: Workspace, capsys: py
     assert "press Ctrl-C again to stop immediately" in capsys.readouterr().err
 
 
-def test_between_batches_an_interrupt_keeps_the_next_one_from_playing(workspace: Workspace) -> None:
+def test_an_interrupt_between_batches_cancels_the_next_one(workspace: Workspace) -> None:
     handler = SignalHandler()
     with handler.installed():
         with handler.forwarding_to(batch(workspace)):
@@ -73,34 +73,34 @@ def test_between_batches_an_interrupt_keeps_the_next_one_from_playing(workspace:
             signal.raise_signal(signal.SIGINT)
 
 
-def test_what_is_said_of_an_interrupt_is_said_before_the_run_ends(
+def test_the_message_of_an_interrupt_is_printed_before_the_run_ends(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handler, ended, said = SignalHandler(), threading.Event(), []
+    handler, ended, messages = SignalHandler(), threading.Event(), []
 
     def slowly(text: str) -> None:
-        said.append((text, ended.wait(0.3)))
+        messages.append((text, ended.wait(0.3)))
 
     monkeypatch.setattr(signals, "print_stderr", slowly)
     with handler.installed(), handler.forwarding_to(batch(workspace)):
         signal.raise_signal(signal.SIGINT)
     ended.set()
-    assert said == [("Stopping after the current steps; press Ctrl-C again to stop immediately.", False)]
+    assert messages == [("Stopping after the current steps; press Ctrl-C again to stop immediately.", False)]
 
 
-def test_a_terminal_that_takes_nothing_keeps_no_run_from_ending(
+def test_a_blocked_terminal_does_not_prevent_the_end_of_a_run(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handler, read, said = SignalHandler(), threading.Event(), []
-    monkeypatch.setattr(signals, "print_stderr", lambda text: said.append(read.wait(10)))
+    handler, read, messages = SignalHandler(), threading.Event(), []
+    monkeypatch.setattr(signals, "print_stderr", lambda text: messages.append(read.wait(10)))
     monkeypatch.setattr(signals, "MESSAGE_TIMEOUT_S", 0.05)
     with handler.installed(), handler.forwarding_to(batch(workspace)):
         signal.raise_signal(signal.SIGINT)
-    assert handler.received and not said
+    assert handler.received and not messages
     read.set()
 
 
-def test_an_interrupt_anywhere_else_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_outside_a_run_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(options: object) -> int:
         raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""The command with a model: none answers, one answers, what it took, and what a pre-flight says of that."""
+"""The command with a model: without and with a responding endpoint, its usage, and the pre-flight checks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def server() -> Iterator[ModelServer]:
 
 @pytest.fixture
 def profile(server: ModelServer, tmp_path: Path) -> str:
-    """A profile whose one endpoint wants a key, and whose model has a price."""
+    """Path of a profile whose only endpoint requires a key and whose model has a price."""
     agent = {
         "mode": "local",
         "local_fallback": None,
@@ -46,7 +46,7 @@ def played(folder: Path, done: str) -> tuple[dict[str, Any], list[dict[str, Any]
 
 
 @pytest.mark.long
-def test_without_any_model_nothing_is_played_and_the_way_out_works(tmp_path: Path) -> None:
+def test_without_a_model_no_episode_runs_and_the_suggested_command_works(tmp_path: Path) -> None:
     options = ("--run", "Maze", "--agent=tools", "--repeat", "2", "--model", "any", "--data-dir", "my data")
     done = agentgym(tmp_path, *options, environ=NOBODY)
     assert (done.returncode, done.stdout) == (2, "")
@@ -61,14 +61,14 @@ def test_without_any_model_nothing_is_played_and_the_way_out_works(tmp_path: Pat
     assert "Results of oracle (baseline, no model)" in again.stdout
 
 
-def test_where_there_is_no_oracle_the_way_out_is_another_agent(tmp_path: Path) -> None:
+def test_without_an_oracle_another_agent_is_suggested(tmp_path: Path) -> None:
     done = agentgym(tmp_path, "--run", "gymnasium:FrozenLake-v1", environ=NOBODY)
     assert done.returncode == 2
     assert "agentgym-runner --run gymnasium:FrozenLake-v1 --agent random" in done.stderr
 
 
 @pytest.mark.long
-def test_a_profile_that_names_no_model_says_so(tmp_path: Path) -> None:
+def test_a_profile_without_endpoints_is_reported(tmp_path: Path) -> None:
     agent = {"mode": "local", "local_fallback": None}
     (tmp_path / "none.yaml").write_text(json.dumps({"id": "none", "agent": agent}))
     done = agentgym(tmp_path, "--config", "none.yaml", "--run", "Maze")
@@ -80,7 +80,7 @@ def test_a_profile_that_names_no_model_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_what_a_model_took_is_summed_up_and_its_key_stays_out(profile: str, tmp_path: Path) -> None:
+def test_model_usage_is_summarized_and_the_key_is_never_stored(profile: str, tmp_path: Path) -> None:
     options = ("--config", profile, "--run", "Maze", "--repeat", "3")
     done = agentgym(tmp_path, *options, "--json", environ={"LAB_KEY": KEY})
     assert done.returncode == 0, done.stderr
@@ -104,23 +104,21 @@ def test_what_a_model_took_is_summed_up_and_its_key_stays_out(profile: str, tmp_
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         (("--agent", "oracle", "--model", "small"), "The agent oracle uses no model"),
         (("--model", "sm\x1ball"), "is not a valid model name"),
         (("--model", ""), "is not a valid model name"),
     ],
 )
-def test_models_that_cannot_be_asked_are_refused(
-    profile: str, tmp_path: Path, options: tuple[str, ...], said: str
-) -> None:
+def test_unusable_models_are_rejected(profile: str, tmp_path: Path, options: tuple[str, ...], expected: str) -> None:
     done = agentgym(tmp_path, "--config", profile, "--run", "Maze", *options)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert expected in done.stderr
     assert "\x1b" not in done.stderr
 
 
-def test_a_dry_run_plays_a_round_with_the_model_or_says_why_not(profile: str, tmp_path: Path) -> None:
+def test_a_dry_run_uses_the_model_or_gives_the_reason(profile: str, tmp_path: Path) -> None:
     options = ("--config", profile, "--run", "Maze", "--dry-run", "--json")
     well = agentgym(tmp_path, *options, environ={"LAB_KEY": KEY})
     assert well.returncode == 0, well.stdout
@@ -134,7 +132,7 @@ def test_a_dry_run_plays_a_round_with_the_model_or_says_why_not(profile: str, tm
     assert not (tmp_path / "data").exists()
 
 
-def test_a_preflight_names_what_is_not_well_and_what_to_do(profile: str, tmp_path: Path) -> None:
+def test_a_preflight_names_problems_and_hints(profile: str, tmp_path: Path) -> None:
     with NatsServer(tmp_path / "bus") as bus:
         environ = {"LAB_KEY": KEY, "NATS_URL": bus.url}
         well = agentgym(tmp_path, "preflight", "--config", profile, "--json", environ=environ)
@@ -152,15 +150,15 @@ def test_a_preflight_names_what_is_not_well_and_what_to_do(profile: str, tmp_pat
     options = ("preflight", "--config", profile, "--data-dir", "/proc/nothing", "--agent", "oracle")
     unwell = agentgym(tmp_path, *options, environ={"NATS_URL": "nats://127.0.0.1:1"})
     assert unwell.returncode == 1
-    told = unwell.stdout
-    assert all(text in told for text in ("cannot be written", "--data-dir", "the events wait in the outbox"))
-    assert "model lab" not in told
-    assert "A run would fail" in told
+    output = unwell.stdout
+    assert all(text in output for text in ("cannot be written", "--data-dir", "the events wait in the outbox"))
+    assert "model lab" not in output
+    assert "A run would fail" in output
     assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.long
-def test_a_preflight_of_one_environment_is_about_that_one(profile: str, tmp_path: Path) -> None:
+def test_a_preflight_can_be_limited_to_one_environment(profile: str, tmp_path: Path) -> None:
     one = agentgym(tmp_path, "preflight", "--config", profile, "--agent", "oracle", "--env", "mAZE")
     assert (one.returncode, "Nowhere" in one.stdout) == (0, False)
     none = agentgym(tmp_path, "preflight", "--config", profile, "--agent", "oracle", "--env", "gymnasium:FrozenLake-v1")

@@ -1,4 +1,4 @@
-"""What the command prints, and where: also when others print, nobody listens, or the disk is full."""
+"""The output of the command: third-party prints, closed streams, a full disk, narrow and wide terminals."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.support.command import COMMAND, ENVIRON, REPOSITORY, agentgym, shell,
 
 
 @pytest.mark.long
-def test_what_environments_print_never_gets_into_the_result(tmp_path: Path) -> None:
+def test_prints_of_environments_stay_out_of_the_result(tmp_path: Path) -> None:
     environ = with_environments(tmp_path, "Printing")
     for options in (("--run", "Printing"), ("--run", "Printing", "--dry-run")):
         done = agentgym(tmp_path, *options, "--agent", "random", "--json", environ=environ)
         assert done.returncode == 0, done.stderr
         json.loads(done.stdout)
-        for said in ("printed by an import", "printed by a step", "written by a step", "echoed by a child"):
-            assert said in done.stderr, options
+        for expected in ("printed by an import", "printed by a step", "written by a step", "echoed by a child"):
+            assert expected in done.stderr, options
     plain = agentgym(tmp_path, "--run", "Printing", "--agent", "random", environ=environ).stdout
     assert "Results of random" in plain
     assert "by a step" not in plain
@@ -39,7 +39,7 @@ def test_json_is_ascii_whatever_it_quotes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "code", "said"),
+    ("script", "code", "expected"),
     [
         ("agentgym-runner --run Maze --agent oracle >&-", 0, "Maze: episodes in"),
         ("agentgym-runner --run Maze --agent oracle >&- 2>&-", 0, ""),
@@ -56,15 +56,15 @@ def test_json_is_ascii_whatever_it_quotes(tmp_path: Path) -> None:
         ("PYTHONIOENCODING=ascii agentgym-runner --run Maze --agent oracle --compat", 0, "Maze \\xb7 oracle"),
     ],
 )  # fmt: skip
-def test_an_output_that_takes_nothing_gives_no_traceback(tmp_path: Path, script: str, code: int, said: str) -> None:
+def test_unwritable_output_causes_no_traceback(tmp_path: Path, script: str, code: int, expected: str) -> None:
     done = shell(tmp_path, script)
     assert (done.returncode, "Traceback" in done.stderr, "Exception" in done.stderr) == (code, False, False), (
         done.stderr
     )
-    assert said in done.stderr
+    assert expected in done.stderr
 
 
-def test_a_full_disk_ends_the_run_and_is_counted(tmp_path: Path) -> None:
+def test_a_full_disk_ends_the_run_and_is_reported(tmp_path: Path) -> None:
     environ = with_environments(tmp_path, "FullDisk")
     done = agentgym(tmp_path, "--run", "FullDisk", "--agent", "random", "--repeat", "40", environ=environ)
     assert done.returncode == 1
@@ -83,14 +83,14 @@ def test_narrow_output_gets_lines_with_whole_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_readme_shows_what_is_printed(tmp_path: Path) -> None:
+def test_the_readme_shows_the_actual_output(tmp_path: Path) -> None:
     printed = agentgym(tmp_path, "--battery", "lightweight", "--agent", "oracle", "--repeat", "20").stdout
     shown = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
     assert shown.startswith(" ")
     assert shown in (REPOSITORY / "README.md").read_text("utf-8")
 
 
-def test_a_log_that_cannot_be_kept_ends_nothing(tmp_path: Path) -> None:
+def test_a_run_continues_without_a_log_file(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "logs").write_text("")
     for option in (("--run", "Maze", "--agent", "oracle"), ("--results",)):

@@ -1,4 +1,4 @@
-"""Servers as the command shows and uses them."""
+"""Environment servers in the listing and the runs of the command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PASSWORD = "hunter22"
 
 @pytest.fixture(scope="module")
 def profile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Maze is on a server, Wordle on one that is not there, BabyAI's is another environment's."""
+    """A profile with a server for Maze, a missing one for Wordle, and one of another environment for BabyAI."""
     with serving(["Maze"]) as urls, socket.create_server(("127.0.0.1", 0)) as free:
         free.close()
         path = tmp_path_factory.mktemp("profile") / "p.yaml"
@@ -57,11 +57,11 @@ def test_list_envs_shows_servers_and_data(profile: str, tmp_path: Path) -> None:
     assert PASSWORD not in done.stdout + plain
 
 
-def test_a_run_says_where_it_plays_and_keeps_it(profile: str, tmp_path: Path) -> None:
+def test_a_run_prints_and_stores_the_placement(profile: str, tmp_path: Path) -> None:
     done = agentgym(tmp_path, "--config", profile, "--battery", "lightweight", "--agent", "oracle", "--json")
     assert done.returncode == 0, done.stderr
     assert "Maze: over HTTP at http://127.0.0.1:" in done.stderr
-    assert "Skipped: Wordle is to be played at http://127.0.0.1:1, but nothing listens there." in done.stderr
+    assert "Skipped: Wordle cannot be played at http://127.0.0.1:1: nothing listens there." in done.stderr
     (batch,) = json.loads(done.stdout)["batches"]
     (path,) = (tmp_path / "data" / "runs" / batch["batch_id"]).glob("*.json")
     episode = json.loads(path.read_bytes())
@@ -69,16 +69,16 @@ def test_a_run_says_where_it_plays_and_keeps_it(profile: str, tmp_path: Path) ->
     assert PASSWORD not in done.stdout + done.stderr + path.read_text()
 
 
-def test_a_server_that_is_not_there_is_a_configuration_error(profile: str, tmp_path: Path) -> None:
+def test_a_missing_server_is_a_configuration_error(profile: str, tmp_path: Path) -> None:
     done = agentgym(tmp_path, "--config", profile, "--run", "Wordle", "--agent", "oracle")
     assert done.returncode == 2
     assert "Start its server, e.g. with: agentgym-runner serve Wordle" in done.stderr
     tried = agentgym(tmp_path, "--config", profile, "--run", "Wordle", "--agent", "oracle", "--dry-run")
     assert tried.returncode == 1
-    assert "FAIL Wordle with oracle: Wordle is to be played at http://127.0.0.1:1" in tried.stdout
+    assert "FAIL Wordle with oracle: Wordle cannot be played at http://127.0.0.1:1" in tried.stdout
 
 
-def test_an_id_of_gymnasium_is_an_environment(profile: str, tmp_path: Path) -> None:
+def test_a_gymnasium_id_is_an_environment(profile: str, tmp_path: Path) -> None:
     done = agentgym(tmp_path, "--run", "gymnasium:CliffWalking-v1", "--agent", "random", "--repeat", "2")
     assert done.returncode == 0, done.stderr
     assert "gymnasium:CliffWalking-v1 · Gymnasium" in done.stdout

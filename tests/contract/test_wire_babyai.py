@@ -1,4 +1,4 @@
-"""Replays what AgentGym's BabyAI server was recorded to answer."""
+"""BabyAI replays recorded exchanges of AgentGym's own server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Exchange(NamedTuple):
 
 
 def recorded(name: str) -> list[Exchange]:
-    """The exchanges of one file that carry an observation; the others are about HTTP."""
+    """Return the exchanges of a file that carry an observation."""
     path = RECORDINGS / name
     if not RECORDINGS.is_dir():
         pytest.skip(f"no recordings: {RECORDINGS} is missing")
@@ -80,7 +80,7 @@ def test_every_recorded_level_opens_with_the_recorded_text() -> None:
 
 
 def test_late_success_replays_with_its_quirks() -> None:
-    """Each group was recorded after as many turns to the left as its note says, on task 0."""
+    """Each group was recorded on task 0, after the number of left turns in its note."""
     env = BabyAI(mode="compat")
     wasted = None
     exchanges = [exchange for exchange in recorded("babyai_late.jsonl") if exchange.path == "/step"]

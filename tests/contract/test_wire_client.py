@@ -1,4 +1,4 @@
-"""The client against what servers answer: recorded exchanges of AgentGym's own, and written ones of every kind."""
+"""The HTTP client plays recorded exchanges of AgentGym's servers and hand-written ones of every dialect."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def server() -> Iterator[RudeServer]:
 
 
 class Script:
-    """Answers requests one after the other with given replies, and notes what was not asked as expected."""
+    """Server that answers requests in order with given replies and records unexpected requests."""
 
     def __init__(self, script: list[tuple[str, Any, bytes]]) -> None:
         self.left = list(script)
@@ -81,7 +81,7 @@ async def test_written_episodes_play(server: RudeServer, case: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("case", cases("errors.jsonl"))
-def test_written_errors_are_told(case: dict[str, Any]) -> None:
+def test_error_texts_of_agentgym_are_shown(case: dict[str, Any]) -> None:
     reply = ServerResponse(case["status"], case["type"], case["body"].encode())
     with pytest.raises(EnvironmentFault) as caught:
         decode_response(REQUEST, reply)
@@ -131,7 +131,7 @@ def test_every_recorded_reply_is_read(env: str, name: str, n_faults: int) -> Non
 
 
 def recorded_episodes(name: str, n_tasks: int, task_field: str) -> Iterator[list[Exchange]]:
-    """The recorded episodes, each from a reset that worked to its end or the first error."""
+    """Return the recorded episodes, each from a successful reset to its end or first error."""
     episode: list[Exchange] = []
     for exchange in exchanges(name):
         if exchange.kind == "reset":
@@ -162,7 +162,7 @@ def recorded_episodes(name: str, n_tasks: int, task_field: str) -> Iterator[list
 async def test_recorded_episodes_play(
     server: RudeServer, env: str, name: str, task_field: str, expected: tuple[int, int]
 ) -> None:
-    """The whole client against a server that gives the recorded replies to the recorded requests."""
+    """The client plays against a server that replays the recorded exchanges."""
     counted = [0, 0]
     played = HttpEnvironment(env=env, address=ServerAddress(server.url, 10), mode="compat")
     for episode in islice(recorded_episodes(name, played.n_tasks, task_field), 12):

@@ -1,4 +1,4 @@
-"""Maze against recorded exchanges of AgentGym's own server."""
+"""Maze replays recorded exchanges of AgentGym's own server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_recorded_text_is_reproduced() -> None:
                 seen, n_steps = received["observation"], 0
             case "step":
                 if received["observation"] == "Failure\n":
-                    # The recording leaves out repetitions of this step, up to the cap.
+                    # the recording omits the repetitions of this step up to the step limit
                     while n_steps < 50:
                         assert stepped(maze, sent["action"]) == {"observation": seen, "reward": 0, "done": False}
                         n_steps += 1
@@ -51,7 +51,7 @@ def test_every_recorded_text_is_reproduced() -> None:
     assert compared == {"reset": 4, "step": 46, "available_actions": 1, "detail": 1}
 
 
-def test_what_agentgym_answers_with_an_error_is_a_fault_here() -> None:
+def test_agentgyms_error_replies_are_faults() -> None:
     refused = [exchange for exchange in exchanges("maze.jsonl") if exchange.kind == "server error"]
     assert len(refused) == 8
     with pytest.raises(EnvironmentFault, match="call reset first"):

@@ -1,6 +1,6 @@
-"""Our servers, asked what AgentGym's were asked: they answer the same, but for what docs/serving.md lists.
+"""This project's servers answer recorded requests like AgentGym's, except for the differences in docs/serving.md.
 
-TextCraft's task numbers are not ours, so they are translated.
+AgentGym's TextCraft numbers its tasks differently, so the numbers are translated.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def test_babyai(urls: dict[str, str]) -> None:
 
 
 def test_babyai_late_success(urls: dict[str, str]) -> None:
-    """Recorded after 40 turns to the left, on task 0."""
+    """Recorded on task 0 after 40 left turns."""
     exchanges = recorded("babyai_late.jsonl")
     first = next(number for number, exchange in enumerate(exchanges) if exchange.note == "late waste=40")
     with httpx.Client(base_url=urls["BabyAI"], timeout=60) as client:
@@ -88,7 +88,7 @@ def test_maze(urls: dict[str, str]) -> None:
             return True
         n_steps = 0 if exchange.path == "/maze/reset" else n_steps + (exchange.path == "/maze/step")
         if exchange.received == {"observation": "Failure\n", "reward": -1.0, "done": True}:
-            # The recording leaves out repetitions of this step, up to the cap.
+            # the recording omits the repetitions of this step up to the step limit
             repeated = {"id": replay.ids[exchange.sent["id"]], "action": exchange.sent["action"]}
             replies = [replay.client.post(exchange.path, json=repeated).json() for _ in range(n_steps, MAX_STEPS + 1)]
             assert not any(reply["truncated"] for reply in replies)
@@ -185,6 +185,6 @@ def test_textcraft(urls: dict[str, str]) -> None:
 
 
 def commands_for(goal: str, listing: str) -> set[tuple[str, ...]]:
-    """The commands of a listing that make the goal: how many, and of what, which each lists in an order of its own."""
+    """Return the listed commands that make the goal as counts and ingredients, whose order differs between servers."""
     found = re.findall(rf"^craft (\d+) {re.escape(goal)} using (.+)$", listing, re.MULTILINE)
     return {(count, *sorted(used.split(", "))) for count, used in found}

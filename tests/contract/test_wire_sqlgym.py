@@ -1,4 +1,4 @@
-"""SQLGym against recorded exchanges of AgentGym's own server, which played a made-up database in BIRD's layout."""
+"""SQLGym replays recorded exchanges of AgentGym's own server with an invented database in BIRD's layout."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_every_recorded_text_is_reproduced(tmp_path: Path, monkeypatch: pytest.M
             assert [chat[0]["content"], None] == received
         else:
             chat, reward, done = env.step(Action(text=sent["action"]))
-            del received["info"]  # holds the gold query, which never leaves our environment
+            del received["info"]  # contains the gold query, which our environment never returns
             assert {"state": chat[0]["content"], "reward": reward, "done": done} == received
         compared[kind] += 1
     assert compared == {"reset": 2, "step": 6}

@@ -1,4 +1,4 @@
-"""TextCraft against recorded exchanges of AgentGym's own server.
+"""TextCraft replays recorded exchanges of AgentGym's own server.
 
 Its task numbers and the order of its lists depend on the machine, so a recorded task is looked up here by its goal and
 lines are compared as sets; what an action is answered is compared to the letter.
@@ -26,7 +26,7 @@ FIRST_OBSERVATION = re.compile(
 
 
 def observed(*paths: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """What was sent and received in the exchanges of these paths that hold an observation, in order."""
+    """Return the requests and replies of these paths that contain an observation, in order."""
     if not FOLDER.is_dir():
         pytest.skip(f"no recorded exchanges: the folder {FOLDER} is missing")
     rows = map(json.loads, (FOLDER / "textcraft.jsonl").read_text("utf-8").splitlines())
@@ -41,7 +41,7 @@ def _observed(row: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, A
 
 
 def read(observation: str) -> tuple[str, list[str]]:
-    """The goal and the commands of a first observation, each with its ingredients in alphabetical order."""
+    """Return the goal and the commands of a first observation, with sorted ingredients."""
     match = FIRST_OBSERVATION.fullmatch(observation)
     assert match, observation
     return match["goal"].replace(" ", "_"), [sorted_command(line) for line in match["commands"].splitlines()]

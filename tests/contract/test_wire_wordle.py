@@ -1,4 +1,4 @@
-"""Wordle against recorded exchanges of AgentGym's own server, the drawn words included."""
+"""Wordle replays recorded exchanges of AgentGym's own server, including the drawn words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.recordings import exchanges
 
 
 def task_of(seed: object) -> int:
-    """The task that a recorded seed stands for: AgentGym reads it as an integer and its generator ignores the sign."""
+    """Return the task of a recorded seed; AgentGym's random generator ignores its sign."""
     assert isinstance(seed, int | str)
     return abs(int(seed))
 
@@ -42,7 +42,7 @@ def test_every_recorded_text_is_reproduced(name: str, expected: dict[str, int]) 
                 observation, started = chat[0]["content"], True
                 assert observation == received["observation"]
             case "step" if not started:
-                what = "unseeded step"  # the server also steps before a reset, with a seed nobody knows
+                what = "unseeded step"  # the server also accepts steps before a reset, with an unknown seed
             case "step":
                 chat, reward, done = env.step(Action(text=sent["action"]))
                 observation = chat[0]["content"]

@@ -1,4 +1,4 @@
-"""The client against servers that hang, drip, break off, redirect and lie: one clear error each, and no second step."""
+"""Servers that hang, drip, disconnect, redirect or lie: each causes one clear error, and no step is sent twice."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def maze(server: RudeServer, timeout_s: float = 10) -> HttpEnvironment:
     return HttpEnvironment(env="maze", address=ServerAddress(server.url, timeout_s))
 
 
-def says(reply: bytes, *, and_closes: bool = False) -> Answer:
+def replies(reply: bytes, *, and_closes: bool = False) -> Answer:
     async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
         writer.write(reply)
         if and_closes:
@@ -81,9 +81,9 @@ def gold(shown: str) -> str:
     return json.dumps({"state": shown, "info": {"ground_truth": "SELECT gold"}})
 
 
-LATE = "got no complete reply within 0.3 s. The server hangs or is overloaded: see its log, or raise timeout_sec"
+LATE = "got no complete reply within 0.3 s. The server hangs or is overloaded: check its log, or raise timeout_sec"
 BROKE = "got no complete reply: the connection broke"
-LARGE = "was answered with more than 8 MiB. This may be another server"
+LARGE = "returned more than 8 MiB. This may be another server"
 CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
 RUDE: dict[str, tuple[Answer, str]] = {
     "hangs": (hangs, LATE),
@@ -91,25 +91,25 @@ RUDE: dict[str, tuple[Answer, str]] = {
     "drips headers": (drips(b"HTTP/1.1 200 OK\r\n", b"x: y\r\n"), LATE),
     "drips interim replies": (drips(b"", b"HTTP/1.1 102 Processing\r\n\r\n"), LATE),
     "floods headers": (floods(b"HTTP/1.1 200 OK\r\nx: ", b"x" * 65536), BROKE),
-    "sends 10 MB": (says(raw(b"[" * 10_000_000)), LARGE),
+    "sends 10 MB": (replies(raw(b"[" * 10_000_000)), LARGE),
     "never ends": (floods(CHUNKED, b"10000\r\n" + b"x" * 65536 + b"\r\n"), LARGE),
-    "breaks off": (says(raw(gold("x"))[:-9], and_closes=True), BROKE),
+    "breaks off": (replies(raw(gold("x"))[:-9], and_closes=True), BROKE),
     "resets the connection": (resets, BROKE),
-    "says nothing": (says(b"", and_closes=True), BROKE),
-    "speaks no HTTP": (says(b"SSH-2.0-OpenSSH\r\n", and_closes=True), BROKE),
-    "sends no JSON": (says(raw(gold("x")[:-3])), "which is not JSON"),
-    "sends a page": (says(raw("<html>", kind="text/html")), "200 and 6 bytes of text/html, which is not JSON"),
-    "sends bytes that are no UTF-8": (says(raw(b'{"observation": "\xff"}')), "which is not JSON"),
-    "sends deep JSON": (says(raw(b"[" * 1_000_000)), "which is not JSON"),
-    "sends nothing": (says(b"HTTP/1.1 204 No Content\r\n\r\n"), "with status 204 and no body, which is not JSON"),
-    "redirects": (says(raw("", 302, location="/maze/elsewhere")), "was redirected (status 302). Redirects are not"),
-    "compresses": (says(raw(gzip.compress(b"{}"), content_encoding="gzip")), "was answered with a compressed body"),
-    "fails": (says(raw("Internal Server Error", 500, "text/plain")), '500 "Internal Server Error". See the server'),
-    "refuses the fields": (says(raw('{"detail": [{"loc": ["body", "id"], "msg": "Required"}]}', 422)), "422 "),
-    "has an error": (says(told({"error": "0"})), 'was answered with an error "0". See the server'),
-    "has an error without a text": (says(told({"error": ""})), "was answered with an error without a text"),
-    "answers another question": (says(told({"state": "x", "info": "gold"})), "which should have a text as observation"),
-    "has an endless reward": (says(raw('{"observation": "x", "reward": 1e999, "done": true}')), "which is not JSON"),
+    "says nothing": (replies(b"", and_closes=True), BROKE),
+    "speaks no HTTP": (replies(b"SSH-2.0-OpenSSH\r\n", and_closes=True), BROKE),
+    "sends no JSON": (replies(raw(gold("x")[:-3])), "which is not JSON"),
+    "sends a page": (replies(raw("<html>", kind="text/html")), "200 and 6 bytes of text/html, which is not JSON"),
+    "sends bytes that are no UTF-8": (replies(raw(b'{"observation": "\xff"}')), "which is not JSON"),
+    "sends deep JSON": (replies(raw(b"[" * 1_000_000)), "which is not JSON"),
+    "sends nothing": (replies(b"HTTP/1.1 204 No Content\r\n\r\n"), "returned status 204 and no body, which is not JSON"),
+    "redirects": (replies(raw("", 302, location="/maze/elsewhere")), "was redirected (status 302). Redirects are not"),
+    "compresses": (replies(raw(gzip.compress(b"{}"), content_encoding="gzip")), "returned a compressed body"),
+    "fails": (replies(raw("Internal Server Error", 500, "text/plain")), '500 "Internal Server Error". Check the server'),
+    "refuses the fields": (replies(raw('{"detail": [{"loc": ["body", "id"], "msg": "Required"}]}', 422)), "422 "),
+    "has an error": (replies(told({"error": "0"})), 'returned an error "0". Check the server'),
+    "has an error without a text": (replies(told({"error": ""})), "returned an error without a text"),
+    "answers another question": (replies(told({"state": "x", "info": "gold"})), "; expected a text at observation"),
+    "has an endless reward": (replies(raw('{"observation": "x", "reward": 1e999, "done": true}')), "which is not JSON"),
 }  # fmt: skip
 
 
@@ -132,8 +132,8 @@ async def test_a_rude_answer_ends_the_episode_with_its_error(server: RudeServer,
     assert [asked.path.rpartition("/")[2] for asked in server.asked] == ["create", "reset", "step", "close"]
 
 
-async def test_a_reply_counts_whatever_type_it_declares(server: RudeServer) -> None:
-    server.start_over(Served(Maze, says(raw(json.dumps(PLAYED), kind="text/plain"))))
+async def test_the_declared_content_type_of_a_reply_is_ignored(server: RudeServer) -> None:
+    server.start_over(Served(Maze, replies(raw(json.dumps(PLAYED), kind="text/plain"))))
     env = maze(server)
     await env.reset()
     assert (await env.step(UP))[0][0]["content"] == "x"
@@ -142,7 +142,7 @@ async def test_a_reply_counts_whatever_type_it_declares(server: RudeServer) -> N
 
 async def test_connections_that_the_server_closes_in_the_meantime_are_not_used_again(server: RudeServer) -> None:
     before = server.n_closed
-    server.start_over(Served(Maze, says(told(PLAYED), and_closes=True)))
+    server.start_over(Served(Maze, replies(told(PLAYED), and_closes=True)))
     env = maze(server)
     await env.reset()
     for step in range(5):
@@ -172,8 +172,8 @@ def free_port() -> int:
         return port
 
 
-async def test_nobody_there_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "RETRIES_S", (0.0, 0.0))
+async def test_an_absent_server_is_reported_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "CONNECT_RETRY_DELAYS_S", (0.0, 0.0))
     url = f"http://me:hidden@127.0.0.1:{free_port()}"
     env = HttpEnvironment(env="maze", address=ServerAddress(url))
     with pytest.raises(EnvironmentFault) as caught:
@@ -185,7 +185,7 @@ async def test_nobody_there_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPa
 
 
 async def test_connecting_is_tried_again_while_a_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "RETRIES_S", (0.02,) * 500)
+    monkeypatch.setattr(client, "CONNECT_RETRY_DELAYS_S", (0.02,) * 500)
     port = free_port()
     env = HttpEnvironment(env="maze", address=ServerAddress(f"http://127.0.0.1:{port}", 20))
     resetting = asyncio.create_task(env.reset())
@@ -200,12 +200,12 @@ async def test_connecting_is_tried_again_while_a_server_starts(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("answer", "warning"),
     [
-        (says(raw('{"detail": "Not Found"}', 404)), ""),
-        (says(raw('{"detail": "Method Not Allowed"}', 405)), ""),
-        (says(raw("closed", kind="text/html")), ""),
-        (says(raw("Internal Server Error", 500, "text/plain")), 'status 500 "Internal Server Error"'),
-        (says(b"", and_closes=True), "the connection broke"),
-        (hangs, "did not close the instance 0 within 0.2 s"),
+        (replies(raw('{"detail": "Not Found"}', 404)), ""),
+        (replies(raw('{"detail": "Method Not Allowed"}', 405)), ""),
+        (replies(raw("closed", kind="text/html")), ""),
+        (replies(raw("Internal Server Error", 500, "text/plain")), 'status 500 "Internal Server Error"'),
+        (replies(b"", and_closes=True), "the connection broke"),
+        (hangs, "did not close instance 0 within 0.2 s"),
     ],
 )
 async def test_a_failing_close_is_logged_at_most(
@@ -215,7 +215,7 @@ async def test_a_failing_close_is_logged_at_most(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(instance, "CLOSE_S", 0.2)
+    monkeypatch.setattr(instance, "CLOSE_TIMEOUT_S", 0.2)
     served = Served(Maze)
 
     async def but_for_close(asked: Asked, writer: asyncio.StreamWriter) -> None:
@@ -268,7 +268,7 @@ def test_no_bytes_do_more_than_a_fault(
     server: RudeServer, status: bytes, headers: list[tuple[bytes, bytes]], body: bytes
 ) -> None:
     head = b"".join(b"%s: %s\r\n" % header for header in headers)
-    server.start_over(Served(Maze, says(status + b"\r\n" + head + b"\r\n" + body, and_closes=True)))
+    server.start_over(Served(Maze, replies(status + b"\r\n" + head + b"\r\n" + body, and_closes=True)))
 
     async def play() -> None:
         env = maze(server, 5)

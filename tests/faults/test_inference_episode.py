@@ -24,9 +24,9 @@ FAULT_KINDS = {
     "empty-choices": "empty",
     "hang": "no complete answer within",
     "huge": "larger than",
-    "invalid-json": "no JSON object",
+    "invalid-json": "not a JSON object",
     "truncated": "connection broke",
-    "wrong-type": "it is text/html",
+    "wrong-type": "media type text/html",
 }
 """What ``serve-model`` can do wrong, and the warning that follows."""
 

@@ -59,7 +59,7 @@ async def test_a_full_disk_ends_no_node_and_loses_no_episode(tmp_path: Path, dis
             disk.fill()
             await _until_idle(node, connection)
             refused = await node.reply(connection, "start", batch_id=str(ULID()), envs=["Maze"], agent="oracle")
-            assert "is the disk full?" in refused["error"]["message"]
+            assert "check for a full disk" in refused["error"]["message"]
             await asyncio.sleep(1.5 * node_broker.DISK_POLL_S)  # a moment without room is not noticed
             disk.make_room()
         played = _episodes(node, batch_id)
@@ -147,7 +147,7 @@ def test_what_could_not_be_announced_is_announced_with_the_next(tmp_path: Path) 
     with small_disk(tmp_path / "disk", 4) as disk:
         workspace = Workspace(disk.folder, node="n", profile="p")
         recorder = EventRecorder(workspace, DurableNames(), role="node")
-        first, second = (Recording(workspace.store, workspace.index).whole() for _ in range(2))
+        first, second = (Recording(workspace.store, workspace.index).record_episode() for _ in range(2))
         disk.fill()
         for _ in range(20):  # some may still fit into a page
             recorder.record_status("idle")

@@ -100,5 +100,5 @@ def test_a_name_that_answers_from_another_boot_is_refused(tmp_path: Path) -> Non
                 check=False,
             )
     assert second.returncode == 2
-    assert "a node named same (boot 01" in second.stderr
+    assert "another node named same (boot 01" in second.stderr
     assert "choose another --node" in second.stderr

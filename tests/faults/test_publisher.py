@@ -347,8 +347,8 @@ async def test_what_is_too_large_becomes_a_dead_letter_and_the_rest_goes_on(tmp_
         assert ids(await stored(server, "THEIRS")) == ["event:0", "event:4", "event:5"]
     letters = [letter for letter in outbox.dead_letters() if letter.sink == place(server)]
     assert [letter.id for letter in letters] == ["event:1", "event:2", "event:3"]
-    assert "the broker takes 4096" in letters[0].reason
-    assert "the broker takes 4096" in letters[1].reason
+    assert "the broker's limit is 4096" in letters[0].reason
+    assert "the broker's limit is 4096" in letters[1].reason
     assert "size exceeds maximum" in letters[2].reason
 
 
@@ -500,7 +500,7 @@ from tests.support.episodes import Recording
 store = EpisodeStore(Path(sys.argv[1]))
 index = open_index(store)
 for _ in range(3):
-    print(Recording(store, index).whole().episode_id, flush=True)
+    print(Recording(store, index).record_episode().episode_id, flush=True)
 os.kill(os.getpid(), 9)
 """
 

@@ -12,6 +12,7 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from runner.bus.streams import STREAM_NAMES_SUBJECT
 from runner.events.subjects import EPISODE_COMPLETED
 from runner.publish import delivery
 from runner.publish import stream_routes as routes
@@ -80,7 +81,7 @@ async def test_events_wait_for_a_jetstream_that_does_not_answer(tmp_path: Path, 
         outbox.add(event(0))
         async with publishing(outbox, sink(server)) as running:
             async with (
-                hearing(server, routes.STREAM_NAMES_SUBJECT) as questions,
+                hearing(server, STREAM_NAMES_SUBJECT) as questions,
                 hearing(server, EPISODE_COMPLETED) as passed,
             ):
                 await running.state("stalled", "JetStream does not answer")

@@ -145,7 +145,7 @@ def test_a_wrong_server_is_rejected_soon_with_its_response(
     manager.start("Maze")
     cause = wait_for_cause(manager)
     assert (
-        'it is not a server of this environment: GET / was answered with HTTP 200: "This is environment BabyAI."'
+        'it is not a server of this environment: GET / returned HTTP 200: "This is environment BabyAI."'
         in cause
     )
     assert manager.start("Maze").status == "starting"
@@ -193,7 +193,7 @@ def test_a_closed_manager_starts_no_server(servers: Callable[..., EnvServerManag
     manager.close()
     assert manager.cause("Maze") is None
     assert manager.stop("Maze").status == "stopped"
-    with pytest.raises(ConfigError, match="about to stop"):
+    with pytest.raises(ConfigError, match="this node is stopping"):
         manager.start("Maze")
 
 
@@ -201,7 +201,7 @@ def test_a_closed_manager_starts_no_server(servers: Callable[..., EnvServerManag
     ("entry", "expected"),
     [
         (EnvironmentEntry(name="Maze", port=1), "has no server_cmd"),
-        (EnvironmentEntry(name="Maze", port=1, server_cmd="it's"), "cannot be split"),
+        (EnvironmentEntry(name="Maze", port=1, server_cmd="it's"), "not a valid command line"),
         (EnvironmentEntry(name="Maze", port=1, server_cmd="''"), "is not installed here"),
         (EnvironmentEntry(name="Maze", port=1, server_cmd=" "), "is empty"),
         (EnvironmentEntry(name="Maze", port=1, server_cmd="no-such-program; touch x"), "starts no-such-program;"),

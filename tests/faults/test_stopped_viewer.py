@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(180)
     ("limits", "floods", "why"),
     [
         ({"max_pending": 2_000_000}, True, b"closed the connection: it is stopping, or this client was too slow"),
-        ({"ping_interval": "0.3s", "ping_max": 1}, False, b"was cut: pings were not answered in time"),
+        ({"ping_interval": "0.3s", "ping_max": 1}, False, b"was closed: pings were not answered in time"),
     ],
     ids=["slow", "silent"],
 )

@@ -115,7 +115,7 @@ class Recording:
     def end(self, **fields: Any) -> None:  # noqa: ANN401
         self.send(EpisodeEnded, trajectory=trajectory(self.header, self.steps, **fields))
 
-    def whole(self, n_steps: int = 3, **fields: Any) -> EpisodeRecord:  # noqa: ANN401
+    def record_episode(self, n_steps: int = 3, **fields: Any) -> EpisodeRecord:  # noqa: ANN401
         """Record a complete episode and return its record."""
         self.start()
         with self.spans.tracer.span("episode", "episode"):

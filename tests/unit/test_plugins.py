@@ -33,7 +33,7 @@ def test_an_installed_distribution_adds_its_own(install: Install) -> None:
     assert plugins.load(plugins.ENVS, "counter").__name__ == "Counter"
 
 
-def test_reserved_arguments_are_refused() -> None:
+def test_reserved_arguments_are_rejected() -> None:
     with pytest.raises(ConfigError, match="leading underscore"):
         plugins.build_target(plugins.ENVS, "Maze", _partial_=True)
 
@@ -61,7 +61,7 @@ def test_missing_packages_are_named() -> None:
     assert plugins.installed_versions(["minigrid", "no-such-package"]).keys() == {"minigrid"}
 
 
-def test_nobody_takes_the_name_of_what_is_built_in(install: Install, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_names_of_built_in_objects_are_reserved(install: Install, caplog: pytest.LogCaptureFixture) -> None:
     install(envs={"maze": "tests.support.fakes:Counter", "Wordle": "tests.support.fakes:Counter"})
     assert plugins.load(plugins.ENVS, "Maze").__module__ == "runner.envs.maze"
     assert plugins.load(plugins.ENVS, "maze").__module__ == "runner.envs.maze"
@@ -73,7 +73,7 @@ def test_nobody_takes_the_name_of_what_is_built_in(install: Install, caplog: pyt
     assert "Wordle of fakes" in caplog.text
 
 
-def test_a_name_of_two_packages_is_refused_with_both(install: Install) -> None:
+def test_a_name_of_two_packages_is_rejected_with_both(install: Install) -> None:
     install(envs={"Counter": "tests.support.fakes:Counter"})
     install(envs={"Counter": "tests.support.fakes:Gated", "Other": "tests.support.fakes:Gated"}, name="rivals")
     with pytest.raises(ConfigError, match=r"named 'Counter': Counter of \w+ \(.*\) and Counter of \w+ .*Uninstall"):

@@ -168,10 +168,7 @@ class EpisodeScreen(ResultScreen[str]):
             start_worker(self, partial(self._export, loaded.episode.episode_id, loaded.data), group="export")
         else:
             reason = loaded.missing_reason if loaded else self._failure
-            self._toast(
-                f"not exported: {reason or 'this episode is still running; its file is written when it ends'}",
-                failed=True,
-            )
+            self._toast(f"not exported: {reason or STILL_RUNNING}", failed=True)
 
     def action_events(self) -> None:
         """Show the bus messages of this episode."""

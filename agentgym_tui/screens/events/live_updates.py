@@ -76,7 +76,7 @@ class LiveEventsScreen(ConsoleScreen[None]):
     def on_mount(self) -> None:
         """Start reading."""
         self._ticker = self.set_interval(RATE_INTERVAL_S, self._tick)
-        self.look_at(self._query)
+        self.set_query(self._query)
 
     def on_screen_resume(self) -> None:
         """Resume reading."""
@@ -90,16 +90,16 @@ class LiveEventsScreen(ConsoleScreen[None]):
         """Redraw after the store changed: it holds the state of the connection."""
         self.show_texts()
 
-    def look_at(self, view: EventQuery) -> None:
+    def set_query(self, query: EventQuery) -> None:
         """Read the messages of another query; those read so far are forgotten."""
-        self._query = view
-        self.ui_state.set_filter(SUBJECTS_KEY, "" if view.patterns == ALL_SUBJECTS else " ".join(view.patterns))
+        self._query = query
+        self.ui_state.set_filter(SUBJECTS_KEY, "" if query.patterns == ALL_SUBJECTS else " ".join(query.patterns))
         if self._ticker is None or not self.is_ready:
             return
-        self.reader.set_query(view)
+        self.reader.set_query(query)
         self.event_log.subjects.tick(self._now())
-        self._first_selected = not view.is_history
-        self.panes.messages.follow = not view.is_history
+        self._first_selected = not query.is_history
+        self.panes.messages.follow = not query.is_history
         start_worker(self, self.reader.run, group="events", exclusive=True)
         self.show_all()
         self.panes.draw_subjects()

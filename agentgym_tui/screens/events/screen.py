@@ -61,7 +61,7 @@ class EventsScreen(LiveEventsScreen):
         for field in self.query(FilterInput):
             field.value = ""
         started_at = ulid_time(episode_id)
-        self.look_at(EventQuery(start="all" if started_at is None else started_at - MARGIN, episode=episode_id))
+        self.set_query(EventQuery(start="all" if started_at is None else started_at - MARGIN, episode=episode_id))
 
     def zoom(self) -> None:
         """Show the focused pane alone, or all panes again."""
@@ -109,11 +109,11 @@ class EventsScreen(LiveEventsScreen):
 
     def action_clear(self) -> None:
         """Clear the filter; without one, show all subjects live and forget the messages read so far."""
-        view = self.reader.query
+        query = self.reader.query
         if self.event_log.words:
             self.query_one(FilterInput).action_clear()
-        elif view.is_history or view.episode or view.patterns != ALL_SUBJECTS:
-            self.look_at(default_query())
+        elif query.is_history or query.episode or query.patterns != ALL_SUBJECTS:
+            self.set_query(default_query())
 
     def action_tree(self) -> None:
         """Focus the subject tree, or go back to the messages."""
@@ -161,7 +161,7 @@ class EventsScreen(LiveEventsScreen):
 
     @on(EntryInput.Closed)
     def _prompt_closed(self, event: EntryInput.Closed) -> None:
-        self.remove_class("-asking")
+        self.remove_class("-prompting")
         if event.text is None:
             return
         if self._prompt_kind == "subject":
@@ -171,20 +171,20 @@ class EventsScreen(LiveEventsScreen):
         elif isinstance(start, datetime) and start > now:
             self._reject(event.text, "is in the future")
         else:
-            self.look_at(replace(self.reader.query, start=start, is_history=start != "now"))
+            self.set_query(replace(self.reader.query, start=start, is_history=start != "now"))
 
     def _query_subjects(self, patterns: tuple[str, ...] | None, text: str) -> None:
-        view = self.reader.query
+        query = self.reader.query
         if patterns is None:
             self._reject(text, f"is not a valid subject pattern; {SUBJECT_HINT}")
-        elif view.is_history or view.episode:
-            self.look_at(replace(view, patterns=patterns))
+        elif query.is_history or query.episode:
+            self.set_query(replace(query, patterns=patterns))
         else:
-            self.look_at(default_query(patterns))
+            self.set_query(default_query(patterns))
 
     def _open_prompt(self, kind: str, placeholder: str) -> None:
         self._prompt_kind = kind
-        self.add_class("-asking")
+        self.add_class("-prompting")
         self.query_one(EntryInput).prompt(placeholder)
 
     def _reject(self, text: str, reason: str) -> None:

@@ -135,9 +135,9 @@ class LivePanes(SplitView):
         if self.has_class("-zoomed") or self._episode is None:
             return False
         focused = self.screen.focused
-        if done := self._sizes.resize(self._layout(), focused.id if focused is not None else None, direction):
+        if resized := self._sizes.resize(self._layout(), focused.id if focused is not None else None, direction):
             self._fit_sizes()
-        return done
+        return resized
 
     @on(SplitView.Dragged)
     def _border_dragged(self, event: SplitView.Dragged) -> None:

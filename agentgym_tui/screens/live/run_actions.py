@@ -93,7 +93,7 @@ class RunActionsScreen(ConsoleScreen[None]):
             return
         batch = self._batch()
         if batch is None:
-            self.show_toast(trusted("nothing to cancel: no batch is running"))
+            self.show_toast(trusted("no batch is running"))
             return
         unfinished = unfinished_batches(self.session.store)
         others = [each for each in unfinished if each.battery_id and each.battery_id == batch.battery_id]
@@ -113,7 +113,7 @@ class RunActionsScreen(ConsoleScreen[None]):
         if self._reject_if_read_only():
             return
         if (batch := self._batch()) is None:
-            self.show_toast(trusted("nothing to pause: no batch is running"))
+            self.show_toast(trusted("no batch is running"))
         else:
             self._run_command(partial(self._pause, batch))
 

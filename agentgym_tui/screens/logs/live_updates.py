@@ -164,9 +164,9 @@ class LiveLogScreen(ConsoleScreen[None]):
         if not len(rows):
             return None
         log, number = rows.log, rows.number(self.table.cursor)
-        known = (log.index, number, number < log.index.n_newlines or log.index.size)
-        if self._selected_message is None or self._selected_message[0] != known:
-            self._selected_message = known, line_message(log, number)
+        identity = (log.index, number, number < log.index.n_newlines or log.index.size)
+        if self._selected_message is None or self._selected_message[0] != identity:
+            self._selected_message = identity, line_message(log, number)
         return self._selected_message[1]
 
     def heading_lines(self, width: int) -> list[Line]:
@@ -180,14 +180,14 @@ class LiveLogScreen(ConsoleScreen[None]):
     @property
     def _state(self) -> LogViewState:
         rows = self.opened.rows
-        place = (self.logs.index(self.opened), len(self.logs))
-        is_hostile = unsafe_text(self.message) is not None
-        return LogViewState(rows, keymap_of(self.app).key, place, self.table.follow, self._read_rate(), is_hostile)
+        position = (self.logs.index(self.opened), len(self.logs))
+        is_unsafe = unsafe_text(self.message) is not None
+        return LogViewState(rows, keymap_of(self.app).key, position, self.table.follow, self._read_rate(), is_unsafe)
 
     def _read_rate(self) -> float:
-        began, size = self._rate_start
+        started_at, size = self._rate_start
         log = self.opened.log
-        return 0.0 if log.is_complete else (log.index.size - size) / max(self._now() - began, 0.001)
+        return 0.0 if log.is_complete else (log.index.size - size) / max(self._now() - started_at, 0.001)
 
     @on(LineList.CursorMoved, "#lines")
     def _cursor_moved(self) -> None:

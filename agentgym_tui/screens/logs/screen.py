@@ -117,7 +117,7 @@ class LogScreen(LiveLogScreen):
 
     def action_go_to(self) -> None:
         """Prompt for a line or a time."""
-        self.add_class("-asking")
+        self.add_class("-prompting")
         self._prompt.prompt(GO_TO_HINT)
 
     def action_clear(self) -> None:
@@ -168,7 +168,7 @@ class LogScreen(LiveLogScreen):
 
     def on_entry_input_closed(self, event: EntryInput.Closed) -> None:
         """Go to the entered line or time."""
-        self.remove_class("-asking")
+        self.remove_class("-prompting")
         if event.text is not None:
             start_worker(self, partial(self._go_to, self.opened, event.text), group="go", exclusive=True)
 

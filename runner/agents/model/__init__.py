@@ -1,4 +1,4 @@
-"""Agents whose answers come from a language model."""
+"""Language-model agents: ``ReactAgent`` and ``ToolsAgent``."""
 
 from runner.agents.model.react import ReactAgent, ToolsAgent
 

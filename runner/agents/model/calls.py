@@ -1,4 +1,4 @@
-"""Tool calls in a model's reply: native ones, and those that it wrote down as JSON."""
+"""Parsing of a model's reply into an action: native tool calls, tool calls written as JSON, and plain text."""
 
 from __future__ import annotations
 
@@ -13,44 +13,47 @@ from runner.inference.lenient_json import as_dict, as_text, decode_json
 from runner.types import Action, InvalidAction, Message, ToolCall, ToolSchema
 
 _DECODER = json.JSONDecoder(strict=False)
-_TOLD = re.compile(r"([\w.-]{1,100})\(\s*\Z")
-"""How an earlier call is told to an endpoint that takes no tools, so models write it, too: ``move({"to": "left"})``."""
-_BEFORE = 120
+_CALL_PREFIX = re.compile(r"([\w.-]{1,100})\(\s*\Z")
+"""Start of a call such as ``move({"to": "left"})``.
+
+``flatten_tool_calls`` writes earlier calls in this form for endpoints without tools, and models imitate it.
+"""
+_MAX_PREFIX_CHARS = 120
 
 
 def parse_reply(
     message: Message, style: ActionStyle, schemas: Sequence[ToolSchema], *, as_calls: bool
 ) -> Action | InvalidAction:
-    """What a reply does: its calls, else the call or the action in its text.
+    """Parse a reply: its tool calls, else the call or the action in its text.
 
-    The first call counts; later ones are kept where their arguments can be read, as each is answered.
+    The first call is executed. Later ones are kept if their arguments are valid JSON, since each needs an answer.
 
     Args:
-        message: the reply, without what the model thought.
-        style: where the environment's actions are in a text.
-        schemas: the tools there are.
-        as_calls: whether the model was asked for calls.
+        message: the reply without the model's reasoning.
+        style: position of the environment's actions in a text.
+        schemas: the available tools.
+        as_calls: whether the model was instructed to call tools.
     """
     text = message["content"] or ""
-    calls = _native(message)
-    if not calls and schemas and style != "raw" and (call := _written(text, schemas)):
+    calls = _native_calls(message)
+    if not calls and schemas and style != "raw" and (call := _find_written_call(text, schemas)):
         calls = [call]
-    if calls and not _readable(calls[0]):
-        told = flatten_tool_calls([message])[0]["content"] or ""
-        return InvalidAction(told, f"the arguments of {calls[0].name} as a JSON object")
+    if calls and not _has_valid_arguments(calls[0]):
+        text = flatten_tool_calls([message])[0]["content"] or ""
+        return InvalidAction(text, f"the arguments of {calls[0].name} as a JSON object")
     if calls:
-        return Action(tool_calls=[calls[0], *filter(_readable, calls[1:])])
+        return Action(tool_calls=[calls[0], *filter(_has_valid_arguments, calls[1:])])
     if action := parse_action(text, style):
         return Action(text=action)
     return InvalidAction(text, f"one tool call, or {EXPECTED_FORMAT[style]}" if as_calls else EXPECTED_FORMAT[style])
 
 
 def tool_names(schemas: Sequence[ToolSchema]) -> list[str]:
-    """The names of tools."""
+    """Return the names of the tools."""
     return [as_text(as_dict(schema.get("function")).get("name")) for schema in schemas]
 
 
-def _native(message: Message) -> list[ToolCall]:
+def _native_calls(message: Message) -> list[ToolCall]:
     functions = [(as_text(call.get("id")), as_dict(call.get("function"))) for call in message.get("tool_calls", [])]
     return [
         ToolCall(id, as_text(function.get("name")), as_text(function.get("arguments")) or "{}")
@@ -58,28 +61,31 @@ def _native(message: Message) -> list[ToolCall]:
     ]
 
 
-def _readable(call: ToolCall) -> bool:
+def _has_valid_arguments(call: ToolCall) -> bool:
     return isinstance(decode_json(call.arguments.encode("utf-8", "replace")), dict)
 
 
-def _written(text: str, schemas: Sequence[ToolSchema]) -> ToolCall | None:
-    """The call that begins with the first brace, after the last mark where there is one; fenced or not."""
+def _find_written_call(text: str, schemas: Sequence[ToolSchema]) -> ToolCall | None:
+    """Return the call at the first brace after the last ``Action:``, if any, fenced or not."""
     body = text.rpartition(ACTION_MARK)[2]
     start = body.find("{")
     if start < 0:
         return None
     try:
         value, _ = _DECODER.raw_decode(body, start)
-        told = _TOLD.search(body[max(0, start - _BEFORE) : start])
-        if told and told[1] in tool_names(schemas):
-            return ToolCall("call_0", told[1], json.dumps(value))
-        return _as_call(value)
+        prefix = _CALL_PREFIX.search(body[max(0, start - _MAX_PREFIX_CHARS) : start])
+        if prefix and prefix[1] in tool_names(schemas):
+            return ToolCall("call_0", prefix[1], json.dumps(value))
+        return _call_from_json(value)
     except (ValueError, RecursionError):
         return None
 
 
-def _as_call(value: dict[str, Any]) -> ToolCall | None:
-    """A call of AgentGym's form (``function_name``), of OpenAI's or of one of its kin, else None."""
+def _call_from_json(value: dict[str, Any]) -> ToolCall | None:
+    """Return a call in the form of AgentGym (``function_name``) or of OpenAI and its relatives, else None.
+
+    AgentGym's form is that of ``agentenv/agentenv/controller/utils.py``.
+    """
     inner = as_dict(value.get("function")) or value
     name = as_text(inner.get("function_name")) or as_text(inner.get("name"))
     arguments = inner.get("arguments", inner.get("parameters"))

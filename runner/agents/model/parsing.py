@@ -1,6 +1,7 @@
-"""The action in a model's text, by the rule of each environment; what a model wrote is never evaluated.
+"""Extraction of the action from a model's text, by the rule of each environment; model text is never evaluated.
 
-The rules are those of AgentGym's own clients, so that an answer means the same here and there.
+The rules are those of AgentGym's clients, ``agentenv/agentenv/envs/<environment>.py`` (``lmrlgym.py`` for Maze and
+Wordle), so an answer has the same meaning in both.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import re
 from typing import Literal, TypeAlias
 
 ActionStyle: TypeAlias = Literal["once", "first", "last", "sql", "fence", "raw"]
-"""Where the action is: on the only line that begins one, after the first or the last mark, or in a block."""
+"""Position of the action: the only ``Action:`` line, after the first or last ``Action:``, a block, the whole text."""
 
 ACTION_MARK = "Action:"
 EXPECTED_FORMAT: dict[ActionStyle, str] = {
@@ -39,17 +40,17 @@ _SQL = re.compile(r"```sql(?:ite)?\b", re.IGNORECASE)
 
 
 def action_style(env: str) -> ActionStyle:
-    """The rule of an environment, by its name in any case; what is not known is read after the last mark."""
+    """Return the rule of an environment, by its case-insensitive name; ``last`` for unknown environments."""
     return _STYLES.get(env.lower(), "last")
 
 
 def parse_action(text: str, style: ActionStyle) -> str | None:
-    """The action that a text names, None where it names none."""
+    """Return the action in a text, None if there is none."""
     text = text.strip().removesuffix("</s>").rstrip()
     match style:
         case "once":
-            found = _LINE.findall(text)
-            action = _NOT_PLAIN.sub("", found[0]) if len(found) == 1 else ""
+            actions = _LINE.findall(text)
+            action = _NOT_PLAIN.sub("", actions[0]) if len(actions) == 1 else ""
         case "first":
             action = text.partition(ACTION_MARK)[2]
         case "last":
@@ -65,6 +66,6 @@ def parse_action(text: str, style: ActionStyle) -> str | None:
 
 
 def _first_block(text: str) -> str:
-    """The first block with its backticks, as WebArena's server looks for them itself."""
+    # includes the backticks, because WebArena's server parses them itself
     block, closed, _ = text.partition("```")[2].partition("```")
     return f"```{block.strip()}```" if closed and block.strip() else ""

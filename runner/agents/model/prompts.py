@@ -1,4 +1,4 @@
-"""What a model is told before the first observation: the rules of each environment and how to answer."""
+"""System prompts: the rules of each environment and the expected form of an answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runner.util.text import one_line
 
 
 class EnvironmentGuide(NamedTuple):
-    """The rules of an environment, and which texts are its actions."""
+    """Rules of an environment and description of its actions, for the model."""
 
     rules: str
     actions: str
@@ -89,12 +89,12 @@ _AS_CALL = 'The action is a JSON object with the name and the arguments, such as
 
 
 def system_prompt(env: str, schemas: Sequence[ToolSchema], *, as_calls: bool) -> str:
-    """The system message for an environment.
+    """Return the system prompt for an environment.
 
     Args:
-        env: its name in any case; one that is not known here is explained by its tools alone.
-        schemas: its tools.
-        as_calls: whether the model is to call them; it is told as well what to do where it cannot.
+        env: the environment's name, case-insensitive; an unknown environment is described by its tools alone.
+        schemas: the environment's tools.
+        as_calls: whether to request tool calls; the prompt then also explains the text form as a fallback.
     """
     guide = _GUIDES.get(env.lower()) or EnvironmentGuide(
         f"You act in the environment {one_line(env)}.", _actions_of(schemas)
@@ -108,22 +108,22 @@ def system_prompt(env: str, schemas: Sequence[ToolSchema], *, as_calls: bool) ->
 
 
 def _words_of(env: str, schemas: Sequence[ToolSchema]) -> str:
-    """What only Wordle's tool tells: which words can be guessed."""
+    # only Wordle's tool description lists the valid words
     return "".join(f"\n{_function(schema)[1]}" for schema in schemas) if env.lower() == "wordle" else ""
 
 
 def _actions_of(schemas: Sequence[ToolSchema]) -> str:
-    """The tools as actions; one that takes a single text is that text."""
+    """Describe the tools as actions; for a single tool with one string parameter, the action is that string."""
     match [list(_parameters(schema).values()) for schema in schemas]:
         case []:
             return "The action is a text."
         case [[only]] if only.get("type") == "string":
             return f"The action is a text. {_function(schemas[0])[1]}"
-    told = "\n".join(_told(schema) for schema in schemas)
-    return f"{_AS_CALL}\n\nThere are:\n{told}"
+    tools = "\n".join(_describe_tool(schema) for schema in schemas)
+    return f"{_AS_CALL}\n\nThere are:\n{tools}"
 
 
-def _told(schema: ToolSchema) -> str:
+def _describe_tool(schema: ToolSchema) -> str:
     name, description = _function(schema)
     parameters = ", ".join(f"{key}: {_kind(value)}" for key, value in _parameters(schema).items())
     return f"- {name}({parameters}): {description}"

@@ -1,4 +1,4 @@
-"""The agent that asks a language model for each action."""
+"""Language-model agents: ``ReactAgent`` with a configurable answer format, ``ToolsAgent`` with tool calls."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from runner.types import Action, Chat, EpisodeInfo, InvalidAction, ToolSchema, U
 
 
 class ReactAgent:
-    """Thinks, then acts: one inference per action.
+    """Agent that requests one model answer, a thought and an action, per step.
 
-    How it asks is ``agent.format`` of the profile: ``tools`` for calls of the environment's tools, ``react`` for a text
-    with a thought and an action, ``auto`` for calls as far as the endpoint that is asked next is known to take them.
-    An answer in the other form is understood as well. Until ``enter`` it can be pickled.
+    ``agent.format`` of the profile selects the form of the answer: ``tools`` for tool calls, ``react`` for text,
+    ``auto`` for tool calls if the next endpoint supports them. An answer in the other form is also accepted. The agent
+    can be pickled until ``enter`` is called.
 
     Args:
-        inference_mngr: whom it asks.
-        settings: the profile's, of which it uses the format and what bounds the context.
+        inference_mngr: the source of model answers.
+        settings: the profile's agent settings; only the format and the context limits are used.
 
     Attributes:
-        last_usage: what the newest answer took, None where there was none.
-        last_response_flow_id: of the arrow that leaves the newest answer in the trace.
+        last_usage: token usage of the latest answer, None if there was none.
+        last_response_flow_id: id of the trace flow that starts at the latest answer.
     """
 
     uses_model: ClassVar[bool] = True
@@ -44,41 +44,41 @@ class ReactAgent:
         self._settings = settings
         self._conversation = Conversation()
         self._episode: tuple[EpisodeInfo, InferenceSession] | None = None
-        self._told: tuple[list[ToolSchema], bool, str, int] | None = None
+        self._prompt_cache: tuple[list[ToolSchema], bool, str, int] | None = None
 
-    def enter(self, scope: EpisodeInfo) -> None:
-        """Learn the episode that is about to be played."""
-        self._episode = scope, self._manager.session(scope.header, scope.header.model)
+    def enter(self, episode: EpisodeInfo) -> None:
+        """Open an inference session for the episode that is about to start."""
+        self._episode = episode, self._manager.session(episode.header, episode.header.model)
 
     def init_after_reset(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     async def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> tuple[list[Chat], Action | InvalidAction]:
-        """The model's next action, or what it said in place of one; with the chat that was sent and its reply.
+        """Return the chat (prompt and reply) and the model's next action, which may be invalid.
 
         Raises:
             AgentFault: before ``enter``.
-            InferenceFault: when no model answers.
+            InferenceFault: if no endpoint answers.
         """
         if self._episode is None:
-            raise AgentFault("A model was asked to act outside an episode; call enter first")
-        scope, session = self._episode
+            raise AgentFault("act of a model agent called outside an episode; call enter first")
+        episode, session = self._episode
         self.last_usage = None
         as_calls = self._calls_tools(session, tool_schemas)
-        self._conversation.hear(observation)
-        chat = self._chat(scope.header.env, tool_schemas, as_calls)
+        self._conversation.add_observation(observation)
+        chat = self._chat(episode.header.env, tool_schemas, as_calls)
         inference = await session.infer(
             chat,
             tools=tool_schemas if as_calls else [],
-            time_left_s=scope.time_left_s(),
-            on_delta=scope.stream,
+            time_left_s=episode.time_left_s(),
+            on_delta=episode.stream,
             tracer=self.tracer,
         )
         self.last_usage, self.last_response_flow_id = inference.usage, inference.flow_id
         reply = strip_thinking(inference.message)
-        answer = parse_reply(reply, action_style(scope.header.env), tool_schemas, as_calls=as_calls)
-        self._conversation.say(reply, answer)
-        return [[*chat, reply]], _with_cause(answer, inference)
+        action = parse_reply(reply, action_style(episode.header.env), tool_schemas, as_calls=as_calls)
+        self._conversation.add_reply(reply, action)
+        return [[*chat, reply]], _note_truncation(action, inference)
 
     def _calls_tools(self, session: InferenceSession, schemas: list[ToolSchema]) -> bool:
         if self._settings.format == "react" or not schemas:
@@ -86,27 +86,26 @@ class ReactAgent:
         return self._settings.format == "tools" or self._manager.supports_tools(session)
 
     def _chat(self, env: str, schemas: list[ToolSchema], as_calls: bool) -> Chat:
-        """The conversation as it is sent: trimmed, and without calls where none are asked for."""
-        text, room = self._instructions(env, schemas, as_calls)
+        text, budget = self._system_prompt(env, schemas, as_calls)
         opening, turns = self._conversation.opening, self._conversation.turns
-        return fit_chat(text, opening, turns if as_calls else [flatten_tool_calls(turn) for turn in turns], room)
+        return fit_chat(text, opening, turns if as_calls else [flatten_tool_calls(turn) for turn in turns], budget)
 
-    def _instructions(self, env: str, schemas: list[ToolSchema], as_calls: bool) -> tuple[str, int]:
-        """The instructions and the room there is; made anew only when the tools have changed."""
-        if self._told is None or self._told[:2] != (schemas, as_calls):
+    def _system_prompt(self, env: str, schemas: list[ToolSchema], as_calls: bool) -> tuple[str, int]:
+        # cached until the tools change
+        if self._prompt_cache is None or self._prompt_cache[:2] != (schemas, as_calls):
             text = system_prompt(env, schemas, as_calls=as_calls)
-            self._told = schemas, as_calls, text, chat_budget(self._settings, schemas if as_calls else [])
-        return self._told[2:]
+            self._prompt_cache = schemas, as_calls, text, chat_budget(self._settings, schemas if as_calls else [])
+        return self._prompt_cache[2:]
 
 
-def _with_cause(answer: Action | InvalidAction, inference: Inference) -> Action | InvalidAction:
-    if isinstance(answer, InvalidAction) and inference.finish_reason == "length":
-        return msgspec.structs.replace(answer, expected=f"{answer.expected}; the answer was cut at its length limit")
-    return answer
+def _note_truncation(action: Action | InvalidAction, inference: Inference) -> Action | InvalidAction:
+    if isinstance(action, InvalidAction) and inference.finish_reason == "length":
+        return msgspec.structs.replace(action, expected=f"{action.expected}; the answer was cut at its length limit")
+    return action
 
 
 class ToolsAgent(ReactAgent):
-    """Asks for tool calls, whatever format the profile names; see ``ReactAgent``."""
+    """A ``ReactAgent`` that always requests tool calls, regardless of ``agent.format``."""
 
     def __init__(self, *, inference_mngr: InferenceManager, settings: AgentSettings) -> None:
         settings = msgspec.structs.replace(settings, format="tools")

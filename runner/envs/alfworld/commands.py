@@ -23,7 +23,7 @@ _BOTH = _THING | _PLACE
 
 
 def _command(template: str, description: str, parameters: dict[str, dict[str, Any]]) -> CommandPattern:
-    """Create a command; its tool is named after the words before the first parameter."""
+    # the tool is named after the words before the first parameter
     holes = {name: f"(?P<{name}>{_NAME})" for name in parameters}
     name = template.partition(" {")[0].replace(" ", "_")
     return CommandPattern(name, description, template, re.compile(template.format(**holes)), parameters)

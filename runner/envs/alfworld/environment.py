@@ -20,8 +20,8 @@ MAX_STEPS = 50
 class ALFWorld(EmbeddedEnvironment):
     """Household tasks in a room: find objects, heat, cool, clean or light them, put them somewhere.
 
-    Reaching the goal gives 1 and ends the episode; so do 50 steps, without a reward. Each observation ends with the list
-    of admissible actions; any other action returns ``Nothing happens.``. The rules and texts are those of ALFWorld
+    Reaching the goal gives 1 and ends the episode; 50 steps end it without a reward. Each observation ends with the
+    list of admissible actions; any other action returns ``Nothing happens.``. The rules and texts are those of ALFWorld
     0.4.2. The shipped rooms are invented (see ``data/alfworld/LICENSE``), so results are not ALFWorld scores. If
     ``ALFWORLD_DATA`` is set, ALFWorld's own games are played by its own engine, which the extra ``alfworld`` installs.
 

@@ -79,7 +79,7 @@ class LocalOracle:
         return self._target() if self._goal.kind == "pick_two_obj_and_place" else None
 
     def _receptacle_for(self, held: str) -> str:
-        """Return a receptacle for an object that the goal does not need, preferably the current one."""
+        # for an object that the goal does not need; prefers the current receptacle
         here = self._game.place
         places = ([here] if here else []) + list(self._game.contents)
         return next(place for place in places if self._game.scene.accepts(place, held))

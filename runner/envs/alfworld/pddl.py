@@ -49,7 +49,7 @@ def pddl_problem(scene: Scene, goal: Goal) -> str:
 
 
 def pddl_id(name: str) -> str:
-    """Return the PDDL id from which ALFWorld derives the same name; ALFWorld numbers the sorted ids in reverse order."""
+    """Return the PDDL id from which ALFWorld derives the same name; ALFWorld numbers sorted ids in reverse order."""
     kind, _, number = name.rpartition(" ")
     rest = f"_bar__plus_{1000 - int(number):03}"
     return f"{kind.removesuffix('basin')}{rest}_bar_{kind}" if kind.endswith("basin") else f"{kind}{rest}"

@@ -55,7 +55,9 @@ GRAMMAR = Grammar(
             _DOOR,
             "red closed door",
         ),
-        _target_command("go_through", "Walk through an open door in view.", "go through", "door", _DOOR, "red open door"),
+        _target_command(
+            "go_through", "Walk through an open door in view.", "go through", "door", _DOOR, "red open door"
+        ),
         _target_command(
             "go_to",
             "Walk up to an object or door in view and face it.",

@@ -104,7 +104,7 @@ class Planner:
         yield from self._approach(lambda: self._free_beside(self._spots_of(fixed)), [DROP])
 
     def _fetch(self, things: Collection[Item], blocked: Collection[GridCell] = _NOWHERE) -> Texts:
-        """Pick up one of ``things``; a mission's "an object" may also match walls."""
+        # things may contain walls, which a mission's "an object" matches
         if any(self._env.world.carrying is thing for thing in things):
             return
         yield from self._put_down(blocked)
@@ -204,7 +204,7 @@ class Planner:
         return {cell for cell in beside if item_at(self._env.world, cell) is None}
 
     def _is_harmless(self, cell: GridCell) -> bool:
-        """Return whether an object in ``cell`` would neither block a door nor separate free cells."""
+        # an object in the cell would neither block a door nor separate free cells
         around = [item_at(self._env.world, (cell[0] + dx, cell[1] + dy)) for dx, dy in _AROUND]
         changes = sum((a is None) != (b is None) for a, b in zip(around, around[1:] + around[:1], strict=True))
         return changes <= 2 and not any(item and item.type == "door" for item in around)

@@ -129,7 +129,11 @@ def load_codec(env_id: str) -> TextCodec:
     has_text_rendering = "ansi" in (environment.metadata.get("render_modes") or ())
     environment.close()
     return TextCodec(
-        id=env_id, known=known, first_action=int(actions.start), has_text_rendering=has_text_rendering, grammar=_grammar(known.actions)
+        id=env_id,
+        known=known,
+        first_action=int(actions.start),
+        has_text_rendering=has_text_rendering,
+        grammar=_grammar(known.actions),
     )
 
 
@@ -214,7 +218,7 @@ def format_numbers(value: object) -> list[str]:
 
 
 def split_digits(value: int, bases: Sequence[int]) -> list[int]:
-    """Split a mixed-radix number into digits, such as a cell index into row and column; the last base varies fastest."""
+    """Split a mixed-radix number into digits, such as a cell index into row and column; the last digit is the units."""
     reversed_digits: list[int] = []
     for base in reversed(bases):
         value, digit = divmod(value, base)

@@ -109,16 +109,12 @@ class HttpConnection:
     async def _exchange(self, client: httpx.AsyncClient, request: ServerRequest) -> ServerResponse:
         async with client.stream(request.method, request.url, content=request.body, headers=self._headers) as response:
             if response.headers.get("content-encoding", "identity").lower() != "identity":
-                raise request.fault(
-                    "returned a compressed body, which was not requested", CHECK_ADDRESS_ADVICE
-                )
+                raise request.fault("returned a compressed body, which was not requested", CHECK_ADDRESS_ADVICE)
             body = bytearray()
             async for chunk in response.aiter_raw():
                 body += chunk
                 if len(body) > MAX_RESPONSE_BYTES:
-                    raise request.fault(
-                        f"returned more than {MAX_RESPONSE_BYTES >> 20} MiB", CHECK_ADDRESS_ADVICE
-                    )
+                    raise request.fault(f"returned more than {MAX_RESPONSE_BYTES >> 20} MiB", CHECK_ADDRESS_ADVICE)
             return ServerResponse(response.status_code, response.headers.get("content-type", ""), bytes(body))
 
 

@@ -25,7 +25,9 @@ _AGENTGYM_NAMES = {
     "sciworld": "scienceworld",
 }
 """Environment -> name in the greeting of AgentGym's server, in lower case; the other servers answer only ``ok``."""
-_ENVS_WITH_OK_GREETING = frozenset({"sqlgym", "webshop", "webarena", "searchqa", "academia", "movie", "sheet", "todo", "weather"})
+_ENVS_WITH_OK_GREETING = frozenset(
+    {"sqlgym", "webshop", "webarena", "searchqa", "academia", "movie", "sheet", "todo", "weather"}
+)
 
 _AGENTGYM_GREETING = re.compile(r"This is environment (?P<env>[^\n]{1,100})\.")
 _CONSOLE_GREETING = re.compile(

@@ -38,7 +38,7 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         address: the probed address, with the number of tasks and dialect that the server reports.
-        greeting: the server's identity; None if there was no response.
+        identity: the server's identity; None if there was no response.
         latency_s: seconds until the greeting arrived.
         open: number of instances in use, if the server reports it.
         http_status: status of the greeting; None if there was no response.
@@ -47,7 +47,7 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
 
     status: Literal["up", "slow", "wrong", "down"]
     address: ServerAddress
-    identify_server: ServerIdentity | None = None
+    identity: ServerIdentity | None = None
     latency_s: float | None = None
     open: int | None = None
     http_status: int | None = None
@@ -123,13 +123,13 @@ def _probe_one(env: str, address: ServerAddress, deadline: float) -> ServerState
         shown = one_line(mask(body[:200].decode(errors="replace")), 120)
         cause = f"GET / returned HTTP {status}: {shown}"
         return ServerState(
-            status="wrong", address=address, greeting=identity, latency_s=latency_s, http_status=status, cause=cause
+            status="wrong", address=address, identity=identity, latency_s=latency_s, http_status=status, cause=cause
         )
     health = _fetch_health(address, deadline) if identity.kind == "console" else _Health()
     return ServerState(
         status="slow" if latency_s > SLOW_AFTER_S else "up",
         address=msgspec.structs.replace(address, n_tasks=health.n_tasks, lists_actions=identity.kind == "console"),
-        greeting=identity,
+        identity=identity,
         latency_s=latency_s,
         http_status=status,
         open=health.open,
@@ -167,7 +167,9 @@ def _get(address: ServerAddress, path: str, deadline: float) -> tuple[int, bytes
 def _connect(parts: SplitResult, deadline: float) -> socket.socket:
     is_tls = parts.scheme == "https"
     host = parts.hostname or ""
-    connection = socket.create_connection((host, parts.port or (443 if is_tls else 80)), timeout=_seconds_left(deadline))
+    connection = socket.create_connection(
+        (host, parts.port or (443 if is_tls else 80)), timeout=_seconds_left(deadline)
+    )
     if not is_tls:
         return connection
     import ssl

@@ -219,7 +219,7 @@ def _error_text(response: ServerResponse) -> str:
 
 
 def _field_error(entry: object) -> str:
-    """Format one of FastAPI's validation errors, e.g. ``body.game: Field required``."""
+    # one of FastAPI's validation errors, e.g. "body.game: Field required"
     if not isinstance(entry, dict):
         return ""
     location = entry.get("loc")

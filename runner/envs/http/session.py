@@ -1,8 +1,8 @@
 """Environment instances on a server, from creation to closing.
 
 ``RemoteInstance`` sends the requests of one instance. ``InstanceLeases`` records the instances that this process uses:
-a server with a fixed number of slots (AgentGym's SQLGym: 8, ``agentenv-sqlgym/agentenv_sqlgym/environment.py``; WebShop:
-8000) reissues the oldest id when all are taken, so two episodes would share an instance and mix up their rewards.
+a server with a fixed number of slots (8 in ``agentenv-sqlgym/agentenv_sqlgym/environment.py`` of AgentGym, 8000 for
+WebShop) reissues the oldest id when all are taken, so two episodes would share an instance and mix up their rewards.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rules of an environment that is played over HTTP: commands, number of tasks, success, rewards.
 
-``rules_for`` returns the ``TaskRules`` of a dialect: its embedded class, else ``FreeTextRules``. ``count_tasks`` returns
-its number of tasks. ``RewardReader`` turns the server's reward and done fields into step rewards.
+``rules_for`` returns the ``TaskRules`` of a dialect: its embedded class, else ``FreeTextRules``. ``count_tasks``
+returns its number of tasks. ``RewardReader`` turns the server's reward and done fields into step rewards.
 """
 
 from __future__ import annotations

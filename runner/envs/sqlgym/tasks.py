@@ -67,7 +67,7 @@ class DatabaseSchema(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _column_and_table(row: int, shift: int, tables: list[str], columns: Columns) -> tuple[str, str]:
-    """Return the name of the column ``shift`` positions after ``row``, wrapping around, and the table of ``row``."""
+    # the column ``shift`` positions after ``row``, wrapping around, but the table of ``row``: AgentGym's quirk
     shifted = (row - 1 + shift) % (len(columns) - 1) + 1
     return columns[shifted][1], tables[columns[row][0]]
 

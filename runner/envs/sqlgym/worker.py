@@ -7,9 +7,9 @@ level and are expanded before the first row, and SQLite itself may crash. Theref
 that cannot write files, has little memory and is ended by an alarm. The comparison of the rows also happens here, since
 crafted rows can keep a Python set busy for hours. The program starts fast, because every step starts one.
 
-The request is a JSON object with ``sql``, ``gold`` and ``script`` or ``uri``. The reply is one line of JSON per completed
-part: ``"ready"`` when the database is open, the observation, ``"known"`` when the rows of the gold query are known (if
-they are needed), and whether the rows are equal.
+The request is a JSON object with ``sql``, ``gold`` and ``script`` or ``uri``. The reply is one line of JSON per
+completed part: ``"ready"`` when the database is open, the observation, ``"known"`` when the rows of the gold query are
+known (if they are needed), and whether the rows are equal.
 """
 
 from __future__ import annotations

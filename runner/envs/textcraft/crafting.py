@@ -22,6 +22,8 @@ _ITEMS = re.compile(rf"(?P<count>{COUNT}) (?P<item>.+)")
 class IngredientFormatError(ValueError):
     """Raised for a part of an ingredient list that is not ``<count> <item>``."""
 
+    published_error_type = "WrongFormat"
+
 
 def item_id(text: str) -> str:
     """Return the id for an item's name in a command; the item need not exist."""

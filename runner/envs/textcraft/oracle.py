@@ -65,7 +65,7 @@ class TextCraftOracle:
         return recipes
 
     def _options(self) -> dict[str, list[Recipe]]:
-        """Return the recipes of each crafted ingredient, those with the fewest crafting levels first."""
+        # recipes of each crafted ingredient, those with the fewest crafting levels first
         tree = self._table.tree(self._goal)
         names = dict.fromkeys([self._goal, *(name for recipe in tree for name, _ in recipe.ingredients)])
         options = {name: self._table.ways(name) for name in names}

@@ -31,7 +31,7 @@ class Recipe(msgspec.Struct, frozen=True, dict=True, cache_hash=True):
 
 
 class RecipeFile(msgspec.Struct, frozen=True):
-    """The shipped ``recipes.json``; a recipe is ``[output, count, {ingredient: n}]``; ``a|b`` stands for two recipes."""
+    """The shipped ``recipes.json``; a row is ``[output, count, {ingredient: n}]``; ``a|b`` stands for two recipes."""
 
     source: str
     generics: dict[str, tuple[str, ...]]

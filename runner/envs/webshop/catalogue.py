@@ -1,6 +1,6 @@
 """Products and goals of the shop, and its full-text search.
 
-``Catalogue`` holds the products and the goals; ``SearchIndex`` is SQLite's FTS5 in memory, ranked by BM25 on word stems.
+``Catalogue`` holds products and goals; ``SearchIndex`` is SQLite's FTS5 in memory, ranked by BM25 on word stems.
 """
 
 from __future__ import annotations

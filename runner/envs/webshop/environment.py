@@ -41,9 +41,9 @@ _GRAMMAR = Grammar(
 class WebShop(EmbeddedEnvironment):
     """Buy the product that an instruction describes; the purchase gives the reward and ends the episode.
 
-    The reward, 0 to 1, is the share of requirements that the purchase meets (see ``runner.envs.webshop.reward``); only 1
-    is a success. An invalid text and a click on something that is not on the page show the page again. There is no step
-    limit. The products are invented, so results are not WebShop scores.
+    The reward, 0 to 1, is the share of requirements that the purchase meets (see ``runner.envs.webshop.reward``); only
+    1 is a success. An invalid text and a click on something that is not on the page show the page again. There is no
+    step limit. The products are invented, so results are not WebShop scores.
 
     ``compat`` keeps two quirks of AgentGym's server (``agentenv-webshop/agentenv_webshop/environment.py``): an action
     may have trailing text but no leading white space, and steps after the end are executed.
@@ -93,7 +93,7 @@ class WebShop(EmbeddedEnvironment):
         return Action(text=text, tool_calls=parsed.tool_calls) if isinstance(parsed, Action) else parsed
 
     def admissible_actions(self) -> list[str]:
-        """Return a click on each element of the page, preceded by a search for the instruction if it has a search bar."""
+        """Return a click per element of the page, after a search for the instruction if there is a search bar."""
         searches = [f"search[{self.instruction}]"] if self.has_search_bar else []
         return searches + [f"click[{element}]" for element in self.clickables]
 
@@ -121,11 +121,8 @@ class WebShop(EmbeddedEnvironment):
 
 
 def _command_prefix(text: str) -> str:
-    """Return the part of a text that AgentGym's server parses as an action, empty if there is none.
-
-    The server reads the first line up to its last ``]``, and looks for the last ``[`` before it
-    (``agentenv-webshop/agentenv_webshop/environment.py``).
-    """
+    # AgentGym's server parses the first line up to its last "]", and looks for the last "[" before it
+    # (agentenv-webshop/agentenv_webshop/environment.py)
     line = text.partition("\n")[0]
     end = line.rfind("]")
     start = line.rfind("[", 0, max(end - 1, 0))

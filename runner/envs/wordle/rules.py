@@ -1,7 +1,8 @@
 """Rules of Wordle: word lists, marking functions and hidden words.
 
 ``loose_marks``, ``DrawnWord`` and ``AGENTGYM_WORDS`` reproduce AgentGym's
-``agentenv-lmrlgym/agentenv_lmrlgym/wordle/environment.py``; ``official_marks`` and ``FixedWord`` are the published rules.
+``agentenv-lmrlgym/agentenv_lmrlgym/wordle/environment.py``; ``official_marks`` and ``FixedWord`` are the published
+rules.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def hidden_words() -> tuple[str, ...]:
 
 
 Marking: TypeAlias = Callable[[str, str], str]
-"""Marks a guess against a hidden word: per letter ``g`` (right place), ``y`` (other place) or ``b`` (not in the word)."""
+"""Marks a guess against a hidden word: per letter ``g`` (right place), ``y`` (other place) or ``b`` (absent)."""
 
 
 def official_marks(guess: str, secret: str) -> str:

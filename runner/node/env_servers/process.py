@@ -22,7 +22,7 @@ from runner.envs.http.probe import NOT_LISTENING, ServerState, probe_servers
 from runner.envs.placement import server_address
 from runner.errors import ConfigError, catch_foreign
 from runner.events.control import ServerInfo, ServerStatus
-from runner.node.env_servers import supervisor as supervisor
+from runner.node.env_servers import supervisor
 from runner.node.env_servers.log import ServerLog
 from runner.util.text import is_secret_name, mask, one_line
 

@@ -50,6 +50,8 @@ class FieldError(msgspec.Struct, frozen=True, omit_defaults=True):
 class MalformedRequest(Exception):
     """A request whose body or query does not match its route."""
 
+    published_error_type = "Malformed"
+
     def __init__(self, *errors: FieldError) -> None:
         """Create the exception from its validation errors."""
         super().__init__("malformed request")

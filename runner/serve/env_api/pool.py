@@ -16,6 +16,8 @@ from runner.util.clock import Clock
 class PoolRejected(RunnerError):
     """A request that cannot be fulfilled now; the message is for the client."""
 
+    published_error_type = "refused"
+
 
 @dataclass(eq=False)
 class PooledInstance:

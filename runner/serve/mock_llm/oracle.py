@@ -40,11 +40,11 @@ class OracleResponder:
         """Create a responder without sessions."""
         self._task_matcher = TaskMatcher()
         self._sessions: OrderedDict[tuple[Opening, tuple[Turn, ...]], ReplaySession] = OrderedDict()
-        self._worker = ThreadPoolExecutor(1, "oracle")  # a single thread: twins and matcher are not thread-safe
+        self._executor = ThreadPoolExecutor(1, "oracle")  # a single thread: twins and matcher are not thread-safe
 
     async def respond(self, request: ChatRequest) -> ScriptedReply:
         """Reply with the next action, as a tool call if the tool is offered, else as text; or with a reason."""
-        return await asyncio.get_running_loop().run_in_executor(self._worker, self._respond, request)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._respond, request)
 
     def _respond(self, request: ChatRequest) -> ScriptedReply:
         replies: list[ScriptedReply] = []

@@ -107,9 +107,9 @@ def test_without_colours_signs_say_it_all_on_every_screen(tmp_path: Path) -> Non
                 (ESCAPE, "Environments"),
                 ("?", "╭─ Help"),
                 (ESCAPE, "Environments"),
-                ("2", "✗ no episo"),
+                ("2", "✗ unreadable"),
             ),
-            *(("gj", "▸"), (ENTER, "● Transcript"), ("w", "● Trace"), ("J", "● JSON"), (ESCAPE, "✗ no episo")),
+            *(("gj", "▸"), (ENTER, "● Transcript"), ("w", "● Trace"), ("J", "● JSON"), (ESCAPE, "✗ unreadable")),
             *(("3", "● Formatted"), (" ", "‖ paused"), ("t", "▾"), ("q", "╭─")),
         ):
             terminal.send(key)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.logs.log_record import LogRecord, parse_record
 from agentgym_tui.logs.log_search import LogSearch, find_last_time, find_line_at
-from tests.tui.logs.test_line_index import expected, opened, read
+from tests.tui.logs.test_log_file import expected, opened, read
 
 START = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 TEXT = st.lists(st.sampled_from([b"\n", b"a", b"A", b"b", b"ab ", b"\xc3\xa4", b"\0"])).map(b"".join)

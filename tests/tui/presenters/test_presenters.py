@@ -278,11 +278,14 @@ def test_an_empty_console_does_not_say_that_nothing_was_played_where_something_i
     store.apply_stored([])
     assert text(welcome_lines(store, 80, Keymap().key)[0]).startswith("Nothing has been run yet")
     store.apply_stored([row(0)])
-    assert text(welcome_lines(store, 80, Keymap().key)[0]) == "Nothing is running; 2 lists 1 stored episode. Press"
+    headline = text(welcome_lines(store, 80, Keymap().key)[0])
+    assert headline == "Nothing is running; 2 lists 1 stored episode. Press"
 
 
 CAUSE = (
-    "/proc/foo/logs cannot be created: No such file or directory; " + "so " * 60 + "choose another folder with --data-dir"
+    "/proc/foo/logs cannot be created: No such file or directory; "
+    + "so " * 60
+    + "choose another folder with --data-dir"
 )
 
 

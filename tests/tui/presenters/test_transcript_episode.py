@@ -93,7 +93,9 @@ def test_texts_that_were_cut_on_their_way_say_how_long_they_were() -> None:
     action = LiveAction("go", [ToolCall("c", "move", "{}")], {"text": 70_000, "tool_calls/0/arguments": 80_000})
     chat = [{**user("seen"), "full_length": {"content": 90_000}}, {**said("go on"), "full_length": {"content": 70_000}}]
     found = step_blocks(episode(steps=[step(0, chats=[chat], action=action)]), 0)
-    lengths = [line.split(", ")[1] for block in found for line in block.lines if line.startswith("… clipped in transit")]
+    lengths = [
+        line.split(", ")[1] for block in found for line in block.lines if line.startswith("… clipped in transit")
+    ]
     assert lengths == ["90000 characters in all", "70000 characters in all", "80000 characters in all"]
     assert [block.lines[0] for block in found if block.kind == "action"] == ["go"]
 

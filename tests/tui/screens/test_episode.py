@@ -181,7 +181,7 @@ async def test_one_that_ended_without_a_file_says_why_there_is_none() -> None:
         session.store.apply_events([live(ended(3, 4))])
         await until_shown(pilot, HEADING, "✓ success")
         await pilot.press("J")
-        await until_shown(pilot, JSON, "not received", "damaged ␛")
+        await until_shown(pilot, JSON, "not available", "damaged ␛")
         await pilot.press("e")
         await until(pilot, lambda: "not exported" in toasts(pilot))
         assert "damaged ␛" in toasts(pilot)
@@ -260,7 +260,7 @@ async def test_a_copy_is_safe_unless_it_is_asked_for_as_it_came() -> None:
             assert not has_unsafe_chars(pilot.app.clipboard)
             assert "␛" in pilot.app.clipboard
         await pilot.press("Y")
-        await until(pilot, lambda: "as it came" in toasts(pilot))
+        await until(pilot, lambda: "unchanged" in toasts(pilot))
         assert pilot.app.clipboard == '{"a": "\\u001b", "b":\x1b[2J'
         await pilot.press("t", "Y")
         await until(pilot, lambda: "■" in pilot.app.clipboard)

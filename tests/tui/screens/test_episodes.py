@@ -212,7 +212,7 @@ async def test_a_folder_without_episodes_is_read_to_its_end(tmp_path: Path) -> N
     assert links[0] == READING_FILES
     assert links[-1] != READING_FILES
     async with Console(FileSession([tmp_path])).run_test(size=(120, 40)) as pilot:
-        await until_shown(pilot, "#nothing", "No episodes yet", "these are files")
+        await until_shown(pilot, "#nothing", "No episodes yet", "files only")
 
 
 async def test_a_foreign_bus_on_which_nothing_was_said_says_so() -> None:

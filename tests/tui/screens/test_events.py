@@ -121,7 +121,7 @@ async def test_words_filter_and_escape_shows_all_again() -> None:
         assert screen(pilot).query_one("#messages", Table).has_focus
         await pilot.press("slash")
         await typed(pilot, " none")
-        await until_shown(pilot, "#nothing", "None of 3 messages holds")
+        await until_shown(pilot, "#nothing", "None of 3 messages contains")
         await pilot.press("enter", "escape")
         await until_shown(pilot, "#messages", '{"order": 1}', '{"order": 3}')
 
@@ -195,7 +195,7 @@ async def test_a_time_is_a_place_too_and_nonsense_is_none() -> None:
         assert isinstance(since, timedelta) and timedelta(minutes=10) <= since < timedelta(minutes=11)
         await pilot.press("J")
         await typed(pilot, "never", "enter")
-        await until(pilot, lambda: "no sequence and no time" in toasts(pilot))
+        await until(pilot, lambda: "not a sequence or a time" in toasts(pilot))
         assert len(session.bus.opened) == 2
 
 
@@ -333,5 +333,5 @@ async def test_what_is_typed_or_said_is_never_markup() -> None:
         await until_shown(pilot, "#messages", "⚠")
         await pilot.press("J")
         await typed(pilot, "[/]", "enter")
-        await until(pilot, lambda: "no sequence" in toasts(pilot))
+        await until(pilot, lambda: "not a sequence" in toasts(pilot))
         assert isinstance(pilot.app, Console)

@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.screens.events.screen import EventsScreen
-from agentgym_tui.sessions import event_source as bus_events
+from agentgym_tui.sessions import event_source
 from agentgym_tui.sessions.bus_session import BusSession
 from agentgym_tui.sessions.event_source import BusEventSource, EventFeed
 from agentgym_tui.sessions.node_launcher import LaunchOptions
@@ -200,7 +200,7 @@ async def until_behind(feed: EventFeed, count: int) -> None:
 
 
 async def test_what_waits_is_known_after_a_server_has_lost_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bus_events, "CAPACITY", 40)  # of which 20 are for what streams keep
+    monkeypatch.setattr(event_source, "MAX_WAITING", 40)  # of which 20 are for what streams keep
     with NatsServer(tmp_path / "own") as server:
         async with publisher(server) as client:
             await add_stream(client, "LOST", subjects=["lost"])
@@ -219,7 +219,7 @@ async def test_what_waits_is_known_after_a_server_has_lost_it(tmp_path: Path, mo
 
 
 async def test_what_was_purged_waits_no_more(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bus_events, "CAPACITY", 40)
+    monkeypatch.setattr(event_source, "MAX_WAITING", 40)
     async with publisher(server) as client:
         await add_stream(client, "PURGED", subjects=["purged"])
         await say(client, "purged", *range(100))
@@ -251,7 +251,7 @@ async def test_what_waits_of_a_stream_is_known_without_it_and_when_it_is_made_ag
 async def test_streams_of_which_nothing_was_read_count_but_not_for_what_is_not_wanted(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bus_events, "CAPACITY", 40)
+    monkeypatch.setattr(event_source, "MAX_WAITING", 40)
     async with publisher(server) as client:
         await add_stream(client, "OTHER", subjects=["some.*"])
         await add_stream(client, "EMPTY", subjects=["empty"])

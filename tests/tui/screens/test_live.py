@@ -1,10 +1,8 @@
-"""The live screen: what it follows, what its keys do, and what it asks of the node."""
+"""The live screen: which episode it follows, what it shows, and its keys."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,26 +12,20 @@ from textual.pilot import Pilot
 from agentgym_tui.app.console import Console
 from agentgym_tui.screens.live.episode_picker import EpisodePicker
 from agentgym_tui.screens.live.screen import LiveScreen
-from agentgym_tui.sessions.protocols import ControlRequestError
-from agentgym_tui.sessions.run_commands import list_batteries
 from agentgym_tui.state.models import BusLink
-from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.pane import Pane
 from runner.events.live import LiveAction
 from runner.subscribe.messages import Notice
 from tests.support.console.fake_session import (
     FakeSession,
-    bus_session,
     busy_session,
     empty_session,
     error_session,
-    files_session,
 )
 from tests.support.console.samples import (
     HOSTILE,
     batch_id,
-    batch_state,
     busy_store,
     empty_store,
     ended,
@@ -41,9 +33,7 @@ from tests.support.console.samples import (
     episode_id,
     hostile_episode,
     live,
-    node_list,
     started,
-    streaming_store,
     timestep,
     token,
     whole,
@@ -345,234 +335,14 @@ async def test_nothing_to_open() -> None:
         await shown(pilot, "no episode selected")
 
 
-# Orders.
-
-
-def with_models() -> FakeSession:
-    session = empty_session()
-    session.store.agents = ["oracle", "react"]
-    return session
-
-
-async def test_without_a_model_r_says_why_and_offers_the_oracle_by_name() -> None:
-    session = empty_session()
-    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
-        await shown(pilot, "Welcome")
-        await pilot.press("j", "r")
-        await shown(pilot, "╭─ Run", "no agent that asks a model", "choose the oracle agent: no model needed")
-        assert session.orders.started == []
-        await pilot.press("enter")
-        await shown(pilot, "oracle started on TextCraft")
-        assert (session.orders.started[0].envs, session.orders.started[0].agent) == (["TextCraft"], "oracle")
-        await gone(pilot, "╭─ Run")
-        await pilot.press("r")
-        await until(pilot, lambda: len(session.orders.started) == 2, "who was chosen plays on")
-
-
-async def test_r_plays_the_selected_environment() -> None:
-    session = with_models()
-    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
-        await shown(pilot, "Welcome")
-        await pilot.press("j", "r")
-        await shown(pilot, "react started on TextCraft")
-        (args,) = session.orders.started
-        assert ULID.fullmatch(args.batch_id)
-        assert (args.envs, args.agent, args.repeat) == (["TextCraft"], "react", 1)
-        session.store.apply_events([live(*whole(0)), live(started(1, batch_id=args.batch_id, env="TextCraft"))])
-        await shown(pilot, "TextCraft task 1")
-
-
-async def test_r_says_when_there_is_nothing_to_play() -> None:
-    async with Console(FakeSession(RunStore())).run_test(size=(80, 24), notifications=True) as pilot:
-        await shown(pilot, "Welcome")
-        await pilot.press("r")
-        await shown(pilot, "environments not loaded yet")
-
-
-async def test_full_stop_repeats_the_last_run_under_a_new_id() -> None:
-    session = with_models()
-    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
-        await shown(pilot, "Welcome")
-        await pilot.press("full_stop")
-        await shown(pilot, "nothing was started from here yet")
-        await pilot.press("j", "r", "k", "full_stop")
-        await until(pilot, lambda: len(session.orders.started) == 2, "two runs")
-        first, second = session.orders.started
-        assert (first.envs, first.agent) == (second.envs, second.agent)
-        assert first.batch_id != second.batch_id
-
-
-async def test_b_plays_a_tier() -> None:
-    session = empty_session()
-    session.store.apply_events([live(env_health("WebShop"), env_health("SQLGym", "wrong"))])
-    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
-        await shown(pilot, "Welcome")
-        await pilot.press("b")
-        await shown(pilot, "╭─ Battery", "lightweight", "moderate", "2 of 3", "everything")
-        await pilot.press("j")
-        await shown(pilot, "2 environments: SQLGym, WebShop", "left out: ALFWorld (not installed)")
-        await pilot.press("enter")
-        await shown(pilot, "╭─ Run", "choose the oracle agent: no model needed")
-        await pilot.press("enter")
-        await shown(pilot, "oracle started on SQLGym, WebShop")
-        assert session.orders.started[0].envs == ["SQLGym", "WebShop"]
-        await pilot.press("b")
-        await shown(pilot, "╭─ Battery")
-        await pilot.press("escape")
-        await gone(pilot, "╭─ Battery")
-        assert len(session.orders.started) == 1
-
-
-def test_tiers_are_those_of_the_profile() -> None:
-    assert [(name, len(envs), [env.name for env in left]) for name, envs, left in list_batteries(empty_store())] == [
-        ("lightweight", 4, []),
-        ("moderate", 0, ["ALFWorld", "SQLGym", "WebShop"]),
-        ("everything", 4, ["ALFWorld", "SQLGym", "WebShop"]),
-    ]
-    store = RunStore()
-    store.apply_events([live(env_health("Foreign"))])
-    assert list_batteries(store) == []
-
-
-async def test_space_pauses_and_goes_on() -> None:
-    session = busy_session()
-    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
-        await shown(pilot, "task 3")
-        await pilot.press("space")
-        await shown(pilot, "Wordle pauses after this step")
-        session.store.batches[batch_id(0)].status = "paused"
-        await pilot.press("space")
-        await shown(pilot, "Wordle goes on")
-        await pilot.press("s")
-        await until(pilot, lambda: len(session.orders.orders) == 3, "three orders")
-    assert session.orders.orders == [
-        ("pause", batch_id(0), None),
-        ("resume", batch_id(0), None),
-        ("step", None, episode_id(3)),
-    ]
-
-
-async def test_space_pauses_between_two_episodes() -> None:
-    session = busy_session()
-    session.store.apply_events([live(ended(3, 5))])
-    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
-        await shown(pilot, "task 3")
-        await pilot.press("space")
-        await shown(pilot, "Wordle pauses after this step")
-    assert session.orders.orders == [("pause", batch_id(0), None)]
-
-
-async def test_x_cancels_the_batch_that_runs() -> None:
-    session = busy_session()
-    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
-        await shown(pilot, "task 3")
-        await pilot.press("x")
-        await shown(pilot, "Wordle cancelled")
-    assert session.orders.orders == [("cancel", batch_id(0), None)]
-
-
-@pytest.mark.parametrize(
-    ("key", "cancelled"), [("x", batch_id(0)), ("b", "battery"), ("escape", None), ("enter", None), ("q", None)]
-)
-async def test_x_asks_how_much_of_a_battery(key: str, cancelled: str | None) -> None:
-    store = busy_store()
-    battery = [batch_state(0, battery_id="battery"), batch_state(1, "queued", battery_id="battery", env="Maze")]
-    store.apply_list(node_list(*battery))
-    session = FakeSession(store)
-    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
-        await shown(pilot, "task 3")
-        await pilot.press("x")
-        await shown(pilot, "Cancel what?", "is running; 1 more in this battery")
-        await pilot.press(key)
-        await gone(pilot, "Cancel what?")
-        if cancelled:
-            await shown(pilot, " cancelled")
-    assert session.orders.orders == ([("cancel", cancelled, None)] if cancelled else [])
-
-
-async def test_orders_without_anything_that_runs() -> None:
-    session = empty_session()
-    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
-        await shown(pilot, "Welcome")
-        await pilot.press("x")
-        await shown(pilot, "nothing to cancel: no batch is running")
-        await pilot.press("s", "s")
-        await shown(pilot, "no running episode selected")
-        assert "nothing to cancel" not in screen_text(pilot.app)  # one text at a time: they cover what is below
-        assert screen_text(pilot.app).count("no running episode selected") == 1
-    assert session.orders.orders == []
-
-
-@pytest.mark.parametrize("session", [bus_session, files_session])
-async def test_who_only_looks_is_offered_no_orders_and_told_why(session: Callable[[], FakeSession]) -> None:
-    looking = session()
-    async with Console(looking).run_test(size=(120, 40), notifications=True) as pilot:
-        await pilot.press("1")
-        await shown(pilot, "Environments", "? Help")
-        assert "Battery" not in screen_text(pilot.app)
-        for key in ("r", "R", "b", "full_stop", "x", "space", "s"):
-            pilot.app.clear_notifications()
-            await pilot.press(key)
-            await shown(pilot, looking.read_only[:30])
-        await pilot.press("question_mark")
-        await shown(pilot, "╭─ Help")
-        assert "play the selected environment" not in screen_text(pilot.app)
-    assert looking.orders.started == []
-
-
-async def test_a_step_says_who_answered_and_what_went_otherwise_than_configured() -> None:
-    session = busy_session()
-    told = {"endpoint": "ollama", "model": "qwen35_9b", "ttft_s": 0.25, "cost": 0.0021, "tokens_per_s": 41.6}
-    session.store.apply_events([live(timestep(3, 2, seq=4, warnings=["tensorzero was passed over: HTTP 503"], **told))])
-    async with Console(session).run_test(size=(120, 40)) as pilot:
-        await shown(pilot, "ollama · qwen35_9b · first token 250 ms · 42", "tokens/s · cost 0.0021")
-        await shown(pilot, "differs from configuration", "tensorzero was passed over: HTTP 503")
-
-
-async def test_another_endpoint_is_told_of_while_it_answers_and_the_first_one_when_it_is_back() -> None:
-    session = FakeSession(streaming_store())
-    async with Console(session).run_test(size=(120, 40), notifications=True) as pilot:
-        await shown(pilot, "thought · streaming …", "I try one with an i.", "tool call guess · streaming …")
-        await shown(pilot, "model gateway up")
-        await shown(pilot, "gateway · ≈ 18 tokens/s", "first token 400 ms · qwen35_9b")
-        failure, now = "gateway: the connection broke", datetime.now(UTC)
-        session.store.apply_events([live(token(3, 9, "", 2, failure=failure, restart=True, at=now))])
-        await shown(pilot, "↷ no endpoint has answered", "↷ no answer from", failure)
-        await gone(pilot, "I try one")
-        session.store.apply_events([live(token(3, 10, "", 2, endpoint="ollama", model="qwen3:8b", at=now))])
-        await shown(pilot, "Wordle: gateway failed", "waiting for ollama", "↷ ollama instead of gateway")
-        await shown(pilot, "↷ model ollama up, gateway failed")
-        pilot.app.clear_notifications()
-        await gone(pilot, "did not answer (")
-        session.store.apply_events([live(timestep(3, 2, seq=11, endpoint="gateway", at=now))])
-        await shown(pilot, "Wordle: gateway responds again", "model gateway up")
-
-
-async def test_refusals_are_told_with_what_to_do() -> None:
-    session = busy_session()
-    session.orders.refusal = ControlRequestError("pause: nobody answers [/] \x1b[2J", "press N [@click=app.quit]")
-    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
-        await shown(pilot, "task 3")
-        await pilot.press("space")
-        await shown(pilot, "nobody answers [/] ␛[2J", "press N [@click=app.quit]")
-
-
-async def test_a_click_on_a_key_of_the_last_line_is_that_key() -> None:
-    session = with_models()
-    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
-        await shown(pilot, "Welcome")
-        await pilot.click("KeyBar", offset=(screen_text(pilot.app).splitlines()[-1].index("r Run"), 0))
-        await shown(pilot, "react started on BabyAI")
-        await pilot.click("KeyBar", offset=(screen_text(pilot.app).splitlines()[-1].index("? Help") + 3, 0))
-        await shown(pilot, "╭─ Help")
-
-
 # Hostile text.
 
 
 async def test_x_shows_the_bytes_of_a_hostile_step_and_environment() -> None:
     store = busy_store()
-    store.apply_events([live(started(9, env="E\u202e"), timestep(9, 0, action=type(timestep().action)("go \x1b[2J", [])))])
+    store.apply_events(
+        [live(started(9, env="E\u202e"), timestep(9, 0, action=type(timestep().action)("go \x1b[2J", [])))]
+    )
     store.apply_events([live(ended(3, 4), env_health("E\u202e", "down", cause="c"))])
     async with Console(FakeSession(store)).run_test(size=(120, 40), notifications=True) as pilot:
         await shown(pilot, "go ␛[2J")

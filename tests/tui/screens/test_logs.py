@@ -169,7 +169,7 @@ async def test_the_end_is_a_place_and_what_is_none_is_told(log: Path, tmp_path: 
         await until(pilot, lambda: "the log has 500 lines" in toasts(pilot))
         await pilot.press("J")
         await typed(pilot, "x.y", "enter")
-        await until(pilot, lambda: "no line and no time" in toasts(pilot))
+        await until(pilot, lambda: "not a line number" in toasts(pilot))
         await pilot.press("J", "x", "escape", "n", "J")
         await typed(pilot, "14:30", "enter")
         await until(pilot, lambda: "no timestamps found" in toasts(pilot))
@@ -241,14 +241,14 @@ async def test_a_log_that_becomes_shorter_says_so_and_is_read_and_searched_anew(
         await typed(pilot, "99", "enter")
         await until_shown(pilot, "#summary", "5 match")
         os.truncate(log, len(events(150)))
-        await until_shown(pilot, "#summary", "150 lines", "1 match", "became shorter")
+        await until_shown(pilot, "#summary", "150 lines", "1 match", "file shrank")
 
 
 async def test_another_file_of_the_name_is_read_where_the_end_is_followed_or_on_request(log: Path) -> None:
     async with log_console(log) as pilot:
         await until_read(pilot, 500)
         os.rename(log, log.with_name("old"))  # noqa: PTH104 - an async function
-        await until_shown(pilot, "#summary", "no file has its name")
+        await until_shown(pilot, "#summary", "file was deleted")
         put(log, b"new\n")
         await until_shown(pilot, "#summary", "replaced by another file: ^r", "500 lines")
         await pilot.press("ctrl+r")
@@ -278,7 +278,7 @@ async def test_lines_of_any_kind_and_size_are_shown(tmp_path: Path) -> None:
         await until_read(pilot, len(lines) + len(HOSTILE.split("\n")) + 1)
         await until_shown(pilot, "#lines", "␀ no text", "xxxx…", "ERROR", "⚠", "end")
         await pilot.press("j", "j")
-        await until_shown(pilot, "#tabs", "3,000,000 B, the first 1,048,576 here")
+        await until_shown(pilot, "#tabs", "3,000,000 B, first 1,048,576 shown")
         await pilot.press("j")
         await until_shown(pilot, "#payload", '"msg": "[/]"')
 

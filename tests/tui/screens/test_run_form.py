@@ -64,19 +64,19 @@ def test_all_numbers() -> None:
 @pytest.mark.parametrize(
     ("field", "text", "error"),
     [
-        ("repeat", "", "a whole number, please"),
+        ("repeat", "", "must be a whole number"),
         ("repeat", "0", "at least 1"),
-        ("repeat", "1.5", "a whole number, please"),
-        ("repeat", "\u0661", "a whole number, please"),
-        ("repeat", "1_0", "a whole number, please"),
+        ("repeat", "1.5", "must be a whole number"),
+        ("repeat", "\u0661", "must be a whole number"),
+        ("repeat", "1_0", "must be a whole number"),
         ("attempts", str(MAX_EPISODES + 1), "at most 1,000,000"),
-        ("task_index", "-1", "a whole number, please"),
+        ("task_index", "-1", "must be a whole number"),
         ("seed", "9" * 19, f"at most {2**62 - 1:,}"),
         ("concurrency", "257", "at most 256"),
         ("max_rounds", "0", "at least 1"),
         ("max_duration_sec", "0", "more than 0"),
-        ("max_duration_sec", "nan", "a number, please"),
-        ("max_duration_sec", "1e9", "a number, please"),
+        ("max_duration_sec", "nan", "must be a number"),
+        ("max_duration_sec", "1e9", "must be a number"),
     ],
 )
 def test_what_is_wrong(field: FieldId, text: str, error: str) -> None:
@@ -104,8 +104,8 @@ def with_agents(*agents: str) -> RunStore:
 
 
 def test_why_no_model_plays() -> None:
-    assert "not said yet" in model_problem(RunStore())
-    assert "no agent that asks a model is installed" in model_problem(with_agents("oracle", "random", "scripted"))
+    assert "waiting for the node" in model_problem(RunStore())
+    assert "no agent that uses a model is installed" in model_problem(with_agents("oracle", "random", "scripted"))
     store = with_agents("oracle", "react")
     assert model_problem(store) == ""
     store.apply_events([live(model_health("tensorzero", "down", "refused"))])
@@ -129,7 +129,7 @@ async def test_the_form_says_why_no_model_plays_and_offers_the_oracle() -> None:
     async with Console(empty_session()).run_test(size=SMALL, notifications=True) as pilot:
         await shown(pilot, "Welcome")
         await pilot.press("R")
-        await shown(pilot, "no agent that asks a model is installed")
+        await shown(pilot, "no agent that uses a model is installed")
         assert "choose the oracle agent: no model needed" in screen_text(pilot.app)
         assert "not needed" in screen_text(pilot.app)
 
@@ -141,7 +141,7 @@ async def test_enter_starts_what_the_form_says() -> None:
         await pilot.press("j", "R")
         await until(pilot, lambda: isinstance(pilot.app.focused, CheckList), "the form")
         await pilot.press("down", "space", "tab", "right", "down", "down", "down", "2", "enter")
-        await shown(pilot, "random plays")
+        await shown(pilot, "random started on")
     (args,) = session.orders.started
     assert len(args.batch_id) == 26
     assert (args.envs, args.agent, args.model) == (["TextCraft", "Maze"], "random", None)
@@ -247,7 +247,7 @@ async def test_a_refusal_is_told_and_not_repeated_by_the_full_stop() -> None:
         await pilot.press("R", "ctrl+s")
         await shown(pilot, "start: nobody answers")
         await pilot.press("full_stop")
-        await shown(pilot, "nothing was started from here yet")
+        await shown(pilot, "nothing has been started")
     assert session.orders.started == []
 
 

@@ -19,7 +19,7 @@ def played(data_dir: Path, count: int = 1, **fields: Any) -> list[EpisodeRecord]
     store = EpisodeStore(data_dir)
     index = open_index(store)
     try:
-        return [Recording(store, index, **fields).whole(n_steps=2) for _ in range(count)]
+        return [Recording(store, index, **fields).record_episode(n_steps=2) for _ in range(count)]
     finally:
         index.close()
 
@@ -194,7 +194,7 @@ def test_a_file_that_vanishes_or_is_unknown_is_an_error_of_the_store(tmp_path: P
     file_of(tmp_path, record).unlink()
     with pytest.raises(StoreError, match="cannot be read"):
         library.load(record.episode_id)
-    with pytest.raises(StoreError, match="there is no episode"):
+    with pytest.raises(StoreError, match="have no episode"):
         library.load("../x")
 
 

@@ -62,8 +62,8 @@ async def reading(view: EventQuery, log: EventLog | None = None) -> AsyncIterato
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_reader, "MEASURE_S", 0.01)
-    monkeypatch.setattr(event_reader, "PACE_S", 0.01)
+    monkeypatch.setattr(event_reader, "BACKLOG_INTERVAL_S", 0.01)
+    monkeypatch.setattr(event_reader, "GATHER_S", 0.01)
 
 
 async def test_what_is_asked_for_is_opened() -> None:

@@ -25,52 +25,52 @@ class Counted(InputPriority):
 
 
 async def test_more_is_taken_in_once_a_person_has_an_answer() -> None:
-    turns = InputPriority()
+    priority = InputPriority()
     async with asyncio.timeout(5):
-        await turns.wait_until_idle()
-    turns.input_received()
-    waiting = asyncio.create_task(turns.wait_until_idle())
+        await priority.wait_until_idle()
+    priority.input_received()
+    waiting = asyncio.create_task(priority.wait_until_idle())
     await asyncio.sleep(0)
     assert not waiting.done()
-    turns.painted()
+    priority.painted()
     async with asyncio.timeout(5):
         await waiting
 
 
 async def test_it_is_taken_in_also_when_there_is_no_answer() -> None:
-    turns = InputPriority()
-    turns.input_received()
-    turns.input_received()
+    priority = InputPriority()
+    priority.input_received()
+    priority.input_received()
     async with asyncio.timeout(5):
-        await turns.wait_until_idle()
+        await priority.wait_until_idle()
 
 
 async def test_a_wheel_that_turns_on_keeps_nothing_out() -> None:
-    turns = InputPriority()
+    priority = InputPriority()
 
     async def turn() -> None:
         while True:
-            turns.input_received()
+            priority.input_received()
             await asyncio.sleep(0)
 
     turning = asyncio.create_task(turn())
     await asyncio.sleep(0)
     async with asyncio.timeout(5):
-        await turns.wait_until_idle()
+        await priority.wait_until_idle()
     turning.cancel()
 
 
 async def test_a_key_is_a_question_and_the_next_drawing_its_answer() -> None:
     session = busy_session()
-    session.input_priority = turns = Counted()
+    session.input_priority = priority = Counted()
     async with Console(session).run_test(size=(120, 40)) as pilot:
         await shown(pilot, "Transcript")
         await pilot.pause()
-        turns.said.clear()
+        priority.said.clear()
         await pilot.press("j")
-        await until(pilot, lambda: "asked" in turns.said, "the question")
-        asked = turns.said.index("asked")
-        await until(pilot, lambda: "answered" in turns.said[asked:], "the answer")
-        turns.said.clear()
+        await until(pilot, lambda: "asked" in priority.said, "the question")
+        asked = priority.said.index("asked")
+        await until(pilot, lambda: "answered" in priority.said[asked:], "the answer")
+        priority.said.clear()
         await pilot.hover("#steps")
-        assert "asked" not in turns.said
+        assert "asked" not in priority.said

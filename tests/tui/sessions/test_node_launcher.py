@@ -148,9 +148,11 @@ def test_nothing_slow_is_imported_before_the_first_paint() -> None:
     slow = ("nats", "httpx", "sqlite3", "yaml", "hydra", "ulid", "runner.config", "runner.store")
     code = (
         "import sys; from agentgym_tui import cli; from agentgym_tui.terminal import run as terminal;"
-        "from agentgym_tui.sessions import bus_session as sessions;"
-        "from agentgym_tui.sessions.node_launcher import Wanted;"
-        f"sessions.NodeSession(Wanted()); print([name for name in {slow} if name in sys.modules])"
+        "from agentgym_tui.sessions.bus_session import BusSession;"
+        "from agentgym_tui.sessions.node_session import NodeSession;"
+        "from agentgym_tui.sessions.node_launcher import LaunchOptions;"
+        "BusSession(LaunchOptions()); NodeSession(LaunchOptions());"
+        f"print([name for name in {slow} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n", os.fsdecode(done.stdout)

@@ -23,7 +23,7 @@ def stored(data_dir: Path, **fields: Any) -> tuple[EpisodeRecord, bytes]:  # noq
     store = EpisodeStore(data_dir)
     index = open_index(store)
     try:
-        record = Recording(store, index, **fields).whole(n_steps=3)
+        record = Recording(store, index, **fields).record_episode(n_steps=3)
     finally:
         index.close()
     return record, (store.runs / record.batch_id / f"{record.episode_id}.json").read_bytes()

@@ -47,10 +47,12 @@ def full_store() -> RunStore:
     for n in range(10, 70):
         success = n % 3 > 0
         outcome = Outcome.SUCCESS if success else Outcome.FAILURE
-        store.apply_events([durable(completed(n, outcome=outcome, success=success, reward=n % 5 / 4, model="qwen35_9b"))])
+        event = completed(n, outcome=outcome, success=success, reward=n % 5 / 4, model="qwen35_9b")
+        store.apply_events([durable(event)])
     for index in range(2, 7):
         reply = [{"role": "user", "content": REPLY}]
-        store.apply_events([live(timestep(3, index, seq=10 * index, observation=reply, reward=(0.0, 0.5, -1.0)[index % 3]))])
+        reward = (0.0, 0.5, -1.0)[index % 3]
+        store.apply_events([live(timestep(3, index, seq=10 * index, observation=reply, reward=reward))])
     start = 0
     for n in range(21):
         end = start + 300_000_000 + n % 4 * 150_000_000

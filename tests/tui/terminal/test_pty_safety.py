@@ -285,7 +285,7 @@ def hostile_document(folder: Path) -> Any:  # noqa: ANN401
     """An episode file in which all is text that may be; lone surrogates cannot be written in JSON."""
     store = EpisodeStore(folder)
     index = open_index(store)
-    record = Recording(store, index).whole()
+    record = Recording(store, index).record_episode()
     index.close()
     text = HOSTILE.replace("\ud800", "") * 2
     document = as_json(record)

@@ -1,4 +1,4 @@
-"""What the agents send to a model and make of its replies, in rounds of a real runner against a scripted endpoint."""
+"""Requests and parsed replies of the model agents, in a real runner against a scripted endpoint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CALL = ScriptedReply(tool_calls=(ScriptedCall("up", {}),))
 
 
 class Answering(Counter):
-    """Gives each call its answer, as the embedded environments do."""
+    """Answers every tool call, as the embedded environments do."""
 
     def step(self, action: Action) -> StepResult:
         (said,), reward, done = super().step(action)
@@ -36,7 +36,7 @@ class Answering(Counter):
 
 
 class Played:
-    """An episode of ``Counter`` with a scripted model: what was asked, and what came of it."""
+    """An episode of ``Counter`` with a scripted model: the requests and the result."""
 
     asked: list[dict[str, Any]]
     episode: Trajectory
@@ -79,7 +79,7 @@ async def play(
     return played
 
 
-async def test_a_step_holds_what_was_sent_and_the_reply() -> None:
+async def test_a_step_records_the_request_and_the_reply() -> None:
     played = await play(ScriptedReply(content=UP, reasoning_content="hm"), f"<think>ha</think>{UP}")
     assert played.episode.outcome is Outcome.SUCCESS
     first, second, _ = played.chats
@@ -92,7 +92,7 @@ async def test_a_step_holds_what_was_sent_and_the_reply() -> None:
     assert not any("hm" in json.dumps(chat) or "think" in json.dumps(chat[1:]) for chat in played.chats)
 
 
-async def test_each_step_says_what_it_took() -> None:
+async def test_each_step_has_its_token_usage() -> None:
     played = await play(UP, stream=True, goal=1)
     (step,) = played.episode.timesteps
     assert (step.endpoint, step.model, step.warnings) == ("test", "scripted", ())
@@ -130,7 +130,7 @@ async def test_an_action_that_does_not_exist_goes_to_the_environment() -> None:
     assert not any(step.valid for step in played.episode.timesteps)
 
 
-async def test_a_reply_that_was_cut_off_is_told_so() -> None:
+async def test_a_truncated_reply_is_reported_as_truncated() -> None:
     played = await play(ScriptedReply(content="<think>hm", finish_reason="length"), UP, UP, UP)
     assert played.seen[0] == (
         'Invalid action. Expected a line "Action: <action>"; the answer was cut at its length limit.'
@@ -173,7 +173,7 @@ async def test_a_call_within_a_text_is_answered_by_a_text() -> None:
     assert [call.name for call in played.episode.timesteps[0].action.tool_calls] == ["up"]
 
 
-async def test_an_endpoint_that_takes_no_tools_is_asked_for_texts() -> None:
+async def test_an_endpoint_without_tools_gets_text_prompts() -> None:
     refusal = ScriptedReply(status=400, content="scripted does not support tools")
     played = await play(CALL, refusal, UP, UP, format="auto")
     assert played.episode.outcome is Outcome.SUCCESS
@@ -184,7 +184,7 @@ async def test_an_endpoint_that_takes_no_tools_is_asked_for_texts() -> None:
     assert "retried without tools" in played.episode.timesteps[1].warnings[0]
 
 
-async def test_when_no_model_answers_the_steps_so_far_are_kept() -> None:
+async def test_an_inference_failure_keeps_the_steps_so_far() -> None:
     played = await play(UP, ScriptedReply(status=400, content="too long"))
     assert played.episode.outcome is Outcome.ERROR
     assert played.episode.error_info is not None
@@ -192,7 +192,7 @@ async def test_when_no_model_answers_the_steps_so_far_are_kept() -> None:
     assert played.seen == ["at 1"]
 
 
-async def test_an_agent_outside_an_episode_asks_nobody() -> None:
+async def test_an_agent_outside_an_episode_sends_no_request() -> None:
     settings = settings_of()
     for kind in (ReactAgent, ToolsAgent):
         agent = kind(inference_mngr=InferenceManager(settings, {}), settings=settings)

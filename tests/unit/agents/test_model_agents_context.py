@@ -1,4 +1,4 @@
-"""What is sent fits the context, by the stated rule, and says how to play."""
+"""Requests fit the context by the documented rule and contain the instructions."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def length_of(chat: Chat) -> int:
     return sum(len(json.dumps(message)) for message in chat)
 
 
-def test_what_fits_is_sent_whole() -> None:
+def test_a_chat_that_fits_is_sent_unchanged() -> None:
     turns = [turn(1), turn(2)]
     chat = fit_chat("play", OPENING, turns, 10_000)
     assert chat == [{"role": "system", "content": "play"}, *OPENING, *turns[0], *turns[1]]
 
 
-def test_the_oldest_turns_are_left_out_whole() -> None:
+def test_the_oldest_turns_are_omitted_completely() -> None:
     turns = [turn(number) for number in range(6)]
     system, opening, *rest = fit_chat("play", OPENING, turns, 3600)
     assert (system["content"], opening["content"]) == ("play", "the task\n\n[3 earlier turns left out]")
@@ -131,7 +131,7 @@ def test_each_environment_has_instructions_of_its_own(env: str) -> None:
         ("Wordle", "crane"),
     ],
 )
-def test_what_the_instructions_ask_for_is_understood(env: str, example: str) -> None:
+def test_answers_in_the_instructed_form_are_parsed(env: str, example: str) -> None:
     environment = plugins.load(plugins.ENVS, env)()
     form = system_prompt(env, [], as_calls=False).partition("Thought:")[2].partition("\n\n")[0]
     text = f"Thought:{form}".replace("<action>", example).replace("<query>", example)
@@ -161,7 +161,7 @@ def test_an_unknown_environment_is_explained_by_its_tools() -> None:
     ("env", "form"),
     [("SciWorld", "Action: <action>"), ("WebArena", "Action: ```<action>```"), ("Movie", "form:\n\n<action>\n\n")],
 )
-def test_an_environment_of_free_text_is_asked_for_one(env: str, form: str) -> None:
+def test_a_free_text_environment_gets_a_text_prompt(env: str, form: str) -> None:
     dialect = dialect_for(env)
     assert dialect is not None
     text = system_prompt(env, FreeTextRules(dialect).grammar.schemas, as_calls=False)
@@ -173,5 +173,5 @@ def test_an_environment_of_free_text_is_asked_for_one(env: str, form: str) -> No
 @pytest.mark.parametrize(
     "schemas", [[{}], [{"function": None}], [{"function": {"name": "x", "parameters": {"properties": {"a": 1}}}}]]
 )
-def test_odd_tools_are_told_as_far_as_they_are_known(schemas: list[ToolSchema]) -> None:
+def test_malformed_tool_schemas_are_described_as_far_as_possible(schemas: list[ToolSchema]) -> None:
     assert system_prompt("x", schemas, as_calls=True)

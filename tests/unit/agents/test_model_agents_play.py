@@ -1,4 +1,4 @@
-"""Both agents play through the whole way: runner, manager, HTTP, and the oracle in the place of a model."""
+"""End-to-end episodes of both model agents: runner, manager, HTTP, and the oracle in place of a model."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_tasks_are_solved(env: str, agent: str, format: Format, server: Mo
 
 
 @pytest.mark.parametrize("agent", ["react", "tools"])
-async def test_a_small_context_is_kept_by_leaving_out_turns(agent: str, server: ModelServer) -> None:
+async def test_turns_are_omitted_to_fit_a_small_context(agent: str, server: ModelServer) -> None:
     before = len(server.received)
     played = await runner_of("Maze", agent, "react", server, context_tokens=1000).play_episode({"task_index": 0})
     assert played.outcome is Outcome.SUCCESS
@@ -68,7 +68,7 @@ async def test_a_small_context_is_kept_by_leaving_out_turns(agent: str, server: 
 
 @pytest.mark.parametrize("agent", ["react", "tools"])
 async def test_turns_that_were_left_out_are_known_to_the_test_oracle(agent: str, server: ModelServer) -> None:
-    for task in (0, 2):  # goes back to where it has been, so that what is left could begin the episode as well
+    for task in (0, 2):  # returns to an earlier position, so that the remaining turns could also start the episode
         runner = runner_of("ALFWorld", agent, "react", server, context_tokens=3000)
         played = await runner.play_episode({"task_index": task})
         assert played.outcome is Outcome.SUCCESS and len(played.timesteps) < 15

@@ -1,4 +1,4 @@
-"""What a model wrote becomes an action, or does not; nothing that it can write breaks that."""
+"""Model replies parse into actions or invalid actions; no text breaks the parser."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOOLS: list[ToolSchema] = [
 LEFT = '{"to": "left"}'
 
 
-def said(text: str | None, *calls: tuple[str, str]) -> Message:
+def make_message(text: str | None, *calls: tuple[str, str]) -> Message:
     functions = [
         {"id": f"c{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
         for number, (name, arguments) in enumerate(calls)
@@ -34,7 +34,7 @@ def said(text: str | None, *calls: tuple[str, str]) -> Message:
 
 
 def read(text: str | None, *calls: tuple[str, str], style: ActionStyle = "last") -> Action | InvalidAction:
-    return parse_reply(said(text, *calls), style, TOOLS, as_calls=False)
+    return parse_reply(make_message(text, *calls), style, TOOLS, as_calls=False)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_each_environment_has_its_rule(env: str, style: ActionStyle) -> None:
         ("raw", "\n", None),
     ],
 )
-def test_an_action_is_found_by_its_environments_rule(style: ActionStyle, text: str, action: str | None) -> None:
+def test_an_action_is_parsed_by_its_environments_rule(style: ActionStyle, text: str, action: str | None) -> None:
     assert parse_action(text, style) == action
 
 
@@ -127,7 +127,7 @@ def test_a_text_where_all_of_it_is_the_action_is_not_searched_for_calls() -> Non
 
 def test_without_tools_there_are_no_calls() -> None:
     text = 'Action: {"name": "move", "arguments": {}}'
-    assert parse_reply(said(text), "last", [], as_calls=False) == Action(text='{"name": "move", "arguments": {}}')
+    assert parse_reply(make_message(text), "last", [], as_calls=False) == Action(text='{"name": "move", "arguments": {}}')
 
 
 def test_native_calls_go_before_the_text() -> None:
@@ -153,9 +153,9 @@ def test_later_calls_count_only_with_readable_arguments() -> None:
     assert answer == Action(tool_calls=[ToolCall("c0", "move", LEFT), ToolCall("c2", "look", "{}")])
 
 
-def test_what_was_expected_is_told() -> None:
+def test_invalid_actions_name_the_expected_form() -> None:
     assert read("hm") == InvalidAction("hm", 'a line "Action: <action>"')
-    asked_for_calls = parse_reply(said(None), "once", TOOLS, as_calls=True)
+    asked_for_calls = parse_reply(make_message(None), "once", TOOLS, as_calls=True)
     assert asked_for_calls == InvalidAction("", 'one tool call, or exactly one line "Action: <action>"')
 
 
@@ -172,7 +172,7 @@ def test_what_was_expected_is_told() -> None:
         ({"content": None}, "", None),
     ],
 )
-def test_thinking_is_kept_apart(message: Any, content: str | None, reasoning: str | None) -> None:  # noqa: ANN401
+def test_thinking_is_separated_from_the_answer(message: Any, content: str | None, reasoning: str | None) -> None:  # noqa: ANN401
     reply = strip_thinking(message | {"role": "assistant"})
     assert (reply["content"], reply.get("reasoning_content")) == (content, reasoning)
     assert reply.get("tool_calls") == message.get("tool_calls")
@@ -198,7 +198,7 @@ PIECES = st.lists(st.sampled_from(MARKS) | st.text(max_size=3) | CALLS.map(json.
     st.booleans(),
 )
 def test_no_text_breaks_a_parser(text: str, style: ActionStyle, calls: list[tuple[str, str]], as_calls: bool) -> None:
-    reply = strip_thinking(said(text, *calls))
+    reply = strip_thinking(make_message(text, *calls))
     answer = parse_reply(reply, style, TOOLS, as_calls=as_calls)
     if isinstance(answer, InvalidAction):
         assert answer.expected
@@ -229,9 +229,9 @@ LONG = {
 }
 
 
-@pytest.mark.timeout(30)  # far above what linear time takes, far below what quadratic time does
+@pytest.mark.timeout(30)  # far above linear time, far below quadratic time
 @pytest.mark.parametrize("text", LONG.values(), ids=LONG)
 def test_long_texts_take_no_quadratic_time(text: str) -> None:
     for style in STYLES:
-        parse_reply(strip_thinking(said(text)), style, TOOLS, as_calls=True)
-    parse_reply(said(None, ("move", text)), "last", TOOLS, as_calls=True)
+        parse_reply(strip_thinking(make_message(text)), style, TOOLS, as_calls=True)
+    parse_reply(make_message(None, ("move", text)), "last", TOOLS, as_calls=True)

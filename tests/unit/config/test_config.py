@@ -103,7 +103,7 @@ def test_only_the_id_is_needed(tmp_path: Path) -> None:
     assert load(tmp_path, "id: small") == Profile(id="small")
 
 
-def test_all_our_own_keys_load(tmp_path: Path) -> None:
+def test_all_keys_of_this_project_load(tmp_path: Path) -> None:
     profile = load(
         tmp_path,
         """
@@ -141,7 +141,7 @@ def test_environments_are_found_in_any_case(tmp_path: Path) -> None:
     assert profile.find_entry("Chess") is None
 
 
-def test_an_expansion_becomes_what_its_key_wants(tmp_path: Path) -> None:
+def test_an_expansion_gets_the_type_of_its_key(tmp_path: Path) -> None:
     profile = load(
         tmp_path,
         'id: "${ID}"\nhardware: {node: "${NODE}", gpu: "${UNSET:-}"}\nepisode: {max_rounds: "${ROUNDS:-9}"}\n'
@@ -218,7 +218,7 @@ BAD_VALUES = [
 
 
 @pytest.mark.parametrize(("text", "where", "why"), BAD_VALUES)
-def test_a_bad_value_is_refused_with_its_place_and_what_was_expected(
+def test_an_invalid_value_is_rejected_with_its_key_path_and_the_expected_value(
     tmp_path: Path, text: str, where: str, why: str
 ) -> None:
     message = refusal(tmp_path, f"id: x\n{text}")
@@ -226,7 +226,7 @@ def test_a_bad_value_is_refused_with_its_place_and_what_was_expected(
     assert why in message
 
 
-def test_names_stand_once_over_all_lists_in_any_case(tmp_path: Path) -> None:
+def test_names_and_ports_are_unique_across_all_lists(tmp_path: Path) -> None:
     message = refusal(
         tmp_path,
         "id: x\nenvironments: {lightweight: [{name: Maze, port: 5}], moderate: [{name: b, port: 5}],"
@@ -273,7 +273,7 @@ def test_all_problems_of_a_file_are_shown_together(tmp_path: Path) -> None:
         (b"id: \x00", "not valid YAML"),
     ],
 )
-def test_a_file_that_is_no_plain_mapping_is_refused_with_its_line(tmp_path: Path, text: str | bytes, why: str) -> None:
+def test_a_file_without_a_plain_mapping_is_rejected_by_line(tmp_path: Path, text: str | bytes, why: str) -> None:
     assert why in refusal(tmp_path, text)
 
 
@@ -297,7 +297,7 @@ def test_errors_show_no_secret_and_no_control_character(tmp_path: Path) -> None:
     assert "\\u{202e}evil" in message
 
 
-def test_a_name_is_looked_for_in_three_places_in_order(tmp_path: Path) -> None:
+def test_a_name_is_searched_in_three_folders_in_order(tmp_path: Path) -> None:
     user = tmp_path / "home" / "agentgym-console" / "configs"
     local = tmp_path / "configs"
     for folder in (user, local):
@@ -330,7 +330,7 @@ def test_a_path_is_a_path(tmp_path: Path) -> None:
     assert load_profile("./b", environ={}, cwd=tmp_path).id == "b"
 
 
-def test_what_is_not_found_is_looked_for_by_similarity(tmp_path: Path) -> None:
+def test_an_unknown_profile_suggests_similar_names(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"Did you mean field-runner-4090\?") as by_name:
         load_profile("field-runer-4090", environ={}, cwd=tmp_path, user_config=tmp_path / "mine")
     assert str(tmp_path / "configs") in str(by_name.value)
@@ -345,7 +345,7 @@ def test_a_name_cannot_leave_its_folder(tmp_path: Path, name: str) -> None:
         load_profile(name, environ={}, cwd=tmp_path)
 
 
-def test_a_path_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+def test_an_unreadable_path_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         load_profile(f"{tmp_path}/", environ={}, cwd=tmp_path)
     with pytest.raises(ConfigError, match="cannot be read"):
@@ -397,7 +397,7 @@ def test_no_tree_crashes_the_loader(folder: Path, tree: dict[str, Any]) -> None:
     loads_or_is_refused(folder, yaml.safe_dump({"id": "x", **tree}, allow_unicode=True).encode("utf-8", "replace"))
 
 
-def test_the_state_directory_is_the_first_that_is_given(tmp_path: Path) -> None:
+def test_the_first_given_state_directory_applies(tmp_path: Path) -> None:
     profile = Profile(id="x", data_dir="from/profile")
     environ = {"AGENTGYM_DATA_DIR": "/from/env", "HOME": "/home/me"}
     assert resolve_data_dir("opt", environ, profile, tmp_path) == tmp_path / "opt"
@@ -408,7 +408,7 @@ def test_the_state_directory_is_the_first_that_is_given(tmp_path: Path) -> None:
     assert resolve_data_dir("x", {}, profile, Path("sub")).is_absolute()
 
 
-def test_the_node_is_the_first_name_that_is_given() -> None:
+def test_the_first_given_node_name_applies() -> None:
     profile = Profile(id="x", hardware=runner.config.Hardware(node="from-profile"))
     environ = {"AGENTGYM_NODE": "from-env"}
     assert resolve_node("from-option", environ, profile, "host") == "from-option"
@@ -420,14 +420,14 @@ def test_the_node_is_the_first_name_that_is_given() -> None:
 
 
 @pytest.mark.parametrize("name", ["a b", "a.b", "x" * 65, "a\n", "../x", "\x1b"])
-def test_a_node_name_that_is_given_is_refused_rather_than_changed(name: str) -> None:
+def test_an_invalid_node_name_is_rejected_not_changed(name: str) -> None:
     with pytest.raises(ConfigError, match="--node: expected a name of 1 to 64"):
         resolve_node(name, {}, Profile(id="x"), "host")
     with pytest.raises(ConfigError, match="AGENTGYM_NODE: expected"):
         resolve_node(None, {"AGENTGYM_NODE": name}, Profile(id="x"), "host")
 
 
-def test_the_public_surface_is_what_it_says() -> None:
+def test_every_exported_name_exists() -> None:
     assert all(hasattr(runner.config, name) for name in runner.config.__all__)
 
 
@@ -441,14 +441,14 @@ def test_the_documentation_names_every_key() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")
-def test_a_folder_that_may_not_be_read_is_passed_over(tmp_path: Path) -> None:
+def test_an_unreadable_folder_is_skipped(tmp_path: Path) -> None:
     closed = tmp_path / "configs"
     closed.mkdir(mode=0)
     assert load_profile(None, environ={}, cwd=tmp_path).id == "field-runner-4090"
 
 
 @pytest.mark.timeout(10)
-def test_a_pipe_or_a_folder_in_the_place_of_a_profile_is_refused(tmp_path: Path) -> None:
+def test_a_pipe_or_folder_named_like_a_profile_is_rejected(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
     (tmp_path / "folder.yaml").mkdir()
     for name in ("pipe.yaml", "folder.yaml"):

@@ -32,8 +32,8 @@ STEPS = {
 TAKE = list(STEPS)[:3]
 
 
-def told(env: ALFWorld, *texts: str) -> tuple[str, float, bool]:
-    """The answer to the last of the texts, without the list of what can be done, which is looked at here."""
+def step_texts(env: ALFWorld, *texts: str) -> tuple[str, float, bool]:
+    """Return the last observation without its list of actions, after checking that list."""
     for text in texts:
         chat, reward, done = env.step(Action(text=text))
         assert chat[0]["content"] == f"{env.observation}\nAvailable actions: {json.dumps(env.admissible_actions())}"
@@ -58,22 +58,22 @@ def test_an_episode() -> None:
     assert opening == f"{ROOM}\n\n{GOAL}\nAvailable actions: {json.dumps(env.admissible_actions())}"
     for step, (text, answer) in enumerate(STEPS.items(), start=1):
         assert text in env.admissible_actions()
-        assert told(env, text) == (answer, float(step == len(STEPS)), step == len(STEPS))
+        assert step_texts(env, text) == (answer, float(step == len(STEPS)), step == len(STEPS))
     assert not env.truncated
     with pytest.raises(EnvironmentFault, match="call reset first"):
-        told(env, "look")
+        step_texts(env, "look")
 
 
-def test_what_can_be_done_changes_with_the_situation() -> None:
+def test_admissible_actions_follow_the_state() -> None:
     env = started()
     assert doing(env) == ["help", "inventory", "look"]
-    told(env, "go to microwave 1")
+    step_texts(env, "go to microwave 1")
     assert doing(env) == ["examine microwave 1", "help", "inventory", "look", "open microwave 1"]
     assert "go to microwave 1" not in env.admissible_actions()
-    told(env, "open microwave 1")
+    step_texts(env, "open microwave 1")
     takes = ["take apple 1 from microwave 1", "take cup 1 from microwave 1"]
     assert doing(env) == ["close microwave 1", "examine microwave 1", "help", "inventory", "look", *takes]
-    told(env, takes[0])
+    step_texts(env, takes[0])
     holding = ["close microwave 1", "examine apple 1", "examine microwave 1", "heat apple 1 with microwave 1", "help"]
     assert doing(env) == [*holding, "inventory", "look", "move apple 1 to microwave 1"]
 
@@ -86,7 +86,7 @@ def test_what_can_be_done_changes_with_the_situation() -> None:
 def test_anything_else_does_nothing(text: str, mode: Mode) -> None:
     env = started(mode)
     before = env.admissible_actions()
-    assert told(env, text) == (NOTHING_HAPPENS, 0.0, False)
+    assert step_texts(env, text) == (NOTHING_HAPPENS, 0.0, False)
     assert env.admissible_actions() == before
 
 
@@ -94,10 +94,10 @@ def test_anything_else_does_nothing(text: str, mode: Mode) -> None:
 @pytest.mark.parametrize(
     "put", ["put {} in {}", "put {} on {}", "put {} in/on {}", "move {} to {}", " move {} to {}\n"]
 )
-def test_putting_is_said_in_many_ways(put: str, mode: Mode) -> None:
+def test_put_accepts_all_wordings(put: str, mode: Mode) -> None:
     env = started(mode)
-    told(env, *list(STEPS)[:-1])
-    assert told(env, put.format("apple 1", "garbagecan 1"))[1:] == (1.0, True)
+    step_texts(env, *list(STEPS)[:-1])
+    assert step_texts(env, put.format("apple 1", "garbagecan 1"))[1:] == (1.0, True)
 
 
 def test_compat_words_things_as_agentgym_does() -> None:
@@ -105,32 +105,32 @@ def test_compat_words_things_as_agentgym_does() -> None:
     chat = env.reset(task_index=TASK)
     assert (chat[0]["content"] or "").startswith(f"{ROOM}\n{GOAL}\nAvailable actions: [")
     assert doing(env) == ["inventory", "look"]
-    assert told(env, "help")[0] == NOTHING_HAPPENS
-    assert told(env, "go to microwave 1")[0] == "The microwave 1 is closed."
-    told(env, *list(STEPS)[1:4])
+    assert step_texts(env, "help")[0] == NOTHING_HAPPENS
+    assert step_texts(env, "go to microwave 1")[0] == "The microwave 1 is closed."
+    step_texts(env, *list(STEPS)[1:4])
     assert "put apple 1 in/on microwave 1" in doing(env)
     assert env.admissible_actions() == sorted(env.admissible_actions())
     last = "put apple 1 in/on garbagecan 1"
-    assert told(env, "go to garbagecan 1", last) == ("You put the apple 1 in/on the garbagecan 1.", 1.0, True)
+    assert step_texts(env, "go to garbagecan 1", last) == ("You put the apple 1 in/on the garbagecan 1.", 1.0, True)
 
 
 def test_strict_has_help_of_its_own() -> None:
-    assert told(started(), "help")[0] == HELP
+    assert step_texts(started(), "help")[0] == HELP
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_fifty_steps_and_it_is_over(mode: Mode) -> None:
     env = started(mode)
     for _ in range(2):
-        steps = [(*told(env, text)[1:], env.truncated) for text in [*["dance"] * 49, "look"]]
+        steps = [(*step_texts(env, text)[1:], env.truncated) for text in [*["dance"] * 49, "look"]]
         assert steps == [(0.0, False, False)] * 49 + [(0.0, True, True)]
         env.reset(task_index=TASK)
 
 
 def test_the_fiftieth_step_can_win() -> None:
     env = started()
-    told(env, *["look"] * (50 - len(STEPS)))
-    assert told(env, *STEPS)[1:] == (1.0, True)
+    step_texts(env, *["look"] * (50 - len(STEPS)))
+    assert step_texts(env, *STEPS)[1:] == (1.0, True)
     assert not env.truncated
 
 
@@ -147,7 +147,7 @@ def test_a_tool_call_is_the_same_as_its_text(mode: Mode) -> None:
         parsed = by_call.parse(text)
         calls = parsed.tool_calls if isinstance(parsed, Action) else []
         chat, reward, done = by_call.step(Action(text=text, tool_calls=calls))
-        assert (by_call.observation, reward, done) == told(by_text, text)
+        assert (by_call.observation, reward, done) == step_texts(by_text, text)
         assert (chat[0]["content"] or "").startswith(by_text.observation)
 
 
@@ -195,7 +195,7 @@ def test_no_text_breaks_a_step(texts: list[str], mode: Mode) -> None:
     env = started(mode)
     for text in texts:
         before, parsed = env.admissible_actions(), env.parse(text)
-        observation, reward, done = told(env, text)
+        observation, reward, done = step_texts(env, text)
         assert observation.encode()
         assert isinstance(parsed, Action) or (observation, reward, env.admissible_actions()) == (
             NOTHING_HAPPENS,
@@ -209,5 +209,5 @@ def test_no_text_breaks_a_step(texts: list[str], mode: Mode) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("text", ["put a " * 200_000, "move " + "a 1 to " * 150_000, "go to " + "a" * 1_000_000 + " 1"])
 def test_long_texts_take_no_long_time(text: str, mode: Mode) -> None:
-    assert told(started(mode), text) == (NOTHING_HAPPENS, 0.0, False)
+    assert step_texts(started(mode), text) == (NOTHING_HAPPENS, 0.0, False)
     assert isinstance(started(mode).parse(text), InvalidAction)

@@ -23,7 +23,7 @@ from scripts.build_alfworld_data import derive, main, render
 TASKS = local_tasks()
 
 
-def test_the_shipped_tasks_are_what_the_script_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shipped_tasks_equal_the_scripts_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = package_resource("data", "alfworld", "tasks.json").read_text("utf-8")
     assert render(derive()) == made, "run the script"
     assert len(made) < 100_000

@@ -41,8 +41,8 @@ def game(kind: GoalKind = "pick_and_place_simple", thing: str = "mug", target: s
     return LocalGame(SCENE, Goal(kind, thing, target, 0))
 
 
-def told(play: LocalGame, *commands: str) -> str:
-    """The answer to the last of the commands, all of which do something."""
+def act_all(play: LocalGame, *commands: str) -> str:
+    """Return the last observation; every command must be admissible."""
     for command in commands:
         assert command in play.admissible, (command, play.admissible)
         answer = play.act(command)
@@ -56,36 +56,36 @@ def test_looking_around() -> None:
         "You are in the middle of a room. Looking quickly around you, you see a cabinet 1, a desk 1, a fridge 1, "
         "a microwave 1, and a sinkbasin 1.\n\nYour task is to: put a mug in desk."
     )
-    assert told(play, "look") == "You are in the middle of a room. Looking quickly around you, you see nothing."
-    assert told(play, "go to desk 1") == (
+    assert act_all(play, "look") == "You are in the middle of a room. Looking quickly around you, you see nothing."
+    assert act_all(play, "go to desk 1") == (
         "You arrive at desk 1. On the desk 1, you see a apple 2, a desklamp 1, and a knife 1."
     )
-    assert told(play, "look") == "You are facing the desk 1. Next to it, you see nothing."
-    assert told(play, "go to sinkbasin 1") == "You arrive at sinkbasin 1. On the sinkbasin 1, you see nothing."
+    assert act_all(play, "look") == "You are facing the desk 1. Next to it, you see nothing."
+    assert act_all(play, "go to sinkbasin 1") == "You arrive at sinkbasin 1. On the sinkbasin 1, you see nothing."
 
 
 def test_doors() -> None:
     play = game()
-    assert told(play, "go to cabinet 1") == "You arrive at cabinet 1. The cabinet 1 is closed."
+    assert act_all(play, "go to cabinet 1") == "You arrive at cabinet 1. The cabinet 1 is closed."
     assert play.act("take apple 1 from cabinet 1") == NOTHING_HAPPENS
     inside = "The cabinet 1 is open. In it, you see a apple 1, and a mug 1."
-    assert told(play, "open cabinet 1") == f"You open the cabinet 1. {inside}"
+    assert act_all(play, "open cabinet 1") == f"You open the cabinet 1. {inside}"
     assert play.act("open cabinet 1") == NOTHING_HAPPENS
-    assert told(play, "go to desk 1", "go to cabinet 1") == f"You arrive at cabinet 1. {inside}"
-    assert told(play, "take mug 1 from cabinet 1") == "You pick up the mug 1 from the cabinet 1."
-    assert told(play, "close cabinet 1") == "You close the cabinet 1."
+    assert act_all(play, "go to desk 1", "go to cabinet 1") == f"You arrive at cabinet 1. {inside}"
+    assert act_all(play, "take mug 1 from cabinet 1") == "You pick up the mug 1 from the cabinet 1."
+    assert act_all(play, "close cabinet 1") == "You close the cabinet 1."
     assert play.act("move mug 1 to cabinet 1") == NOTHING_HAPPENS
-    assert told(play, "examine cabinet 1") == "The cabinet 1 is closed."
+    assert act_all(play, "examine cabinet 1") == "The cabinet 1 is closed."
 
 
 def test_hands_hold_one_thing() -> None:
     play = game()
-    assert told(play, "inventory") == "You are not carrying anything."
-    assert told(play, *GET, "inventory") == "You are carrying: a apple 1."
+    assert act_all(play, "inventory") == "You are not carrying anything."
+    assert act_all(play, *GET, "inventory") == "You are carrying: a apple 1."
     assert play.act("take mug 1 from cabinet 1") == NOTHING_HAPPENS
-    assert told(play, "move apple 1 to cabinet 1") == "You move the apple 1 to the cabinet 1."
-    assert told(play, "take mug 1 from cabinet 1", "examine mug 1") == "This is a normal mug 1. In it, you see nothing."
-    told(play, "go to sinkbasin 1")
+    assert act_all(play, "move apple 1 to cabinet 1") == "You move the apple 1 to the cabinet 1."
+    assert act_all(play, "take mug 1 from cabinet 1", "examine mug 1") == "This is a normal mug 1. In it, you see nothing."
+    act_all(play, "go to sinkbasin 1")
     assert play.act("move mug 1 to sinkbasin 1") == NOTHING_HAPPENS
 
 
@@ -102,29 +102,29 @@ def test_hands_hold_one_thing() -> None:
         ((*COOL, *CLEAN), "This is a cool and clean apple 2."),
     ],
 )
-def test_what_becomes_of_things_is_seen(done: tuple[str, ...], said: str) -> None:
+def test_treatments_change_the_description_of_objects(done: tuple[str, ...], said: str) -> None:
     commands = [command.format("apple 2") for command in done]
     play = game()
-    assert told(play, "go to desk 1", "take apple 2 from desk 1", *commands, "examine apple 2") == said
+    assert act_all(play, "go to desk 1", "take apple 2 from desk 1", *commands, "examine apple 2") == said
     play = game()
     sliced = said.replace("There's nothing special about", "This is a").replace("cold", "cool")
     sliced = sliced.replace("apple 2", "sliced apple 2")
-    assert told(play, "go to desk 1", *CUT, *commands, "examine apple 2") == sliced
+    assert act_all(play, "go to desk 1", *CUT, *commands, "examine apple 2") == sliced
 
 
 def test_answers_to_treatments() -> None:
     play = game()
-    assert told(play, *GET, *(each.format("apple 1") for each in HEAT)) == "You heat the apple 1 using the microwave 1."
-    assert told(play, *(each.format("apple 1") for each in COOL)) == "You cool the apple 1 using the fridge 1."
-    assert told(play, *(each.format("apple 1") for each in CLEAN)) == "You clean the apple 1 using the sinkbasin 1."
+    assert act_all(play, *GET, *(each.format("apple 1") for each in HEAT)) == "You heat the apple 1 using the microwave 1."
+    assert act_all(play, *(each.format("apple 1") for each in COOL)) == "You cool the apple 1 using the fridge 1."
+    assert act_all(play, *(each.format("apple 1") for each in CLEAN)) == "You clean the apple 1 using the sinkbasin 1."
     play = game()
-    assert told(play, "go to desk 1", *CUT[:2]) == "You sliced the apple 2 with the knife 1."
-    assert told(play, "use desklamp 1", "use desklamp 1") == "You turn on the desklamp 1."
+    assert act_all(play, "go to desk 1", *CUT[:2]) == "You sliced the apple 2 with the knife 1."
+    assert act_all(play, "use desklamp 1", "use desklamp 1") == "You turn on the desklamp 1."
     assert "take desklamp 1 from desk 1" not in play.admissible
 
 
 @pytest.mark.parametrize("kind", PHRASES)
-def test_each_task_is_won_by_what_it_asks_for_and_nothing_less(kind: GoalKind) -> None:
+def test_each_task_is_won_exactly_by_its_goal(kind: GoalKind) -> None:
     target = {"look_at_obj_in_light": "desklamp", "pick_and_place_simple": "fridge"}.get(kind, "desk")
     play = LocalGame(SCENE, Goal(kind, "apple", target, 1))
     oracle = make_planner(play)
@@ -137,7 +137,7 @@ def test_each_task_is_won_by_what_it_asks_for_and_nothing_less(kind: GoalKind) -
 
 
 def wins_by(play: LocalGame, *commands: str) -> bool:
-    told(play, *commands)
+    act_all(play, *commands)
     return play.won
 
 
@@ -168,12 +168,12 @@ def test_the_oracle_finds_its_way_from_anywhere() -> None:
         ]
         for detour in detours:
             play = LocalGame(SCENE, Goal(kind, "apple", target, 0))
-            told(play, *detour)
+            act_all(play, *detour)
             oracle = LocalOracle(play)
             for _ in range(15):
                 if play.won:
                     break
-                told(play, oracle.next_action())
+                act_all(play, oracle.next_action())
             assert play.won, (kind, detour)
 
 

@@ -25,18 +25,18 @@ def started(task_index: int = 0, mode: Mode = "strict") -> BabyAI:
     return env
 
 
-def told(env: BabyAI, text: str) -> tuple[str, float, bool]:
+def step_text(env: BabyAI, text: str) -> tuple[str, float, bool]:
     chat, reward, done = env.step(Action(text=text))
     return chat[0]["content"] or "", reward, done
 
 
-def said(env: BabyAI, text: str) -> str:
-    """The reply to a text without the list of actions."""
-    return told(env, text)[0].rpartition("\nAvailable actions: ")[0]
+def reply_text(env: BabyAI, text: str) -> str:
+    """Return the reply to a text, without the list of actions."""
+    return step_text(env, text)[0].rpartition("\nAvailable actions: ")[0]
 
 
 def view_of(contents: dict[Cell, tuple[int, str, int]], carrying: tuple[str, str] | None = None) -> View:
-    """An otherwise empty view with these kinds, colours and states."""
+    """Return an otherwise empty view with these kinds, colors and states."""
     image = [[[EMPTY, 0, 0] for _ in range(7)] for _ in range(7)]
     for (forward, right), (kind, color, state) in contents.items():
         image[right + 3][6 - forward] = [kind, COLORS.index(color), state]
@@ -64,18 +64,18 @@ def test_things_are_numbered_by_name_from_near_to_far() -> None:
     )
 
 
-def test_a_view_of_nothing_says_so() -> None:
+def test_an_empty_view_is_described_as_empty() -> None:
     assert view_of({}).text() == (
         "You cannot see any objects within sight.The room has walls around you. You are not carrying anything."
     )
 
 
-def test_the_nearest_box_or_wall_is_what_one_faces() -> None:
+def test_the_agent_faces_the_nearest_box_or_wall() -> None:
     text = view_of({(1, 0): (KEY, "red", 0), (3, 0): (BOX, "red", 0), (5, 0): (WALL, "grey", 0)}).text()
     assert "You are facing a box 3 steps away." in text
 
 
-def test_what_the_agent_holds_is_not_seen_before_it() -> None:
+def test_the_carried_object_is_not_listed_in_view() -> None:
     view = view_of({(0, 0): (BALL, "red", 0)}, carrying=("red", "ball"))
     assert view.things == []
 
@@ -100,7 +100,7 @@ def test_a_thing_behind_others_has_no_path() -> None:
     )
 
 
-def test_a_macro_avoids_things_and_the_unseen() -> None:
+def test_a_macro_avoids_objects_and_unseen_cells() -> None:
     fence = dict.fromkeys([(1, -1), (1, 0), (2, 1)], (BALL, "blue", 0))
     menu = ActionMenu(view_of({(2, 0): (KEY, "red", 0), **fence}))
     forward, left, right = 2, 0, 1
@@ -113,10 +113,10 @@ def test_a_macro_avoids_things_and_the_unseen() -> None:
 def test_a_barrier_is_not_walked_into() -> None:
     env = started()
     for _ in range(5):
-        told(env, "move forward")
+        step_text(env, "move forward")
     assert "move forward" not in (env.admissible_actions() or [])
     taken = env.world.step_count
-    assert said(env, "move forward") == "There is a barrier in front of you, you can't move forward."
+    assert reply_text(env, "move forward") == "There is a barrier in front of you, you can't move forward."
     assert env.world.step_count == taken
 
 
@@ -141,15 +141,15 @@ def test_a_barrier_is_not_walked_into() -> None:
 def test_nonsense_is_answered_and_changes_nothing(text: str, reply: str, mode: Mode) -> None:
     env = started(mode=mode)
     actions = env.admissible_actions()
-    assert said(env, text) == reply
+    assert reply_text(env, text) == reply
     assert env.admissible_actions() == actions
-    assert said(env, "go to red ball 1").endswith("The task is completed.")
+    assert reply_text(env, "go to red ball 1").endswith("The task is completed.")
 
 
 def test_every_reply_ends_with_the_admissible_actions() -> None:
     env = started()
     for text in ("turn left", "nonsense", "please CHECK it"):
-        reply = told(env, text)[0]
+        reply = step_text(env, text)[0]
         listed = ", ".join(f'"{action}"' for action in env.admissible_actions() or [])
         assert reply.endswith(f"\nAvailable actions: [{listed}]")
     assert reply.startswith("You can take the following actions: turn left, turn right, ")
@@ -157,20 +157,20 @@ def test_every_reply_ends_with_the_admissible_actions() -> None:
 
 def test_the_mission_is_rewarded_once_by_the_steps_it_took() -> None:
     env = started()
-    assert told(env, "  MOVE Forward ")[1:] == (0.0, False)
-    text, reward, done = told(env, "go to red ball 1")
+    assert step_text(env, "  MOVE Forward ")[1:] == (0.0, False)
+    text, reward, done = step_text(env, "go to red ball 1")
     assert "\n The task is completed.\n" in text
     assert (reward, done) == (0.8875, True)
     assert not env.truncated
     with pytest.raises(EnvironmentFault):
-        told(env, "turn left")
+        step_text(env, "turn left")
 
 
 def test_the_step_limit_of_the_level_ends_a_strict_episode() -> None:
     env = started()
     for _ in range(63):
-        assert told(env, "turn left")[2] is False
-    text, reward, done = told(env, "turn left")
+        assert step_text(env, "turn left")[2] is False
+    text, reward, done = step_text(env, "turn left")
     assert (reward, done, env.truncated) == (0.0, True, True)
     assert "The step limit is reached." in text
     env.reset(task_index=0)
@@ -179,7 +179,7 @@ def test_the_step_limit_of_the_level_ends_a_strict_episode() -> None:
 
 def test_opening_the_wrong_door_first_fails_a_debug_level() -> None:
     env = started(LEVELS.index("OpenDoorsOrderN4Debug"))
-    text, reward, done = told(env, "toggle and go through grey closed door 1")
+    text, reward, done = step_text(env, "toggle and go through grey closed door 1")
     assert "\n The task has failed.\n" in text
     assert (reward, done, env.truncated) == (0.0, True, False)
 
@@ -187,26 +187,26 @@ def test_opening_the_wrong_door_first_fails_a_debug_level() -> None:
 def test_compat_repeats_a_late_reward_and_goes_on() -> None:
     env = started(mode="compat")
     for _ in range(60):
-        told(env, "turn left")
-    assert told(env, "go to red ball 1")[1:] == (1 - 0.9 * (68 / 64), False)
-    assert told(env, "fly")[1:] == (1 - 0.9 * (68 / 64), False)
-    assert told(env, "turn left")[1:] == (0.0, False)
-    text, reward, done = told(env, "turn right")
+        step_text(env, "turn left")
+    assert step_text(env, "go to red ball 1")[1:] == (1 - 0.9 * (68 / 64), False)
+    assert step_text(env, "fly")[1:] == (1 - 0.9 * (68 / 64), False)
+    assert step_text(env, "turn left")[1:] == (0.0, False)
+    text, reward, done = step_text(env, "turn right")
     assert "The task is completed." in text
     assert (reward, done) == (1 - 0.9 * (70 / 64), False)
 
 
 def test_where_nothing_is_in_sight_only_compat_takes_a_move_for_none() -> None:
     task = LEVELS.index("OneRoomS20")
-    assert said(started(task, "compat"), "move forward") == "No change in state."
-    assert said(started(task, "strict"), "move forward").startswith("You cannot see any objects within sight.")
+    assert reply_text(started(task, "compat"), "move forward") == "No change in state."
+    assert reply_text(started(task, "strict"), "move forward").startswith("You cannot see any objects within sight.")
 
 
 def test_toggle_and_go_through_leads_past_the_door() -> None:
     env = started(LEVELS.index("GoToObjMazeS7"))
-    said(env, "toggle and go through yellow closed door 1")
-    said(env, "turn left")
-    behind = said(env, "turn left")
+    reply_text(env, "toggle and go through yellow closed door 1")
+    reply_text(env, "turn left")
+    behind = reply_text(env, "turn left")
     assert "There is a yellow open door 1 right in front of you 1 steps away." in behind
     assert "go through yellow open door 1" in (env.admissible_actions() or [])
 
@@ -215,10 +215,10 @@ def test_carrying_replaces_picking_up() -> None:
     env = started(LEVELS.index("GoToLocalS8N7"))
     pickup = next(text for text in env.admissible_actions() or [] if text.startswith("pickup"))
     name = pickup.removeprefix("pickup ").rpartition(" ")[0]
-    assert f"You are carrying a {name}." in said(env, pickup)
+    assert f"You are carrying a {name}." in reply_text(env, pickup)
     assert "drop" in (env.admissible_actions() or [])
     assert not any(text.startswith("pickup") for text in env.admissible_actions() or [])
-    assert "You are not carrying anything." in said(env, "drop")
+    assert "You are not carrying anything." in reply_text(env, "drop")
 
 
 def test_missions_read_as_one_list_of_demands() -> None:
@@ -227,14 +227,14 @@ def test_missions_read_as_one_list_of_demands() -> None:
 
 
 @pytest.mark.parametrize("task_index", range(40, 80))
-def test_each_level_is_what_gymnasium_makes(task_index: int) -> None:
+def test_each_level_equals_the_one_of_gymnasium_make(task_index: int) -> None:
     seed, level = divmod(task_index, 40)
     world, observation = make_world(task_index)
     import gymnasium
 
     version = "v1" if LEVELS[level] == "GoToObjS6" else "v0"
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about the wrappers that are left out here
+        warnings.simplefilter("ignore")  # concerns the omitted wrappers
         made = gymnasium.make(f"BabyAI-{LEVELS[level]}-{version}")
         expected, _ = made.reset(seed=seed)
     assert world.mission == expected["mission"]
@@ -248,7 +248,7 @@ def test_a_task_index_fixes_an_episode_to_the_byte(task_index: int) -> None:
     second.reset(task_index=3)
     assert first.reset(task_index=task_index, seed=1) == second.reset(task_index=task_index, seed=2)
     for text in ("turn left", "move forward", "turn right", "move forward"):
-        assert told(first, text) == told(second, text)
+        assert step_text(first, text) == step_text(second, text)
 
 
 def test_any_reward_is_success() -> None:
@@ -311,7 +311,7 @@ TEXTS = st.one_of(
 def test_no_text_breaks_a_step(texts: list[str], task_index: int, mode: Mode) -> None:
     env = started(task_index, mode)
     for text in texts:
-        reply, reward, done = told(env, text)
+        reply, reward, done = step_text(env, text)
         assert "\nAvailable actions: [" in reply
         assert -1.0 < reward < 1.0
         if done:
@@ -320,13 +320,13 @@ def test_no_text_breaks_a_step(texts: list[str], task_index: int, mode: Mode) ->
 
 @settings(max_examples=60, deadline=None)
 @given(texts=st.lists(TEXTS, min_size=1, max_size=8), task_index=st.integers(0, 120))
-def test_a_parsed_text_does_what_the_text_does(texts: list[str], task_index: int) -> None:
+def test_a_parsed_call_has_the_same_effect_as_the_text(texts: list[str], task_index: int) -> None:
     by_text, by_call = started(task_index), started(task_index)
     for text in texts:
         action = by_call.parse(text)
         if isinstance(action, InvalidAction):
             continue
-        spoken = told(by_text, text)
+        spoken = step_text(by_text, text)
         chat, reward, done = by_call.step(action)
         assert (chat[0]["content"], reward, done) == spoken
         if done:
@@ -348,7 +348,7 @@ def test_importing_loads_nothing_heavy() -> None:
 
 
 def test_nothing_is_printed_or_warned() -> None:
-    """The levels of these tasks reject samples, which minigrid reports on stdout."""
+    """These levels reject samples, which minigrid prints on stdout."""
     source = (
         "from runner.envs.babyai import BabyAI\n"
         "from runner.types import Action\n"

@@ -14,7 +14,7 @@ IMPOSSIBLE = {15}
 
 
 def play(task_index: int, limit: int = 100, mode: Mode = "strict", seed: int = 0) -> tuple[list[str], float]:
-    """The texts the oracle gives, and the sum of the rewards."""
+    """Return the oracle's texts and the sum of the rewards."""
     env = BabyAI(mode=mode)
     env.reset(task_index=task_index)
     planner = env.oracle(seed)
@@ -59,7 +59,7 @@ def test_most_of_the_first_twenty_need_no_more_than_fifteen_actions() -> None:
 
 
 def test_commands_do_not_cost_more_than_single_steps() -> None:
-    """Task 2 has nothing but a ball, four steps ahead and three to the right."""
+    """Task 2 contains only a ball, four steps ahead and three to the right."""
     texts, reward = play(2)
     assert texts == ["go to red ball 1"]
     assert reward == pytest.approx(1 - 0.9 * 7 / 64)
@@ -113,5 +113,5 @@ def test_it_plays_compat_too() -> None:
     assert play(25, mode="compat")[1] > 0.5
 
 
-def test_the_environment_says_that_it_has_one() -> None:
+def test_the_environment_supports_an_oracle() -> None:
     assert isinstance(BabyAI(), SupportsOracle)

@@ -1,4 +1,4 @@
-"""Gymnasium's ids as environments: FrozenLake and CliffWalking in words, others by their numbers."""
+"""Gymnasium environments as text: FrozenLake and CliffWalking in words, others as numbers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_contract_of_environments_holds(env_id: str) -> None:
     check_env(lambda: GymnasiumEnvironment(id=env_id), max_steps=20)
 
 
-def test_a_grid_is_told_in_rows_and_columns_with_its_map() -> None:
+def test_a_grid_is_described_by_row_and_column_with_its_map() -> None:
     first = GymnasiumEnvironment(id="FrozenLake-v1").reset(task_index=3)[0]["content"]
     assert first is not None
     assert first.splitlines()[1:] == [
@@ -119,14 +119,14 @@ def test_every_known_id_fits_its_spaces() -> None:
         ("gymnasium:CliffWalkin-v1", "Did you mean gymnasium:CliffWalking-v1?"),
         ("gymnasium:Zyzzyva-v1", "pprint_registry"),
         ("gymnasium:../../etc-v1", "Malformed environment ID"),
-        ("gymnasium:Pendulum-v1", "its actions are Box"),
-        ("gymnasium:os:Path-v1", "There is no environment"),
-        ("gymnasium:", "There is no environment"),
-        ("gymnasium:${oc.env:HOME}-v1", "There is no environment"),
-        ("other:FrozenLake-v1", "There is no environment"),
+        ("gymnasium:Pendulum-v1", "the action space Box"),
+        ("gymnasium:os:Path-v1", "There is no environment "),
+        ("gymnasium:", "There is no environment "),
+        ("gymnasium:${oc.env:HOME}-v1", "There is no environment "),
+        ("other:FrozenLake-v1", "There is no environment "),
     ],
 )
-def test_what_cannot_be_played_is_refused_with_a_hint(name: str, said: str) -> None:
+def test_unplayable_ids_are_rejected_with_a_hint(name: str, said: str) -> None:
     with pytest.raises(ConfigError) as refused:
         BatchSpec(env=resolve_environment(Profile(id="p"), name), agent="random").validated()
     assert said in str(refused.value)

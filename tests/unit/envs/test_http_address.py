@@ -42,7 +42,7 @@ def test_the_login_of_a_url_is_not_shown() -> None:
 @pytest.mark.parametrize(
     "url", ["", "host:1", "ftp://host", "http://", "http://host:99999", "http://host?x=1", "http://host#x", "http://[1"]
 )
-def test_what_is_no_address_says_so(url: str) -> None:
+def test_an_invalid_address_is_rejected(url: str) -> None:
     with pytest.raises(ConfigError, match="Correct its base_url"):
         _ = ServerAddress(url).base
 
@@ -79,7 +79,7 @@ def test_what_is_no_address_says_so(url: str) -> None:
         ("BabyAI", "x" * 1000, ServerIdentity("wrong")),
     ],
 )
-def test_servers_are_told_apart_by_their_greeting(env: str, payload: object, expected: ServerIdentity) -> None:
+def test_servers_are_distinguished_by_their_greeting(env: str, payload: object, expected: ServerIdentity) -> None:
     assert identify_server(env, payload) == expected
 
 

@@ -70,7 +70,7 @@ async def test_a_limit_of_the_server_is_a_truncation(server: RudeServer) -> None
     await env.cleanup()
 
 
-async def test_what_fits_no_tool_is_answered_here(server: RudeServer) -> None:
+async def test_invalid_actions_are_answered_without_a_request(server: RudeServer) -> None:
     env = maze(server)
     await env.reset()
     n_asked = len(server.asked)
@@ -163,7 +163,7 @@ async def test_an_instance_that_is_in_use_is_not_played_twice(server: RudeServer
     for env in envs[:2]:
         await env.reset()
     assert [env.get_episode_id() for env in envs[:2]] == ["Maze-0@1", "Maze-0@2"]
-    with pytest.raises(EnvironmentFault, match="Play fewer episodes at the same time"):
+    with pytest.raises(EnvironmentFault, match="Run fewer episodes at the same time"):
         await envs[2].reset()
     await envs[0].cleanup()
     await envs[2].reset()
@@ -172,8 +172,8 @@ async def test_an_instance_that_is_in_use_is_not_played_twice(server: RudeServer
         await env.cleanup()
 
 
-async def test_an_instance_that_nobody_has_any_more_is_not_in_use(server: RudeServer) -> None:
-    """As of a slot that was given up: its environment is never cleaned up."""
+async def test_a_garbage_collected_instance_ends_its_lease(server: RudeServer) -> None:
+    """An abandoned worker never cleans up its environment."""
 
     async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
         writer.write(told({"id": 1}))
@@ -194,7 +194,7 @@ async def test_an_instance_that_nobody_has_any_more_is_not_in_use(server: RudeSe
 
 
 @pytest.mark.parametrize("reply", [raw("no", 404), told({"has_search_bar": 1, "clickables": []}), told("x")])
-async def test_what_a_server_says_of_its_page_is_not_believed(server: RudeServer, reply: bytes) -> None:
+async def test_an_invalid_page_reply_is_an_error(server: RudeServer, reply: bytes) -> None:
     async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
         answers = {"/create": told(3), "/reset": told(["WebShop [SEP] Instruction: [SEP] a hat [SEP] Search", None])}
         writer.write(answers.get(asked.path, reply))
@@ -202,14 +202,12 @@ async def test_what_a_server_says_of_its_page_is_not_believed(server: RudeServer
     server.start_over(answer)
     env = HttpEnvironment(env="webshop", address=ServerAddress(server.url, 10))
     await env.reset()
-    with pytest.raises(
-        EnvironmentFault, match=r"WebShop: GET http://.*/available_actions\?env_idx=3 was answered with"
-    ):
+    with pytest.raises(EnvironmentFault, match=r"WebShop: GET http://.*/available_actions\?env_idx=3 returned"):
         await maybe_await(env.admissible_actions())
     await env.cleanup()
 
 
-async def test_a_random_agent_plays_what_a_page_lists(server: RudeServer) -> None:
+async def test_a_random_agent_uses_the_clickables_of_a_page(server: RudeServer) -> None:
     async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
         page = {"has_search_bar": True, "clickables": ["search"]}
         opening = ["WebShop [SEP] Instruction: [SEP] a hat [SEP] Search", None]

@@ -23,7 +23,7 @@ VALUES = st.recursive(
 )
 
 
-def understood(dialect: ClientDialect, reply: ServerResponse) -> tuple[str, float, bool]:
+def read_step(dialect: ClientDialect, reply: ServerResponse) -> tuple[str, float, bool]:
     payload = Payload(REQUEST, decode_response(REQUEST, reply))
     text = payload.text(dialect.observation_at)
     return text, *RewardReader(dialect).read(payload, text)
@@ -32,13 +32,13 @@ def understood(dialect: ClientDialect, reply: ServerResponse) -> tuple[str, floa
 @given(st.sampled_from(_ROWS), st.integers(0, 1000), st.text(max_size=20), st.binary(max_size=60))
 def test_no_bytes_do_more_than_a_fault(dialect: ClientDialect, status: int, kind: str, body: bytes) -> None:
     with pytest.raises(EnvironmentFault):
-        understood(dialect, ServerResponse(status, kind, body))
+        read_step(dialect, ServerResponse(status, kind, body))
 
 
 @given(st.sampled_from(_ROWS), st.sampled_from([200, 422, 500]), VALUES)
 def test_no_json_does_more_than_a_fault(dialect: ClientDialect, status: int, value: Any) -> None:  # noqa: ANN401
     try:
-        text, reward, done = understood(dialect, ServerResponse(status, "application/json", json.dumps(value).encode()))
+        text, reward, done = read_step(dialect, ServerResponse(status, "application/json", json.dumps(value).encode()))
     except EnvironmentFault as exc:
         assert "\n" not in str(exc)
         return
@@ -48,31 +48,31 @@ def test_no_json_does_more_than_a_fault(dialect: ClientDialect, status: int, val
 
 
 @pytest.mark.parametrize(
-    ("payload", "says"),
+    ("payload", "message"),
     [
-        ([1], "a list, which should have a text as observation; it has nothing there"),
-        ({}, "an object with no fields, which should have a text as observation; it has nothing there"),
-        ({"observation": 5, "info": "gold"}, "with observation, info, which should have a text as"),
-        ({"observation": "gold", "reward": "gold", "done": True}, "a number up to 1e+100 as reward; it has a text"),
-        ({"observation": "gold", "reward": True, "done": True}, "it has a truth value there"),
-        ({"observation": "gold", "reward": 10**400, "done": True}, "it has a number there"),
-        ({"observation": "gold", "reward": 1e101, "done": True}, "it has a number there"),
-        ({"observation": "gold", "reward": 0, "done": 1}, "true or false as done; it has a number there"),
-        ({"observation": "gold", "reward": 0, "done": True, "truncated": "gold"}, "as truncated; it has a text there"),
+        ([1], "returned a list; expected a text at observation, not nothing."),
+        ({}, "returned an object with no fields; expected a text at observation, not nothing."),
+        ({"observation": 5, "info": "gold"}, "with observation, info; expected a text at"),
+        ({"observation": "gold", "reward": "gold", "done": True}, "a number up to 1e+100 at reward, not a text"),
+        ({"observation": "gold", "reward": True, "done": True}, ", not a truth value."),
+        ({"observation": "gold", "reward": 10**400, "done": True}, ", not a number."),
+        ({"observation": "gold", "reward": 1e101, "done": True}, ", not a number."),
+        ({"observation": "gold", "reward": 0, "done": 1}, "true or false at done, not a number"),
+        ({"observation": "gold", "reward": 0, "done": True, "truncated": "gold"}, "at truncated, not a text"),
     ],
 )
-def test_values_of_another_type_are_named_and_not_quoted(payload: object, says: str) -> None:
+def test_values_of_another_type_are_named_and_not_quoted(payload: object, message: str) -> None:
     maze = dialect_for("maze")
     assert maze is not None
     with pytest.raises(EnvironmentFault) as caught:
-        understood(maze, ServerResponse(200, "application/json", json.dumps(payload).encode()))
-    assert says in str(caught.value)
+        read_step(maze, ServerResponse(200, "application/json", json.dumps(payload).encode()))
+    assert message in str(caught.value)
     assert "gold" not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [None, True, "", "x" * 201, 2**63, 1.5, [1]])
 def test_an_id_is_a_number_or_a_short_text(value: object) -> None:
-    with pytest.raises(EnvironmentFault, match="which should have an id"):
+    with pytest.raises(EnvironmentFault, match="; expected an id"):
         Payload(REQUEST, value).id(())
 
 

@@ -52,7 +52,7 @@ def test_the_rules_are_those_of_the_embedded_environment(env: str, mode: Mode) -
     assert over_http.n_tasks == (row(env).n_tasks if mode == "compat" and row(env).n_tasks else made.n_tasks)
 
 
-def test_what_a_server_says_of_its_tasks_comes_first() -> None:
+def test_the_servers_number_of_tasks_takes_precedence() -> None:
     address = ServerAddress("http://127.0.0.1:1", n_tasks=7)
     assert HttpEnvironment(env="maze", address=address, mode="compat").n_tasks == 7
 
@@ -89,7 +89,7 @@ def test_success_is_each_environments_own(env: str, rewards: list[float], succee
     assert over_http.success(played(*rewards)) is succeeds
 
 
-def test_what_nothing_is_known_of_cannot_be_played() -> None:
+def test_an_environment_without_a_dialect_is_rejected() -> None:
     assert dialect_for("Sokoban") is None
-    with pytest.raises(ConfigError, match="not known how a server of 'Sokoban'"):
+    with pytest.raises(ConfigError, match="'Sokoban' cannot be played over HTTP"):
         HttpEnvironment(env="Sokoban", address=ServerAddress("http://127.0.0.1:1"))

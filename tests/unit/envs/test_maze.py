@@ -11,7 +11,7 @@ from runner.types import Action, InvalidAction, Mode, StepResult, TimeStep, Tool
 MODES: tuple[Mode, ...] = ("strict", "compat")
 
 
-def told(maze: Maze, text: str) -> tuple[str, float, bool]:
+def step_text(maze: Maze, text: str) -> tuple[str, float, bool]:
     chat, reward, done = maze.step(Action(text=text))
     return chat[0]["content"] or "", reward, done
 
@@ -42,7 +42,7 @@ def test_the_first_observation_names_goal_position_and_walls() -> None:
         (24, "2, 9", "There are walls to your right, to your left."),
     ],
 )
-def test_each_task_starts_at_its_own_position(task_index: int, position: str, walls: str) -> None:
+def test_each_task_has_a_distinct_start(task_index: int, position: str, walls: str) -> None:
     observation = Maze().reset(task_index=task_index)[0]["content"]
     assert observation == f"The goal is at position 8, 6. Your current position is at position {position}. {walls}"
 
@@ -62,17 +62,17 @@ def test_moves_go_in_their_direction_and_bumps_stay() -> None:
     maze = started(2)
     positions = []
     for move in ("move up", "move right", "move left", "move down", "move left"):
-        assert told(maze, move)[1:] == (0.0, False)
+        assert step_text(maze, move)[1:] == (0.0, False)
         positions.append(maze.position)
     assert positions == [(1, 3), (1, 4), (1, 3), (2, 3), (2, 3)]
 
 
 def test_the_goal_ends_the_episode_with_reward_1() -> None:
     maze = started(18)
-    assert told(maze, "move down") == ("Success\n", 1.0, True)
+    assert step_text(maze, "move down") == ("Success\n", 1.0, True)
     assert not maze.truncated
     with pytest.raises(EnvironmentFault, match="call reset first"):
-        told(maze, "move down")
+        step_text(maze, "move down")
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -80,9 +80,9 @@ def test_the_goal_ends_the_episode_with_reward_1() -> None:
 def test_the_51st_step_fails_and_counts_as_truncated(mode: Mode, filler: str) -> None:
     maze = started(0, mode)
     for _ in range(50):
-        assert told(maze, filler)[1:] == (0.0, False)
+        assert step_text(maze, filler)[1:] == (0.0, False)
     before = maze.truncated
-    assert told(maze, "move right") == ("Failure\n", -1.0, True)
+    assert step_text(maze, "move right") == ("Failure\n", -1.0, True)
     after = maze.truncated
     maze.reset(task_index=0)
     assert (before, after, maze.truncated) == (False, True, False)
@@ -91,8 +91,8 @@ def test_the_51st_step_fails_and_counts_as_truncated(mode: Mode, filler: str) ->
 def test_the_50th_step_may_still_reach_the_goal() -> None:
     maze = started(18)
     for _ in range(49):
-        told(maze, "wait")
-    assert told(maze, "move down") == ("Success\n", 1.0, True)
+        step_text(maze, "wait")
+    assert step_text(maze, "move down") == ("Success\n", 1.0, True)
 
 
 @pytest.mark.parametrize(
@@ -102,14 +102,14 @@ def test_the_50th_step_may_still_reach_the_goal() -> None:
 def test_only_the_exact_lower_case_texts_are_moves(text: str, mode: Mode) -> None:
     maze = started(0, mode)
     assert isinstance(maze.parse(text), InvalidAction)
-    told(maze, text)
+    step_text(maze, text)
     assert maze.position == (1, 1)
 
 
 def test_white_space_around_a_move_is_ignored_but_in_compat_it_makes_it_no_move() -> None:
     strict, compat = started(), started(mode="compat")
     for maze in (strict, compat):
-        told(maze, "move right\n")
+        step_text(maze, "move right\n")
     assert strict.position == (1, 2)
     assert compat.position == (1, 1)
     assert isinstance(strict.parse("move right\n"), Action)
@@ -122,11 +122,11 @@ def test_a_tool_call_is_the_same_as_its_text() -> None:
     assert isinstance(parsed, Action)
     assert [(call.name, call.arguments) for call in parsed.tool_calls] == [("move", '{"direction": "right"}')]
     chat, reward, done = by_call.step(Action(tool_calls=parsed.tool_calls))
-    assert (chat[0]["content"], reward, done) == told(by_text, "move right")
+    assert (chat[0]["content"], reward, done) == step_text(by_text, "move right")
     assert chat[0]["tool_call_id"] == parsed.tool_calls[0].id
 
 
-def test_a_tool_call_outside_its_schema_is_answered_with_what_was_expected() -> None:
+def test_an_invalid_tool_call_returns_the_expected_form() -> None:
     maze = started()
     chat, reward, done = maze.step(
         Action(tool_calls=[ToolCall(id="a", name="move", arguments='{"direction": "north"}')])
@@ -170,7 +170,7 @@ def test_success_is_any_rewarded_step() -> None:
 def test_no_text_breaks_a_step(texts: list[str], mode: Mode) -> None:
     maze = started(0, mode)
     for n, text in enumerate(texts, start=1):
-        observation, reward, done = told(maze, text)
+        observation, reward, done = step_text(maze, text)
         assert (observation == "Failure\n", reward == -1.0, done) == (n == 51,) * 3
         if done:
             break

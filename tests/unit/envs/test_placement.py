@@ -1,4 +1,4 @@
-"""Where a batch is played, and what becomes of that in its episodes; servers are real ones."""
+"""Placement of batches on real servers, and its record in the episodes."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ def entry(url: str | None, transport: str = "auto", name: str = "Maze", **more: 
 
 
 @pytest.fixture(scope="module")
-def nobody() -> int:
+def closed_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
         return int(free.getsockname()[1])
 
 
-def test_without_a_server_it_is_this_process(nobody: int) -> None:
+def test_without_a_server_it_is_this_process(closed_port: int) -> None:
     plain = Placement(data_label="local catalogue")
     assert choose_placement(None, "WebShop", "strict") == plain
     assert choose_placement(EnvironmentEntry(name="WebShop"), "WebShop", "strict") == plain
-    assert choose_placement(EnvironmentEntry(name="WebShop", port=nobody), "WebShop", "strict") == plain
+    assert choose_placement(EnvironmentEntry(name="WebShop", port=closed_port), "WebShop", "strict") == plain
     assert choose_placement(None, "Maze", "compat") == Placement(mode="compat")
 
 
@@ -83,31 +83,31 @@ def test_a_server_of_agentgyms_has_its_rules_and_its_label(rude: RudeServer) -> 
         assert (placement.transport, placement.mode, placement.data_label) == ("http", "compat", "AgentGym server")
 
 
-def test_rules_that_were_asked_for_are_kept_to(ours: str) -> None:
+def test_requested_rules_are_enforced(ours: str) -> None:
     placement = choose_placement(entry(ours), "Maze", "compat")
     assert (placement.transport, placement.mode) == ("embedded", "compat")
     assert "strict rules" in placement.note
-    with pytest.raises(ConfigError, match="strict rules, not those of --compat"):
+    with pytest.raises(ConfigError, match="strict rules, but --compat was requested"):
         choose_placement(entry(ours, "http"), "Maze", "compat")
 
 
 @pytest.mark.parametrize("reply", [told("This is environment BabyAI."), told("hello"), raw("no", 404)])
-def test_auto_says_why_a_server_will_not_do(rude: RudeServer, reply: bytes) -> None:
+def test_auto_reports_why_a_server_is_rejected(rude: RudeServer, reply: bytes) -> None:
     placement = choose_placement(entry(answering(rude, {"/": reply})), "Maze", "strict")
     assert placement.transport == "embedded"
     assert placement.note.startswith(f"embedded: at {rude.url}: ")
 
 
-def test_http_needs_its_server_and_says_what_to_do(rude: RudeServer, nobody: int) -> None:
+def test_http_without_its_server_fails_with_advice(rude: RudeServer, closed_port: int) -> None:
     with pytest.raises(ConfigError) as refused:
-        choose_placement(EnvironmentEntry(name="Maze", port=nobody, transport="http"), "Maze", "strict")
+        choose_placement(EnvironmentEntry(name="Maze", port=closed_port, transport="http"), "Maze", "strict")
     assert str(refused.value) == (
-        f"Maze is to be played at http://127.0.0.1:{nobody}, but nothing listens there. Start its server, e.g. with: "
-        f"agentgym-runner serve Maze --port {nobody}; or set its transport to auto or embedded"
+        f"Maze cannot be played at http://127.0.0.1:{closed_port}: nothing listens there. Start its server, e.g. with: "
+        f"agentgym-runner serve Maze --port {closed_port}; or set its transport to auto or embedded"
     )
-    with pytest.raises(ConfigError, match=r"answered with HTTP 200: .This is environment BabyAI"):
+    with pytest.raises(ConfigError, match=r"returned HTTP 200: .This is environment BabyAI"):
         choose_placement(entry(answering(rude, {"/": told("This is environment BabyAI.")}), "http"), "Maze", "strict")
-    with pytest.raises(ConfigError, match="give its port or its base_url"):
+    with pytest.raises(ConfigError, match="set its port or base_url"):
         choose_placement(EnvironmentEntry(name="Maze", transport="http"), "Maze", "strict")
 
 
@@ -120,14 +120,14 @@ def test_http_needs_its_server_and_says_what_to_do(rude: RudeServer, nobody: int
         ("https://127.0.0.1:{port}", "Start its server; or set its transport"),
     ],
 )
-def test_a_server_is_to_be_started_where_it_is_looked_for(nobody: int, url: str, said: str) -> None:
+def test_the_error_suggests_a_start_command_for_local_addresses(closed_port: int, url: str, said: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        choose_placement(entry(url.format(port=nobody), "http"), "Maze", "strict")
-    assert said.format(port=nobody) in str(refused.value)
+        choose_placement(entry(url.format(port=closed_port), "http"), "Maze", "strict")
+    assert said.format(port=closed_port) in str(refused.value)
     assert "hunter22" not in str(refused.value)
 
 
-def test_a_wrong_token_is_answered_with_where_to_put_the_right_one(nobody: int) -> None:
+def test_a_wrong_token_is_answered_with_where_to_put_the_right_one(closed_port: int) -> None:
     with serving(["Maze"], token="a-token-of-the-tests") as urls, pytest.raises(ConfigError) as refused:
         choose_placement(entry(urls["Maze"].replace("//", "//:wrong-hunter22@"), "http"), "Maze", "strict")
     assert "HTTP 401" in str(refused.value)
@@ -140,7 +140,7 @@ def test_a_wrong_token_is_answered_with_where_to_put_the_right_one(nobody: int) 
     ("env", "variable", "marker"),
     [("ALFWorld", "ALFWORLD_DATA", "json_2.1.1"), ("SQLGym", "AGENTENV_SQLGYM_BIRD_PATH", "dev/dev.json")],
 )
-def test_data_that_is_named_and_not_there_is_said_before_anything_is_played(
+def test_missing_configured_data_is_reported_before_the_batch(
     env: str, variable: str, marker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert missing_data(env, {}) is None
@@ -150,13 +150,13 @@ def test_data_that_is_named_and_not_there_is_said_before_anything_is_played(
         choose_placement(None, env, "strict")
     (tmp_path / marker).mkdir(parents=True)
     assert missing_data(env.lower(), {variable: str(tmp_path)}) is None
-    with pytest.raises(ConfigError):  # it is empty
+    with pytest.raises(ConfigError):  # the folder is empty
         choose_placement(None, env, "strict")
     monkeypatch.delenv(variable)
     assert choose_placement(None, env, "strict").transport == "embedded"
 
 
-def test_http_takes_a_server_that_says_nothing_of_itself(rude: RudeServer) -> None:
+def test_http_accepts_an_unidentified_server(rude: RudeServer) -> None:
     placement = choose_placement(entry(answering(rude, {"/": told("hello")}), "http"), "Maze", "strict")
     assert (placement.transport, placement.mode, placement.data_label) == ("http", "compat", "unknown server")
 
@@ -176,7 +176,7 @@ def test_an_environment_that_only_servers_have(rude: RudeServer) -> None:
         resolve_environment(homeless, "SciWorld")
 
 
-def test_what_logs_in_is_shown_nowhere(ours: str) -> None:
+def test_credentials_are_never_shown(ours: str) -> None:
     address = ours.replace("//", "//user:hunter22@")
     said = [choose_placement(entry(address), "Maze", mode) for mode in ("strict", "compat")]
     assert said[0].transport == "http"
@@ -221,7 +221,9 @@ def state_of(listed: EnvironmentEntry) -> ServerState | None:
     return None if address is None else probe_servers({listed.name: address})[listed.name]
 
 
-def test_the_outlook_is_what_would_be_decided(ours: str, rude: RudeServer, nobody: int, install: Install) -> None:
+def test_the_availability_matches_the_chosen_placement(
+    ours: str, rude: RudeServer, closed_port: int, install: Install
+) -> None:
     install(envs={"Theirs": "tests.support.fakes:Counter"})
     wrong = answering(rude, {"/": told("This is environment BabyAI.")})
     cases: list[tuple[EnvironmentEntry, tuple[object, ...]]] = [
@@ -230,10 +232,10 @@ def test_the_outlook_is_what_would_be_decided(ours: str, rude: RudeServer, nobod
         (entry(ours, "embedded"), ("embedded", "embedded", "", True)),
         (entry(wrong), ("wrong", "embedded", "", True)),
         (entry(wrong, "http"), ("wrong", "http", None, False)),
-        (EnvironmentEntry(name="SQLGym", port=nobody), ("embedded", "embedded", "local databases", True)),
-        (EnvironmentEntry(name="SQLGym", port=nobody, transport="http"), ("down", "http", None, False)),
+        (EnvironmentEntry(name="SQLGym", port=closed_port), ("embedded", "embedded", "local databases", True)),
+        (EnvironmentEntry(name="SQLGym", port=closed_port, transport="http"), ("down", "http", None, False)),
         (EnvironmentEntry(name="SQLGym", transport="http"), ("down", "embedded", None, False)),
-        (EnvironmentEntry(name="SciWorld", port=nobody), ("down", "http", None, False)),
+        (EnvironmentEntry(name="SciWorld", port=closed_port), ("down", "http", None, False)),
         (EnvironmentEntry(name="Nowhere", base_url=ours), ("down", "embedded", None, False)),
         (EnvironmentEntry(name="Maze", deps=("no-such-thing",)), ("down", "embedded", None, False)),
         (EnvironmentEntry(name="Theirs"), ("embedded", "embedded", None, True)),
@@ -245,4 +247,4 @@ def test_the_outlook_is_what_would_be_decided(ours: str, rude: RudeServer, nobod
         assert outlook.playable or outlook.cause
         if outlook.playable:
             assert choose_placement(listed, listed.name, "strict").transport == outlook.transport
-    assert availability_of(EnvironmentEntry(name="Maze", port=nobody, transport="http"), None).status == "unknown"
+    assert availability_of(EnvironmentEntry(name="Maze", port=closed_port, transport="http"), None).status == "unknown"

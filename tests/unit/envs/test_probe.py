@@ -1,4 +1,4 @@
-"""What a server is asked and what is made of its answer, whatever that is."""
+"""Probes of well-behaved and of misbehaving servers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def server() -> Iterator[RudeServer]:
         yield server
 
 
-def asked_of(server: RudeServer, answers: dict[str, bytes], env: str = "Maze", url: str = "") -> ServerState:
-    """The state of a server with these replies by path; others are not found."""
+def probe_replies(server: RudeServer, answers: dict[str, bytes], env: str = "Maze", url: str = "") -> ServerState:
+    """Probe a server with these replies by path; other paths return 404."""
 
     async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
         writer.write(answers.get(asked.path, raw('{"detail":"Not Found"}', 404)))
@@ -38,18 +38,18 @@ def asked_of(server: RudeServer, answers: dict[str, bytes], env: str = "Maze", u
     return probe_servers({env: ServerAddress(url or server.url)})[env]
 
 
-def test_a_server_of_ours_tells_what_it_plays_and_how_much_is_open() -> None:
+def test_our_server_reports_its_environment_and_open_instances() -> None:
     with serving(["Maze"]) as urls:
         state = probe_servers({"Maze": ServerAddress(urls["Maze"], 7.0)})["Maze"]
     assert (state.status, state.open, state.cause) == ("up", 0, None)
     assert state.address == ServerAddress(urls["Maze"], 7.0, n_tasks=25, lists_actions=True)
-    assert state.greeting is not None
-    assert (state.greeting.kind, state.greeting.mode, state.greeting.label) == ("console", "strict", "as published")
+    assert state.identity is not None
+    assert (state.identity.kind, state.identity.mode, state.identity.label) == ("console", "strict", "as published")
     assert state.latency_s is not None
     assert state.latency_s >= 0
 
 
-def test_a_server_with_a_token_is_asked_with_it_and_says_nothing_without() -> None:
+def test_a_server_with_a_token_requires_it() -> None:
     token = "a-token-of-sixteen-or-more"
     with serving(["Maze"], token=token) as urls:
         known = probe_servers({"Maze": ServerAddress(urls["Maze"].replace("//", f"//:{token}@"))})["Maze"]
@@ -64,9 +64,9 @@ def test_a_server_with_a_token_is_asked_with_it_and_says_nothing_without() -> No
     ("env", "said"),
     [("Maze", "This is environment lmrl-gym."), ("SQLGym", "ok"), ("BabyAI", "This is environment BabyAI.")],
 )
-def test_agentgyms_own_servers_are_known_by_their_greeting(server: RudeServer, env: str, said: str) -> None:
-    state = asked_of(server, {"/": told(said)}, env)
-    assert (state.status, state.greeting and state.greeting.kind, state.open) == ("up", "agentgym", None)
+def test_agentgym_servers_are_identified_by_their_greeting(server: RudeServer, env: str, said: str) -> None:
+    state = probe_replies(server, {"/": told(said)}, env)
+    assert (state.status, state.identity and state.identity.kind, state.open) == ("up", "agentgym", None)
 
 
 @pytest.mark.parametrize(
@@ -82,22 +82,22 @@ def test_agentgyms_own_servers_are_known_by_their_greeting(server: RudeServer, e
         (raw("broken", 500), "HTTP 500: broken"),
     ],
 )
-def test_something_else_is_the_wrong_server_and_said_safely(server: RudeServer, reply: bytes, shown: str) -> None:
-    state = asked_of(server, {"/": reply})
+def test_another_program_is_a_wrong_server_with_a_safe_cause(server: RudeServer, reply: bytes, shown: str) -> None:
+    state = probe_replies(server, {"/": reply})
     assert (state.status, state.usable) == ("wrong", False)
     assert shown in (state.cause or "")
     assert (state.cause or "").isprintable()
 
 
-def test_a_server_that_does_not_say_what_it_is_may_well_be_right(server: RudeServer) -> None:
-    state = asked_of(server, {"/": told("hello")})
-    assert (state.status, state.greeting and state.greeting.kind, state.address.dialect) == ("up", "unknown", "env")
+def test_an_unidentified_server_is_usable(server: RudeServer) -> None:
+    state = probe_replies(server, {"/": told("hello")})
+    assert (state.status, state.identity and state.identity.kind, state.address.dialect) == ("up", "unknown", "env")
 
 
 @pytest.mark.parametrize("greeting", [raw("no", 404), told("hello")])
 def test_a_server_with_the_other_dialect_is_known_by_its_paths(server: RudeServer, greeting: bytes) -> None:
-    state = asked_of(server, {"/": greeting, "/createEnv": raw('{"detail":"Method Not Allowed"}', 405)})
-    assert (state.status, state.greeting and state.greeting.kind, state.address.dialect) == (
+    state = probe_replies(server, {"/": greeting, "/createEnv": raw('{"detail":"Method Not Allowed"}', 405)})
+    assert (state.status, state.identity and state.identity.kind, state.address.dialect) == (
         "up",
         "unknown",
         "createEnv",
@@ -106,12 +106,12 @@ def test_a_server_with_the_other_dialect_is_known_by_its_paths(server: RudeServe
 
 @pytest.mark.parametrize("health", [raw("?"), told({"open": "many"}), raw("no", 500), b"", told([])])
 def test_health_that_cannot_be_read_changes_nothing(server: RudeServer, health: bytes) -> None:
-    state = asked_of(server, {"/": told(OURS), "/health": health})
+    state = probe_replies(server, {"/": told(OURS), "/health": health})
     assert (state.status, state.open, state.address.n_tasks) == ("up", None, None)
 
 
 def test_a_path_in_the_address_comes_first(server: RudeServer) -> None:
-    state = asked_of(
+    state = probe_replies(
         server, {"/gym/": told(OURS), "/gym/health": told({"open": 3, "n_tasks": 25})}, url=server.url + "/gym/"
     )
     assert (state.status, state.open) == ("up", 3)
@@ -138,17 +138,17 @@ async def _endless(asked: Asked, writer: asyncio.StreamWriter) -> None:
         await writer.drain()
 
 
-def test_who_does_not_finish_an_answer_in_time_is_down(server: RudeServer) -> None:
+def test_a_slow_reply_is_down(server: RudeServer) -> None:
     state = _rude(server, _drip, within_s=0.3)
     assert (state.status, state.latency_s) == ("down", None)
-    assert state.cause in ("it did not answer in time", "there was no answer within 0.3 s")
+    assert state.cause in ("no answer in time", "no answer within 0.3 s")
 
 
-def test_who_does_not_begin_an_answer_in_time_is_down() -> None:
+def test_a_silent_server_is_down() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         state = probe_servers({"Maze": ServerAddress(f"http://127.0.0.1:{silent.getsockname()[1]}")}, 0.3)["Maze"]
     assert (state.status, state.latency_s) == ("down", None)
-    assert state.cause in ("it did not answer in time", "there was no answer within 0.3 s")
+    assert state.cause in ("no answer in time", "no answer within 0.3 s")
 
 
 def test_an_endless_reply_is_read_to_its_bound_only(server: RudeServer) -> None:
@@ -157,7 +157,7 @@ def test_an_endless_reply_is_read_to_its_bound_only(server: RudeServer) -> None:
     assert MAX_RESPONSE_BYTES < 1 << 20
 
 
-def test_nobody_and_no_address_at_all() -> None:
+def test_no_listener_and_no_address() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     states = probe_servers(
@@ -174,7 +174,7 @@ def test_nobody_and_no_address_at_all() -> None:
     assert probe_servers({}) == {}
 
 
-def test_all_are_asked_at_the_same_time(server: RudeServer) -> None:
+def test_all_servers_are_probed_in_parallel(server: RudeServer) -> None:
     barrier = threading.Barrier(4)
 
     async def together(asked: Asked, writer: asyncio.StreamWriter) -> None:
@@ -189,7 +189,7 @@ def test_all_are_asked_at_the_same_time(server: RudeServer) -> None:
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(reply=st.one_of(st.binary(max_size=200), st.text(max_size=60).map(lambda text: raw(json.dumps(text)))))
-def test_no_reply_whatever_is_more_than_a_state(server: RudeServer, reply: bytes) -> None:
-    state = asked_of(server, {"/": reply})
+def test_any_reply_yields_a_state(server: RudeServer, reply: bytes) -> None:
+    state = probe_replies(server, {"/": reply})
     assert state.status in ("up", "slow", "wrong", "down")
     assert one_line(state.cause or "", 4096) == (state.cause or "")

@@ -24,7 +24,7 @@ def shipped_databases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(BIRD_VARIABLE, raising=False)
 
 
-def told(env: SQLGym, text: str) -> tuple[str, float, bool]:
+def step_text(env: SQLGym, text: str) -> tuple[str, float, bool]:
     chat, reward, done = env.step(Action(text=text))
     return chat[0]["content"] or "", reward, done
 
@@ -40,13 +40,13 @@ def test_an_episode_is_one_query() -> None:
     assert env.n_tasks == N_TASKS
     observation = env.reset(task_index=0)[0]["content"] or ""
     assert observation.endswith(f"\n\n{QUESTION}")
-    assert told(env, GOLD) == ("[(5,)]", 1.0, True)
+    assert step_text(env, GOLD) == ("[(5,)]", 1.0, True)
     assert not env.truncated
     with pytest.raises(EnvironmentFault, match="call reset first"):
-        told(env, GOLD)
+        step_text(env, GOLD)
 
 
-def test_the_schema_says_what_a_query_needs() -> None:
+def test_the_schema_shows_identifiers_for_queries() -> None:
     schema, question = (started().reset(task_index=0)[0]["content"] or "").split("\n\n")
     assert question == QUESTION
     assert schema == (
@@ -61,7 +61,7 @@ def test_the_schema_says_what_a_query_needs() -> None:
     )
 
 
-def test_compat_says_it_as_agentgym_does() -> None:
+def test_compat_uses_agentgyms_wording() -> None:
     schema = SQLGym(mode="compat").reset(task_index=0)[0]["content"] or ""
     assert "Table loans has columns such as id, member id, book id, lent on, days, fine cents." in schema
     assert "The book id of loans is the foreign key of name of members." in schema
@@ -69,8 +69,8 @@ def test_compat_says_it_as_agentgym_does() -> None:
 
 def test_compat_can_be_stepped_on_after_its_end() -> None:
     env = started(mode="compat")
-    assert told(env, "SELECT 1") == ("[(1,)]", 0.0, True)
-    assert told(env, GOLD) == ("[(5,)]", 1.0, True)
+    assert step_text(env, "SELECT 1") == ("[(1,)]", 0.0, True)
+    assert step_text(env, GOLD) == ("[(5,)]", 1.0, True)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_compat_can_be_stepped_on_after_its_end() -> None:
     ],
 )
 def test_rows_count_as_a_set_of_values(text: str, reward: float) -> None:
-    assert told(started(), text)[1:] == (reward, True)
+    assert step_text(started(), text)[1:] == (reward, True)
 
 
 @pytest.mark.parametrize(
@@ -98,17 +98,17 @@ def test_rows_count_as_a_set_of_values(text: str, reward: float) -> None:
         ("I do not know", 'near "I": syntax error'),
     ],
 )
-def test_the_last_sql_block_is_played_else_the_whole_text(text: str, played: str) -> None:
+def test_the_last_sql_block_is_executed_else_the_full_text(text: str, played: str) -> None:
     env = started()
     parsed = env.parse(text)
     assert isinstance(parsed, Action)
     assert parsed.text == text
-    assert told(env, text)[0] == played
+    assert step_text(env, text)[0] == played
     by_call = started()
     assert by_call.step(Action(tool_calls=parsed.tool_calls))[0][0]["content"] == played
 
 
-def test_what_holds_no_query_is_no_action() -> None:
+def test_a_text_without_a_query_is_invalid() -> None:
     env = started()
     for text in ("", " \n", "```sql\n```"):
         assert isinstance(env.parse(text), InvalidAction)
@@ -116,11 +116,11 @@ def test_what_holds_no_query_is_no_action() -> None:
     chat, reward, done = env.step(Action(tool_calls=[call]))
     assert "Invalid action" in (chat[0]["content"] or "")
     assert (reward, done) == (0.0, False)
-    assert told(env, GOLD)[1:] == (1.0, True)
+    assert step_text(env, GOLD)[1:] == (1.0, True)
 
 
 def test_a_long_answer_is_cut() -> None:
-    observation, _, _ = told(started(), "SELECT name FROM members ORDER BY id")
+    observation, _, _ = step_text(started(), "SELECT name FROM members ORDER BY id")
     assert len(observation) == 103
     assert observation.startswith("[('")
     assert observation.endswith("...")
@@ -130,7 +130,7 @@ def test_the_listed_queries_count_the_rows_of_each_table() -> None:
     env = started()
     actions = env.admissible_actions()
     assert actions == [f'SELECT count(*) FROM "{table}"' for table in ("branches", "members", "books", "loans")]
-    assert told(env, actions[3])[0] == "[(560,)]"
+    assert step_text(env, actions[3])[0] == "[(560,)]"
 
 
 @pytest.mark.parametrize("mode", ["strict", "compat"])
@@ -142,7 +142,7 @@ def test_the_oracle_solves_the_first_tasks() -> None:
     for task_index in range(20):
         env = started(task_index)
         text = env.oracle(0).next_action()
-        _, reward, done = told(env, text)
+        _, reward, done = step_text(env, text)
         assert (reward, done) == (1.0, True), text
 
 

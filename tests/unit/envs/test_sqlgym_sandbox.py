@@ -33,7 +33,7 @@ TEXTS = st.text(alphabet=st.characters(codec=None), max_size=40)
 QUERIES = TEXTS | st.lists(st.sampled_from(TOKENS) | TEXTS, max_size=12).map(" ".join)
 
 
-def told(sql: str) -> str:
+def run_query(sql: str) -> str:
     return evaluate(DATABASE, sql, GOLD).observation
 
 
@@ -66,12 +66,12 @@ def test_a_query_that_does_not_end_is_stopped(sql: str) -> None:
         ("SELECT 1; SELECT 2", "only execute one statement at a time"),
     ],
 )
-def test_a_query_that_cannot_be_answered_is_told_why(sql: str, said: str) -> None:
-    assert re.search(said, told(sql))  # SQLite's own words change between its versions
+def test_a_failed_query_returns_its_error(sql: str, said: str) -> None:
+    assert re.search(said, run_query(sql))  # SQLite's messages differ between versions
 
 
 def test_rows_of_equal_hash_are_judged_in_time_and_are_not_the_datas_fault() -> None:
-    """Put into a set, these rows are compared each with each, which takes a minute."""
+    """Putting these rows into a set takes quadratic time, about a minute."""
     values = " UNION ALL ".join(f"SELECT {factor * (2**61 - 1)} AS v" for factor in range(-4, 5))
     rows = f"WITH e AS ({values}) SELECT a.v, b.v, c.v, d.v, e.v, f.v FROM e a, e b, e c, e d, e, e f LIMIT 40000"
     verdict = evaluate(DATABASE, rows, GOLD)
@@ -105,7 +105,7 @@ def test_rows_count_once_and_in_any_order() -> None:
 
 def test_rows_that_do_not_fit_into_memory_are_refused() -> None:
     sql = f"{ENDLESS} SELECT zeroblob(900000) FROM c LIMIT {MAX_ROWS}"
-    assert told(sql) in ("out of memory", ENGINE_FAILED, STOPPED)
+    assert run_query(sql) in ("out of memory", ENGINE_FAILED, STOPPED)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_rows_that_do_not_fit_into_memory_are_refused() -> None:
     ],
 )
 def test_nothing_is_written(sql: str) -> None:
-    assert told(sql) == "attempt to write a readonly database"
+    assert run_query(sql) == "attempt to write a readonly database"
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_nothing_is_written(sql: str) -> None:
     ],
 )
 def test_nothing_else_is_opened_or_changed(sql: str, tmp_path: Path) -> None:
-    observation = told(sql.format(file=tmp_path / "file"))
+    observation = run_query(sql.format(file=tmp_path / "file"))
     assert "authoriz" in observation
     assert list(tmp_path.iterdir()) == []
 
@@ -180,19 +180,19 @@ def test_a_query_without_columns_is_no_answer_to_a_question_without_rows() -> No
 def test_a_worker_that_cannot_start_is_a_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sandbox, "_COMMAND", (str(tmp_path / "none"),))
     with pytest.raises(EnvironmentFault, match="could not run a query: FileNotFoundError"):
-        told("SELECT 1")
+        run_query("SELECT 1")
 
 
-def test_a_worker_that_dies_of_the_query_is_told_to_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_crash_becomes_the_observation(monkeypatch: pytest.MonkeyPatch) -> None:
     died = subprocess.CompletedProcess[bytes](args=(), returncode=-11, stdout=b'"ready"\n', stderr=b"")
     monkeypatch.setattr(sandbox, "_run", lambda request: died)
-    assert told("SELECT 1") == ENGINE_FAILED
+    assert run_query("SELECT 1") == ENGINE_FAILED
 
 
 @settings(max_examples=20, deadline=None)
 @given(sql=QUERIES)
 def test_no_text_breaks_the_sandbox(sql: str) -> None:
-    assert len(told(sql)) <= 103
+    assert len(run_query(sql)) <= 103
 
 
 @settings(max_examples=300, deadline=None)

@@ -17,7 +17,7 @@ from runner.util.package_data import package_resource
 MODES: tuple[Mode, ...] = ("strict", "compat")
 
 
-def told(env: TextCraft, text: str) -> tuple[str, float, bool]:
+def step_text(env: TextCraft, text: str) -> tuple[str, float, bool]:
     chat, reward, done = env.step(Action(text=text))
     return chat[0]["content"] or "", reward, done
 
@@ -31,33 +31,33 @@ def started(goal: str = "oak_sign", mode: Mode = "strict") -> TextCraft:
 def after(goal: str, *texts: str) -> TextCraft:
     env = started(goal)
     for text in texts:
-        assert told(env, text)[0].startswith(("Got", "Crafted"))
+        assert step_text(env, text)[0].startswith(("Got", "Crafted"))
     return env
 
 
 def test_an_episode() -> None:
     env = started()
-    assert told(env, "inventory") == ("Inventory: You are not carrying anything.", 0.0, False)
-    assert told(env, "get 2 oak log") == ("Got 2 oak log", 0.0, False)
-    assert told(env, "craft 4 oak planks using 1 oak log") == ("Crafted 4 minecraft:oak_planks", 0.0, False)
-    assert told(env, "craft 4 oak planks using 1 oak log") == ("Crafted 4 minecraft:oak_planks", 0.0, False)
-    assert told(env, "get 2 bamboo") == ("Got 2 bamboo", 0.0, False)
-    assert told(env, "inventory") == ("Inventory: [oak planks] (8) [bamboo] (2) ", 0.0, False)
-    assert told(env, "craft 4 stick using 2 oak planks") == ("Crafted 4 minecraft:stick", 0.0, False)
-    assert told(env, "craft 3 oak sign using 6 oak planks, 1 stick") == ("Crafted 3 minecraft:oak_sign", 1.0, True)
+    assert step_text(env, "inventory") == ("Inventory: You are not carrying anything.", 0.0, False)
+    assert step_text(env, "get 2 oak log") == ("Got 2 oak log", 0.0, False)
+    assert step_text(env, "craft 4 oak planks using 1 oak log") == ("Crafted 4 minecraft:oak_planks", 0.0, False)
+    assert step_text(env, "craft 4 oak planks using 1 oak log") == ("Crafted 4 minecraft:oak_planks", 0.0, False)
+    assert step_text(env, "get 2 bamboo") == ("Got 2 bamboo", 0.0, False)
+    assert step_text(env, "inventory") == ("Inventory: [oak planks] (8) [bamboo] (2) ", 0.0, False)
+    assert step_text(env, "craft 4 stick using 2 oak planks") == ("Crafted 4 minecraft:stick", 0.0, False)
+    assert step_text(env, "craft 3 oak sign using 6 oak planks, 1 stick") == ("Crafted 3 minecraft:oak_sign", 1.0, True)
     assert env.inventory == {"bamboo": 2, "stick": 3, "oak_sign": 3}
     with pytest.raises(EnvironmentFault, match="call reset first"):
-        told(env, "inventory")
+        step_text(env, "inventory")
 
 
 def test_compat_steps_on_after_the_end() -> None:
     env = started("emerald_block", "compat")
-    told(env, "get 9 emerald")
-    assert told(env, "craft 1 emerald block using 9 emerald")[1:] == (1.0, True)
-    assert told(env, "inventory") == ("Inventory: [emerald block] (1) ", 0.0, False)
+    step_text(env, "get 9 emerald")
+    assert step_text(env, "craft 1 emerald block using 9 emerald")[1:] == (1.0, True)
+    assert step_text(env, "inventory") == ("Inventory: [emerald block] (1) ", 0.0, False)
     env.cleanup()
     with pytest.raises(EnvironmentFault, match="call reset first"):
-        told(env, "inventory")
+        step_text(env, "inventory")
 
 
 @pytest.mark.parametrize(
@@ -91,9 +91,9 @@ def test_compat_steps_on_after_the_end() -> None:
         ("craft 4 stick using 2 planks", "Could not find enough items to craft minecraft:stick"),
     ],
 )
-def test_what_a_first_action_is_answered(text: str, observation: str) -> None:
+def test_observations_of_a_first_action(text: str, observation: str) -> None:
     for mode in MODES:
-        assert told(started(mode=mode), text) == (observation, 0.0, False)
+        assert step_text(started(mode=mode), text) == (observation, 0.0, False)
 
 
 @pytest.mark.parametrize(
@@ -111,32 +111,32 @@ def test_what_a_first_action_is_answered(text: str, observation: str) -> None:
         ("craft 4 planks using 1 oak log", "Could not find a valid recipe for minecraft:planks"),
     ],
 )
-def test_what_is_crafted_of_what_is_held(text: str, observation: str) -> None:
+def test_crafting_uses_the_inventory(text: str, observation: str) -> None:
     makes_planks = ("craft 4 oak planks using 1 oak logs", "craft 4 birch planks using 1 birch log")
     env = after("oak_sign", "get 4 bamboo", "get 2 oak log", "get 1 oak logs", "get 1 birch log", *makes_planks)
     before = dict(env.inventory)
-    assert told(env, text) == (observation, 0.0, False)
+    assert step_text(env, text) == (observation, 0.0, False)
     assert observation.startswith("Crafted") == (env.inventory != before)
 
 
 def test_a_broader_generic_ingredient_takes_narrower_ones() -> None:
     env = after("campfire", "get 6 bamboo", "get 1 coal", "get 2 oak logs", "get 1 birch log")
     for _ in range(3):
-        told(env, "craft 1 stick using 2 bamboo")
-    assert told(env, "craft 1 campfire using 3 stick, 1 coal, 2 oak logs, 1 birch log")[1:] == (1.0, True)
+        step_text(env, "craft 1 stick using 2 bamboo")
+    assert step_text(env, "craft 1 campfire using 3 stick, 1 coal, 2 oak logs, 1 birch log")[1:] == (1.0, True)
     assert env.inventory == {"campfire": 1}
 
 
-def test_admissible_actions_are_what_leads_on_now() -> None:
+def test_admissible_actions_are_the_useful_ones_now() -> None:
     env = started("stone_pickaxe")
     assert env.admissible_actions()[0] == "inventory"
     assert "get 3 stone tool materials" in env.admissible_actions()
     assert not any(action.startswith("craft") for action in env.admissible_actions())
-    told(env, "get 2 bamboo")
+    step_text(env, "get 2 bamboo")
     assert "craft 1 stick using 2 bamboo" in env.admissible_actions()
     for action in env.admissible_actions():
         copy = after("stone_pickaxe", "get 2 bamboo")
-        assert told(copy, action)[0].startswith(("Got", "Crafted", "Inventory"))
+        assert step_text(copy, action)[0].startswith(("Got", "Crafted", "Inventory"))
 
 
 def test_a_tool_call_has_to_fit_its_schema() -> None:
@@ -163,9 +163,9 @@ TEXTS = st.text(max_size=60) | st.lists(WORDS, max_size=8).map(" ".join) | st.sa
 
 @settings(deadline=None)
 @given(text=TEXTS)
-def test_no_text_breaks_a_step_and_a_parsed_one_does_what_the_text_does(text: str) -> None:
+def test_any_text_is_safe_and_equals_its_parsed_call(text: str) -> None:
     env = after("oak_sign", "get 4 bamboo", "get 2 oak log")
-    result = told(env, text)
+    result = step_text(env, text)
     assert result[1:] == (0.0, False)
     assert all(count > 0 for count in env.inventory.values())
     other = after("oak_sign", "get 4 bamboo", "get 2 oak log")
@@ -192,7 +192,7 @@ def test_items_come_from_gets_and_recipes_only(task_index: int, data: st.DataObj
             break
         before = Counter(env.inventory)
         text = data.draw(st.sampled_from(env.admissible_actions()))
-        observation, _, done = told(env, text)
+        observation, _, done = step_text(env, text)
         gained, lost = Counter(env.inventory) - before, before - Counter(env.inventory)
         assert all(count > 0 for count in env.inventory.values())
         if observation.startswith("Crafted"):

@@ -19,18 +19,18 @@ def started(goal: str) -> TextCraft:
     return env
 
 
-def told(env: TextCraft, *texts: str) -> list[tuple[str | None, float, bool]]:
+def step_texts(env: TextCraft, *texts: str) -> list[tuple[str | None, float, bool]]:
     results = [env.step(Action(text=text)) for text in texts]
     return [(chat[0]["content"], reward, done) for chat, reward, done in results]
 
 
 def finish(env: TextCraft, oracle: TextCraftOracle | None = None) -> list[str]:
-    """Let the oracle play to the end; each action has to succeed."""
+    """Play the oracle to the end; each action must succeed."""
     oracle, actions, done = oracle or env.oracle(None), [], False
     while not done:
         actions.append(oracle.next_action())
         assert len(actions) <= 200, actions
-        [(observation, reward, done)] = told(env, actions[-1])
+        [(observation, reward, done)] = step_texts(env, actions[-1])
         assert observation and observation.startswith(("Got", "Crafted")), (actions[-1], observation)
         assert reward == float(done)
     return actions
@@ -81,10 +81,10 @@ def test_plans(goal: str, plan: list[str]) -> None:
     assert finish(started(goal)) == plan
 
 
-def test_what_is_held_is_used_and_surplus_is_not_made_again() -> None:
+def test_the_oracle_uses_the_inventory_and_surplus() -> None:
     env = started("bookshelf")
-    told(env, "get 3 paper", "get 1 oak log", "get 1 spruce log")
-    told(env, "craft 4 oak planks using 1 oak log", "craft 4 spruce planks using 1 spruce log")
+    step_texts(env, "get 3 paper", "get 1 oak log", "get 1 spruce log")
+    step_texts(env, "craft 4 oak planks using 1 oak log", "craft 4 spruce planks using 1 spruce log")
     actions = finish(env)
     assert not any("planks using" in action for action in actions)
     assert actions[-1] == "craft 1 bookshelf using 4 oak planks, 2 spruce planks, 3 book"
@@ -98,7 +98,7 @@ def test_the_oracle_goes_on_from_any_inventory(task_index: int, data: st.DataObj
     oracle = env.oracle(None)
     for _ in range(data.draw(st.integers(0, 12))):
         text = data.draw(st.sampled_from(env.admissible_actions()))
-        if told(env, text)[0][2]:
+        if step_texts(env, text)[0][2]:
             return
     oracle = data.draw(st.sampled_from([oracle, env.oracle(None)]))
     plan = oracle.plan()

@@ -87,7 +87,7 @@ def test_the_shipped_table_has_the_documented_size_and_its_notice() -> None:
 
 
 def levels(table: RecipeTable, name: str, above: frozenset[str] = frozenset()) -> int:
-    """How many levels of crafting an ingredient takes; fails where it leads back to itself."""
+    """Return the crafting levels of an ingredient; fail on a cycle."""
     assert name not in above
     ways = table.ways(name)
     return min((1 + max(levels(table, n, above | {name}) for n, _ in way.ingredients) for way in ways), default=0)

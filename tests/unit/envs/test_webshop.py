@@ -27,8 +27,8 @@ ITEM_PAGE = (
 SEARCH = "search[oven safe non stick cutting board]"
 
 
-def told(env: WebShop, *texts: str) -> tuple[str, float, bool]:
-    """The answer to the last of the texts."""
+def step_texts(env: WebShop, *texts: str) -> tuple[str, float, bool]:
+    """Return the last observation."""
     for text in texts:
         chat, reward, done = env.step(Action(text=text))
     return chat[0]["content"] or "", reward, done
@@ -47,71 +47,71 @@ def pieces(text: str) -> list[str]:
 def test_an_episode() -> None:
     env = WebShop()
     assert env.reset(task_index=TASK)[0]["content"] == START
-    observation, reward, done = told(env, SEARCH)
+    observation, reward, done = step_texts(env, SEARCH)
     assert (reward, done) == (0.0, False)
     shown = pieces(observation)
     assert shown[:5] == ["Instruction:", INSTRUCTION, "Back to Search", "Page 1 (Total results: 50)", "Next >"]
     assert shown[14:17] == [ITEM, TITLE, "$23.95"]
     assert len(shown) == 5 + 3 * 10
-    assert told(env, f"click[{ITEM}]") == (ITEM_PAGE, 0.0, False)
-    assert told(env, "click[rose]", "click[Set of Six]") == (ITEM_PAGE, 0.0, False)
+    assert step_texts(env, f"click[{ITEM}]") == (ITEM_PAGE, 0.0, False)
+    assert step_texts(env, "click[rose]", "click[Set of Six]") == (ITEM_PAGE, 0.0, False)
     bought = "Thank you for shopping with us! [SEP] Your score (min 0.0, max 1.0) [SEP] 1.0"
-    assert told(env, "click[Buy Now]") == (bought, 1.0, True)
+    assert step_texts(env, "click[Buy Now]") == (bought, 1.0, True)
     with pytest.raises(EnvironmentFault, match="call reset first"):
-        told(env, SEARCH)
+        step_texts(env, SEARCH)
 
 
 def test_results_come_ten_a_page() -> None:
     env = started()
     numbers: list[str] = []
-    told(env, SEARCH)
+    step_texts(env, SEARCH)
     for page in range(1, 6):
-        shown = pieces(told(env, "search[]")[0])  # no action: the page again
+        shown = pieces(step_texts(env, "search[]")[0])  # invalid action: shows the page again
         assert shown[3] == f"Page {page} (Total results: 50)"
         assert ("< Prev" in shown, "Next >" in shown) == (page > 1, page < 5)
         numbers += [element for element in env.clickables if element.startswith("b0")]
-        last = told(env, "click[next >]")[0]
+        last = step_texts(env, "click[next >]")[0]
     assert pieces(last)[3] == "Page 5 (Total results: 50)"
     assert len(set(numbers)) == 50
-    assert pieces(told(env, "click[< prev]")[0])[3] == "Page 4 (Total results: 50)"
+    assert pieces(step_texts(env, "click[< prev]")[0])[3] == "Page 4 (Total results: 50)"
 
 
 def test_a_product_leads_back_to_its_page_of_results() -> None:
     env = started()
-    results = told(env, SEARCH, "click[Next >]")[0]
+    results = step_texts(env, SEARCH, "click[Next >]")[0]
     [item, *_] = [element for element in env.clickables if element.startswith("b0")]
-    page = told(env, f"click[{item}]")[0]
+    page = step_texts(env, f"click[{item}]")[0]
     for button in ("Description", "Features", "Reviews"):
-        assert told(env, f"click[{button}]", "click[< Prev]")[0] == page
-    assert told(env, "click[< Prev]")[0] == results
-    assert told(env, "click[Back to Search]")[0] == START
+        assert step_texts(env, f"click[{button}]", "click[< Prev]")[0] == page
+    assert step_texts(env, "click[< Prev]")[0] == results
+    assert step_texts(env, "click[Back to Search]")[0] == START
     assert env.clickables == []
 
 
 def test_details_of_a_product() -> None:
     env = started()
     head = f"Instruction: [SEP] {INSTRUCTION} [SEP] Back to Search [SEP] < Prev"
-    told(env, SEARCH, f"click[{ITEM}]")
+    step_texts(env, SEARCH, f"click[{ITEM}]")
     product = shipped_catalogue().by_asin[ITEM]
-    assert told(env, "click[description]")[0] == f"{head} [SEP] {product.description}"
+    assert step_texts(env, "click[description]")[0] == f"{head} [SEP] {product.description}"
     assert env.clickables == ["back to search", "< prev"]
-    told(env, "click[< prev]")
-    assert told(env, "click[features]")[0] == " [SEP] ".join([head, *product.features])
-    assert told(env, "click[< prev]", "click[reviews]")[0] == head
+    step_texts(env, "click[< prev]")
+    assert step_texts(env, "click[features]")[0] == " [SEP] ".join([head, *product.features])
+    assert step_texts(env, "click[< prev]", "click[reviews]")[0] == head
 
 
 @pytest.mark.parametrize("between", [["click[< Prev]"], [SEARCH], ["click[Features]", "click[Back to Search]", SEARCH]])
 def test_a_new_look_at_results_clears_the_options(between: list[str]) -> None:
     env = started()
-    told(env, SEARCH, f"click[{ITEM}]", "click[rose]", "click[set of six]")
-    assert told(env, *between, f"click[{ITEM}]", "click[Buy Now]")[1:] == (3 / 5, True)
+    step_texts(env, SEARCH, f"click[{ITEM}]", "click[rose]", "click[set of six]")
+    assert step_texts(env, *between, f"click[{ITEM}]", "click[Buy Now]")[1:] == (3 / 5, True)
 
 
 def test_details_keep_the_options_and_the_last_click_of_a_choice_counts() -> None:
     env = started()
-    told(env, SEARCH, f"click[{ITEM}]", "click[white]", "click[set of six]", "click[rose]")
-    assert told(env, "click[Features]", "click[< Prev]", "click[Buy Now]")[1:] == (1.0, True)
-    assert told(started(), SEARCH, f"click[{ITEM}]", "click[rose]", "click[white]", "click[Buy Now]")[1] == 3 / 5
+    step_texts(env, SEARCH, f"click[{ITEM}]", "click[white]", "click[set of six]", "click[rose]")
+    assert step_texts(env, "click[Features]", "click[< Prev]", "click[Buy Now]")[1:] == (1.0, True)
+    assert step_texts(started(), SEARCH, f"click[{ITEM}]", "click[rose]", "click[white]", "click[Buy Now]")[1] == 3 / 5
 
 
 NO_ACTIONS = ["", "dance", "search", "search[]", "search []", "Search[board]", "search[two\nlines]", "click[search]"]
@@ -120,53 +120,53 @@ ELSEWHERE = ["click[buy now]", "click[next >]", f"click[{ITEM}]", "click[back to
 
 @pytest.mark.parametrize("text", NO_ACTIONS + ELSEWHERE)
 @pytest.mark.parametrize("mode", MODES)
-def test_what_is_no_action_or_not_there_shows_the_page_again(text: str, mode: Mode) -> None:
-    assert told(started(mode), text) == (START, 0.0, False)
+def test_invalid_actions_and_absent_elements_show_the_page_again(text: str, mode: Mode) -> None:
+    assert step_texts(started(mode), text) == (START, 0.0, False)
 
 
 @pytest.mark.parametrize("words", ["qwertyuiop", "???", " ", "\x00", "\ud800", '"', "*", "-"])
-def test_nothing_found_is_a_page_too(words: str) -> None:
-    shown = pieces(told(started(), f"search[{words}]")[0])
+def test_a_search_without_results_shows_a_page(words: str) -> None:
+    shown = pieces(step_texts(started(), f"search[{words}]")[0])
     assert shown[2:] == ["Back to Search", "Page 1 (Total results: 0)"]
 
 
-def test_words_are_found_by_their_stem_in_any_case_and_never_as_operators() -> None:
+def test_search_uses_stems_ignores_case_and_has_no_operators() -> None:
     env = started()
-    expected = told(env, "search[cutting board]")[0]
+    expected = step_texts(env, "search[cutting board]")[0]
     for same in ("BOARDS, (cut)", "words:cutting* ^board", '"board" cutting" NEAR(qwertyuiop)'):
-        assert told(env, f"search[{same}]")[0] == expected
-    assert "Total results: 40" in told(env, "search[turntable NOT blouse]")[0]
+        assert step_texts(env, f"search[{same}]")[0] == expected
+    assert "Total results: 40" in step_texts(env, "search[turntable NOT blouse]")[0]
 
 
 def test_compat_reads_actions_as_agentgyms_server_does() -> None:
     strict, compat = started(), started("compat")
-    assert told(strict, f" {SEARCH}\n") == told(compat, SEARCH) != (START, 0.0, False)
+    assert step_texts(strict, f" {SEARCH}\n") == step_texts(compat, SEARCH) != (START, 0.0, False)
     for text in (f"{SEARCH} and more", f"{SEARCH}\nObservation: [none]"):
-        assert told(started("compat"), text) == told(compat, SEARCH)
-        assert told(started(), text)[0] == START
+        assert step_texts(started("compat"), text) == step_texts(compat, SEARCH)
+        assert step_texts(started(), text)[0] == START
     for text in (f" {SEARCH}", f"Action: {SEARCH}", "search[a [b]]", f"\n{SEARCH}"):
-        assert told(started("compat"), text)[0] == START
+        assert step_texts(started("compat"), text)[0] == START
         assert isinstance(compat.parse(text), InvalidAction)
-    assert told(started(), "search[a [b]]")[0] != START
+    assert step_texts(started(), "search[a [b]]")[0] != START
 
 
 def test_compat_steps_on_after_the_end() -> None:
     env = started("compat")
-    thanks, reward, done = told(env, SEARCH, f"click[{ITEM}]", "click[Buy Now]")
+    thanks, reward, done = step_texts(env, SEARCH, f"click[{ITEM}]", "click[Buy Now]")
     assert (reward, done) == (3 / 5, True)
-    assert told(env, "click[Buy Now]") == (thanks, 0.0, False)
-    assert pieces(told(env, SEARCH)[0])[3] == "Page 1 (Total results: 50)"
+    assert step_texts(env, "click[Buy Now]") == (thanks, 0.0, False)
+    assert pieces(step_texts(env, SEARCH)[0])[3] == "Page 1 (Total results: 50)"
     env.cleanup()
     with pytest.raises(EnvironmentFault, match="call reset first"):
-        told(env, SEARCH)
+        step_texts(env, SEARCH)
 
 
-def test_admissible_actions_are_what_the_page_has() -> None:
+def test_admissible_actions_are_the_elements_of_the_page() -> None:
     env = started()
     assert env.admissible_actions() == [f"search[{INSTRUCTION}]"]
-    told(env, SEARCH)
+    step_texts(env, SEARCH)
     assert env.admissible_actions()[:3] == ["click[back to search]", "click[next >]", "click[b0kjbx6k2g]"]
-    told(env, f"click[{ITEM}]")
+    step_texts(env, f"click[{ITEM}]")
     buttons = ["back to search", "< prev", "white", "rose", "single piece", "set of two", "set of four", "set of six"]
     assert env.clickables == [*buttons, "description", "features", "reviews", "buy now"]
     assert env.instruction == INSTRUCTION
@@ -179,7 +179,7 @@ def test_a_tool_call_is_the_same_as_its_text() -> None:
         parsed = by_call.parse(text)
         assert isinstance(parsed, Action)
         chat, reward, done = by_call.step(Action(tool_calls=parsed.tool_calls))
-        assert (chat[0]["content"], reward, done) == told(by_text, text)
+        assert (chat[0]["content"], reward, done) == step_texts(by_text, text)
 
 
 def test_a_tool_call_has_to_fit_its_schema() -> None:
@@ -228,7 +228,7 @@ def test_no_text_breaks_a_step(texts: list[str], mode: Mode) -> None:
     for text in texts:
         known = isinstance(env.parse(text), Action)
         before = env.clickables
-        observation, reward, done = told(env, text)
+        observation, reward, done = step_texts(env, text)
         assert 0 <= reward <= 1
         assert observation.encode()
         assert known or (reward, done, env.clickables) == (0, False, before)
@@ -239,4 +239,4 @@ def test_no_text_breaks_a_step(texts: list[str], mode: Mode) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("text", ["[" * 1_000_000, "]" * 1_000_000, "search[" * 150_000, f"search[{'a ' * 500_000}]"])
 def test_long_texts_take_no_long_time(text: str, mode: Mode) -> None:
-    assert told(started(mode), text)[1:] == (0.0, False)
+    assert step_texts(started(mode), text)[1:] == (0.0, False)

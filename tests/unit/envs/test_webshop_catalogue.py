@@ -21,7 +21,7 @@ def values(product: Product) -> list[str]:
     return [value for values in product.options.values() for value in values]
 
 
-def test_the_shipped_catalogue_is_what_the_script_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shipped_catalogue_equals_the_scripts_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = package_resource("data", "webshop", "catalogue.json").read_text("utf-8")
     assert render(derive()) == made
     monkeypatch.setattr(sys, "argv", ["build", "--output", str(tmp_path / "catalogue.json")])
@@ -36,7 +36,7 @@ def test_it_has_its_size_and_its_notice() -> None:
     assert "are invented" in package_resource("data", "webshop", "LICENSE").read_text("utf-8")
 
 
-def test_every_goal_is_had_at_its_price_and_said_in_its_instruction() -> None:
+def test_every_goal_is_affordable_and_matches_its_instruction() -> None:
     catalogue = shipped_catalogue()
     assert {goal.asin for goal in catalogue.goals} == catalogue.by_asin.keys()
     assert len({goal.instruction for goal in catalogue.goals}) == 1000
@@ -56,7 +56,7 @@ def test_the_first_tasks_come_from_all_over_the_shop() -> None:
     assert len({catalogue.by_asin[goal.asin].kind for goal in catalogue.goals[:20]}) > 12
 
 
-def test_whatever_can_be_clicked_on_a_page_has_a_name_of_its_own() -> None:
+def test_links_of_a_page_have_distinct_labels() -> None:
     for product in shipped_catalogue().products:
         names = values(product)
         assert len({*names, *BUTTONS}) == len(names) + len(BUTTONS)
@@ -96,7 +96,7 @@ def test_the_best_match_comes_first_and_equal_ones_as_in_the_catalogue() -> None
     assert index.find("narrow") == []
 
 
-def test_a_product_is_found_first_by_its_title_and_among_fifty_by_its_kind() -> None:
+def test_search_ranks_a_title_first_and_lists_fifty_of_a_kind() -> None:
     for product in shipped_catalogue().products[::10]:
         assert shipped_index().find(product.title)[0] is product
         hits = shipped_index().find(product.kind)

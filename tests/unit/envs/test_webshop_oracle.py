@@ -10,7 +10,7 @@ ITEM = "B0EWA2ABE6"
 SEARCH = "search[oven safe non stick cutting board]"
 
 
-def told(env: WebShop, text: str) -> tuple[float, bool]:
+def step_text(env: WebShop, text: str) -> tuple[float, bool]:
     return env.step(Action(text=text))[1:]
 
 
@@ -21,12 +21,12 @@ def started(mode: Mode = "strict") -> WebShop:
 
 
 def finish(env: WebShop) -> tuple[list[str], float]:
-    """The oracle's actions to the end, at most as many as the profile's rounds, and the last reward."""
+    """Return the oracle's actions, at most the profile's step limit, and the last reward."""
     oracle, actions = env.oracle(0), list[str]()
     reward, done = 0.0, False
     while not done and len(actions) < 15:
         actions.append(oracle.next_action())
-        reward, done = told(env, actions[-1])
+        reward, done = step_text(env, actions[-1])
     return actions, reward
 
 
@@ -58,12 +58,12 @@ def test_every_task_is_solved_some_of_them_on_a_later_page() -> None:
 def test_it_finds_its_way_from_anywhere(detour: tuple[str, ...], mode: Mode) -> None:
     env = started(mode)
     for text in detour:
-        told(env, text)
+        step_text(env, text)
     assert finish(env)[1] == 1.0
 
 
 def test_it_shops_on_after_the_end_in_compat() -> None:
     env = started("compat")
     oracle = env.oracle(0)
-    rewards = [told(env, oracle.next_action())[0] for _ in range(10)]
+    rewards = [step_text(env, oracle.next_action())[0] for _ in range(10)]
     assert rewards == [0, 0, 0, 0, 1] * 2

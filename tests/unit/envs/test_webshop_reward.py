@@ -63,9 +63,7 @@ def test_options_count_each_and_a_size_exactly(chosen: dict[str, str], expected:
         ({"cents": 2001}, 0),
     ],
 )
-def test_attributes_count_where_they_are_said_and_the_price_up_to_its_limit(
-    changes: dict[str, object], hits: int
-) -> None:
+def test_attributes_count_in_any_text_and_the_price_up_to_its_limit(changes: dict[str, object], hits: int) -> None:
     bought = product("lamp", "lamp ash desk", **changes)
     assert purchase_reward(shop(bought), GOAL, bought, {}) == hits / 5
 
@@ -92,7 +90,7 @@ def test_the_kind_of_thing_scales_the_reward(kind: str, nouns: str, factor: floa
 
 @pytest.mark.parametrize(
     ("one", "other", "ratio"),
-    [  # as rapidfuzz 3.14 gives them
+    [  # values of rapidfuzz 3.14
         ("navy", "navy", 100.0),
         ("navy", "navy blue", 100.0),
         ("gluten free", "free gluten", 100.0),
@@ -115,7 +113,7 @@ WORD = st.text(alphabet="abcx", min_size=1, max_size=8)
 
 
 def common(one: str, other: str) -> int:
-    """The length of the longest common subsequence, by the table everybody knows."""
+    """Return the length of the longest common subsequence, by dynamic programming."""
     row = [0] * (len(other) + 1)
     for letter in one:
         above = row
@@ -126,7 +124,7 @@ def common(one: str, other: str) -> int:
 
 
 @given(one=WORD, other=WORD)
-def test_single_words_are_compared_by_what_they_have_in_common(one: str, other: str) -> None:
+def test_single_words_are_compared_by_common_subsequence(one: str, other: str) -> None:
     assert token_set_ratio(one, other) == pytest.approx(200 * common(one, other) / (len(one) + len(other)))
 
 

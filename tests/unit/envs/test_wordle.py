@@ -17,7 +17,7 @@ SECRETS = ("yoked", "hunks", "heard", "creak", "stoop")
 WORDS = st.text(alphabet="abcde", min_size=5, max_size=5)
 
 
-def told(env: Wordle, text: str) -> tuple[str, float, bool]:
+def step_text(env: Wordle, text: str) -> tuple[str, float, bool]:
     chat, reward, done = env.step(Action(text=text))
     return chat[0]["content"] or "", reward, done
 
@@ -29,11 +29,11 @@ def started(task_index: int = 0, mode: Mode = "strict") -> Wordle:
 
 
 def play_oracle(task_index: int, mode: Mode) -> tuple[float, int]:
-    """The reward of the oracle's episode and the number of its guesses."""
+    """Return the reward of the oracle's episode and its number of guesses."""
     env = started(task_index, mode)
     oracle = env.oracle(0)
     for n in range(1, 7):
-        _, reward, done = told(env, oracle.next_action())
+        _, reward, done = step_text(env, oracle.next_action())
         if done:
             return reward, n
     raise AssertionError("an episode has at most six guesses")
@@ -101,28 +101,28 @@ def test_the_first_observation_states_the_rules_and_in_compat_agentgyms_greeting
     assert Wordle(mode="compat").reset(task_index=0)[0]["content"] == "Let's start Wordle!"
 
 
-def test_the_secret_is_the_tasks_own_and_stays() -> None:
+def test_the_hidden_word_follows_from_the_task_and_stays() -> None:
     env = started(3)
     secret = hidden_words()[3]
     for _ in range(2):
-        observation, reward, done = told(env, "crane")
+        observation, reward, done = step_text(env, "crane")
         assert observation == " ".join(official_marks("crane", secret)) + "\n"
         assert (reward, done) == (0.0, False)
-    assert told(env, secret) == ("g g g g g\n", 1.0, True)
+    assert step_text(env, secret) == ("g g g g g\n", 1.0, True)
     assert not env.truncated
 
 
 def test_task_indices_wrap_around() -> None:
-    assert told(started(3568 + 3), hidden_words()[3])[2]
-    assert told(started(-1), hidden_words()[-1])[2]
+    assert step_text(started(3568 + 3), hidden_words()[3])[2]
+    assert step_text(started(-1), hidden_words()[-1])[2]
 
 
 @pytest.mark.parametrize("text", ["panic", "p a n i c", " p a n i c\n", "pa  nic"])
 @pytest.mark.parametrize("mode", MODES)
 def test_spaced_and_plain_guesses_are_the_same(text: str, mode: Mode) -> None:
     plain, spaced = started(1, mode), started(1, mode)
-    assert told(spaced, text) == told(plain, "panic")
-    assert told(spaced, "solar") == told(plain, "solar")
+    assert step_text(spaced, text) == step_text(plain, "panic")
+    assert step_text(spaced, "solar") == step_text(plain, "solar")
     assert isinstance(plain.parse(text), Action)
 
 
@@ -130,25 +130,25 @@ def test_spaced_and_plain_guesses_are_the_same(text: str, mode: Mode) -> None:
     "text", ["zzzzz", "P A N I C", "", "panics", "pan\tic", "p-a-n-i-c", "\uff50anic", "guess panic"]
 )
 @pytest.mark.parametrize("mode", MODES)
-def test_what_is_no_word_costs_a_try(text: str, mode: Mode) -> None:
+def test_an_invalid_word_costs_a_guess(text: str, mode: Mode) -> None:
     env = started(0, mode)
     for _ in range(5):
-        assert told(env, text) == ("invalid word", 0.0, False)
-    assert told(env, text) == ("invalid word", 0.0, True)
+        assert step_text(env, text) == ("invalid word", 0.0, False)
+    assert step_text(env, text) == ("invalid word", 0.0, True)
     assert env.history == []
     with pytest.raises(EnvironmentFault, match="call reset first"):
-        told(env, "panic")
+        step_text(env, "panic")
 
 
 def test_a_real_word_outside_agentgyms_vocabulary_is_invalid_in_compat_only() -> None:
-    assert told(started(0, "compat"), "hello")[0] == "invalid word"
-    assert told(started(0), "hello")[0] != "invalid word"
+    assert step_text(started(0, "compat"), "hello")[0] == "invalid word"
+    assert step_text(started(0), "hello")[0] != "invalid word"
 
 
 def test_a_loss_after_six_guesses_is_a_failure_and_no_truncation() -> None:
     env = started(0)
     wrong = next(word for word in shipped_words() if word != hidden_words()[0])
-    results = [told(env, wrong) for _ in range(6)]
+    results = [step_text(env, wrong) for _ in range(6)]
     assert [done for _, _, done in results] == [False] * 5 + [True]
     assert sum(reward for _, reward, _ in results) == 0
     assert not env.truncated
@@ -156,8 +156,8 @@ def test_a_loss_after_six_guesses_is_a_failure_and_no_truncation() -> None:
 
 def test_compat_draws_among_the_words_that_all_marks_allow() -> None:
     env = started(1, "compat")
-    assert told(env, "panic") == ("y b b y y\n", 0.0, False)
-    assert told(env, "crimp") == ("g g g g g\n", 1.0, True)
+    assert step_text(env, "panic") == ("y b b y y\n", 0.0, False)
+    assert step_text(env, "crimp") == ("g g g g g\n", 1.0, True)
 
 
 @settings(deadline=None)
@@ -166,7 +166,7 @@ def test_compat_marks_never_contradict_each_other(seed: int, data: st.DataObject
     env = started(seed, "compat")
     done = False
     while not done:
-        _, _, done = told(env, data.draw(st.sampled_from(AGENTGYM_WORDS)))
+        _, _, done = step_text(env, data.draw(st.sampled_from(AGENTGYM_WORDS)))
     assert [w for w in AGENTGYM_WORDS if all(loose_marks(guess, w) == marks for guess, marks in env.history)]
 
 
@@ -191,7 +191,7 @@ def test_a_tool_call_is_the_same_as_its_text() -> None:
     parsed = by_call.parse("c r a n e")
     assert isinstance(parsed, Action)
     chat, reward, done = by_call.step(Action(tool_calls=parsed.tool_calls))
-    assert (chat[0]["content"], reward, done) == told(by_text, "c r a n e")
+    assert (chat[0]["content"], reward, done) == step_text(by_text, "c r a n e")
 
 
 def test_the_oracle_solves_the_first_tasks() -> None:
@@ -223,6 +223,6 @@ def test_no_text_breaks_a_step(texts: list[str], mode: Mode) -> None:
     env = started(0, mode)
     for text in texts:
         env.parse(text)
-        _, reward, done = told(env, text)
+        _, reward, done = step_text(env, text)
         assert reward in (0.0, 1.0)
     assert done

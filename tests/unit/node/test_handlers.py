@@ -20,9 +20,7 @@ from runner.config import EnvironmentEntry, Environments, Profile
 from runner.errors import StoreError
 from runner.events.control import ERRORS, NodeHealth
 from runner.inference.models import Models
-from runner.node import control_requests as requests
-from runner.node import file_chunks as chunks
-from runner.node import handlers as operations
+from runner.node import control_requests, file_chunks, handlers
 from runner.node.batch_queue import BatchQueue, QueuedBatch
 from runner.node.batch_runner import BatchCallbacks, BatchRunner
 from runner.node.env_servers.manager import EnvServerManager
@@ -38,7 +36,7 @@ HOSTILE = "\x1b[2J\u202e\u2066\x9b\x00\n"
 
 
 def test_every_code_that_is_sent_is_documented() -> None:
-    source = inspect.getsource(operations) + inspect.getsource(requests)
+    source = inspect.getsource(handlers) + inspect.getsource(control_requests)
     sent = set(re.findall(r'(?:RequestRejected\(\s*|code=)"([a-z_]+)"', source))
     assert sent == set(ERRORS)
 
@@ -174,7 +172,7 @@ def test_a_file_that_changed_is_hashed_again_and_one_that_is_gone_refused(
 
 
 def test_only_so_many_hashes_are_kept(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "MAX_CACHED_HASHES", 2)
+    monkeypatch.setattr(file_chunks, "MAX_CACHED_HASHES", 2)
     files = EpisodeFiles(workspace.store, workspace.index)
     paths = [episode_of(workspace, 1) for _ in range(4)]
     for path in (*paths, *paths):

@@ -15,11 +15,10 @@ from runner.batch.state_dir import Workspace
 from runner.bus.address import BusAddress
 from runner.bus.broker import server_process
 from runner.bus.errors import BusError
-from runner.cli import dry_run as preview
+from runner.cli import dry_run
 from runner.config import EnvironmentEntry, Environments, NatsSettings, Profile
 from runner.config.profile import EndpointConfig
 from runner.errors import ConfigError
-from runner.inference import health as check
 from runner.inference.models import Models, NoModel, run_in_thread
 from runner.node.preflight import PlannedRun, PreflightCheck, can_run, preflight
 from runner.serve.mock_llm import ModelServer
@@ -87,7 +86,7 @@ def test_environments_are_needed_as_far_as_they_are_meant(tmp_path: Path) -> Non
         row.hint == "start its server, e.g. with: agentgym-runner serve Wordle --port 1; or set its transport to auto"
     )
     assert not can_run(looked(tmp_path, gone, server))
-    with pytest.raises(ConfigError, match="no environment named"):
+    with pytest.raises(ConfigError, match="no environment "):
         looked(tmp_path, maze, env="Mase")
 
 
@@ -159,7 +158,7 @@ def test_the_gateway_is_told_of_episodes_that_were_not_cut_short(
     result = Batch(BatchSpec(env="Maze", agent="oracle", repeat=2).validated(), workspace, models=models).run()
     assert told == [(episode.episode_id, 1.0, True) for episode in result.episodes]
     recording = Recording(workspace.store, workspace.index)
-    models.feedback(recording.whole(outcome=Outcome.CANCELLED))
+    models.feedback(recording.record_episode(outcome=Outcome.CANCELLED))
     workspace.close()
     assert len(told) == 2
 
@@ -172,7 +171,7 @@ def test_a_name_that_takes_long_to_be_resolved_is_not_waited_for(monkeypatch: py
         raise socket.gaierror("no such host")
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    monkeypatch.setattr(check, "CHECK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("runner.inference.health.CHECK_TIMEOUT_S", 0.2)
     models = Models.from_settings(settings_of(EndpointConfig(url="http://slow.invalid", name="slow")), {})
     (state,) = models.check()
     assert not resolving.is_set()
@@ -193,8 +192,8 @@ def test_a_dry_run_says_what_can_be_done_without(capsys: pytest.CaptureFixture[s
         what="model", name="gateway", state="warn", detail="tensorzero", cause="no connection", hint="start it"
     )
     rows = [msgspec.structs.replace(row, state=state) for state in ("ok", "warn", "fail")]
-    checks = list(map(preview._to_row, rows))
+    checks = list(map(dry_run._to_row, rows))
     assert [(check.ok, check.state) for check in checks] == [(True, "ok"), (True, "warn"), (False, "fail")]
-    preview._print(checks)
+    dry_run._print(checks)
     told = "model gateway: tensorzero: no connection; start it"
     assert capsys.readouterr().out.splitlines() == [f"ok   {told}", f"warn {told}", f"FAIL {told}"]

@@ -68,7 +68,7 @@ def _result(**fields: object) -> BatchResult:
 
 
 def test_an_episode_as_an_event(index: EpisodeIndex) -> None:
-    record = _recording(index).whole()
+    record = _recording(index).record_episode()
     event = episode_event(record, NAMES)
     assert (event.id, event.source, event.time) == (f"episode:{record.episode_id}", "node1", END)
     assert event.subject == event.type == "agentgym.episode.completed.v1"
@@ -94,7 +94,7 @@ def test_an_episode_as_an_event(index: EpisodeIndex) -> None:
 
 
 def test_file_and_index_give_the_same_event(index: EpisodeIndex) -> None:
-    record = _recording(index).whole(duration_s=0.1 + 0.2, outcome=Outcome.TRUNCATED, success=False)
+    record = _recording(index).record_episode(duration_s=0.1 + 0.2, outcome=Outcome.TRUNCATED, success=False)
     (row,) = index.recent()
     assert episode_event(row, NAMES) == episode_event(record, NAMES)
 
@@ -141,7 +141,7 @@ def test_a_status_as_an_event() -> None:
 
 
 def test_subjects_are_the_profiles_and_types_stay(index: EpisodeIndex) -> None:
-    record = _recording(index).whole()
+    record = _recording(index).record_episode()
     event = episode_event(record, OTHER_NAMES)
     assert (event.subject, event.type) == ("lab.episodes", "agentgym.episode.completed.v1")
     headers = headers_for(event.type, event.id, event.source, event.time)
@@ -152,7 +152,7 @@ def test_subjects_are_the_profiles_and_types_stay(index: EpisodeIndex) -> None:
 
 
 def test_what_is_missing_is_enqueued_the_oldest_first(index: EpisodeIndex, outbox: Outbox) -> None:
-    ids = sorted(_recording(index).whole().episode_id for _ in range(4))
+    ids = sorted(_recording(index).record_episode().episode_id for _ in range(4))
     index.reconcile()
     outbox.add(episode_event(index._store.load(ids[1]), NAMES))
     assert enqueue_missing(index, outbox, NAMES) == 3
@@ -161,7 +161,7 @@ def test_what_is_missing_is_enqueued_the_oldest_first(index: EpisodeIndex, outbo
 
 
 def test_an_outbox_that_was_lost_is_filled_from_the_files(index: EpisodeIndex, outbox: Outbox) -> None:
-    events = [episode_event(_recording(index).whole(), NAMES) for _ in range(3)]
+    events = [episode_event(_recording(index).record_episode(), NAMES) for _ in range(3)]
     outbox.add(*events)
     outbox.close()
     outbox.path.write_bytes(b"nothing that SQLite knows" * 100)
@@ -172,7 +172,7 @@ def test_an_outbox_that_was_lost_is_filled_from_the_files(index: EpisodeIndex, o
 
 
 def test_many_episodes_cost_little(index: EpisodeIndex, outbox: Outbox) -> None:
-    record = _recording(index).whole()
+    record = _recording(index).record_episode()
     (row,) = index.select("SELECT * FROM episodes")
     ids = [new_id() for _ in range(10_000)]
     with index._transaction() as connection:

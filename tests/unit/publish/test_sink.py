@@ -14,12 +14,12 @@ def place(url: str, name: str = "egress", token: str | None = None) -> str | Non
     return sink_key(Sink(name, lambda: BusAddress(url, token=token)))
 
 
-def test_the_own_broker_is_one_place_wherever_it_moves() -> None:
+def test_the_own_broker_is_one_sink_at_any_port() -> None:
     assert place("nats://127.0.0.1:4001", "local") == place("nats://127.0.0.1:4002", "local") == "local"
     assert sink_key(Sink("local", lambda: None)) == "local"
 
 
-def test_another_broker_is_known_by_its_servers_alone() -> None:
+def test_an_external_broker_is_identified_by_its_servers() -> None:
     assert place("nats://somewhere:4222") == "egress nats://somewhere:4222"
     assert place("nats://user:canary@somewhere") == place("nats://somewhere", token="canary") == place("somewhere")
     assert place("nats://a,nats://b") == place("nats://b:4222,nats://a:4222") != place("nats://a")
@@ -37,7 +37,7 @@ def test_an_address_that_cannot_be_read_is_none() -> None:
     assert sink_key(Sink("egress", damaged)) is None
 
 
-def test_each_place_has_its_own_lock() -> None:
+def test_each_sink_has_its_own_lock() -> None:
     outbox = Path("/data/outbox.sqlite")
     assert sink_lock_path(outbox, "local") == Path("/data/outbox.local.lock")
     first, second = (sink_lock_path(outbox, f"egress nats://{host}/../:4222") for host in "ab")

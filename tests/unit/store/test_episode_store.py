@@ -54,7 +54,7 @@ def index(store: EpisodeStore) -> Iterator[EpisodeIndex]:
 
 def test_an_episode_file_has_the_fields_of_the_contract(store: EpisodeStore, index: EpisodeIndex) -> None:
     recording = Recording(store, index)
-    recording.whole()
+    recording.record_episode()
     content = msgspec.json.decode(recording.file.read_bytes())
     assert content.keys() == set(EPISODE.split())
     assert content["timesteps"][0].keys() == set(TIMESTEP.split())
@@ -63,9 +63,11 @@ def test_an_episode_file_has_the_fields_of_the_contract(store: EpisodeStore, ind
     assert content["schema"] == 1
 
 
-def test_what_is_saved_is_loaded(store: EpisodeStore, index: EpisodeIndex) -> None:
+def test_a_saved_episode_loads_unchanged(store: EpisodeStore, index: EpisodeIndex) -> None:
     recording = Recording(store, index, seed=4, attempt=1, model="small", parent={"episode_id": "x", "step": 3})
-    record = recording.whole(error_info=ErrorInfo("Boom", "it broke", "trace"), env_episode_id="../../etc/passwd")
+    record = recording.record_episode(
+        error_info=ErrorInfo("Boom", "it broke", "trace"), env_episode_id="../../etc/passwd"
+    )
     assert store.load(recording.file) == record
     assert store.load(record.episode_id) == record
     assert (record.reward, record.rounds, record.cost) == (0.75, 3, 1.5)
@@ -130,7 +132,7 @@ def _endless() -> list[Any]:
         ([True, 1.5, None, "\ud800"], [True, 1.5, None, "\\ud800"]),
     ],
 )
-def test_what_json_cannot_hold_costs_no_episode(
+def test_values_outside_json_do_not_prevent_saving(
     content: object, stored: object, store: EpisodeStore, index: EpisodeIndex
 ) -> None:
     recording = Recording(store, index)
@@ -150,7 +152,7 @@ def test_endless_nesting_is_cut(store: EpisodeStore, index: EpisodeIndex) -> Non
     assert "…" in str(store.load(recording.file).timesteps[0].observation)
 
 
-def test_lone_surrogates_may_stand_in_any_text(store: EpisodeStore, index: EpisodeIndex) -> None:
+def test_lone_surrogates_are_allowed_in_any_text(store: EpisodeStore, index: EpisodeIndex) -> None:
     bad = "\ud83d"
     recording = Recording(store, index, node=bad, model=bad, env=bad)
     recording.start()
@@ -220,7 +222,7 @@ def test_only_ulids_become_paths(name: str, store: EpisodeStore) -> None:
 def _saved(store: EpisodeStore) -> tuple[Path, dict[str, Any]]:
     index = open_index(store)
     recording = Recording(store, index)
-    recording.whole()
+    recording.record_episode()
     index.close()
     return recording.file, msgspec.json.decode(recording.file.read_bytes())
 
@@ -238,7 +240,7 @@ def _saved(store: EpisodeStore) -> tuple[Path, dict[str, Any]]:
         ({"ended_at": "2026-03-04T05:06:07"}, "time zone"),
     ],
 )
-def test_a_file_of_another_content_is_refused_by_name(
+def test_a_file_with_other_content_is_rejected_with_its_name(
     change: dict[str, Any], complaint: str, store: EpisodeStore
 ) -> None:
     path, content = _saved(store)
@@ -254,7 +256,7 @@ def test_unknown_fields_are_ignored(store: EpisodeStore) -> None:
     assert store.load(path).rounds == 3
 
 
-def test_what_is_no_plain_file_or_too_large_is_not_read(store: EpisodeStore) -> None:
+def test_special_and_oversized_files_are_not_read(store: EpisodeStore) -> None:
     path, _ = _saved(store)
     os.truncate(path, 257 * 1024 * 1024)
     with pytest.raises(StoreError, match="bytes"):
@@ -304,6 +306,6 @@ def test_flow_ids_use_all_64_bits(store: EpisodeStore) -> None:
 
 def test_saving_twice_keeps_the_later_one(store: EpisodeStore, index: EpisodeIndex) -> None:
     recording = Recording(store, index)
-    record = recording.whole()
+    record = recording.record_episode()
     store.save(msgspec.structs.replace(record, outcome=Outcome.ERROR))
     assert as_json(store.load(recording.file))["outcome"] == "error"

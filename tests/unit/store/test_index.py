@@ -44,7 +44,7 @@ def _rows(store: EpisodeStore) -> list[EpisodeRow]:
 def _play(store: EpisodeStore, index: EpisodeIndex, n: int = 3) -> list[Recording]:
     recordings = [Recording(store, index, task_index=number, model="small") for number in range(n)]
     for recording in recordings:
-        recording.whole()
+        recording.record_episode()
     return recordings
 
 
@@ -54,7 +54,7 @@ def _database(store: EpisodeStore) -> Path:
 
 def test_an_episode_is_listed_once_it_is_saved(store: EpisodeStore, index: EpisodeIndex) -> None:
     recording = Recording(store, index, battery_id=None, seed=5, attempt=2, model="small", task_index=7)
-    recording.whole(outcome=Outcome.ERROR, success=False, error_info=ErrorInfo("Boom", "", ""))
+    recording.record_episode(outcome=Outcome.ERROR, success=False, error_info=ErrorInfo("Boom", "", ""))
     (row,) = index.recent()
     assert (row.episode_id, row.batch_id) == (recording.header.episode_id, recording.header.batch_id)
     assert (row.env, row.agent, row.model, row.task_index, row.seed, row.attempt) == (
@@ -99,7 +99,7 @@ def test_the_database_is_private(store: EpisodeStore, index: EpisodeIndex) -> No
 
 
 @pytest.mark.parametrize("harm", ["missing", "garbage", "truncated", "empty", "old", "newer", "foreign"])
-def test_an_index_that_cannot_be_used_is_made_anew(harm: str, store: EpisodeStore, index: EpisodeIndex) -> None:
+def test_an_unusable_index_is_rebuilt(harm: str, store: EpisodeStore, index: EpisodeIndex) -> None:
     _play(store, index)
     before = index.recent()
     index.close()
@@ -128,13 +128,13 @@ def _run(path: Path, statement: str) -> None:
     connection.close()
 
 
-def test_what_cannot_be_replaced_is_an_error_by_name(store: EpisodeStore) -> None:
+def test_an_irreplaceable_index_is_an_error_with_its_name(store: EpisodeStore) -> None:
     _database(store).mkdir()
     with pytest.raises(StoreError, match=r"index\.sqlite"):
         open_index(store)
 
 
-def test_a_busy_database_is_not_thrown_away(
+def test_a_busy_database_is_not_deleted(
     store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("runner.store.sqlite.BUSY_TIMEOUT_S", 0.05)
@@ -187,7 +187,7 @@ def test_a_damaged_file_is_reported_each_time_but_read_once(store: EpisodeStore,
     assert len(index.recent()) == 2
 
 
-def test_a_damaged_file_that_is_gone_is_forgotten(store: EpisodeStore, index: EpisodeIndex) -> None:
+def test_a_deleted_damaged_file_is_removed_from_the_index(store: EpisodeStore, index: EpisodeIndex) -> None:
     (bad,) = _play(store, index, 1)
     bad.file.write_bytes(b"{")
     index.reconcile()
@@ -214,7 +214,7 @@ def test_files_that_are_no_episodes_are_reported(store: EpisodeStore, index: Epi
 
 def test_numbers_beyond_64_bits_are_listed_at_the_limit(store: EpisodeStore, index: EpisodeIndex) -> None:
     recording = Recording(store, index, seed=2**70)
-    recording.whole()
+    recording.record_episode()
     assert index.recent()[0].seed == 2**63 - 1
 
 
@@ -236,7 +236,7 @@ from tests.support.episodes import Recording
 store = EpisodeStore(Path(sys.argv[1]))
 index = open_index(store)
 for number in range(60):
-    Recording(store, index, task_index=number).whole()
+    Recording(store, index, task_index=number).record_episode()
 index.close()
 """
 

@@ -101,7 +101,7 @@ def test_an_orphan_becomes_an_interrupted_episode(store: EpisodeStore, index: Ep
     assert [flow.id for flow in record.flows] == [9, 9]
 
 
-def test_every_torn_end_keeps_the_whole_lines_before_it(store: EpisodeStore) -> None:
+def test_a_torn_end_keeps_all_complete_lines(store: EpisodeStore) -> None:
     path = _orphan(store, 3)
     whole = path.read_bytes()
     ends = [place for place, byte in enumerate(whole) if byte == ord("\n")]
@@ -113,7 +113,7 @@ def test_every_torn_end_keeps_the_whole_lines_before_it(store: EpisodeStore) -> 
 
 
 @pytest.mark.parametrize("size", [0, 10])
-def test_a_journal_without_a_whole_header_is_reported_by_name(size: int, store: EpisodeStore) -> None:
+def test_a_journal_without_a_complete_header_is_reported(size: int, store: EpisodeStore) -> None:
     path = _orphan(store, 1)
     os.truncate(path, size)
     assert store.recover() == []
@@ -169,9 +169,9 @@ def test_a_journal_beside_its_episode_file_is_only_removed(store: EpisodeStore, 
     assert store.load(recording.file).outcome is Outcome.SUCCESS
 
 
-def test_half_written_files_are_removed_once_they_are_nobodys(store: EpisodeStore, index: EpisodeIndex) -> None:
+def test_abandoned_temporary_files_are_removed(store: EpisodeStore, index: EpisodeIndex) -> None:
     recording = Recording(store, index)
-    recording.whole()
+    recording.record_episode()
     half = recording.file.with_name(recording.file.name + ".tmp")
     half.write_bytes(b"{")
     store.recover()
@@ -237,9 +237,9 @@ def test_an_abandoned_episode_is_stored_from_its_journal(store: EpisodeStore, in
     assert [row.outcome for row in index.recent()] == [Outcome.TIMEOUT]
 
 
-def test_what_ended_by_itself_cannot_be_abandoned(store: EpisodeStore, index: EpisodeIndex) -> None:
+def test_an_ended_episode_cannot_be_abandoned(store: EpisodeStore, index: EpisodeIndex) -> None:
     recording = Recording(store, index)
-    record = recording.whole()
+    record = recording.record_episode()
     assert recording.recorder.abandon(Outcome.TIMEOUT) is record
     assert store.load(recording.file).outcome is Outcome.SUCCESS
 
@@ -264,7 +264,7 @@ def test_an_abandoned_episode_without_a_journal_is_stored_without_steps(
     assert (record.rounds, store.load(recording.file)) == (0, record)
 
 
-def test_what_never_started_cannot_be_stored(store: EpisodeStore, index: EpisodeIndex) -> None:
+def test_an_episode_that_never_started_cannot_be_stored(store: EpisodeStore, index: EpisodeIndex) -> None:
     recording = Recording(store, index)
     with pytest.raises(StoreError, match="before it started"):
         recording.recorder.abandon(Outcome.TIMEOUT)
@@ -272,7 +272,7 @@ def test_what_never_started_cannot_be_stored(store: EpisodeStore, index: Episode
     assert not recording.journal.exists()
 
 
-def test_abandoning_at_any_moment_gives_one_whole_episode(store: EpisodeStore, index: EpisodeIndex) -> None:
+def test_abandoning_at_any_moment_stores_one_complete_episode(store: EpisodeStore, index: EpisodeIndex) -> None:
     for n_before in range(8):
         recording = Recording(store, index)
         recording.start()
@@ -312,7 +312,7 @@ def test_no_bytes_in_a_journal_crash_the_recovery(data: st.DataObject) -> None:
             assert record.rounds <= 2
 
 
-def test_a_kill_in_the_first_step_keeps_what_the_reset_gave(store: EpisodeStore, index: EpisodeIndex) -> None:
+def test_a_kill_in_the_first_step_keeps_the_reset_observation(store: EpisodeStore, index: EpisodeIndex) -> None:
     recording = Recording(store, index)
     tracer = recording.spans.tracer
     recording.start()
@@ -342,9 +342,7 @@ class Blocking:
         return "late"
 
 
-def test_an_object_that_cannot_be_written_down_does_not_keep_an_episode_from_being_abandoned(
-    store: EpisodeStore, index: EpisodeIndex
-) -> None:
+def test_a_blocking_object_does_not_prevent_abandoning(store: EpisodeStore, index: EpisodeIndex) -> None:
     recording = Recording(store, index)
     recording.start()
     recording.reset()

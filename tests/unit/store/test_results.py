@@ -22,7 +22,7 @@ def index(tmp_path: Path) -> Iterator[EpisodeIndex]:
 
 def _played(index: EpisodeIndex, outcome: Outcome, rounds: int = 2, duration_s: float = 1.0, **fields: Any) -> None:  # noqa: ANN401
     recording = Recording(index._store, index, **fields)
-    recording.whole(rounds, outcome=outcome, success=outcome is Outcome.SUCCESS, duration_s=duration_s)
+    recording.record_episode(rounds, outcome=outcome, success=outcome is Outcome.SUCCESS, duration_s=duration_s)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_the_interval_holds_the_rate_and_stays_a_probability(n: int, data: st.Da
     assert successes / n - 1e-12 <= high <= 1.0
 
 
-def test_what_models_took_is_summed_up_and_a_baseline_took_nothing(index: EpisodeIndex) -> None:
+def test_model_usage_is_summed_and_zero_for_baselines(index: EpisodeIndex) -> None:
     for model_s in (0.5, 1.5):
         recording = Recording(index._store, index, model="small", agent="react")
         recording.start()

@@ -129,8 +129,8 @@ async def test_each_stream_has_its_share_of_the_room() -> None:
     assert buffer.fetch_limit("A").count == 50
     for number in range(60):
         buffer.put(message(number, "A", pending=1))
-    await buffer.wait_for_room("B")
-    waiting = asyncio.create_task(buffer.wait_for_room("A"))
+    await buffer.wait_for_space("B")
+    waiting = asyncio.create_task(buffer.wait_for_space("A"))
     await asyncio.sleep(0)
     assert not waiting.done()
     buffer.remove_stream("B")  # which leaves its share

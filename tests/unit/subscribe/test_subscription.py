@@ -75,7 +75,7 @@ async def test_a_reader_of_a_stream_waits_until_there_is_room() -> None:
     buffer = DedupBuffer(DurableNames(), capacity=10)
     for n in range(10):
         buffer.put(message(n, stream="S"))
-    waiting = asyncio.create_task(buffer.wait_for_room("S"))
+    waiting = asyncio.create_task(buffer.wait_for_space("S"))
     taken = 0
     while not waiting.done():
         await buffer.next_item()

@@ -69,7 +69,7 @@ def problems_of(factory: Callable[[], Environment], max_steps: int = 60) -> str:
 
 
 class ForgetfulReset(Maze):
-    """Shows how often any instance was reset."""
+    """Shows the number of resets of all instances."""
 
     counter = itertools.count()
 
@@ -78,7 +78,7 @@ class ForgetfulReset(Maze):
 
 
 class LeakyReset(Maze):
-    """Keeps its position from one episode to the next."""
+    """Keeps its position across episodes."""
 
     def _reset(self, task_index: int) -> str:
         if not self._steps:
@@ -115,7 +115,7 @@ class EmptyMessage(Maze):
 
 
 class Changed(Maze):
-    """A maze whose step results pass through a function."""
+    """A maze that passes its step results through a function."""
 
     def change(self, action: Action, result: StepResult) -> object:
         raise NotImplementedError
@@ -267,9 +267,9 @@ class NeverMade(Maze):
 @pytest.mark.parametrize(
     ("broken", "expected"),
     [
-        (ForgetfulReset, "task 0: reset on another instance gives another observation"),
-        (LeakyReset, "task 0: reset on an instance that has played gives another observation"),
-        (SeededReset, "task 0: reset with another seed gives another observation"),
+        (ForgetfulReset, "task 0: reset on another instance returns a different observation"),
+        (LeakyReset, "task 0: reset on a used instance returns a different observation"),
+        (SeededReset, "task 0: reset with another seed returns a different observation"),
         (NoWrap, "task 1: reset with the index plus n_tasks failed: IndexError: 26"),
         (NoExtras, "task 0: reset with task and task_unique_id failed: TypeError"),
         (TextObservation, "should be a list of messages with a role; got str"),
@@ -277,7 +277,7 @@ class NeverMade(Maze):
         (NanReward, "step should return a finite number as reward; got nan"),
         (IntDone, "step should return a bool as done; got 0"),
         (FourTuple, "step should return (messages, reward, done); got tuple"),
-        (RandomStep, "task 1: the same actions give something else the second time"),
+        (RandomStep, "task 1: repeating the same actions gives different results"),
         (CallsCountDouble, "the tool call of 'move left' does something else than the text"),
         (RaisesOnOddText, "step('\\ud800') failed: UnicodeEncodeError"),
         (RaisesOnOddCall, "name='no such tool', arguments='null')) failed: KeyError"),
@@ -292,23 +292,23 @@ class NeverMade(Maze):
         (AsyncNoVerdict, "success should return a bool; got None"),
         (NoVerdict, "success should return a bool; got None"),
         (LastStepVerdict, "verdicts failed: IndexError"),
-        (OneCleanup, "cleanup, which may come twice or before a reset, failed: OSError: already closed"),
+        (OneCleanup, "cleanup, which may be called twice or before a reset, failed: OSError: already closed"),
         (UnencodableEvaluation, "evaluation details should be a mapping that JSON can hold: Encoding objects of type"),
         (StuckOracle, "task 0: the oracle changed nothing in 40 steps"),
         (BabblingOracle, "task 0: the oracle's action 'go home' is no valid action"),
         (NeverMade, "failed: ImportError: no module named physics"),
     ],
 )
-def test_a_broken_environment_is_told_what_is_wrong(broken: Callable[[], Environment], expected: str) -> None:
+def test_broken_environments_report_their_problem(broken: Callable[[], Environment], expected: str) -> None:
     assert expected in problems_of(broken, max_steps=40)
 
 
-def test_each_fault_is_told_alone_where_it_is_the_only_one() -> None:
+def test_a_single_fault_is_reported_alone() -> None:
     assert problems_of(NumberedEpisode).count("\n- ") == 1
     assert problems_of(OneCleanup).count("\n- ") == 1
 
 
-def test_several_faults_are_told_together() -> None:
+def test_several_faults_are_reported_together() -> None:
     class Broken(NumberedEpisode, NoVerdict, UnknownAdmissible):
         pass
 

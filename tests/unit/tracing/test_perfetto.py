@@ -131,7 +131,7 @@ def test_times_keep_every_nanosecond(trace: PerfettoFile) -> None:
     assert (found.start_ns, found.end_ns) == (2**60 + 1, 2**60 + 2)
 
 
-def test_the_file_says_which_clock_it_goes_by(trace: PerfettoFile) -> None:
+def test_the_file_names_its_clock(trace: PerfettoFile) -> None:
     play_episode(trace)
     play_episode(trace)
     snapshots = [packet.clock_snapshot for packet in decode(trace.path) if packet.HasField("clock_snapshot")]
@@ -309,7 +309,7 @@ def test_another_process_adds_tracks_of_its_own(trace: PerfettoFile) -> None:
     assert [[item.name for item in roots] for roots in tracks.values()] == [["episode"] * 2] * 2
 
 
-def test_what_was_flushed_survives_a_kill(trace: PerfettoFile) -> None:
+def test_flushed_spans_survive_a_kill(trace: PerfettoFile) -> None:
     with write_in_another_process(trace.path, sys.maxsize) as process:
         assert process.stdout is not None
         for line in process.stdout:
@@ -350,7 +350,7 @@ def test_the_warning_names_the_file(trace: PerfettoFile, caplog: pytest.LogCaptu
     assert len(episodes_in(trace.path)) == 2
 
 
-def test_what_another_process_left_torn_is_dropped_at_any_time(trace: PerfettoFile) -> None:
+def test_an_incomplete_packet_of_another_process_is_removed_at_any_time(trace: PerfettoFile) -> None:
     play_episode(trace)
     play_episode(PerfettoFile(trace.path))
     with trace.path.open("ab") as file:
@@ -359,7 +359,7 @@ def test_what_another_process_left_torn_is_dropped_at_any_time(trace: PerfettoFi
     assert len(episodes_in(trace.path)) == 3
 
 
-def test_a_file_that_was_replaced_meanwhile_is_looked_through(trace: PerfettoFile) -> None:
+def test_a_replaced_file_is_scanned_again(trace: PerfettoFile) -> None:
     play_episode(trace)
     size = trace.path.stat().st_size
     trace.path.write_bytes(trace.path.read_bytes()[: size - 1])
@@ -369,7 +369,7 @@ def test_a_file_that_was_replaced_meanwhile_is_looked_through(trace: PerfettoFil
 
 
 @given(st.binary(max_size=300))
-def test_whole_packets_are_found_in_any_bytes(data: bytes) -> None:
+def test_complete_packets_are_found_in_any_bytes(data: bytes) -> None:
     length = complete_length(data)
     assert 0 <= length <= len(data)
     assert complete_length(data[:length]) == length

@@ -351,7 +351,7 @@ class Blocking(Exception):
         raise SystemExit(3)
 
 
-def test_exceptions_that_cannot_be_shown_are_still_described() -> None:
+def test_exceptions_without_a_readable_message_are_described() -> None:
     info = create_error_info(raised(Silent()))
     assert (info.type, info.message) == ("Silent", "<Silent without a readable message>")
     assert "raise exc" in info.traceback
@@ -368,14 +368,14 @@ def test_long_errors_are_cut_and_keep_their_ends() -> None:
     assert max(len(info.message.encode()), len(info.traceback.encode())) <= 16 * 1024
 
 
-def test_secrets_are_masked_before_anything_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_masked_before_truncation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", "hunter2-hunter2")
     info = create_error_info(raised(ValueError("x" * (16 * 1024 - 10) + " hunter2-hunter2 https://me:pw@host/")))
     assert "hunter2" not in info.message + info.traceback
     assert "me:pw" not in info.message + info.traceback
 
 
-def test_what_hydra_wraps_is_unwrapped() -> None:
+def test_exceptions_wrapped_by_hydra_are_unwrapped() -> None:
     with pytest.raises(InstantiationException) as caught:
         instantiate({"_target_": "fractions.Fraction", "numerator": 1, "denominator": 0})
     info = create_error_info(caught.value)

@@ -66,11 +66,11 @@ def test_default_ignorable_letters_and_marks_become_visible_too(invisible: str) 
         ("", ""),
     ],
 )
-def test_what_sanitized_text_looks_like(text: str, shown: str) -> None:
+def test_examples_of_sanitized_text(text: str, shown: str) -> None:
     assert sanitize(text) == shown
 
 
-def test_a_long_text_says_how_much_was_left_out() -> None:
+def test_a_truncated_text_ends_with_the_number_of_omitted_characters() -> None:
     assert sanitize("x" * 30, limit=30) == "x" * 30
     shown = sanitize("x" * 1000, limit=30)
     kept, mark = shown[:-8], shown[-8:]
@@ -83,7 +83,7 @@ def test_newline_and_tab_are_visible_in_one_line() -> None:
     assert one_line("a\n\tb") == "a␊␉b"
 
 
-def test_a_huge_text_costs_what_its_limit_costs() -> None:
+def test_sanitizing_costs_depend_on_the_limit_only() -> None:
     huge = "\x1b" * 10_000_000
     start = perf_counter()
     sanitize(huge)
@@ -116,7 +116,7 @@ def test_no_userinfo_is_left_in_a_url(user: str, password: str) -> None:
         ("mail me@home", "mail me@home"),
     ],
 )
-def test_the_userinfo_of_urls_is_masked_and_nothing_else(text: str, masked: str) -> None:
+def test_only_the_userinfo_of_urls_is_masked(text: str, masked: str) -> None:
     assert mask(text, {}) == masked
 
 
@@ -146,7 +146,7 @@ def test_masking_hostile_text_takes_linear_time() -> None:
 
 @pytest.mark.parametrize("secret", ["back\\slash-7", "quo\"te'd-7", "tab\tbed-7", "schlüssel-7", "nul\x00-77"])
 @pytest.mark.parametrize("written", [str, repr, lambda text: repr([text, "'\""]), json.dumps])
-def test_a_secret_is_masked_however_it_is_written(secret: str, written: Callable[[str], str]) -> None:
+def test_a_secret_is_masked_in_every_escaped_form(secret: str, written: Callable[[str], str]) -> None:
     shown = mask(f"denied: {written(secret)}!", {"API_KEY": secret})
     assert secret[:4] not in shown
     assert MASK in shown

@@ -1,3 +1,5 @@
+"""Decoded batches: what the decoding process reports of live items equals decoding them here."""
+
 from __future__ import annotations
 
 import tracemalloc
@@ -176,7 +178,11 @@ def test_who_is_asked_for_answers_that_are_over_is_told_with_them() -> None:
     asks = [token(seq=2 * n, step=n, text="", endpoint=f"e{n}", model="m") for n in range(3)]
     items = [each for n, ask in enumerate(asks) for each in (ask, token(seq=2 * n + 1, step=n, text="so "))]
     past, newest = digest(*items).updates
-    assert isinstance(past, FinishedAnswers) and past.started == [(0, 0, "e0", "m"), (2, 1, "e1", "m"), (4, 2, "e2", "m")]
+    assert isinstance(past, FinishedAnswers) and past.started == [
+        (0, 0, "e0", "m"),
+        (2, 1, "e1", "m"),
+        (4, 2, "e2", "m"),
+    ]
     assert isinstance(newest, AnswerChunk) and newest.seqs == [5]
     store = RunStore()
     store.apply_events([digest(*items)])
@@ -195,7 +201,9 @@ def test_the_first_reset_that_says_something_is_kept() -> None:
 def test_what_a_repeated_round_says_of_the_reset_is_not_taken() -> None:
     store = RunStore()
     store.apply_events([live(timestep(index=0, reset_observation=[]))])
-    store.apply_events([live(timestep(index=0, reset_observation=[user("another")]), timestep(index=1, reset_observation=[]))])
+    store.apply_events(
+        [live(timestep(index=0, reset_observation=[user("another")]), timestep(index=1, reset_observation=[]))]
+    )
     (episode,) = store.episodes.values()
     assert len(episode.steps) == 2 and episode.reset_observation == []
 
@@ -209,7 +217,8 @@ def test_much_comes_in_portions_in_order() -> None:
     told = [run for portion in cut for part in portion if isinstance(part, DecodedBatch) for run in part.updates]
     assert told == [*few.updates, *many.updates, *few.updates]
     assert (
-        sum(part.n_items for portion in cut for part in portion if isinstance(part, DecodedBatch)) == len(many.updates) + 2
+        sum(part.n_items for portion in cut for part in portion if isinstance(part, DecodedBatch))
+        == len(many.updates) + 2
     )
 
 
