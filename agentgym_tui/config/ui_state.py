@@ -21,6 +21,9 @@ MAX_NAMES: Final = 40
 MAX_WORDS: Final = 200
 """Characters of a filter up to which it is kept."""
 
+RENAMED_COLUMNS: Final = {"over": "transport"}
+"""Titles that an earlier version wrote, by which a list can be sorted."""
+
 _Name = Annotated[str, msgspec.Meta(max_length=40)]
 _Words = Annotated[str, msgspec.Meta(max_length=MAX_WORDS)]
 _Percent = Annotated[int, msgspec.Meta(ge=1, le=99)]
@@ -73,6 +76,10 @@ def read_ui_state(path: Path) -> UiState:
         }
     )
     state.filters = {name: sanitize_line(words, MAX_WORDS) for name, words in state.filters.items()}
+    state.sorting = {
+        name: sorting._replace(column=RENAMED_COLUMNS.get(sorting.column, sorting.column))
+        for name, sorting in state.sorting.items()
+    }
     return state
 
 

@@ -80,9 +80,9 @@ class NodeControl:
         """Start batches."""
         return await self._command("start", args, list[BatchState])
 
-    async def command(self, order: RunCommand, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
+    async def command(self, command: RunCommand, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
         """Send a command for a batch or an episode."""
-        await self._command(order, TargetArgs(batch_id=batch_id, episode_id=episode_id), NoArgs)
+        await self._command(command, TargetArgs(batch_id=batch_id, episode_id=episode_id), NoArgs)
 
     async def shutdown(self, *, drain: bool) -> None:
         """Stop the node; with ``drain`` after its running episodes."""

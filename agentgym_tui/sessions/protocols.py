@@ -46,7 +46,7 @@ class Control(Protocol):
         """Start batches."""
         ...
 
-    async def command(self, order: RunCommand, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
+    async def command(self, command: RunCommand, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
         """Send a command for a batch or an episode."""
         ...
 

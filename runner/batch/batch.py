@@ -15,7 +15,7 @@ from ulid import ULID
 from runner import plugins
 from runner.batch.observers import Observer, ObserverHub
 from runner.batch.result import BatchResult, BatchStats, BatchStatus
-from runner.batch.running_episode import CommandName, EpisodeCommand, EpisodeSpans, RunningEpisode
+from runner.batch.running_episode import STEP_GRACE_S, CommandName, EpisodeCommand, EpisodeSpans, RunningEpisode
 from runner.batch.spec import BatchSpec, PlannedEpisode
 from runner.batch.state_dir import Workspace
 from runner.batch.worker import EpisodeWorker
@@ -50,6 +50,7 @@ class Batch:
         battery_id: the battery that the batch belongs to.
         earlier_episodes: stored episodes of this batch; those that finished are counted and not played again.
         grace_s: seconds beyond the time limit after which an unresponsive worker is abandoned.
+        step_grace_s: seconds that a cancelled episode has to finish its step before its task is cancelled.
         placement: where the environment runs (embedded or HTTP); by default embedded.
         models: the profile's models, for agents that use one; receives the feedback of each episode.
     """
@@ -65,6 +66,7 @@ class Batch:
         battery_id: str | None = None,
         earlier_episodes: Iterable[EpisodeRecord] = (),
         grace_s: float = 5.0,
+        step_grace_s: float = STEP_GRACE_S,
         placement: Placement | None = None,
         models: Models | None = None,
     ) -> None:
@@ -75,7 +77,7 @@ class Batch:
         self.battery_id = battery_id
         self._workspace = workspace
         self._clock = workspace.clock
-        self._grace_s = grace_s
+        self._grace_s, self._step_grace_s = grace_s, step_grace_s
         callbacks = (on_record, None if models is None else models.feedback)
         self._record_callbacks = [callback for callback in callbacks if callback is not None]
         self._hub = ObserverHub(observers)
@@ -152,6 +154,7 @@ class Batch:
             clock=self._clock,
             deadline_s=self.spec.limits.max_duration_s + self._grace_s,
             grace_s=self._grace_s,
+            step_grace_s=self._step_grace_s,
         )
         if self._paused:
             episode.control.pause()

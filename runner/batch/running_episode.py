@@ -63,6 +63,7 @@ class RunningEpisode:
     Attributes:
         deadline_s: unpaused seconds after which the worker is abandoned.
         grace_s: seconds that a cancelled episode has to end after its task was cancelled.
+        step_grace_s: seconds that a cancelled episode has to finish its step before its task is cancelled.
         problems: errors while recording; they never reach the episode.
     """
 
@@ -73,6 +74,7 @@ class RunningEpisode:
     clock: Clock
     deadline_s: float
     grace_s: float
+    step_grace_s: float = STEP_GRACE_S
     problems: list[BaseException] = field(default_factory=list)
     _interrupted: bool = False
     _cancelled_at: float | None = None
@@ -117,10 +119,10 @@ class RunningEpisode:
         if self._cancelled_at is None:
             return self.remaining_s() < 0
         waited_s = self.clock.monotonic() - self._cancelled_at
-        if waited_s > STEP_GRACE_S and not self._interrupted:
+        if waited_s > self.step_grace_s and not self._interrupted:
             self._interrupted = True
             self.worker.interrupt()
-        return waited_s > STEP_GRACE_S + self.grace_s
+        return waited_s > self.step_grace_s + self.grace_s
 
     def abandon(self) -> None:
         """Store the episode from its journal; anything its worker still does is ignored."""

@@ -33,8 +33,9 @@ class SignalHandler:
     Before the first batch, the first signal ends the run immediately, as there is nothing to store.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, message_timeout_s: float = MESSAGE_TIMEOUT_S) -> None:
         """Create a handler; see ``installed``."""
+        self._message_timeout_s = message_timeout_s
         self._n_received = 0
         self._batch: Batch | None = None
         self._batch_started = False
@@ -53,7 +54,7 @@ class SignalHandler:
                 yield
         finally:
             if self._message_thread is not None:
-                self._message_thread.join(MESSAGE_TIMEOUT_S)
+                self._message_thread.join(self._message_timeout_s)
 
     @contextmanager
     def forwarding_to(self, batch: Batch) -> Iterator[None]:

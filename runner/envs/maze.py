@@ -133,10 +133,10 @@ def _distances() -> dict[Position, int]:
     while queue:
         cell = queue.popleft()
         for offset in _OFFSETS.values():
-            neighbour = _moved(cell, offset)
-            if neighbour not in distances:
-                distances[neighbour] = distances[cell] + 1
-                queue.append(neighbour)
+            neighbor = _moved(cell, offset)
+            if neighbor not in distances:
+                distances[neighbor] = distances[cell] + 1
+                queue.append(neighbor)
     return distances
 
 

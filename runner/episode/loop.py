@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from runner.episode.control import EpisodeControl
 from runner.episode.step import StepRunner
-from runner.episode.teardown import evaluate, last_response_flow, release
+from runner.episode.teardown import CLEANUP_TIMEOUT_S, evaluate, last_response_flow, release
 from runner.episode.token_stream import TokenStream
 from runner.episode.validation import check_chat
 from runner.errors import catch_foreign
@@ -61,6 +61,7 @@ class EpisodeContext:
         on_reset: called with the reset observation and ``env_episode_id`` before the first step, like ``emit``.
         pop_closed_spans: returns the spans closed since its last call.
         clock: supplies times and durations.
+        cleanup_timeout_s: maximum seconds for an async ``cleanup`` and ``close``.
     """
 
     header: EpisodeHeader
@@ -70,6 +71,7 @@ class EpisodeContext:
     on_reset: Callable[[Chat, str], None] = _ignore_reset
     pop_closed_spans: Callable[[], list[Span]] = list
     clock: Clock = field(default_factory=Clock)
+    cleanup_timeout_s: float = CLEANUP_TIMEOUT_S
 
 
 class EpisodeFactory(Protocol):
@@ -146,7 +148,7 @@ class EpisodeLoop:
             if self._trajectory.error_info is not None:
                 span.set_attribute("error", self._trajectory.error_info.type)
             with self._tracer.span("cleanup", "environment"):
-                await release(self._environment, self._agent)
+                await release(self._environment, self._agent, timeout_s=self._context.cleanup_timeout_s)
 
     async def _run_within_time_limit(self) -> None:
         self._deadline = asyncio.timeout(self._limits.max_duration_s)

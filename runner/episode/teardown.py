@@ -52,13 +52,15 @@ def last_response_flow(agent: Agent) -> int | None:
     return None
 
 
-async def release(environment: Environment | None, agent: Agent | None) -> None:
-    """Call ``cleanup`` and ``close`` concurrently, for at most ``CLEANUP_TIMEOUT_S`` seconds.
+async def release(
+    environment: Environment | None, agent: Agent | None, *, timeout_s: float = CLEANUP_TIMEOUT_S
+) -> None:
+    """Call ``cleanup`` and ``close`` concurrently, for at most ``timeout_s`` seconds.
 
     A cancellation during cleanup is raised afterwards.
     """
     clock = asyncio.get_running_loop().time
-    ends_at = clock() + CLEANUP_TIMEOUT_S
+    ends_at = clock() + timeout_s
     unfinished = {
         asyncio.create_task(_cleanup(environment), name="cleanup"),
         asyncio.create_task(_close(agent), name="close"),
@@ -71,7 +73,7 @@ async def release(environment: Environment | None, agent: Agent | None) -> None:
             cancelled = exc
     for task in unfinished:
         if task.cancel():
-            logger.warning("%s failed: no end within %g s", task.get_name(), CLEANUP_TIMEOUT_S)
+            logger.warning("%s failed: no end within %g s", task.get_name(), timeout_s)
     if cancelled is not None:
         raise cancelled
 

@@ -55,36 +55,44 @@ class EndpointHealth(msgspec.Struct, frozen=True, kw_only=True):
     rest_s: float | None = None
 
 
-async def check_endpoints(context: InferenceContext, model: str) -> list[EndpointHealth]:
-    """Check all endpoints concurrently."""
+async def check_endpoints(
+    context: InferenceContext, model: str, timeout_s: float = CHECK_TIMEOUT_S
+) -> list[EndpointHealth]:
+    """Check all endpoints concurrently, for at most ``timeout_s`` seconds."""
     client = await loop_client()
     return list(
         await asyncio.gather(
-            *(_EndpointCheck(context, client, endpoint, model).run() for endpoint in context.endpoints)
+            *(_EndpointCheck(context, client, endpoint, model, timeout_s).run() for endpoint in context.endpoints)
         )
     )
 
 
 class _EndpointCheck:
     def __init__(
-        self, context: InferenceContext, client: httpx.AsyncClient, endpoint: LiveEndpoint, model: str
+        self,
+        context: InferenceContext,
+        client: httpx.AsyncClient,
+        endpoint: LiveEndpoint,
+        model: str,
+        timeout_s: float,
     ) -> None:
         self._context = context
         self._client = client
         self._endpoint = endpoint
         self._model = model
+        self._timeout_s = timeout_s
         self._target: Target | None = None
         self._latency_s: float | None = None
         self._has_response = False
 
     async def run(self) -> EndpointHealth:
         try:
-            async with asyncio.timeout(CHECK_TIMEOUT_S):
+            async with asyncio.timeout(self._timeout_s):
                 await self._run_checks()
         except TimeoutError:
             if self._has_response:
-                return self._health("slow", f"it answers, but not to all requests within {CHECK_TIMEOUT_S:g} s")
-            return self._health("down", f"no answer within {CHECK_TIMEOUT_S:g} s", self._start_hint())
+                return self._health("slow", f"it answers, but not to all requests within {self._timeout_s:g} s")
+            return self._health("down", f"no answer within {self._timeout_s:g} s", self._start_hint())
         except EndpointFailure as failure:
             self._endpoint.reconsider_kind(failure)
             wrong = failure.reason in ("configuration", "request")

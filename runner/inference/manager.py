@@ -10,7 +10,7 @@ from runner.config.profile import AgentSettings
 from runner.inference.endpoint_state import InferenceContext, Timing
 from runner.inference.endpoints import EndpointInfo
 from runner.inference.feedback import FeedbackSender
-from runner.inference.health import EndpointHealth, check_endpoints
+from runner.inference.health import CHECK_TIMEOUT_S, EndpointHealth, check_endpoints
 from runner.inference.session import InferenceSession
 from runner.types import EpisodeHeader
 
@@ -55,9 +55,9 @@ class InferenceManager:
         """Return whether the session's next endpoint accepts tools, as far as known; sends no request."""
         return session.supports_tools
 
-    async def check(self, model: str | None = None) -> list[EndpointHealth]:
-        """Return the health of each endpoint within 2 seconds, without running a model."""
-        return await check_endpoints(self._context, model or self._context.settings.model)
+    async def check(self, model: str | None = None, *, timeout_s: float = CHECK_TIMEOUT_S) -> list[EndpointHealth]:
+        """Return the health of each endpoint within ``timeout_s`` seconds, without running a model."""
+        return await check_endpoints(self._context, model or self._context.settings.model, timeout_s)
 
     def feedback(self, episode_id: str, reward: float, success: bool) -> None:
         """Queue an episode's reward and success for TensorZero, if it answered in the episode and the profile asks so.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from runner.config import AgentSettings
 from runner.errors import InferenceFault, catch_foreign
+from runner.inference.health import CHECK_TIMEOUT_S
 from runner.types import UNRATED, Outcome
 from runner.util.text import one_line
 
@@ -75,9 +76,12 @@ class Models:
         """Names of the profile's models, the default model first."""
         return model_names(self.settings)
 
-    def check(self, model: str | None = None) -> list[EndpointHealth]:
-        """Return the health of each endpoint within 2 seconds; blocks, so never call it on an event loop's thread."""
-        return run_in_thread(lambda: self.manager.check(model))
+    def check(self, model: str | None = None, *, timeout_s: float = CHECK_TIMEOUT_S) -> list[EndpointHealth]:
+        """Return the health of each endpoint within ``timeout_s`` seconds.
+
+        Blocks, so never call it on an event loop's thread.
+        """
+        return run_in_thread(lambda: self.manager.check(model, timeout_s=timeout_s))
 
     def require(self, model: str | None) -> list[EndpointHealth]:
         """Return the health of the endpoints before a batch starts; empty if ``model`` is None.

@@ -29,10 +29,13 @@ class _CachedHash(msgspec.Struct, frozen=True):
 class EpisodeFiles:
     """Reads episode files chunk by chunk; an unchanged file is read as a whole only for its first chunk."""
 
-    def __init__(self, store: EpisodeStore, index: EpisodeIndex) -> None:
+    def __init__(
+        self, store: EpisodeStore, index: EpisodeIndex, *, max_cached_hashes: int = MAX_CACHED_HASHES
+    ) -> None:
         """Start with an empty hash cache."""
         self._store = store
         self._index = index
+        self._max_cached_hashes = max_cached_hashes
         self._hashes: OrderedDict[Path, _CachedHash] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -66,7 +69,7 @@ class EpisodeFiles:
         sha256 = hashlib.sha256(data).hexdigest()
         with self._lock:
             self._hashes[path] = _CachedHash(stamp, sha256)
-            if len(self._hashes) > MAX_CACHED_HASHES:
+            if len(self._hashes) > self._max_cached_hashes:
                 self._hashes.popitem(last=False)
         part = data[offset : offset + CHUNK_BYTES] if offset >= 0 else b""
         return EpisodeChunk(total=len(data), sha256=sha256, data=part)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.config import EnvironmentEntry, Profile
 from runner.envs.availability import availability_of, probe_address
-from runner.envs.http.probe import ServerState, probe_servers
+from runner.envs.http.probe import PROBE_TIMEOUT_S, ServerState, probe_servers
 from runner.errors import catch_foreign
 from runner.events.control import HealthItem
 from runner.events.durable import EnvHealth, Gpu, Heartbeat, Host, ModelHealth
@@ -52,6 +52,8 @@ class HealthMonitor:
         servers: environment servers that this node starts.
         models: the profile's models.
         is_active: returns whether a batch is running or a request came recently; if not, models are checked rarely.
+        heartbeat_interval_s: seconds between two heartbeats, which also time the checks.
+        probe_timeout_s: maximum seconds for a probe of all environment servers.
     """
 
     def __init__(
@@ -61,6 +63,9 @@ class HealthMonitor:
         servers: EnvServerManager | None = None,
         models: Models | None = None,
         is_active: Callable[[], bool] = _always_active,
+        *,
+        heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S,
+        probe_timeout_s: float = PROBE_TIMEOUT_S,
     ) -> None:
         """Start without results; ``run`` adds them."""
         self._profile = profile
@@ -68,6 +73,8 @@ class HealthMonitor:
         self._servers = servers
         self._models = models
         self._is_active = is_active
+        self._heartbeat_interval_s = heartbeat_interval_s
+        self._probe_timeout_s = probe_timeout_s
         self._load = HostLoad()
         self._latest: dict[str, list[HealthItem]] = {}
         self._failures: dict[str, str] = {}
@@ -88,7 +95,7 @@ class HealthMonitor:
                 live.put(Heartbeat(at=self._clock.now()))
                 if beat % HOST_BEATS == 0:
                     self._update("the host", self._host, live)
-                await asyncio.sleep(HEARTBEAT_INTERVAL_S)
+                await asyncio.sleep(self._heartbeat_interval_s)
 
     async def _watch_environments(self, live: LivePublisher) -> None:
         """Check environments in a separate task, because servers may answer slowly."""
@@ -99,11 +106,11 @@ class HealthMonitor:
         }
         while True:
             n_changes = self._n_changes
-            states = await asyncio.to_thread(probe_servers, addresses)
+            states = await asyncio.to_thread(probe_servers, addresses, self._probe_timeout_s)
             self._update(ENVIRONMENTS, partial(self._environments, states), live)
             for _ in range(ENVS_BEATS):
                 if self._n_changes == n_changes:
-                    await asyncio.sleep(HEARTBEAT_INTERVAL_S)
+                    await asyncio.sleep(self._heartbeat_interval_s)
 
     async def _watch_models(self, models: Models, live: LivePublisher) -> None:
         """Check models in a separate task and thread, because endpoints may answer slowly."""
@@ -113,7 +120,7 @@ class HealthMonitor:
                 self._update(MODELS, partial(self._endpoints, states), live)
             n_beats = 0
             while n_beats < (MODELS_BEATS if self._is_active() else MODELS_IDLE_BEATS):
-                await asyncio.sleep(HEARTBEAT_INTERVAL_S)
+                await asyncio.sleep(self._heartbeat_interval_s)
                 n_beats += 1
 
     @property

@@ -33,7 +33,7 @@ from runner.node.file_chunks import EpisodeFiles
 from runner.node.handlers import ControlHandler
 from runner.node.health import HealthMonitor
 from runner.node.name_claim import check_name_is_free
-from runner.node.shutdown import publish_remaining, run_with_restarts, stop_batches
+from runner.node.shutdown import RETRY_S, publish_remaining, run_with_restarts, stop_batches
 from runner.node.state_lock import NodeFile, StateLock
 from runner.publish.event_recorder import EventRecorder, durable_names
 from runner.publish.live_publisher import LivePublisher
@@ -65,6 +65,7 @@ class Node:
             connect.
         idle_exit_s: stop after this many seconds without a running or queued batch or a request; None: never.
         on_ready: called once the node answers requests.
+        retry_s: seconds before a failed service of the node restarts.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Node:
         egress: Callable[[], BusAddress | None],
         idle_exit_s: float | None = None,
         on_ready: Callable[[NodeFile], object] = _ignore,
+        retry_s: float = RETRY_S,
     ) -> None:
         """Store the settings; no file or socket is opened before ``run``."""
         self._profile = profile
@@ -84,6 +86,7 @@ class Node:
         self._egress = egress
         self._idle_exit_s = idle_exit_s
         self._on_ready = on_ready
+        self._retry_s = retry_s
         self._servers = EnvServerManager(profile, data_dir / "logs")
         self._models = Models.from_settings(profile.agent, os.environ)
         self._stopping = asyncio.Event()
@@ -158,7 +161,10 @@ class Node:
             "control requests from the egress broker": partial(serve_requests, egress_handler, self._egress),
         }
         async with asyncio.TaskGroup() as tasks:
-            service_tasks = [tasks.create_task(run_with_restarts(name, create)) for name, create in services.items()]
+            service_tasks = [
+                tasks.create_task(run_with_restarts(name, create, retry_s=self._retry_s))
+                for name, create in services.items()
+            ]
             await _wait_for_broker(ready)
             lock.write_node_file(self._node_file(workspace, broker))
             batch_runner.publish_missing_results(await asyncio.to_thread(recorder.outbox.known_ids))

@@ -42,9 +42,15 @@ async def stop_batches(batch_runner: BatchRunner, is_draining: Callable[[], bool
             return
 
 
-async def publish_remaining(publisher: Publisher, immediate: asyncio.Event) -> None:
+async def publish_remaining(
+    publisher: Publisher,
+    immediate: asyncio.Event,
+    *,
+    timeout_s: float = STOP_TIMEOUT_S,
+    stall_timeout_s: float = STALL_TIMEOUT_S,
+) -> None:
     """Publish the remaining events while deliveries succeed; the others stay in the outbox."""
-    sending = asyncio.create_task(publisher.wait_until_drained(STOP_TIMEOUT_S, stall_timeout_s=STALL_TIMEOUT_S))
+    sending = asyncio.create_task(publisher.wait_until_drained(timeout_s, stall_timeout_s=stall_timeout_s))
     interrupted = asyncio.create_task(immediate.wait())
     done, pending = await asyncio.wait({sending, interrupted}, return_when=asyncio.FIRST_COMPLETED)
     for task in pending:
@@ -53,8 +59,10 @@ async def publish_remaining(publisher: Publisher, immediate: asyncio.Event) -> N
         task.result()
 
 
-async def run_with_restarts(name: str, create: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a service to its end; log each failure and restart it after ``RETRY_S``."""
+async def run_with_restarts(
+    name: str, create: Callable[[], Coroutine[Any, Any, None]], *, retry_s: float = RETRY_S
+) -> None:
+    """Run a service to its end; log each failure and restart it after ``retry_s`` seconds."""
     task = asyncio.current_task()
     done = False
 
@@ -69,4 +77,4 @@ async def run_with_restarts(name: str, create: Callable[[], Coroutine[Any, Any, 
             await asyncio.create_task(create())
             done = True
         if not done:
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(retry_s)

@@ -26,7 +26,12 @@ _ALLOWED_FETCH_SITES = (None, "none", "same-origin")
 
 
 def guard_app(
-    app: ASGIApp, *, token: str | None = None, max_body: int = MAX_BODY_BYTES, allowed_hosts: Collection[str] = ()
+    app: ASGIApp,
+    *,
+    token: str | None = None,
+    max_body: int = MAX_BODY_BYTES,
+    allowed_hosts: Collection[str] = (),
+    body_timeout_s: float = BODY_TIMEOUT_S,
 ) -> ASGIApp:
     """Wrap ``app`` in checks that reject a request with ``{"detail": …}`` and a status of 400 or more.
 
@@ -39,8 +44,9 @@ def guard_app(
         token: required as ``Authorization: Bearer …``, or as the password of the URL; None: no authentication.
         max_body: largest body in bytes, with or without a declared length.
         allowed_hosts: additional host names of this server.
+        body_timeout_s: seconds a client has to send the request body.
     """
-    return _GuardMiddleware(app, token, max_body, frozenset(map(_normalize_host, allowed_hosts)))
+    return _GuardMiddleware(app, token, max_body, frozenset(map(_normalize_host, allowed_hosts)), body_timeout_s)
 
 
 def is_loopback(host: str) -> bool:
@@ -54,11 +60,14 @@ def is_loopback(host: str) -> bool:
 
 
 class _GuardMiddleware:
-    def __init__(self, app: ASGIApp, token: str | None, max_body: int, hosts: Collection[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, token: str | None, max_body: int, hosts: Collection[str], body_timeout_s: float
+    ) -> None:
         self._app = app
         self._credential = None if token is None else token.encode()
         self._max_body = max_body
         self._hosts = hosts
+        self._body_timeout_s = body_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -116,7 +125,7 @@ class _GuardMiddleware:
     async def _read_body(self, receive: Receive) -> bytes:
         body, more = bytearray(), True
         try:
-            async with asyncio.timeout(BODY_TIMEOUT_S):
+            async with asyncio.timeout(self._body_timeout_s):
                 while more:
                     message = await receive()
                     if message["type"] == "http.disconnect":
@@ -126,7 +135,7 @@ class _GuardMiddleware:
                     if len(body) > self._max_body:
                         raise self._body_too_large()
         except TimeoutError as exc:
-            raise HTTPException(408, f"The body did not arrive within {BODY_TIMEOUT_S:.0f} seconds") from exc
+            raise HTTPException(408, f"The body did not arrive within {self._body_timeout_s:.0f} seconds") from exc
         return bytes(body)
 
 

@@ -13,8 +13,9 @@ import socket
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import h11
 import uvicorn
@@ -28,6 +29,7 @@ from runner.util.text import one_line
 __all__ = [
     "MAX_BODY_BYTES",
     "ReadyCallback",
+    "ServerLimits",
     "Site",
     "check_exposure",
     "guard_app",
@@ -53,6 +55,18 @@ _OTHER_OPEN_FILES = 256
 
 _TOKEN = re.compile(r"[\x21-\x7e]{16,512}")
 _MAX_TOKEN_FILE = 4096
+
+
+@dataclass(frozen=True)
+class ServerLimits:
+    """Limits of one server: seconds for headers and for shutdown, and the number of connections."""
+
+    header_timeout_s: float = HEADER_TIMEOUT_S
+    max_connections: int = MAX_CONNECTIONS
+    shutdown_timeout_s: int = SHUTDOWN_TIMEOUT_S
+
+
+DEFAULT_LIMITS = ServerLimits()
 
 
 class Site(NamedTuple):
@@ -108,13 +122,16 @@ def run_apps(sites: Sequence[Site], *, on_ready: ReadyCallback) -> None:
     asyncio.run(run())
 
 
-async def serve_apps(sites: Sequence[Site], *, on_ready: ReadyCallback, stop: asyncio.Event) -> None:
+async def serve_apps(
+    sites: Sequence[Site], *, on_ready: ReadyCallback, stop: asyncio.Event, limits: ServerLimits = DEFAULT_LIMITS
+) -> None:
     """Serve all sites, or none if one cannot listen, until ``stop`` is set.
 
     Args:
         sites: applications, each already guarded.
         on_ready: called with ``<url> <description>`` of each site once it accepts requests.
-        stop: ends serving; running requests then have ``SHUTDOWN_TIMEOUT_S`` seconds to finish.
+        stop: ends serving; running requests then have ``limits.shutdown_timeout_s`` seconds to finish.
+        limits: of each site's server.
 
     Raises:
         ConfigError: naming the address that cannot be used.
@@ -123,7 +140,7 @@ async def serve_apps(sites: Sequence[Site], *, on_ready: ReadyCallback, stop: as
     with ExitStack() as stack:
         listeners = [stack.enter_context(closing(_bind(site.host, site.port))) for site in sites]
         servers = [
-            _Server(site.app, _report_ready(site, listener, on_ready))
+            _Server(site.app, _report_ready(site, listener, on_ready), limits)
             for site, listener in zip(sites, listeners, strict=True)
         ]
         async with asyncio.TaskGroup() as group:
@@ -134,14 +151,24 @@ async def serve_apps(sites: Sequence[Site], *, on_ready: ReadyCallback, stop: as
                 server.should_exit = True
 
 
+class _Config(uvicorn.Config):
+    """Configuration that carries the limits to the protocol."""
+
+    limits: ServerLimits
+
+
 class _Protocol(H11Protocol):
     """HTTP/1.1 with a header timeout and a limit on connections, neither of which uvicorn has."""
 
     _header_timer: asyncio.TimerHandle | None = None
 
+    @property
+    def _limits(self) -> ServerLimits:
+        return cast(_Config, self.config).limits
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
         super().connection_made(transport)
-        if len(self.connections) > MAX_CONNECTIONS:
+        if len(self.connections) > self._limits.max_connections:
             transport.abort()
         else:
             self._start_header_timer()
@@ -158,7 +185,7 @@ class _Protocol(H11Protocol):
         super().connection_lost(exc)
 
     def _start_header_timer(self) -> None:
-        self._header_timer = self.loop.call_later(HEADER_TIMEOUT_S, self.transport.abort)
+        self._header_timer = self.loop.call_later(self._limits.header_timeout_s, self.transport.abort)
 
     def _cancel_header_timer(self) -> None:
         if self._header_timer is not None:
@@ -169,21 +196,21 @@ class _Protocol(H11Protocol):
 class _Server(uvicorn.Server):
     """Uvicorn without signal handlers, as several servers share a process, and with a readiness callback."""
 
-    def __init__(self, app: ASGIApp, on_ready: Callable[[], object]) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                loop="asyncio",
-                http=_Protocol,
-                ws="none",
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
-                timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
-            )
+    def __init__(self, app: ASGIApp, on_ready: Callable[[], object], limits: ServerLimits) -> None:
+        config = _Config(
+            app,
+            loop="asyncio",
+            http=_Protocol,
+            ws="none",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
+            timeout_graceful_shutdown=limits.shutdown_timeout_s,
         )
+        config.limits = limits
+        super().__init__(config)
         self._on_ready = on_ready
 
     @contextmanager

@@ -64,11 +64,19 @@ class DedupBuffer:
     a stream are ``offer``ed: a full buffer drops and counts them.
     """
 
-    def __init__(self, names: DurableNames, *, capacity: int = 10_000, max_bytes: int = 64 << 20) -> None:
-        """Create an empty buffer for ``capacity`` messages of ``max_bytes`` in total."""
+    def __init__(
+        self,
+        names: DurableNames,
+        *,
+        capacity: int = 10_000,
+        max_bytes: int = 64 << 20,
+        max_ids: int = MAX_IDS_REMEMBERED,
+    ) -> None:
+        """Create an empty buffer for ``capacity`` messages of ``max_bytes`` in total; remember ``max_ids`` ids."""
         self._names = names
         self._capacity = capacity
         self._max_bytes = max_bytes
+        self._max_ids = max_ids
         self._items: deque[RawMessage | Notice] = deque()
         self._bytes = 0
         self._skipped = 0
@@ -228,7 +236,7 @@ class DedupBuffer:
 
     def _remember(self, source: str, event_id: str) -> None:
         self._ids[_key(source, event_id)] = None
-        if len(self._ids) > MAX_IDS_REMEMBERED:
+        if len(self._ids) > self._max_ids:
             self._ids.popitem(last=False)
 
 

@@ -162,23 +162,25 @@ class EnvironmentCheck:
         for text in HOSTILE_TEXTS:
             with self._report_errors(f"parse({shorten(repr(text))})"):
                 parsed: object = await maybe_await(environment.parse(text))
-                known = isinstance(parsed, Action | InvalidAction)
-                self._expect(known, f"parse should return Action or InvalidAction; got {type(parsed).__name__}")
+                is_action = isinstance(parsed, Action | InvalidAction)
+                self._expect(is_action, f"parse should return Action or InvalidAction; got {type(parsed).__name__}")
         await self._survives([Action(text=text) for text in HOSTILE_TEXTS])
 
     async def _hostile_calls(self) -> None:
         names = sorted({*await tool_names(await self._start(0)), "no such tool", "\ud800"})
-        calls = [ToolCall(id="call_0", name=name, arguments=given) for name in names for given in HOSTILE_ARGUMENTS]
+        calls = [
+            ToolCall(id="call_0", name=name, arguments=arguments) for name in names for arguments in HOSTILE_ARGUMENTS
+        ]
         await self._survives([Action(tool_calls=[call]) for call in calls])
 
     async def _survives(self, actions: Sequence[Action]) -> None:
         environment, done = await self._start(0), False
         for action in actions:
-            what = action.tool_calls[0] if action.tool_calls else action.text
+            label = action.tool_calls[0] if action.tool_calls else action.text
             if done:
                 environment = await self._start(0)
             done = True  # if the step raises, the instance must not be used further
-            with self._report_errors(f"step({shorten(repr(what))})"):
+            with self._report_errors(f"step({shorten(repr(label))})"):
                 done = (await timestep(environment, 0, action)).done
 
     async def _oracle(self, task: int) -> None:

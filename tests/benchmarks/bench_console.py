@@ -129,7 +129,7 @@ def _answer(terminal: Terminal, key: str, *texts: str) -> float:
     terminal.send(key)
     terminal.wait_for(lambda: all(text in terminal.raw[before:] for text in wanted), 60)
     seconds = time.perf_counter() - started
-    terminal.wait_quiet()
+    terminal.wait_until_quiet()
     return seconds
 
 

@@ -14,7 +14,7 @@ from runner.bus.connection import BusAddress, NatsConnection
 from runner.subscribe.subscription import BusMessage, Subscription
 from tests.benchmarks.measure import Row, ratio
 from tests.support.nats_server import NatsServer
-from tests.support.subscriptions import SUBJECT, add_stream, headers, status
+from tests.support.subscriptions import SUBJECT, add_stream, status_event, status_headers
 
 N_MESSAGES = 5_000
 PART = 500
@@ -52,7 +52,7 @@ async def _fill(connection: NatsConnection) -> None:
     js = connection.client.jetstream()
     for first in range(0, N_MESSAGES, PART):
         numbers = range(first, first + PART)
-        await asyncio.gather(*(js.publish(SUBJECT, status(n), headers=headers(n)) for n in numbers))
+        await asyncio.gather(*(js.publish(SUBJECT, status_event(n), headers=status_headers(n)) for n in numbers))
 
 
 async def followed(connection: NatsConnection) -> None:

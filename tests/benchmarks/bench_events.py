@@ -12,7 +12,7 @@ from runner.publish.outbox import Outbox, OutboxEvent
 from runner.publish.outbox_drain import MAX_IN_FLIGHT, MIN_INTERVAL_S
 from tests.benchmarks.measure import PAIRS, Row, quartiles
 from tests.support.nats_server import NatsServer
-from tests.support.publishing import client_of, event, publishing, sink
+from tests.support.publishing import nats_client, outbox_event, run_publisher, sink_to
 
 N = 5000
 PAYLOAD = b'{"text": "' + b"x" * 480 + b'"}'
@@ -26,9 +26,9 @@ async def published(server: NatsServer, outbox: Outbox, events: list[OutboxEvent
 
     After a lull, as what comes then goes at once.
     """
-    async with publishing(outbox, sink(server, "local")) as running:
-        await running.state("up")
-        outbox.add(event(-1, id=f"warm-up:{events[0].id}"))
+    async with run_publisher(outbox, sink_to(server, "local")) as running:
+        await running.wait_for_state("up")
+        outbox.add(outbox_event(-1, id=f"warm-up:{events[0].id}"))
         await running.wait_until_drained()
         await asyncio.sleep(MIN_INTERVAL_S)
         started = time.perf_counter()
@@ -44,7 +44,7 @@ def _add(outbox: Outbox, events: list[OutboxEvent]) -> None:
 
 async def bare(server: NatsServer, events: list[OutboxEvent]) -> float:
     """Events per second by the client alone, with an id each."""
-    async with client_of(server) as client:
+    async with nats_client(server) as client:
         js = client.jetstream()
         gate = asyncio.Semaphore(MAX_IN_FLIGHT)
 
@@ -59,11 +59,11 @@ async def bare(server: NatsServer, events: list[OutboxEvent]) -> float:
 
 
 async def _pairs(server: NatsServer, outbox: Outbox) -> list[tuple[float, float]]:
-    async with client_of(server) as client:
+    async with nats_client(server) as client:
         await client.jetstream().add_stream(name=BARE_STREAM, subjects=[BARE_SUBJECT])
     pairs: list[tuple[float, float]] = []
     for number in range(PAIRS + 1):
-        events = [event(n, id=f"{number}:{n}", payload=PAYLOAD) for n in range(N)]
+        events = [outbox_event(n, id=f"{number}:{n}", payload=PAYLOAD) for n in range(N)]
         if number % 2:
             rate = await published(server, outbox, events)
             pair = (rate, await bare(server, events))

@@ -20,8 +20,8 @@ from runner.inference import InferenceManager, InferenceSession
 from runner.tracing import SpanList, Tracer
 from runner.types import Action, Chat, EpisodeInfo, StreamDelta
 from tests.benchmarks.measure import PAIRS, Ratio, Row, ratio
-from tests.support.inference import TOOLS, header
-from tests.support.rude_model import answer, chunks
+from tests.support.inference import TOOLS, episode_header
+from tests.support.rude_model import completion_response, streamed_answer
 
 N = 40
 """Calls that one measurement takes."""
@@ -48,7 +48,7 @@ def _rows(runner: asyncio.Runner, url: str, stream: bool) -> list[Row]:
         endpoints=(EndpointConfig(url=url, kind="openai", model="m"),),
         stream=stream,
     )
-    session = InferenceManager(settings, {}).session(header())
+    session = InferenceManager(settings, {}).session(episode_header())
 
     def play(calls: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
         return lambda: runner.run(calls())
@@ -88,7 +88,7 @@ async def acted(settings: AgentSettings) -> None:
         agent = ReactAgent(inference_mngr=manager, settings=settings)
         agent.tracer = Tracer(collectors=(SpanList(),))
         told: list[str | StreamDelta] = []
-        agent.enter(EpisodeInfo(header(), lambda: 60.0, told.append))
+        agent.enter(EpisodeInfo(episode_header(), lambda: 60.0, told.append))
         for message in CHAT[start % len(CHAT) :][: len(CHAT) // 2]:
             _, action = await agent.act([message], TOOLS)
             assert action == Action(text="go up")
@@ -149,7 +149,7 @@ class _Model(asyncio.Protocol):
         if separator and len(body) >= length:
             self._received = b""
             assert isinstance(self._transport, asyncio.Transport)
-            self._transport.write(STREAM if b'"stream":true' in body.replace(b" ", b"") else answer(ANSWER))
+            self._transport.write(STREAM if b'"stream":true' in body.replace(b" ", b"") else completion_response(ANSWER))
 
 
 def _chunked(body: bytes) -> bytes:
@@ -159,7 +159,7 @@ def _chunked(body: bytes) -> bytes:
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-STREAM = HEAD + _chunked(chunks(word if word == "Thought:" else f" {word}" for word in ANSWER.split(" ")))
+STREAM = HEAD + _chunked(streamed_answer(word if word == "Thought:" else f" {word}" for word in ANSWER.split(" ")))
 
 
 async def _serve() -> None:

@@ -19,7 +19,7 @@ from runner.types import Limits
 from tests.benchmarks.measure import PAIRS, Ratio, Row, quartiles, ratio_of
 from tests.support.command import REPOSITORY
 from tests.support.episodes import new_id
-from tests.support.terminal import Terminal, environ
+from tests.support.terminal import Terminal, terminal_environ
 
 CONSOLE = str(Path(sys.executable).with_name("agentgym-tui"))
 N_EPISODES, EPISODE_BYTES = 10_000, 11_400
@@ -73,7 +73,7 @@ def _folder(folder: Path) -> list[Row]:
 
 def _terminal(*command: str) -> Terminal:
     here = {"PYTHONPATH": str(REPOSITORY)} if command[0] == CONSOLE else {}
-    return Terminal(*command, columns=200, rows=50, env=environ(**here))
+    return Terminal(*command, columns=200, rows=50, env=terminal_environ(**here))
 
 
 def _open_folder(runs: Path) -> tuple[float, float, float]:
@@ -86,7 +86,7 @@ def _open_folder(runs: Path) -> tuple[float, float, float]:
         usable_s = time.perf_counter() - terminal.started
         terminal.wait_for(lambda: f"{N_EPISODES:,} episodes".encode() in terminal.raw, 120)
         whole_s = time.perf_counter() - terminal.started
-        terminal.wait_gone("reading", 60)
+        terminal.wait_until_absent("reading", 60)
         return usable_s, whole_s, _peak(terminal.process.pid)
 
 

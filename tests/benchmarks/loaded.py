@@ -23,7 +23,7 @@ from runner.bus.streams import DEFAULT_STREAMS, ensure_live_stream
 from tests.benchmarks.counted_console import Counted
 from tests.benchmarks.load import READY, Sent
 from tests.support.nats_server import NatsServer
-from tests.support.publishing import client_of
+from tests.support.publishing import nats_client
 from tests.support.terminal import Terminal
 
 COLUMNS, ROWS = 200, 50
@@ -83,7 +83,7 @@ def watching() -> Iterator[Watching]:
 
 async def _keep_live(server: NatsServer) -> None:
     """As on a node's broker, whose streams are there before anything is said."""
-    async with client_of(server) as client:
+    async with nats_client(server) as client:
         await ensure_live_stream(client.jetstream(), DEFAULT_STREAMS)
 
 
@@ -133,7 +133,7 @@ class Watching:
 
     def n_messages(self) -> int:
         """How many that screen has seen, once it says nothing new."""
-        self._terminal.wait_quiet(2.0)
+        self._terminal.wait_until_quiet(2.0)
         (number,) = re.findall(r"([\d,]+) messages ·", self._terminal.text)
         return int(number.replace(",", ""))
 

@@ -12,7 +12,7 @@ from runner.agents.model.calls import parse_reply
 from runner.agents.model.conversation import strip_thinking
 from runner.agents.model.parsing import action_style
 from runner.types import Action, Message
-from tests.support.recordings import FOLDER
+from tests.support.recordings import RECORDINGS_FOLDER
 
 NAMES = {
     "babyai": "BabyAI",
@@ -34,7 +34,7 @@ SENT = {
 
 
 def conversations() -> dict[str, list[Message]]:
-    path = FOLDER / "client_results.jsonl"
+    path = RECORDINGS_FOLDER / "client_results.jsonl"
     if not path.is_file():
         pytest.skip(f"no recorded conversations: {path} is missing")
     rows: list[dict[str, Any]] = [json.loads(line) for line in path.read_text("utf-8").splitlines()]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.command import COMMAND, ENVIRON, agentgym
+from tests.support.command import COMMAND, ENVIRON, run_agentgym
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def profile_with_missing_env(tmp_path: Path) -> str:
 
 
 def test_a_run_is_stored_and_summarized(tmp_path: Path) -> None:
-    done = agentgym(tmp_path, "--run", "mAzE", "--agent", "oracle", "--repeat", "3", "--json")
+    done = run_agentgym(tmp_path, "--run", "mAzE", "--agent", "oracle", "--repeat", "3", "--json")
     assert done.returncode == 0, done.stderr
     (batch,) = json.loads(done.stdout)["batches"]
     assert (batch["env"], batch["agent"], batch["baseline"], batch["outcomes"]) == (
@@ -39,7 +39,7 @@ def test_a_run_is_stored_and_summarized(tmp_path: Path) -> None:
 
 
 def test_the_oracle_is_always_named_as_a_baseline(tmp_path: Path) -> None:
-    shown = agentgym(tmp_path, "--run", "Maze", "--agent", "oracle").stdout + agentgym(tmp_path, "--results").stdout
+    shown = run_agentgym(tmp_path, "--run", "Maze", "--agent", "oracle").stdout + run_agentgym(tmp_path, "--results").stdout
     assert "oracle (baseline, no model)" in shown
     assert "Baselines (no model)" in shown
     assert "Models" not in shown
@@ -47,7 +47,7 @@ def test_the_oracle_is_always_named_as_a_baseline(tmp_path: Path) -> None:
 
 def test_attempts_seed_and_the_random_agent_are_reproducible(tmp_path: Path) -> None:
     options = ("--run", "Maze", "--agent", "random", "--attempts", "2", "--seed", "7", "--task-index", "3", "--json")
-    results = [json.loads(agentgym(tmp_path, *options).stdout)["batches"][0] for _ in range(2)]
+    results = [json.loads(run_agentgym(tmp_path, *options).stdout)["batches"][0] for _ in range(2)]
     played = [[actions(tmp_path, batch, episode) for episode in batch["episodes"]] for batch in results]
     assert played[0] == played[1]
     assert played[0][0] != played[0][1]
@@ -62,7 +62,7 @@ def actions(cwd: Path, batch: dict[str, Any], episode: dict[str, Any]) -> list[s
 def test_a_script_runs_line_by_line(tmp_path: Path) -> None:
     (tmp_path / "script").write_text("move up\n\nmove down\n${oc.env:HOME}\n")
     options = ("--run", "Maze", "--agent", "scripted", "--script", "script", "--max-rounds", "3", "--json")
-    done = agentgym(tmp_path, *options)
+    done = run_agentgym(tmp_path, *options)
     (batch,) = json.loads(done.stdout)["batches"]
     assert done.returncode == 0
     assert actions(tmp_path, batch, batch["episodes"][0]) == ["move up", "move down", "${oc.env:HOME}"]
@@ -70,7 +70,7 @@ def test_a_script_runs_line_by_line(tmp_path: Path) -> None:
 
 def test_an_episode_that_ends_in_an_error_exits_1_and_names_it(tmp_path: Path) -> None:
     (tmp_path / "script").write_text("move up\n")
-    done = agentgym(tmp_path, "--run", "Maze", "--agent", "scripted", "--script", "script")
+    done = run_agentgym(tmp_path, "--run", "Maze", "--agent", "scripted", "--script", "script")
     assert done.returncode == 1
     assert "agent_fault: The script has only 1 actions, but the episode is not over" in done.stderr
 
@@ -97,7 +97,7 @@ def test_an_episode_that_ends_in_an_error_exits_1_and_names_it(tmp_path: Path) -
     ],
 )
 def test_invalid_usage_exits_2_with_a_hint(tmp_path: Path, options: tuple[str, ...], expected: str) -> None:
-    done = agentgym(tmp_path, *options)
+    done = run_agentgym(tmp_path, *options)
     assert done.returncode == 2
     assert expected in done.stderr
     assert "Traceback" not in done.stderr
@@ -106,7 +106,7 @@ def test_invalid_usage_exits_2_with_a_hint(tmp_path: Path, options: tuple[str, .
 
 
 def test_a_dry_run_runs_one_step_and_stores_nothing(tmp_path: Path) -> None:
-    done = agentgym(tmp_path, "--battery", "lightweight", "--agent", "oracle", "--dry-run", "--json")
+    done = run_agentgym(tmp_path, "--battery", "lightweight", "--agent", "oracle", "--dry-run", "--json")
     checked = json.loads(done.stdout)
     assert done.returncode == 0
     assert checked["ok"]
@@ -127,24 +127,24 @@ def test_a_dry_run_runs_one_step_and_stores_nothing(tmp_path: Path) -> None:
 def test_dry_run_exits_1_with_the_reason(
     tmp_path: Path, profile_with_missing_env: str, options: tuple[str, ...], expected: str
 ) -> None:
-    done = agentgym(tmp_path, "--config", profile_with_missing_env, *options, "--agent", "oracle", "--dry-run")
+    done = run_agentgym(tmp_path, "--config", profile_with_missing_env, *options, "--agent", "oracle", "--dry-run")
     assert done.returncode == 1
     assert expected in done.stdout + done.stderr
 
 
 def test_list_envs_shows_health_or_the_reason(tmp_path: Path) -> None:
-    rows = {row["name"]: row for row in json.loads(agentgym(tmp_path, "--list-envs", "--json").stdout)["environments"]}
+    rows = {row["name"]: row for row in json.loads(run_agentgym(tmp_path, "--list-envs", "--json").stdout)["environments"]}
     assert (rows["Maze"]["port"], rows["Maze"]["tier"], rows["Maze"]["playable"]) == (36003, "lightweight", True)
     assert rows["BabyAI"]["deps"] == ["minigrid"]
     assert rows["Maze"]["health"] == "installed (embedded)"
     assert rows["WebArena"]["tier"] == "skip"
     assert all(row["playable"] for name, row in rows.items() if row["tier"] != "skip")
-    plain = agentgym(tmp_path, "--list-envs").stdout
+    plain = run_agentgym(tmp_path, "--list-envs").stdout
     assert all(name in plain for name in rows)
 
 
 def test_list_envs_names_missing_environments(tmp_path: Path, profile_with_missing_env: str) -> None:
-    listed = json.loads(agentgym(tmp_path, "--list-envs", "--config", profile_with_missing_env, "--json").stdout)[
+    listed = json.loads(run_agentgym(tmp_path, "--list-envs", "--config", profile_with_missing_env, "--json").stdout)[
         "environments"
     ]
     rows = {row["name"]: (row["playable"], row["health"]) for row in listed}
@@ -154,11 +154,11 @@ def test_list_envs_names_missing_environments(tmp_path: Path, profile_with_missi
 
 @pytest.mark.long
 def test_results_can_be_filtered_and_name_damaged_files(tmp_path: Path) -> None:
-    agentgym(tmp_path, "--battery", "lightweight", "--agent", "oracle")
-    (batch,) = json.loads(agentgym(tmp_path, "--run", "Maze", "--agent", "oracle", "--json").stdout)["batches"]
+    run_agentgym(tmp_path, "--battery", "lightweight", "--agent", "oracle")
+    (batch,) = json.loads(run_agentgym(tmp_path, "--run", "Maze", "--agent", "oracle", "--json").stdout)["batches"]
     damaged = tmp_path / "data" / "runs" / batch["batch_id"] / f"{batch['episodes'][0]['episode_id']}.json"
     damaged.write_bytes(b"{")
-    done = agentgym(tmp_path, "--results", "--env", "maze", "--json")
+    done = run_agentgym(tmp_path, "--results", "--env", "maze", "--json")
     shown = json.loads(done.stdout)
     assert [(row["env"], row["n"]) for row in shown["results"]] == [("Maze", 1)]
     assert [file["path"] for file in shown["damaged"]] == [str(damaged)]
@@ -166,8 +166,8 @@ def test_results_can_be_filtered_and_name_damaged_files(tmp_path: Path) -> None:
 
 
 def test_results_of_an_environment_without_episodes_are_empty(tmp_path: Path) -> None:
-    agentgym(tmp_path, "--run", "Maze", "--agent", "oracle")
-    unplayed, unknown = (agentgym(tmp_path, "--results", "--env", name) for name in ("wordle", "Mase"))
+    run_agentgym(tmp_path, "--run", "Maze", "--agent", "oracle")
+    unplayed, unknown = (run_agentgym(tmp_path, "--results", "--env", name) for name in ("wordle", "Mase"))
     assert (unplayed.returncode, unplayed.stdout) == (0, "")
     assert "No episodes of Wordle in " in unplayed.stderr
     assert unknown.returncode == 2
@@ -175,14 +175,14 @@ def test_results_of_an_environment_without_episodes_are_empty(tmp_path: Path) ->
 
 
 def test_a_battery_without_installed_environments_exits_2(tmp_path: Path, profile_with_missing_env: str) -> None:
-    done = agentgym(tmp_path, "--config", profile_with_missing_env, "--battery", "moderate")
+    done = run_agentgym(tmp_path, "--config", profile_with_missing_env, "--battery", "moderate")
     assert (done.returncode, done.stdout) == (2, "")
     assert "Nowhere is in profile odd, but no environment of that name" in done.stderr
     assert not (tmp_path / "data").exists()
 
 
 def test_a_battery_skips_and_names_missing_environments(tmp_path: Path, profile_with_missing_env: str) -> None:
-    done = agentgym(
+    done = run_agentgym(
         tmp_path,
         "--config",
         profile_with_missing_env,
@@ -200,7 +200,7 @@ def test_a_battery_skips_and_names_missing_environments(tmp_path: Path, profile_
 
 
 def test_empty_results_suggest_a_command(tmp_path: Path) -> None:
-    done = agentgym(tmp_path, "--results")
+    done = run_agentgym(tmp_path, "--results")
     assert done.returncode == 0
     assert "No episodes in " in done.stderr
     assert "agentgym-runner --battery lightweight" in done.stderr
@@ -212,13 +212,13 @@ def test_nothing_hostile_reaches_the_terminal(tmp_path: Path) -> None:
         json.dumps({"id": hostile, "environments": {"skip": [{"name": hostile, "reason": hostile}]}})
     )
     for options in (("--list-envs",), ("--run", hostile), ("--results",), ("--run", "Maze", "--env", hostile)):
-        done = agentgym(tmp_path, "--config", "profile.yaml", *options)
+        done = run_agentgym(tmp_path, "--config", "profile.yaml", *options)
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", done.stdout + done.stderr), options
 
 
 def test_secrets_are_masked_in_messages(tmp_path: Path) -> None:
     environ = {"MY_API_KEY": "sesame-street-1"}
-    done = agentgym(tmp_path, "--run", "sesame-street-1", environ=environ)
+    done = run_agentgym(tmp_path, "--run", "sesame-street-1", environ=environ)
     assert "sesame-street-1" not in done.stdout + done.stderr
     assert "***" in done.stderr
 
@@ -250,7 +250,7 @@ def test_a_killed_run_is_recovered_by_the_next_start(tmp_path: Path) -> None:
         assert next(line for line in process.stderr if b"task 0" in line)
         process.kill()
     journals = list((tmp_path / "data" / "runs").glob("*/*.journal.jsonl"))
-    shown = json.loads(agentgym(tmp_path, "--results", "--json").stdout)
+    shown = json.loads(run_agentgym(tmp_path, "--results", "--json").stdout)
     assert list((tmp_path / "data" / "runs").glob("*/*.journal.jsonl")) == []
     assert shown["results"][0]["outcomes"].get("interrupted", 0) == len(journals) <= 1
     assert shown["results"][0]["n_rated"] >= 1

@@ -16,7 +16,7 @@ from runner.batch.spec import BatchSpec
 from runner.batch.state_dir import Workspace
 from runner.cli import main, run_command, signals
 from runner.cli.signals import SignalHandler
-from tests.support.command import agentgym, with_environments
+from tests.support.command import environ_with_environments, run_agentgym
 
 
 @pytest.fixture
@@ -33,9 +33,9 @@ def batch(workspace: Workspace) -> Batch:
 @pytest.mark.long
 @pytest.mark.parametrize(("env", "outcome"), [("Lingering", "timeout"), ("Blocking", "timeout")])
 def test_the_process_exits_although_an_environment_hangs(tmp_path: Path, env: str, outcome: str) -> None:
-    environ = with_environments(tmp_path, env)
+    environ = environ_with_environments(tmp_path, env)
     before = time.monotonic()
-    done = agentgym(
+    done = run_agentgym(
         tmp_path, "--run", env, "--agent", "random", "--max-duration", "0.2", "--json", environ=environ
     )  # fmt: skip
     assert time.monotonic() - before < 20

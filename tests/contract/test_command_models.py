@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runner.serve.mock_llm import ModelServer
-from tests.support.command import agentgym
+from tests.support.command import run_agentgym
 from tests.support.nats_server import NatsServer
 
 NOBODY = {"TENSORZERO_URL": "http://127.0.0.1:1", "OLLAMA_HOST": "127.0.0.1:1"}
@@ -48,7 +48,7 @@ def played(folder: Path, done: str) -> tuple[dict[str, Any], list[dict[str, Any]
 @pytest.mark.long
 def test_without_a_model_no_episode_runs_and_the_suggested_command_works(tmp_path: Path) -> None:
     options = ("--run", "Maze", "--agent=tools", "--repeat", "2", "--model", "any", "--data-dir", "my data")
-    done = agentgym(tmp_path, *options, environ=NOBODY)
+    done = run_agentgym(tmp_path, *options, environ=NOBODY)
     assert (done.returncode, done.stdout) == (2, "")
     assert list(tmp_path.iterdir()) == []
     assert "gateway (http://127.0.0.1:1/v1/chat/completions, model any): no connection" in done.stderr
@@ -56,13 +56,13 @@ def test_without_a_model_no_episode_runs_and_the_suggested_command_works(tmp_pat
     assert "start it with: ollama serve" in done.stderr
     last = done.stderr.splitlines()[-1]
     assert last == "Without a model: agentgym-runner --run Maze --repeat 2 --data-dir 'my data' --agent oracle"
-    again = agentgym(tmp_path, *shlex.split(last)[4:], environ=NOBODY)
+    again = run_agentgym(tmp_path, *shlex.split(last)[4:], environ=NOBODY)
     assert again.returncode == 0, again.stderr
     assert "Results of oracle (baseline, no model)" in again.stdout
 
 
 def test_without_an_oracle_another_agent_is_suggested(tmp_path: Path) -> None:
-    done = agentgym(tmp_path, "--run", "gymnasium:FrozenLake-v1", environ=NOBODY)
+    done = run_agentgym(tmp_path, "--run", "gymnasium:FrozenLake-v1", environ=NOBODY)
     assert done.returncode == 2
     assert "agentgym-runner --run gymnasium:FrozenLake-v1 --agent random" in done.stderr
 
@@ -71,10 +71,10 @@ def test_without_an_oracle_another_agent_is_suggested(tmp_path: Path) -> None:
 def test_a_profile_without_endpoints_is_reported(tmp_path: Path) -> None:
     agent = {"mode": "local", "local_fallback": None}
     (tmp_path / "none.yaml").write_text(json.dumps({"id": "none", "agent": agent}))
-    done = agentgym(tmp_path, "--config", "none.yaml", "--run", "Maze")
+    done = run_agentgym(tmp_path, "--config", "none.yaml", "--run", "Maze")
     assert done.returncode == 2
     assert "the profile has no model endpoint; set agent.api_endpoint" in done.stderr
-    looked = agentgym(tmp_path, "preflight", "--config", "none.yaml", "--env", "Maze")
+    looked = run_agentgym(tmp_path, "preflight", "--config", "none.yaml", "--env", "Maze")
     assert looked.returncode == 1
     assert "the profile has no model endpoint" in looked.stdout
 
@@ -82,7 +82,7 @@ def test_a_profile_without_endpoints_is_reported(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_model_usage_is_summarized_and_the_key_is_never_stored(profile: str, tmp_path: Path) -> None:
     options = ("--config", profile, "--run", "Maze", "--repeat", "3")
-    done = agentgym(tmp_path, *options, "--json", environ={"LAB_KEY": KEY})
+    done = run_agentgym(tmp_path, *options, "--json", environ={"LAB_KEY": KEY})
     assert done.returncode == 0, done.stderr
     batch, episodes = played(tmp_path, done.stdout)
     steps = [step for episode in episodes for step in episode["timesteps"]]
@@ -91,12 +91,12 @@ def test_model_usage_is_summarized_and_the_key_is_never_stored(profile: str, tmp
     priced = sum(step["tokens"]["prompt"] + 2 * step["tokens"]["completion"] for step in steps) / 1e6
     assert batch["cost"] == pytest.approx(priced)
     assert batch["cost"] == pytest.approx(sum(episode["cost"] for episode in episodes))
-    other = agentgym(tmp_path, *options, "--model", "other", environ={"LAB_KEY": KEY})
+    other = run_agentgym(tmp_path, *options, "--model", "other", environ={"LAB_KEY": KEY})
     assert "Results of react other" in other.stdout
     assert all(text in other.stdout for text in (" in, ", " out", "latency"))
-    shown = agentgym(tmp_path, "--results").stdout
+    shown = run_agentgym(tmp_path, "--results").stdout
     assert f"{batch['cost']:.4g}" in shown
-    rows = {row["model"]: row for row in json.loads(agentgym(tmp_path, "--results", "--json").stdout)["results"]}
+    rows = {row["model"]: row for row in json.loads(run_agentgym(tmp_path, "--results", "--json").stdout)["results"]}
     assert rows["small"]["tokens"] == batch["tokens"]
     assert (rows["small"]["cost"], rows["other"]["cost"]) == (pytest.approx(priced), None)
     stored = b"".join(path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file())
@@ -112,7 +112,7 @@ def test_model_usage_is_summarized_and_the_key_is_never_stored(profile: str, tmp
     ],
 )
 def test_unusable_models_are_rejected(profile: str, tmp_path: Path, options: tuple[str, ...], expected: str) -> None:
-    done = agentgym(tmp_path, "--config", profile, "--run", "Maze", *options)
+    done = run_agentgym(tmp_path, "--config", profile, "--run", "Maze", *options)
     assert done.returncode == 2
     assert expected in done.stderr
     assert "\x1b" not in done.stderr
@@ -120,11 +120,11 @@ def test_unusable_models_are_rejected(profile: str, tmp_path: Path, options: tup
 
 def test_a_dry_run_uses_the_model_or_gives_the_reason(profile: str, tmp_path: Path) -> None:
     options = ("--config", profile, "--run", "Maze", "--dry-run", "--json")
-    well = agentgym(tmp_path, *options, environ={"LAB_KEY": KEY})
+    well = run_agentgym(tmp_path, *options, environ={"LAB_KEY": KEY})
     assert well.returncode == 0, well.stdout
     checks = json.loads(well.stdout)["checks"]
     assert [check["what"] for check in checks] == ["state directory", "model lab", "Maze with react"]
-    unwell = agentgym(tmp_path, *options, environ={"LAB_KEY": "another-key-than-it"})
+    unwell = run_agentgym(tmp_path, *options, environ={"LAB_KEY": "another-key-than-it"})
     assert unwell.returncode == 1
     *_, model = json.loads(unwell.stdout)["checks"]
     assert (model["what"], model["ok"]) == ("model lab", False)
@@ -135,7 +135,7 @@ def test_a_dry_run_uses_the_model_or_gives_the_reason(profile: str, tmp_path: Pa
 def test_a_preflight_names_problems_and_hints(profile: str, tmp_path: Path) -> None:
     with NatsServer(tmp_path / "bus") as bus:
         environ = {"LAB_KEY": KEY, "NATS_URL": bus.url}
-        well = agentgym(tmp_path, "preflight", "--config", profile, "--json", environ=environ)
+        well = run_agentgym(tmp_path, "preflight", "--config", profile, "--json", environ=environ)
     assert well.returncode == 0, well.stdout
     rows = {row["name"]: row for row in json.loads(well.stdout)["rows"]}
     assert {name: row["state"] for name, row in rows.items()} == {
@@ -148,7 +148,7 @@ def test_a_preflight_names_problems_and_hints(profile: str, tmp_path: Path) -> N
     }
     assert (rows["Nowhere"]["cause"], "install a package" in rows["Nowhere"]["hint"]) == ("not installed", True)
     options = ("preflight", "--config", profile, "--data-dir", "/proc/nothing", "--agent", "oracle")
-    unwell = agentgym(tmp_path, *options, environ={"NATS_URL": "nats://127.0.0.1:1"})
+    unwell = run_agentgym(tmp_path, *options, environ={"NATS_URL": "nats://127.0.0.1:1"})
     assert unwell.returncode == 1
     output = unwell.stdout
     assert all(text in output for text in ("cannot be written", "--data-dir", "the events wait in the outbox"))
@@ -159,11 +159,11 @@ def test_a_preflight_names_problems_and_hints(profile: str, tmp_path: Path) -> N
 
 @pytest.mark.long
 def test_a_preflight_can_be_limited_to_one_environment(profile: str, tmp_path: Path) -> None:
-    one = agentgym(tmp_path, "preflight", "--config", profile, "--agent", "oracle", "--env", "mAZE")
+    one = run_agentgym(tmp_path, "preflight", "--config", profile, "--agent", "oracle", "--env", "mAZE")
     assert (one.returncode, "Nowhere" in one.stdout) == (0, False)
-    none = agentgym(tmp_path, "preflight", "--config", profile, "--agent", "oracle", "--env", "gymnasium:FrozenLake-v1")
+    none = run_agentgym(tmp_path, "preflight", "--config", profile, "--agent", "oracle", "--env", "gymnasium:FrozenLake-v1")
     assert none.returncode == 1
     assert "has no oracle" in none.stdout
     for option in ("--env", "--agent"):
-        unknown = agentgym(tmp_path, "preflight", "--config", profile, option, "Mase")
+        unknown = run_agentgym(tmp_path, "preflight", "--config", profile, option, "Mase")
         assert (unknown.returncode, unknown.stdout) == (2, "")

@@ -12,26 +12,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command import COMMAND, ENVIRON, REPOSITORY, agentgym, shell, with_environments
+from tests.support.command import COMMAND, ENVIRON, REPOSITORY, environ_with_environments, run_agentgym, run_shell
 
 
 @pytest.mark.long
 def test_prints_of_environments_stay_out_of_the_result(tmp_path: Path) -> None:
-    environ = with_environments(tmp_path, "Printing")
+    environ = environ_with_environments(tmp_path, "Printing")
     for options in (("--run", "Printing"), ("--run", "Printing", "--dry-run")):
-        done = agentgym(tmp_path, *options, "--agent", "random", "--json", environ=environ)
+        done = run_agentgym(tmp_path, *options, "--agent", "random", "--json", environ=environ)
         assert done.returncode == 0, done.stderr
         json.loads(done.stdout)
         for expected in ("printed by an import", "printed by a step", "written by a step", "echoed by a child"):
             assert expected in done.stderr, options
-    plain = agentgym(tmp_path, "--run", "Printing", "--agent", "random", environ=environ).stdout
+    plain = run_agentgym(tmp_path, "--run", "Printing", "--agent", "random", environ=environ).stdout
     assert "Results of random" in plain
     assert "by a step" not in plain
 
 
 def test_json_is_ascii_whatever_it_quotes(tmp_path: Path) -> None:
-    environ = with_environments(tmp_path, "Hostile") | {"PYTHONIOENCODING": "ascii"}
-    done = agentgym(tmp_path, "--run", "Hostile", "--agent", "random", "--json", environ=environ)
+    environ = environ_with_environments(tmp_path, "Hostile") | {"PYTHONIOENCODING": "ascii"}
+    done = run_agentgym(tmp_path, "--run", "Hostile", "--agent", "random", "--json", environ=environ)
     assert done.returncode == 1
     assert re.fullmatch("[\n -~]*", done.stdout)
     (episode,) = json.loads(done.stdout)["batches"][0]["episodes"]
@@ -57,7 +57,7 @@ def test_json_is_ascii_whatever_it_quotes(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_unwritable_output_causes_no_traceback(tmp_path: Path, script: str, code: int, expected: str) -> None:
-    done = shell(tmp_path, script)
+    done = run_shell(tmp_path, script)
     assert (done.returncode, "Traceback" in done.stderr, "Exception" in done.stderr) == (code, False, False), (
         done.stderr
     )
@@ -65,8 +65,8 @@ def test_unwritable_output_causes_no_traceback(tmp_path: Path, script: str, code
 
 
 def test_a_full_disk_ends_the_run_and_is_reported(tmp_path: Path) -> None:
-    environ = with_environments(tmp_path, "FullDisk")
-    done = agentgym(tmp_path, "--run", "FullDisk", "--agent", "random", "--repeat", "40", environ=environ)
+    environ = environ_with_environments(tmp_path, "FullDisk")
+    done = run_agentgym(tmp_path, "--run", "FullDisk", "--agent", "random", "--repeat", "40", environ=environ)
     assert done.returncode == 1
     assert re.search(r"[1-3] not stored", done.stdout), done.stdout
     assert "could not be stored; no further episodes start" in done.stderr
@@ -75,16 +75,16 @@ def test_a_full_disk_ends_the_run_and_is_reported(tmp_path: Path) -> None:
 
 
 def test_narrow_output_gets_lines_with_whole_words(tmp_path: Path) -> None:
-    played = agentgym(tmp_path, "--run", "Maze", "--agent", "oracle", environ={"COLUMNS": "60"}).stdout
+    played = run_agentgym(tmp_path, "--run", "Maze", "--agent", "oracle", environ={"COLUMNS": "60"}).stdout
     assert played.splitlines()[:3] == ["Results of oracle (baseline, no model)", "Maze", "  episodes      1/1"]
-    results = agentgym(tmp_path, "--results", environ={"COLUMNS": "80"}).stdout
+    results = run_agentgym(tmp_path, "--results", environ={"COLUMNS": "80"}).stdout
     assert re.search(r"^  completion_time_sec  \d", results, re.MULTILINE)
-    assert agentgym(tmp_path, "--results", environ={"COLUMNS": "200"}).stdout.count("│ Maze") == 1
+    assert run_agentgym(tmp_path, "--results", environ={"COLUMNS": "200"}).stdout.count("│ Maze") == 1
 
 
 @pytest.mark.long
 def test_the_readme_shows_the_actual_output(tmp_path: Path) -> None:
-    printed = agentgym(tmp_path, "--battery", "lightweight", "--agent", "oracle", "--repeat", "20").stdout
+    printed = run_agentgym(tmp_path, "--battery", "lightweight", "--agent", "oracle", "--repeat", "20").stdout
     shown = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
     assert shown.startswith(" ")
     assert shown in (REPOSITORY / "README.md").read_text("utf-8")
@@ -94,14 +94,14 @@ def test_a_run_continues_without_a_log_file(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "logs").write_text("")
     for option in (("--run", "Maze", "--agent", "oracle"), ("--results",)):
-        done = agentgym(tmp_path, *option)
+        done = run_agentgym(tmp_path, *option)
         assert done.returncode == 0
         assert "Logging to a file is off" in done.stderr
 
 
 @pytest.mark.long
 def test_damaged_files_are_named_once_by_run_and_results(tmp_path: Path) -> None:
-    (batch,) = json.loads(agentgym(tmp_path, "--run", "Maze", "--agent", "oracle", "--json").stdout)["batches"]
+    (batch,) = json.loads(run_agentgym(tmp_path, "--run", "Maze", "--agent", "oracle", "--json").stdout)["batches"]
     folder = tmp_path / "data" / "runs" / batch["batch_id"]
     episode_id = batch["episodes"][0]["episode_id"]
     (folder / f"{episode_id}.json").write_bytes(b"{")
@@ -109,7 +109,7 @@ def test_damaged_files_are_named_once_by_run_and_results(tmp_path: Path) -> None
     journal.write_bytes(b"{\n\x1b[2J")
     (tmp_path / "data" / "index.sqlite").write_bytes(b"not a database at all, but long enough to be looked at" * 20)
     for options in (("--run", "Maze", "--agent", "oracle"), ("--results",)):
-        done = agentgym(tmp_path, *options)
+        done = run_agentgym(tmp_path, *options)
         assert done.stderr.count(f"Skipped {folder / episode_id}.json") == 1
         assert done.stderr.count(f"WARNING: {journal}: ") == 1
         assert "\x1b" not in done.stderr

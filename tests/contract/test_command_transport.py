@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command import agentgym
-from tests.support.serving import serving
+from tests.support.command import run_agentgym
+from tests.support.serving import serve_environments
 
 PASSWORD = "hunter22"
 
@@ -18,7 +18,7 @@ PASSWORD = "hunter22"
 @pytest.fixture(scope="module")
 def profile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A profile with a server for Maze, a missing one for Wordle, and one of another environment for BabyAI."""
-    with serving(["Maze"]) as urls, socket.create_server(("127.0.0.1", 0)) as free:
+    with serve_environments(["Maze"]) as urls, socket.create_server(("127.0.0.1", 0)) as free:
         free.close()
         path = tmp_path_factory.mktemp("profile") / "p.yaml"
         path.write_text(
@@ -38,7 +38,7 @@ environments:
 
 
 def test_list_envs_shows_servers_and_data(profile: str, tmp_path: Path) -> None:
-    done = agentgym(tmp_path, "--config", profile, "--list-envs", "--json")
+    done = run_agentgym(tmp_path, "--config", profile, "--list-envs", "--json")
     rows = {row["name"]: row for row in json.loads(done.stdout)["environments"]}
     maze = rows["Maze"]
     assert (maze["server"], maze["kind"], maze["mode"], maze["open"]) == ("up", "console", "strict", 0)
@@ -52,13 +52,13 @@ def test_list_envs_shows_servers_and_data(profile: str, tmp_path: Path) -> None:
     assert played["WebShop"] == ("embedded", "local catalogue", None)
     assert played["gymnasium:FrozenLake-v1"] == ("embedded", "Gymnasium", None)
     assert (rows["Wordle"]["playable"], rows["Wordle"]["health"]) == (False, "nothing listens there")
-    plain = agentgym(tmp_path, "--config", profile, "--list-envs").stdout
+    plain = run_agentgym(tmp_path, "--config", profile, "--list-envs").stdout
     assert "local databases" in plain
     assert PASSWORD not in done.stdout + plain
 
 
 def test_a_run_prints_and_stores_the_placement(profile: str, tmp_path: Path) -> None:
-    done = agentgym(tmp_path, "--config", profile, "--battery", "lightweight", "--agent", "oracle", "--json")
+    done = run_agentgym(tmp_path, "--config", profile, "--battery", "lightweight", "--agent", "oracle", "--json")
     assert done.returncode == 0, done.stderr
     assert "Maze: over HTTP at http://127.0.0.1:" in done.stderr
     assert "Skipped: Wordle cannot be played at http://127.0.0.1:1: nothing listens there." in done.stderr
@@ -70,15 +70,15 @@ def test_a_run_prints_and_stores_the_placement(profile: str, tmp_path: Path) -> 
 
 
 def test_a_missing_server_is_a_configuration_error(profile: str, tmp_path: Path) -> None:
-    done = agentgym(tmp_path, "--config", profile, "--run", "Wordle", "--agent", "oracle")
+    done = run_agentgym(tmp_path, "--config", profile, "--run", "Wordle", "--agent", "oracle")
     assert done.returncode == 2
     assert "Start its server, e.g. with: agentgym-runner serve Wordle" in done.stderr
-    tried = agentgym(tmp_path, "--config", profile, "--run", "Wordle", "--agent", "oracle", "--dry-run")
+    tried = run_agentgym(tmp_path, "--config", profile, "--run", "Wordle", "--agent", "oracle", "--dry-run")
     assert tried.returncode == 1
     assert "FAIL Wordle with oracle: Wordle cannot be played at http://127.0.0.1:1" in tried.stdout
 
 
 def test_a_gymnasium_id_is_an_environment(profile: str, tmp_path: Path) -> None:
-    done = agentgym(tmp_path, "--run", "gymnasium:CliffWalking-v1", "--agent", "random", "--repeat", "2")
+    done = run_agentgym(tmp_path, "--run", "gymnasium:CliffWalking-v1", "--agent", "random", "--repeat", "2")
     assert done.returncode == 0, done.stderr
     assert "gymnasium:CliffWalking-v1 · Gymnasium" in done.stdout

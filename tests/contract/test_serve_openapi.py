@@ -15,7 +15,7 @@ from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import content_type_conformance, status_code_conformance
 
 from runner.serve.env_api import DIALECTS
-from tests.support.serving import serving
+from tests.support.serving import serve_environments
 
 pytestmark = pytest.mark.long
 
@@ -25,7 +25,7 @@ ROUTES = ["/create", "/reset", "/step", "/close", "/observation", "/detail", "/a
 
 @pytest.fixture(scope="module")
 def clients() -> Iterator[dict[str, httpx.Client]]:
-    with serving(list(DIALECTS), mode="compat", max_open=8) as urls:
+    with serve_environments(list(DIALECTS), mode="compat", max_open=8) as urls:
         clients = {name: httpx.Client(base_url=url, timeout=60) for name, url in urls.items()}
         for name, client in clients.items():
             prefix, id_field = DIALECTS[name].prefix, DIALECTS[name].id_field

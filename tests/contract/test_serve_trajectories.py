@@ -16,7 +16,7 @@ from runner.envs.http import HttpEnvironment, ServerAddress
 from runner.serve.env_api import DIALECTS
 from runner.types import Action, InvalidAction, Mode, SupportsOracle, TimeStep, Trajectory
 from runner.types.maybe_async import maybe_await
-from tests.support.serving import serving
+from tests.support.serving import serve_environments
 
 N_TASKS = 20
 MAX_ROUNDS = 100
@@ -25,7 +25,7 @@ MIN_SOLVED = {"Maze": 20, "Wordle": 18, "TextCraft": 20, "BabyAI": 17, "WebShop"
 
 @pytest.fixture(scope="module")
 def urls() -> Iterator[dict[Mode, dict[str, str]]]:
-    with serving(list(DIALECTS)) as strict, serving(list(DIALECTS), mode="compat") as compat:
+    with serve_environments(list(DIALECTS)) as strict, serve_environments(list(DIALECTS), mode="compat") as compat:
         yield {"strict": strict, "compat": compat}
 
 

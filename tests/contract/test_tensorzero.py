@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runner.serve.mock_llm import ModelServer
-from tests.support.command import COMMAND, ENVIRON, agentgym
+from tests.support.command import COMMAND, ENVIRON, run_agentgym
 from tests.support.tensorzero_gateway import Gateway
 
 pytestmark = pytest.mark.long
@@ -48,7 +48,7 @@ def steps_of(folder: Path, batch: dict[str, Any]) -> list[list[dict[str, Any]]]:
 
 def test_the_default_profile_plays_through_the_gateway(gateway: Gateway, tmp_path: Path) -> None:
     environ = variables(gateway, "127.0.0.1:1")
-    done = agentgym(tmp_path, *OPTIONS, "20", environ=environ)
+    done = run_agentgym(tmp_path, *OPTIONS, "20", environ=environ)
     assert done.returncode == 0, done.stderr
     assert "ollama (ollama, http://127.0.0.1:1" in done.stderr
     (batch,) = json.loads(done.stdout)["batches"]
@@ -60,7 +60,7 @@ def test_the_default_profile_plays_through_the_gateway(gateway: Gateway, tmp_pat
     assert batch["answers"] == {f"gateway: {MODEL}": len(steps)}
     assert batch["tokens"]["prompt"] == sum(step["tokens"]["prompt"] for step in steps)
     assert batch["latency_s"] > 0
-    (row,) = json.loads(agentgym(tmp_path, "--results", "--json").stdout)["results"]
+    (row,) = json.loads(run_agentgym(tmp_path, "--results", "--json").stdout)["results"]
     assert (row["model"], row["tokens"]["prompt"], row["n_success"]) == (MODEL, batch["tokens"]["prompt"], 20)
     assert row["latency_s"] == pytest.approx(batch["latency_s"])
 
@@ -91,12 +91,12 @@ def test_a_gateway_that_is_killed_costs_no_episode(gateway: Gateway, provider: M
 
 def test_preflight_says_what_is_asked_for_and_where(gateway: Gateway, tmp_path: Path) -> None:
     environ = variables(gateway, "127.0.0.1:1")
-    done = agentgym(tmp_path, "preflight", "--env", "Wordle", "--json", environ=environ)
+    done = run_agentgym(tmp_path, "preflight", "--env", "Wordle", "--json", environ=environ)
     assert done.returncode == 0, done.stderr
     rows = {row["name"]: row for row in json.loads(done.stdout)["rows"]}
     asked = f"tensorzero, tensorzero::model_name::{MODEL} at {gateway.origin}/openai/v1/chat/completions"
     assert (rows["gateway"]["state"], rows["gateway"]["detail"]) == ("ok", asked)
     assert (rows["ollama"]["state"], rows["ollama"]["hint"]) == ("warn", "start it with: ollama serve")
-    unknown = agentgym(tmp_path, "preflight", "--model", "unheard-of", environ=environ)
+    unknown = run_agentgym(tmp_path, "preflight", "--model", "unheard-of", environ=environ)
     assert unknown.returncode == 1
     assert "add [models.unheard-of] to the gateway's configuration" in unknown.stdout

@@ -16,8 +16,8 @@ from runner.envs.http.response import Payload, ServerRequest, ServerResponse, de
 from runner.envs.http.task_rules import RewardReader
 from runner.errors import EnvironmentFault
 from runner.types import Action, TimeStep, Trajectory
-from tests.support.recordings import Exchange, exchanges
-from tests.support.rude_env import Asked, RudeServer, raw, rude_server, told
+from tests.support.recordings import Exchange, load_recording
+from tests.support.rude_env_server import ReceivedRequest, RudeServer, http_response, json_response, run_rude_server
 
 CASES = Path(__file__).parent / "wire_cases"
 REQUEST = ServerRequest("Maze", "http://127.0.0.1:1/step", b"{}")
@@ -30,7 +30,7 @@ def cases(name: str) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RudeServer]:
-    with rude_server() as serving:
+    with run_rude_server() as serving:
         yield serving
 
 
@@ -41,19 +41,20 @@ class Script:
         self.left = list(script)
         self.surprises: list[str] = []
 
-    async def __call__(self, asked: Asked, writer: asyncio.StreamWriter) -> None:
-        path, sent, reply = self.left.pop(0) if self.left else ("nothing", None, told({"detail": "surprise"}))
-        if (asked.path, asked.sent) != (path, sent):
-            self.surprises.append(f"{asked.path} {asked.sent} instead of {path} {sent}")
+    async def __call__(self, request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        path, sent, reply = self.left.pop(0) if self.left else ("nothing", None, json_response({"detail": "surprise"}))
+        if (request.path, request.payload) != (path, sent):
+            self.surprises.append(f"{request.path} {request.payload} instead of {path} {sent}")
         writer.write(reply)
 
 
 @pytest.mark.parametrize("case", cases("episodes.jsonl"))
 async def test_written_episodes_play(server: RudeServer, case: dict[str, Any]) -> None:
     script = [
-        (each["path"], each["sent"], raw(each["body"], each["status"], each["type"])) for each in case["exchanges"]
+        (each["path"], each["sent"], http_response(each["body"], each["status"], each["type"]))
+        for each in case["exchanges"]
     ]
-    server.start_over(answer := Script(script))
+    server.reset(answer := Script(script))
     address = ServerAddress(server.url, 10, dialect=case["dialect"])
     env = HttpEnvironment(env=case["env"], address=address, mode=case["mode"])
     steps: list[TimeStep] = []
@@ -61,8 +62,8 @@ async def test_written_episodes_play(server: RudeServer, case: dict[str, Any]) -
     assert chat == [{"role": "user", "content": case["opening"]}]
     for index, step in enumerate(case["steps"]):
         chat, reward, done = await env.step(action := Action(text=step["action"]))
-        seen = (chat[0]["content"], reward, done, env.truncated)
-        assert seen == (step["observation"], step["reward"], step["done"], step["truncated"])
+        actual = (chat[0]["content"], reward, done, env.truncated)
+        assert actual == (step["observation"], step["reward"], step["done"], step["truncated"])
         steps.append(
             TimeStep(
                 index=index,
@@ -86,8 +87,8 @@ def test_error_texts_of_agentgym_are_shown(case: dict[str, Any]) -> None:
     with pytest.raises(EnvironmentFault) as caught:
         decode_response(REQUEST, reply)
     message = str(caught.value)
-    assert message.startswith("Maze: POST http://127.0.0.1:1/step {} was ")
-    assert case["says"] in message
+    assert message.startswith("Maze: POST http://127.0.0.1:1/step {} ")
+    assert case["message"] in message
     for hidden in case["hides"]:
         assert hidden not in message
 
@@ -108,7 +109,7 @@ def test_every_recorded_reply_is_read(env: str, name: str, n_faults: int) -> Non
     dialect = dialect_for(env)
     assert dialect is not None
     faults = 0
-    for exchange in exchanges(name):
+    for exchange in load_recording(name):
         reply = ServerResponse(exchange.status, exchange.content_type, exchange.body.encode())
         if exchange.kind.endswith("error"):
             with pytest.raises(EnvironmentFault):
@@ -133,7 +134,7 @@ def test_every_recorded_reply_is_read(env: str, name: str, n_faults: int) -> Non
 def recorded_episodes(name: str, n_tasks: int, task_field: str) -> Iterator[list[Exchange]]:
     """Return the recorded episodes, each from a successful reset to its end or first error."""
     episode: list[Exchange] = []
-    for exchange in exchanges(name):
+    for exchange in load_recording(name):
         if exchange.kind == "reset":
             if len(episode) > 1:
                 yield episode
@@ -170,9 +171,9 @@ async def test_recorded_episodes_play(
         given = first["id"] if "id" in first else first["env_idx"]
         created = json.dumps(given if "env_idx" in first else {"id": given})
         prefix = episode[0].path.removesuffix("/reset")
-        script: list[tuple[str, Any, bytes]] = [(f"{prefix}/create", {}, raw(created))]
-        script += [(each.path, each.sent, raw(each.body)) for each in episode]
-        server.start_over(answer := Script(script))
+        script: list[tuple[str, Any, bytes]] = [(f"{prefix}/create", {}, http_response(created))]
+        script += [(each.path, each.sent, http_response(each.body)) for each in episode]
+        server.reset(answer := Script(script))
         played = HttpEnvironment(env=env, address=ServerAddress(server.url, 10), mode="compat")
         await played.reset(task_index=first[task_field])
         for exchange in episode[1:]:

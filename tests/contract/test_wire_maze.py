@@ -9,7 +9,7 @@ import pytest
 from runner.envs.maze import STARTS, Maze
 from runner.errors import EnvironmentFault
 from runner.types import Action
-from tests.support.recordings import exchanges
+from tests.support.recordings import load_recording
 
 AGENTGYM_STARTS = len(STARTS) + 1
 """AgentGym's list of starts also has the goal as its last one, which counts for negative indices."""
@@ -23,26 +23,26 @@ def stepped(maze: Maze, text: str) -> dict[str, Any]:
 def test_every_recorded_text_is_reproduced() -> None:
     maze = Maze(mode="compat")
     compared = {"reset": 0, "step": 0, "available_actions": 0, "detail": 0}
-    seen = ""
-    for exchange in exchanges("maze.jsonl"):
+    observation = ""
+    for exchange in load_recording("maze.jsonl"):
         sent, received = exchange.sent, exchange.received
         match exchange.kind:
             case "reset":
                 chat = maze.reset(task_index=sent["game"] % AGENTGYM_STARTS)
                 assert chat[0]["content"] == received["observation"]
-                seen, n_steps = received["observation"], 0
+                observation, n_steps = received["observation"], 0
             case "step":
                 if received["observation"] == "Failure\n":
                     # the recording omits the repetitions of this step up to the step limit
                     while n_steps < 50:
-                        assert stepped(maze, sent["action"]) == {"observation": seen, "reward": 0, "done": False}
+                        assert stepped(maze, sent["action"]) == {"observation": observation, "reward": 0, "done": False}
                         n_steps += 1
                 assert stepped(maze, sent["action"]) == received
-                seen, n_steps = received["observation"], n_steps + 1
+                observation, n_steps = received["observation"], n_steps + 1
             case "available_actions":
                 assert maze.admissible_actions() == received
             case "detail":
-                assert received["observation"] == seen
+                assert received["observation"] == observation
             case "http error" | "server error" | "create":
                 continue
             case other:
@@ -52,7 +52,7 @@ def test_every_recorded_text_is_reproduced() -> None:
 
 
 def test_agentgyms_error_replies_are_faults() -> None:
-    refused = [exchange for exchange in exchanges("maze.jsonl") if exchange.kind == "server error"]
+    refused = [exchange for exchange in load_recording("maze.jsonl") if exchange.kind == "server error"]
     assert len(refused) == 8
     with pytest.raises(EnvironmentFault, match="call reset first"):
         stepped(Maze(mode="compat"), "move up")

@@ -16,8 +16,8 @@ import pytest
 
 from runner.envs.textcraft.recipes import shipped_table
 from tests.support.bird_sample import write_bird
-from tests.support.replay import Recorded, Replay, recorded, replayed
-from tests.support.serving import serving
+from tests.support.replay import RawExchange, Replay, load_exchanges, replay_all
+from tests.support.serving import serve_environments
 
 CHANGED_LEVELS = {3, 35, 36}
 """GoToObjS6, SynthLoc and SynthSeq are drawn differently since minigrid 3.2."""
@@ -36,14 +36,16 @@ def shape(value: object) -> object:
 def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AGENTENV_SQLGYM_BIRD_PATH", str(write_bird(Path(tmp_path_factory.mktemp("bird")))))
-        with serving(["BabyAI", "TextCraft", "Maze", "Wordle", "SQLGym", "WebShop", "ALFWorld"], mode="compat") as urls:
+        with serve_environments(
+            ["BabyAI", "TextCraft", "Maze", "Wordle", "SQLGym", "WebShop", "ALFWorld"], mode="compat"
+        ) as urls:
             yield urls
 
 
 def test_babyai(urls: dict[str, str]) -> None:
     tasks: dict[int, int] = {}
 
-    def special(replay: Replay, exchange: Recorded) -> bool:
+    def special(replay: Replay, exchange: RawExchange) -> bool:
         id_, task = exchange.sent.get("id", -1), exchange.sent.get("data_idx", -1)
         if exchange.path == "/" or exchange.path == "/render":
             return True
@@ -60,12 +62,12 @@ def test_babyai(urls: dict[str, str]) -> None:
         return False
 
     with httpx.Client(base_url=urls["BabyAI"], timeout=60) as client:
-        replayed(client, recorded("babyai.jsonl"), special)
+        replay_all(client, load_exchanges("babyai.jsonl"), special)
 
 
 def test_babyai_late_success(urls: dict[str, str]) -> None:
     """Recorded on task 0 after 40 left turns."""
-    exchanges = recorded("babyai_late.jsonl")
+    exchanges = load_exchanges("babyai_late.jsonl")
     first = next(number for number, exchange in enumerate(exchanges) if exchange.note == "late waste=40")
     with httpx.Client(base_url=urls["BabyAI"], timeout=60) as client:
         replay = Replay(client)
@@ -81,7 +83,7 @@ def test_babyai_late_success(urls: dict[str, str]) -> None:
 def test_maze(urls: dict[str, str]) -> None:
     n_steps = 0
 
-    def special(replay: Replay, exchange: Recorded) -> bool:
+    def special(replay: Replay, exchange: RawExchange) -> bool:
         nonlocal n_steps
         if exchange.path == "/maze/close":
             assert replay.client.post(exchange.path, json={"id": replay.ids[exchange.sent["id"]]}).json() is True
@@ -95,14 +97,14 @@ def test_maze(urls: dict[str, str]) -> None:
         return False
 
     with httpx.Client(base_url=urls["Maze"], timeout=60) as client:
-        replayed(client, recorded("maze.jsonl"), special, create="/maze/create")
+        replay_all(client, load_exchanges("maze.jsonl"), special, create="/maze/create")
 
 
 @pytest.mark.parametrize("name", ["wordle.jsonl", "wordle_rng.jsonl"])
 def test_wordle(name: str, urls: dict[str, str]) -> None:
     reset: set[int] = set()
 
-    def special(replay: Replay, exchange: Recorded) -> bool:
+    def special(replay: Replay, exchange: RawExchange) -> bool:
         if exchange.path.startswith("/wordle/filtered_vocab"):
             assert replay.client.get(exchange.path).status_code == 404
             return True
@@ -115,11 +117,11 @@ def test_wordle(name: str, urls: dict[str, str]) -> None:
         return False
 
     with httpx.Client(base_url=urls["Wordle"], timeout=60) as client:
-        replayed(client, recorded(name), special, create="/wordle/create")
+        replay_all(client, load_exchanges(name), special, create="/wordle/create")
 
 
 def test_sqlgym(urls: dict[str, str]) -> None:
-    def special(replay: Replay, exchange: Recorded) -> bool:
+    def special(replay: Replay, exchange: RawExchange) -> bool:
         match exchange.path:
             case "/":
                 return True
@@ -142,7 +144,7 @@ def test_sqlgym(urls: dict[str, str]) -> None:
         return True
 
     with httpx.Client(base_url=urls["SQLGym"], timeout=60) as client:
-        replayed(client, recorded("sqlgym_fakebird.jsonl"), special, key="env_idx")
+        replay_all(client, load_exchanges("sqlgym_fakebird.jsonl"), special, key="env_idx")
 
 
 def test_textcraft(urls: dict[str, str]) -> None:
@@ -150,18 +152,18 @@ def test_textcraft(urls: dict[str, str]) -> None:
     ours: dict[str, str] = {}
     n_compared: list[str] = []
 
-    def special(replay: Replay, exchange: Recorded) -> bool:
+    def special(replay: Replay, exchange: RawExchange) -> bool:
         path = exchange.path.partition("?")[0]
         if path in ("/", "/openapi.json"):
             return True
         if path in ("/goal", "/commands"):
             assert replay.client.get(exchange.path).status_code == 404
             return True
-        told = exchange.received.get("observation") if isinstance(exchange.received, dict) else exchange.received
-        if not (isinstance(told, str) and told.startswith("Crafting commands:")):
+        observation = exchange.received.get("observation") if isinstance(exchange.received, dict) else exchange.received
+        if not (isinstance(observation, str) and observation.startswith("Crafting commands:")):
             return False
         here = exchange.sent.get("id", exchange.path.partition("id=")[2])
-        goal = told.rpartition("Goal: craft ")[2].removesuffix(".")
+        goal = observation.rpartition("Goal: craft ")[2].removesuffix(".")
         if path == "/reset" and exchange.note not in ("negative", "huge"):
             translated = {**exchange.sent, "data_idx": goals.index(goal.replace(" ", "_"))}
             exchange = msgspec.structs.replace(exchange, body=json.dumps(translated))
@@ -174,13 +176,13 @@ def test_textcraft(urls: dict[str, str]) -> None:
         if ours.get(str(here)) == goal:
             n_compared.append(goal)
             assert text.rpartition("\n\n")[2] == f"Goal: craft {goal}."
-            assert commands_for(goal, text) & commands_for(goal, told)
+            assert commands_for(goal, text) & commands_for(goal, observation)
         if isinstance(received, dict):
             assert {**received, "observation": ""} == {**exchange.received, "observation": ""}
         return True
 
     with httpx.Client(base_url=urls["TextCraft"], timeout=60) as client:
-        replayed(client, recorded("textcraft.jsonl"), special, created=range(3))
+        replay_all(client, load_exchanges("textcraft.jsonl"), special, created=range(3))
     assert n_compared
 
 

@@ -9,7 +9,7 @@ import pytest
 from runner.envs.sqlgym import SQLGym
 from runner.types import Action
 from tests.support.bird_sample import write_bird
-from tests.support.recordings import exchanges
+from tests.support.recordings import load_recording
 
 FIRST_OF_DEV = 9428
 """The number of the first task of BIRD's second part; here each part has one task."""
@@ -19,7 +19,7 @@ def test_every_recorded_text_is_reproduced(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("AGENTENV_SQLGYM_BIRD_PATH", str(write_bird(tmp_path)))
     env = SQLGym(mode="compat")
     compared = {"reset": 0, "step": 0}
-    for exchange in exchanges("sqlgym_fakebird.jsonl"):
+    for exchange in load_recording("sqlgym_fakebird.jsonl"):
         kind, sent, received = exchange.kind, exchange.sent, exchange.received
         if kind not in compared:
             continue

@@ -7,7 +7,7 @@ import pytest
 from runner.envs.wordle import Wordle
 from runner.envs.wordle.rules import filter_candidates
 from runner.types import Action
-from tests.support.recordings import exchanges
+from tests.support.recordings import load_recording
 
 
 def task_of(seed: object) -> int:
@@ -34,7 +34,7 @@ def test_every_recorded_text_is_reproduced(name: str, expected: dict[str, int]) 
     env = Wordle(mode="compat")
     compared = dict.fromkeys(expected, 0)
     observation, started = None, False
-    for exchange in exchanges(name):
+    for exchange in load_recording(name):
         sent, received, what = exchange.sent, exchange.received, exchange.kind
         match what:
             case "reset":

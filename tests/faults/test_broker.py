@@ -19,7 +19,7 @@ from runner.bus.broker.broker import Broker
 from runner.bus.connection import BusAddress, BusError, NatsConnection
 from runner.bus.streams import ensure_streams
 from runner.events.subjects import DURABLE
-from tests.support.bus import States
+from tests.support.bus import BusStateRecorder
 
 ROOT = Path(__file__).parents[2]
 NODE = """
@@ -98,7 +98,7 @@ async def test_a_client_finds_it_through_the_state_directory(broker: Broker, tmp
 
 
 async def test_it_is_started_again_with_what_it_stored(tmp_path: Path) -> None:
-    restarts, states = Restarts(), States()
+    restarts, states = Restarts(), BusStateRecorder()
     broker = Broker(tmp_path, "node", on_restart=restarts)
     broker.start()
     try:
@@ -111,8 +111,8 @@ async def test_it_is_started_again_with_what_it_stored(tmp_path: Path) -> None:
                 assert broker.pid is not None
                 os.kill(broker.pid, signal.SIGKILL)
                 began = time.monotonic()
-                await states.until("disconnected")
-                await states.until("connected")
+                await states.wait_for("disconnected")
+                await states.wait_for("connected")
                 assert time.monotonic() - began < 5
                 restarts.wait()
                 assert broker.url == url

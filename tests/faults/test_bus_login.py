@@ -10,7 +10,7 @@ import pytest
 
 from runner.bus.connection import BusAddress, BusError, NatsConnection, TlsSettings
 from runner.errors import ConfigError
-from tests.support.bus import Certificates, States, creds_file, new_seed, operator_mode, public_key
+from tests.support.bus import BusStateRecorder, Certificates, new_seed, operator_config, public_key, write_creds_file
 from tests.support.nats_server import NatsServer
 
 PASSWORD = "c4n4ry-p4ssw0rd"
@@ -47,25 +47,25 @@ async def test_a_password(tmp_path: Path) -> None:
 
 
 async def test_a_rotated_password_is_named_and_recovered_from(tmp_path: Path) -> None:
-    states = States()
+    states = BusStateRecorder()
     with NatsServer(tmp_path, jetstream=False, config=_login(PASSWORD)) as server:
         address = BusAddress(server.url, user="u", password=PASSWORD)
         async with await NatsConnection.open(address, name="test", on_state=states) as connection:
             server.reload(_login("rotated"))
-            state = await states.until(lambda state: state.kind == "auth", timeout_s=3)
+            state = await states.wait_for(lambda state: state.kind == "auth", timeout_s=3)
             server.reload(_login(PASSWORD))
-            await states.until("connected", timeout_s=5)
+            await states.wait_for("connected", timeout_s=5)
             await connection.client.flush()
             # And while the server is away, which ends in an answer instead of a cut.
             server.kill()
             server.config = _login("rotated")
             server.start()
-            await states.until(lambda state: state.kind == "auth", timeout_s=5)
+            await states.wait_for(lambda state: state.kind == "auth", timeout_s=5)
             server.kill()
             server.config = _login(PASSWORD)
             server.start()
-            await states.until("connected", timeout_s=5)
-        assert PASSWORD not in f"{states.seen} {connection.address!r} {state}"
+            await states.wait_for("connected", timeout_s=5)
+        assert PASSWORD not in f"{states.states} {connection.address!r} {state}"
 
 
 async def test_a_token(tmp_path: Path) -> None:
@@ -95,11 +95,11 @@ async def test_an_nkey(tmp_path: Path) -> None:
 
 async def test_creds(tmp_path: Path) -> None:
     account = new_seed(prefix=0)
-    path = creds_file(tmp_path / "user.creds", account)
-    with NatsServer(tmp_path / "server", jetstream=False, config=operator_mode(account)) as server:
+    path = write_creds_file(tmp_path / "user.creds", account)
+    with NatsServer(tmp_path / "server", jetstream=False, config=operator_config(account)) as server:
         address = BusAddress(server.url, creds_file=str(path))
         await _check(address)
-        creds_file(path, new_seed(prefix=0))
+        write_creds_file(path, new_seed(prefix=0))
         await _refused(address, "auth")
         path.write_text(PASSWORD)
         await _refused(address, "auth", "no user JWT")
@@ -109,14 +109,14 @@ async def test_creds(tmp_path: Path) -> None:
 @pytest.mark.parametrize("handshake_first", [False, True])
 async def test_tls(handshake_first: bool, tmp_path: Path) -> None:
     certificates = Certificates(tmp_path / "right")
-    config = certificates.for_server(handshake_first=handshake_first) | _login("right")
+    config = certificates.server_config(handshake_first=handshake_first) | _login("right")
     with NatsServer(tmp_path, jetstream=False, config=config) as server:
         tls = _tls(certificates, handshake_first=handshake_first)
         good = BusAddress(server.url, user="u", password="right", tls=tls)
-        async with await NatsConnection.open(good, name="test", on_state=(states := States())) as connection:
+        async with await NatsConnection.open(good, name="test", on_state=(states := BusStateRecorder())) as connection:
             server.restart()
-            await states.until("disconnected")
-            await states.until("connected")
+            await states.wait_for("disconnected")
+            await states.wait_for("connected")
             await connection.client.flush()
         await _refused(BusAddress(server.url, user="u", password=PASSWORD, tls=tls), "auth")
         wrong = _tls(Certificates(tmp_path / "wrong"), handshake_first=handshake_first)
@@ -137,7 +137,7 @@ async def test_tls(handshake_first: bool, tmp_path: Path) -> None:
 
 async def test_a_client_certificate(tmp_path: Path) -> None:
     certificates = Certificates(tmp_path / "right")
-    with NatsServer(tmp_path, jetstream=False, config=certificates.for_server(verify=True)) as server:
+    with NatsServer(tmp_path, jetstream=False, config=certificates.server_config(verify=True)) as server:
         await _check(BusAddress(server.url, tls=_tls(certificates, client=True)))
         await _refused(BusAddress(server.url, tls=_tls(certificates)), "tls", "NATS_CERT")
         other = Certificates(tmp_path / "other")
@@ -185,12 +185,12 @@ async def test_plaintext_is_refused_where_tls_was_asked_for(scheme: str, tmp_pat
 
 async def test_plaintext_is_refused_after_a_reconnect(tmp_path: Path) -> None:
     certificates = Certificates(tmp_path / "right")
-    states = States()
-    with NatsServer(tmp_path, jetstream=False, config=certificates.for_server() | _login(PASSWORD)) as server:
+    states = BusStateRecorder()
+    with NatsServer(tmp_path, jetstream=False, config=certificates.server_config() | _login(PASSWORD)) as server:
         address = BusAddress(server.url, user="u", password=PASSWORD, tls=_tls(certificates))
         async with await NatsConnection.open(address, name="test", on_state=states):
             server.kill()
-            await states.until("disconnected")
+            await states.wait_for("disconnected")
             heard = bytearray()
 
             async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -199,8 +199,8 @@ async def test_plaintext_is_refused_after_a_reconnect(tmp_path: Path) -> None:
                 writer.close()
 
             async with await asyncio.start_server(listen, "127.0.0.1", server.port):
-                state = await states.until(lambda state: state.kind == "tls")
+                state = await states.wait_for(lambda state: state.kind == "tls")
                 assert "offers no TLS" in state.reason
             assert heard == b""
             server.start()
-            await states.until("connected")
+            await states.wait_for("connected")

@@ -22,9 +22,9 @@ from ulid import ULID
 from runner.bus.address import address_from_environ
 from runner.bus.connection import NatsConnection
 from tests.faults.test_delivery import command, subscriber_on
-from tests.support.bus import Certificates, creds_file, new_seed, operator_mode, public_key
+from tests.support.bus import Certificates, new_seed, operator_config, public_key, write_creds_file
 from tests.support.nats_server import NatsServer
-from tests.support.node_process import COMMAND, NodeProcess, environ
+from tests.support.node_process import COMMAND, NodeProcess, clean_environ
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -75,17 +75,17 @@ def no_nkey(folder: Path) -> Login:
 
 def creds(folder: Path) -> Login:
     account = new_seed(prefix=0)
-    path = creds_file(folder / "user.creds", account)
+    path = write_creds_file(folder / "user.creds", account)
     secrets = _lines(path)
     assert len(secrets) == 2, "a token and a seed"
-    return Login(operator_mode(account), {"NATS_CREDS": str(path)}, secrets=secrets)
+    return Login(operator_config(account), {"NATS_CREDS": str(path)}, secrets=secrets)
 
 
 def tls_and_password(folder: Path) -> Login:
     made = Certificates(folder)
     names = {"NATS_CA": made.ca, "NATS_CERT": made.client_cert, "NATS_KEY": made.client_key}
     variables = {name: str(path) for name, path in names.items()} | {"NATS_USER": USER, "NATS_PASSWORD": PASSWORD}
-    config = made.for_server(verify=True) | {"authorization": {"user": USER, "password": PASSWORD}}
+    config = made.server_config(verify=True) | {"authorization": {"user": USER, "password": PASSWORD}}
     return Login(config, variables, secrets=_lines(made.client_key))
 
 
@@ -120,7 +120,7 @@ async def _look_for_secrets(folder: Path, login: Login, *, thorough: bool) -> No
     at_home, elsewhere, found = list[Msg](), list[Msg](), dict[str, bytes]()
     data_dir = folder / "data"
     with NatsServer(folder / "nats", jetstream=False, config=login.config) as server:
-        env = environ(NATS_URL=server.url.replace("://", f"://{login.userinfo}"), TENSORZERO_API_KEY=PASSWORD)
+        env = clean_environ(NATS_URL=server.url.replace("://", f"://{login.userinfo}"), TENSORZERO_API_KEY=PASSWORD)
         env |= login.variables
         async with _node(data_dir, env) as node:
             async with await node.connect() as connection, _listening(env, elsewhere if login.good else None):
@@ -164,7 +164,7 @@ async def _listening(env: Mapping[str, str], heard: list[Msg] | None) -> AsyncIt
 async def _ask(node: NodeProcess, connection: NatsConnection) -> dict[str, bytes]:
     batch_id = str(ULID())
     await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle")
-    await node.until(connection, batch_id, "completed")
+    await node.wait_for_batch(connection, batch_id, "completed")
     return {op: json.dumps(await node.request(connection, op)).encode() for op in ("health", "list")}
 
 

@@ -21,10 +21,10 @@ from runner.publish.event_recorder import EventRecorder
 from runner.store import EpisodeRecord, EpisodeStore, open_index
 from runner.types import Item, Outcome
 from runner.util.clock import Clock
-from tests.support.episodes import Recording
+from tests.support.episodes import RecordedEpisode
 from tests.support.nats_server import NatsServer
-from tests.support.publishing import publishing, sink
-from tests.support.subscriptions import watching
+from tests.support.publishing import run_publisher, sink_to
+from tests.support.subscriptions import subscribe_to
 
 ROOT = Path(__file__).parents[2]
 HOUR = timedelta(hours=1)
@@ -52,8 +52,8 @@ async def test_runners_whose_clocks_differ_are_shown_in_the_order_of_their_event
     played: list[str] = []
     for number, by in enumerate((timedelta(), HOUR, -HOUR, timedelta())):
         played.append(await _play_and_publish(tmp_path / str(number), server, _shifted(by)))
-    async with watching(server, patterns=[EPISODE_COMPLETED]) as watcher:
-        await watcher.until_count(4)
+    async with subscribe_to(server, patterns=[EPISODE_COMPLETED]) as watcher:
+        await watcher.wait_for_messages(4)
         assert [message.headers["ce-id"] for message in watcher.messages] == [f"episode:{id_}" for id_ in played]
         assert [round((message.ahead_s or 0) / 3600) for message in watcher.messages] == [0, 1, -1, 0]
         assert all(_completed(message.decoded).duration_s >= 0 for message in watcher.messages)
@@ -66,7 +66,7 @@ async def _play_and_publish(folder: Path, server: NatsServer, clock: Clock) -> s
     batch = Batch(BatchSpec(env="Maze", agent="oracle").validated(), workspace, on_record=recorder.record_episode)
     (episode,) = batch.run().episodes
     recorder.flush()
-    async with publishing(recorder.outbox, sink(server, "local")) as running:
+    async with run_publisher(recorder.outbox, sink_to(server, "local")) as running:
         await running.wait_until_drained()
     recorder.close()
     workspace.close()
@@ -135,6 +135,6 @@ def test_a_clock_that_jumped_while_an_episode_was_played_changes_nothing_of_how_
 
 def test_an_episode_that_was_given_up_took_as_long_as_it_did(tmp_path: Path) -> None:
     store = EpisodeStore(tmp_path)
-    recording = Recording(store, open_index(store), started_at=datetime.now(UTC) - HOUR)
+    recording = RecordedEpisode(store, open_index(store), started_at=datetime.now(UTC) - HOUR)
     recording.start()
     assert 0 < recording.recorder.abandon(Outcome.TIMEOUT).duration_s < 60

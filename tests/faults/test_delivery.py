@@ -15,9 +15,9 @@ from nats.aio.msg import Msg
 
 from runner.events.subjects import BATCH_COMPLETED, DURABLE, EPISODE_COMPLETED, FIELD_STATUS
 from tests.support.nats_server import NatsServer
-from tests.support.node_process import COMMAND, NodeProcess, environ
+from tests.support.node_process import COMMAND, NodeProcess, clean_environ
 from tests.support.schemas import validate
-from tests.support.subscriptions import surely
+from tests.support.subscriptions import retry_until_success
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -56,7 +56,7 @@ async def test_a_plain_subscriber_on_a_plain_server_hears_all_three_subjects(tmp
     heard: list[Msg] = []
     with NatsServer(tmp_path / "nats", jetstream=jetstream) as server:
         client = await subscriber(server.url, heard)
-        status, out, err = await command(*BATTERY, env=environ(NATS_URL=server.url), cwd=tmp_path)
+        status, out, err = await command(*BATTERY, env=clean_environ(NATS_URL=server.url), cwd=tmp_path)
         await client.flush()
         await client.close()
     assert status == 0, err
@@ -79,13 +79,13 @@ async def test_a_plain_subscriber_on_a_plain_server_hears_all_three_subjects(tmp
 async def test_events_wait_for_the_next_node(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     _, out, _ = await command(
-        "--run", "Maze", "--agent", "oracle", "--repeat", "3", "--json", env=environ(), cwd=tmp_path
+        "--run", "Maze", "--agent", "oracle", "--repeat", "3", "--json", env=clean_environ(), cwd=tmp_path
     )
     (batch,) = json.loads(out)["batches"]
     with NodeProcess(data_dir) as node:
         async with await node.connect() as connection:
             js = connection.client.jetstream()
-            await surely(lambda: js.stream_info("AGENTGYM_EVENTS"))  # it is made after the node has begun to answer
+            await retry_until_success(lambda: js.stream_info("AGENTGYM_EVENTS"))  # it is made after the node has begun to answer
             subscription = await js.pull_subscribe("agentgym.>", stream="AGENTGYM_EVENTS")
             ids: set[str] = set()
             wanted = {f"episode:{episode['episode_id']}" for episode in batch["episodes"]} | {
@@ -105,7 +105,7 @@ async def test_a_foreground_run_is_heard_on_the_running_nodes_broker(tmp_path: P
             heard: list[Msg] = []
             await subscriber_on(connection.client, heard)
             status, out, err = await command(
-                "--run", "Maze", "--agent", "oracle", "--json", env=environ(), cwd=tmp_path
+                "--run", "Maze", "--agent", "oracle", "--json", env=clean_environ(), cwd=tmp_path
             )
             assert status == 0, err
             (batch,) = json.loads(out)["batches"]
@@ -121,7 +121,7 @@ async def test_a_node_without_an_egress_leaves_it_to_a_run_that_has_one(tmp_path
     with NatsServer(tmp_path / "nats", jetstream=False) as server, NodeProcess(tmp_path / "data"):
         client = await subscriber(server.url, heard)
         status, out, err = await command(
-            "--run", "Maze", "--agent", "oracle", "--json", env=environ(NATS_URL=server.url), cwd=tmp_path
+            "--run", "Maze", "--agent", "oracle", "--json", env=clean_environ(NATS_URL=server.url), cwd=tmp_path
         )
         await client.flush()
         await client.close()
@@ -149,7 +149,7 @@ async def test_an_unreachable_egress_neither_stops_nor_slows_a_run_and_gets_ever
     server = NatsServer(tmp_path / "nats")
     with server:
         pass
-    env = environ(NATS_URL=server.url)
+    env = clean_environ(NATS_URL=server.url)
     status, out, err = await command(
         "--run", "Maze", "--agent", "oracle", "--repeat", "2", "--json", env=env, cwd=tmp_path
     )

@@ -15,10 +15,18 @@ from ulid import ULID
 from runner.events import subjects
 from runner.publish import delivery
 from runner.publish.outbox import LOCAL, Outbox, SinkCounts
-from tests.support.full_disk import small_disk
+from tests.support.full_disk import mount_small_disk
 from tests.support.nats_server import NatsServer
-from tests.support.node_process import NodeProcess, environ
-from tests.support.publishing import client_of, event, ids, outbox_in, publishing, sink, stored
+from tests.support.node_process import NodeProcess, clean_environ
+from tests.support.publishing import (
+    event_ids,
+    nats_client,
+    open_outbox,
+    outbox_event,
+    run_publisher,
+    sink_to,
+    stored_messages,
+)
 
 ROOM = 1 << 20
 PAYLOAD = b'"%s"' % (b"x" * 20_000)
@@ -30,7 +38,7 @@ LOGIN = {"user": "u", "password": "p"}
 
 @pytest.fixture
 def outbox(tmp_path: Path) -> Iterator[Outbox]:
-    with outbox_in(tmp_path) as outbox:
+    with open_outbox(tmp_path) as outbox:
         yield outbox
 
 
@@ -56,13 +64,13 @@ async def test_a_full_store_is_waited_out(
 ) -> None:
     with NatsServer(tmp_path / "server", config=small) as server:
         await _stream(server, storage, **LOGIN)
-        outbox.add(*(event(number, payload=PAYLOAD) for number in range(N_EVENTS)))
-        async with publishing(outbox, sink(server, **LOGIN)) as running:
-            await running.state("stalled", said)
+        outbox.add(*(outbox_event(number, payload=PAYLOAD) for number in range(N_EVENTS)))
+        async with run_publisher(outbox, sink_to(server, **LOGIN)) as running:
+            await running.wait_for_state("stalled", said)
             counts = _elsewhere(outbox)
             assert counts.dead == 0
             assert counts.pending > 0
-            assert outbox.add(event(N_EVENTS)) == 1  # whoever plays goes on
+            assert outbox.add(outbox_event(N_EVENTS)) == 1  # whoever plays goes on
             server.kill()
             server.config = large
             server.start()
@@ -71,28 +79,28 @@ async def test_a_full_store_is_waited_out(
             await running.wait_until_drained()
             assert running.publisher.states[0].status == "up"
         assert _elsewhere(outbox) == SinkCounts(acked=N_EVENTS + 1)
-        arrived = ids(await stored(server, "THEIRS", **LOGIN))
+        arrived = event_ids(await stored_messages(server, "THEIRS", **LOGIN))
         assert sorted(arrived) == sorted(f"event:{number}" for number in range(N_EVENTS + 1))
 
 
 async def test_a_full_stream_delays_its_own_subjects_alone(tmp_path: Path, outbox: Outbox) -> None:
     with NatsServer(tmp_path / "server") as server:
-        async with client_of(server) as client:
+        async with nats_client(server) as client:
             js = client.jetstream()
             await js.add_stream(StreamConfig(name="THEIRS", subjects=["agentgym.episode.>"]))
             full = StreamConfig(name="REST", subjects=["agentgym.eval.>"], max_msgs=1, discard=DiscardPolicy.NEW)
             await js.add_stream(full)
-            outbox.add(*(event(number, subjects.BATCH_COMPLETED) for number in range(N_STUCK)))
-            outbox.add(*(event(number) for number in range(N_STUCK, N_STUCK + 10)))
-            async with publishing(outbox, sink(server)) as running:
-                await running.state("stalled", "the stream is full")
+            outbox.add(*(outbox_event(number, subjects.BATCH_COMPLETED) for number in range(N_STUCK)))
+            outbox.add(*(outbox_event(number) for number in range(N_STUCK, N_STUCK + 10)))
+            async with run_publisher(outbox, sink_to(server)) as running:
+                await running.wait_for_state("stalled", "the stream is full")
                 await _arrived(outbox, 11)
-                outbox.add(event(-1))
+                outbox.add(outbox_event(-1))
                 await _arrived(outbox, 12)
                 await js.update_stream(replace(full, max_msgs=-1))
                 await running.wait_until_drained()
         assert _elsewhere(outbox) == SinkCounts(acked=N_STUCK + 11)
-        assert len(await stored(server, "REST")) == N_STUCK
+        assert len(await stored_messages(server, "REST")) == N_STUCK
 
 
 async def _arrived(outbox: Outbox, count: int) -> None:
@@ -108,7 +116,7 @@ def _elsewhere(outbox: Outbox) -> SinkCounts:
 
 
 async def _stream(server: NatsServer, storage: StorageType = StorageType.FILE, **login: str) -> None:
-    async with client_of(server, **login) as client:
+    async with nats_client(server, **login) as client:
         config = StreamConfig(name="THEIRS", subjects=[*subjects.DURABLE], storage=storage)
         await client.jetstream().add_stream(config)
 
@@ -117,20 +125,20 @@ async def test_a_disk_that_is_full_under_a_server_is_waited_out(
     tmp_path: Path, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delivery, "ACK_TIMEOUT_S", 1)
-    with small_disk(tmp_path / "disk", 4) as disk:
+    with mount_small_disk(tmp_path / "disk", 4) as disk:
         server = NatsServer(tmp_path / "server", config={"jetstream": {"max_file_store": 1 << 30}})
         server.store = disk.folder / "store"
         with server:
             await _stream(server)
             disk.fill()
-            outbox.add(*(event(number, payload=PAYLOAD) for number in range(N_EVENTS)))
-            async with publishing(outbox, sink(server)) as running:
-                await running.state("stalled")
+            outbox.add(*(outbox_event(number, payload=PAYLOAD) for number in range(N_EVENTS)))
+            async with run_publisher(outbox, sink_to(server)) as running:
+                await running.wait_for_state("stalled")
                 assert _elsewhere(outbox).dead == 0
-                disk.make_room()
+                disk.free_space()
                 server.restart()  # until then it takes nothing more
                 await running.wait_until_drained()
-            assert sorted(ids(await stored(server, "THEIRS"))) == sorted(
+            assert sorted(event_ids(await stored_messages(server, "THEIRS"))) == sorted(
                 f"event:{number}" for number in range(N_EVENTS)
             )
 
@@ -141,11 +149,11 @@ async def test_a_full_store_elsewhere_does_not_touch_what_is_played(tmp_path: Pa
     config = {"jetstream": {"max_file_store": 24 << 10}}
     with NatsServer(tmp_path / "server", config=config) as server:
         await _stream(server)
-        with NodeProcess(data_dir, env=environ(NATS_URL=server.url)) as node:
+        with NodeProcess(data_dir, env=clean_environ(NATS_URL=server.url)) as node:
             async with await node.connect() as connection:
                 await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle", repeat=repeat)
-                await node.until(connection, batch_id, "completed", n_done=repeat)
-            with outbox_in(data_dir) as outbox:
+                await node.wait_for_batch(connection, batch_id, "completed", n_done=repeat)
+            with open_outbox(data_dir) as outbox:
                 assert _elsewhere(outbox).pending > 0
             await _until_logged(data_dir, "the broker's store is full")
             server.kill()
@@ -153,7 +161,7 @@ async def test_a_full_store_elsewhere_does_not_touch_what_is_played(tmp_path: Pa
             server.start()
             await _until_empty(data_dir)
             status, said = await asyncio.to_thread(node.terminate)
-        arrived = ids(await stored(server, "THEIRS"))
+        arrived = event_ids(await stored_messages(server, "THEIRS"))
     assert (status, "the broker's store is full" in said) == (0, True), said
     played = {f"episode:{path.stem}" for path in (data_dir / "runs" / batch_id).glob("*.json")}
     assert len(played) == repeat
@@ -169,7 +177,7 @@ async def _until_logged(data_dir: Path, text: str) -> None:
 
 
 async def _until_empty(data_dir: Path) -> None:
-    with outbox_in(data_dir) as outbox:
+    with open_outbox(data_dir) as outbox:
         async with asyncio.timeout(30):
             while any(count.pending for count in outbox.counts().values()):  # noqa: ASYNC110 - it is emptied by another process
                 await asyncio.sleep(0.02)

@@ -19,7 +19,15 @@ from runner.envs.http import session as instance
 from runner.envs.maze import Maze
 from runner.errors import EnvironmentFault
 from runner.types import Action
-from tests.support.rude_env import Answer, Asked, RudeServer, Served, raw, rude_server, told
+from tests.support.rude_env_server import (
+    EnvironmentHandler,
+    Handler,
+    ReceivedRequest,
+    RudeServer,
+    http_response,
+    json_response,
+    run_rude_server,
+)
 
 UP = Action(text="move up")
 PLAYED = {"observation": "x", "reward": 0, "done": False}
@@ -27,7 +35,7 @@ PLAYED = {"observation": "x", "reward": 0, "done": False}
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RudeServer]:
-    with rude_server() as serving:
+    with run_rude_server() as serving:
         yield serving
 
 
@@ -35,8 +43,8 @@ def maze(server: RudeServer, timeout_s: float = 10) -> HttpEnvironment:
     return HttpEnvironment(env="maze", address=ServerAddress(server.url, timeout_s))
 
 
-def replies(reply: bytes, *, and_closes: bool = False) -> Answer:
-    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
+def replies(reply: bytes, *, and_closes: bool = False) -> Handler:
+    async def answer(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(reply)
         if and_closes:
             writer.close()
@@ -44,12 +52,12 @@ def replies(reply: bytes, *, and_closes: bool = False) -> Answer:
     return answer
 
 
-async def hangs(asked: Asked, writer: asyncio.StreamWriter) -> None:
+async def hangs(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     await asyncio.sleep(3600)
 
 
-def drips(first: bytes, drop: bytes) -> Answer:
-    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
+def drips(first: bytes, drop: bytes) -> Handler:
+    async def answer(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(first)
         while not writer.transport.is_closing():
             writer.write(drop)
@@ -59,8 +67,8 @@ def drips(first: bytes, drop: bytes) -> Answer:
     return answer
 
 
-def floods(first: bytes, chunk: bytes) -> Answer:
-    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
+def floods(first: bytes, chunk: bytes) -> Handler:
+    async def answer(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(first)
         while not writer.transport.is_closing():
             writer.write(chunk)
@@ -69,7 +77,7 @@ def floods(first: bytes, chunk: bytes) -> Answer:
     return answer
 
 
-async def resets(asked: Asked, writer: asyncio.StreamWriter) -> None:
+async def resets(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     writer.write(b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{"obs')
     await writer.drain()
     linger = (1).to_bytes(4, "little") + (0).to_bytes(4, "little")
@@ -85,38 +93,59 @@ LATE = "got no complete reply within 0.3 s. The server hangs or is overloaded: c
 BROKE = "got no complete reply: the connection broke"
 LARGE = "returned more than 8 MiB. This may be another server"
 CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
-RUDE: dict[str, tuple[Answer, str]] = {
+RUDE: dict[str, tuple[Handler, str]] = {
     "hangs": (hangs, LATE),
     "drips a body": (drips(CHUNKED, b"1\r\n[\r\n"), LATE),
     "drips headers": (drips(b"HTTP/1.1 200 OK\r\n", b"x: y\r\n"), LATE),
     "drips interim replies": (drips(b"", b"HTTP/1.1 102 Processing\r\n\r\n"), LATE),
     "floods headers": (floods(b"HTTP/1.1 200 OK\r\nx: ", b"x" * 65536), BROKE),
-    "sends 10 MB": (replies(raw(b"[" * 10_000_000)), LARGE),
+    "sends 10 MB": (replies(http_response(b"[" * 10_000_000)), LARGE),
     "never ends": (floods(CHUNKED, b"10000\r\n" + b"x" * 65536 + b"\r\n"), LARGE),
-    "breaks off": (replies(raw(gold("x"))[:-9], and_closes=True), BROKE),
+    "breaks off": (replies(http_response(gold("x"))[:-9], and_closes=True), BROKE),
     "resets the connection": (resets, BROKE),
     "says nothing": (replies(b"", and_closes=True), BROKE),
     "speaks no HTTP": (replies(b"SSH-2.0-OpenSSH\r\n", and_closes=True), BROKE),
-    "sends no JSON": (replies(raw(gold("x")[:-3])), "which is not JSON"),
-    "sends a page": (replies(raw("<html>", kind="text/html")), "200 and 6 bytes of text/html, which is not JSON"),
-    "sends bytes that are no UTF-8": (replies(raw(b'{"observation": "\xff"}')), "which is not JSON"),
-    "sends deep JSON": (replies(raw(b"[" * 1_000_000)), "which is not JSON"),
-    "sends nothing": (replies(b"HTTP/1.1 204 No Content\r\n\r\n"), "returned status 204 and no body, which is not JSON"),
-    "redirects": (replies(raw("", 302, location="/maze/elsewhere")), "was redirected (status 302). Redirects are not"),
-    "compresses": (replies(raw(gzip.compress(b"{}"), content_encoding="gzip")), "returned a compressed body"),
-    "fails": (replies(raw("Internal Server Error", 500, "text/plain")), '500 "Internal Server Error". Check the server'),
-    "refuses the fields": (replies(raw('{"detail": [{"loc": ["body", "id"], "msg": "Required"}]}', 422)), "422 "),
-    "has an error": (replies(told({"error": "0"})), 'returned an error "0". Check the server'),
-    "has an error without a text": (replies(told({"error": ""})), "returned an error without a text"),
-    "answers another question": (replies(told({"state": "x", "info": "gold"})), "; expected a text at observation"),
-    "has an endless reward": (replies(raw('{"observation": "x", "reward": 1e999, "done": true}')), "which is not JSON"),
-}  # fmt: skip
+    "sends no JSON": (replies(http_response(gold("x")[:-3])), "which is not JSON"),
+    "sends a page": (
+        replies(http_response("<html>", kind="text/html")),
+        "200 and 6 bytes of text/html, which is not JSON",
+    ),
+    "sends bytes that are no UTF-8": (replies(http_response(b'{"observation": "\xff"}')), "which is not JSON"),
+    "sends deep JSON": (replies(http_response(b"[" * 1_000_000)), "which is not JSON"),
+    "sends nothing": (
+        replies(b"HTTP/1.1 204 No Content\r\n\r\n"),
+        "returned status 204 and no body, which is not JSON",
+    ),
+    "redirects": (
+        replies(http_response("", 302, location="/maze/elsewhere")),
+        "was redirected (status 302). Redirects are not",
+    ),
+    "compresses": (replies(http_response(gzip.compress(b"{}"), content_encoding="gzip")), "returned a compressed body"),
+    "fails": (
+        replies(http_response("Internal Server Error", 500, "text/plain")),
+        '500 "Internal Server Error". Check the server',
+    ),
+    "refuses the fields": (
+        replies(http_response('{"detail": [{"loc": ["body", "id"], "msg": "Required"}]}', 422)),
+        "422 ",
+    ),
+    "has an error": (replies(json_response({"error": "0"})), 'returned an error "0". Check the server'),
+    "has an error without a text": (replies(json_response({"error": ""})), "returned an error without a text"),
+    "answers another question": (
+        replies(json_response({"state": "x", "info": "gold"})),
+        "; expected a text at observation",
+    ),
+    "has an endless reward": (
+        replies(http_response('{"observation": "x", "reward": 1e999, "done": true}')),
+        "which is not JSON",
+    ),
+}
 
 
 @pytest.mark.parametrize("how", RUDE)
 async def test_a_rude_answer_ends_the_episode_with_its_error(server: RudeServer, how: str) -> None:
     rudely, message = RUDE[how]
-    server.start_over(Served(Maze, rudely))
+    server.reset(EnvironmentHandler(Maze, rudely))
     env = maze(server, 0.3 if message == LATE else 10)
     await env.reset()
     with pytest.raises(EnvironmentFault) as caught:
@@ -129,11 +158,11 @@ async def test_a_rude_answer_ends_the_episode_with_its_error(server: RudeServer,
     with pytest.raises(EnvironmentFault, match="call reset first"):
         await env.step(UP)
     await env.cleanup()
-    assert [asked.path.rpartition("/")[2] for asked in server.asked] == ["create", "reset", "step", "close"]
+    assert [request.path.rpartition("/")[2] for request in server.requests] == ["create", "reset", "step", "close"]
 
 
 async def test_the_declared_content_type_of_a_reply_is_ignored(server: RudeServer) -> None:
-    server.start_over(Served(Maze, replies(raw(json.dumps(PLAYED), kind="text/plain"))))
+    server.reset(EnvironmentHandler(Maze, replies(http_response(json.dumps(PLAYED), kind="text/plain"))))
     env = maze(server)
     await env.reset()
     assert (await env.step(UP))[0][0]["content"] == "x"
@@ -142,14 +171,14 @@ async def test_the_declared_content_type_of_a_reply_is_ignored(server: RudeServe
 
 async def test_connections_that_the_server_closes_in_the_meantime_are_not_used_again(server: RudeServer) -> None:
     before = server.n_closed
-    server.start_over(Served(Maze, replies(told(PLAYED), and_closes=True)))
+    server.reset(EnvironmentHandler(Maze, replies(json_response(PLAYED), and_closes=True)))
     env = maze(server)
     await env.reset()
     for step in range(5):
         await env.step(UP)
         await asyncio.to_thread(server.wait_closed, before + step + 1)
     await env.cleanup()
-    assert [asked.path for asked in server.asked].count("/maze/step") == 5
+    assert [request.path for request in server.requests].count("/maze/step") == 5
     assert server.n_connections == 6
 
 
@@ -158,12 +187,12 @@ async def test_connections_are_given_up_before_a_server_would_close_them(
 ) -> None:
     assert pool.KEEPALIVE_S < 2
     monkeypatch.setattr(pool, "KEEPALIVE_S", 0.0)
-    server.start_over(Served(Maze))
+    server.reset(EnvironmentHandler(Maze))
     env = maze(server)
     await env.reset()
     await env.step(UP)
     await env.cleanup()
-    assert server.n_connections == len(server.asked) == 4
+    assert server.n_connections == len(server.requests) == 4
 
 
 def free_port() -> int:
@@ -190,38 +219,38 @@ async def test_connecting_is_tried_again_while_a_server_starts(monkeypatch: pyte
     env = HttpEnvironment(env="maze", address=ServerAddress(f"http://127.0.0.1:{port}", 20))
     resetting = asyncio.create_task(env.reset())
     await asyncio.sleep(0)
-    with rude_server(port) as late:
-        late.start_over(Served(Maze))
+    with run_rude_server(port) as late:
+        late.reset(EnvironmentHandler(Maze))
         await resetting
         await env.cleanup()
-        assert [asked.path.rpartition("/")[2] for asked in late.asked] == ["create", "reset", "close"]
+        assert [request.path.rpartition("/")[2] for request in late.requests] == ["create", "reset", "close"]
 
 
 @pytest.mark.parametrize(
     ("answer", "warning"),
     [
-        (replies(raw('{"detail": "Not Found"}', 404)), ""),
-        (replies(raw('{"detail": "Method Not Allowed"}', 405)), ""),
-        (replies(raw("closed", kind="text/html")), ""),
-        (replies(raw("Internal Server Error", 500, "text/plain")), 'status 500 "Internal Server Error"'),
+        (replies(http_response('{"detail": "Not Found"}', 404)), ""),
+        (replies(http_response('{"detail": "Method Not Allowed"}', 405)), ""),
+        (replies(http_response("closed", kind="text/html")), ""),
+        (replies(http_response("Internal Server Error", 500, "text/plain")), 'status 500 "Internal Server Error"'),
         (replies(b"", and_closes=True), "the connection broke"),
         (hangs, "did not close instance 0 within 0.2 s"),
     ],
 )
 async def test_a_failing_close_is_logged_at_most(
     server: RudeServer,
-    answer: Answer,
+    answer: Handler,
     warning: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(instance, "CLOSE_TIMEOUT_S", 0.2)
-    served = Served(Maze)
+    served = EnvironmentHandler(Maze)
 
-    async def but_for_close(asked: Asked, writer: asyncio.StreamWriter) -> None:
-        await (answer if asked.path.endswith("close") else served)(asked, writer)
+    async def but_for_close(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await (answer if request.path.endswith("close") else served)(request, writer)
 
-    server.start_over(but_for_close)
+    server.reset(but_for_close)
     env = maze(server)
     await env.reset()
     with caplog.at_level(logging.WARNING, "runner"):
@@ -234,11 +263,11 @@ async def test_a_cancelled_step_is_not_taken_back_up(server: RudeServer) -> None
     reached = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    async def never(asked: Asked, writer: asyncio.StreamWriter) -> None:
+    async def never(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         loop.call_soon_threadsafe(reached.set)
-        await hangs(asked, writer)
+        await hangs(request, writer)
 
-    server.start_over(Served(Maze, never))
+    server.reset(EnvironmentHandler(Maze, never))
     env = maze(server)
     await env.reset()
     stepping = asyncio.create_task(env.step(UP))
@@ -249,7 +278,7 @@ async def test_a_cancelled_step_is_not_taken_back_up(server: RudeServer) -> None
     with pytest.raises(EnvironmentFault, match="call reset first"):
         await env.step(UP)
     await env.cleanup()
-    assert [asked.path.rpartition("/")[2] for asked in server.asked] == ["create", "reset", "step", "close"]
+    assert [request.path.rpartition("/")[2] for request in server.requests] == ["create", "reset", "step", "close"]
 
 
 STATUS_LINES = st.sampled_from([b"HTTP/1.1 200 OK", b"HTTP/1.1 101 X", b"HTTP/1.0 999 \xff", b"HTTP/9.9 200", b""])
@@ -268,7 +297,7 @@ def test_no_bytes_do_more_than_a_fault(
     server: RudeServer, status: bytes, headers: list[tuple[bytes, bytes]], body: bytes
 ) -> None:
     head = b"".join(b"%s: %s\r\n" % header for header in headers)
-    server.start_over(Served(Maze, replies(status + b"\r\n" + head + b"\r\n" + body, and_closes=True)))
+    server.reset(EnvironmentHandler(Maze, replies(status + b"\r\n" + head + b"\r\n" + body, and_closes=True)))
 
     async def play() -> None:
         env = maze(server, 5)

@@ -10,50 +10,50 @@ from hypothesis import strategies as st
 from runner.config.profile import EndpointConfig
 from runner.errors import InferenceFault
 from runner.inference import InferenceManager
-from tests.support.inference import Waits, header, infer, manager_of, settings_of
+from tests.support.inference import VirtualTime, agent_settings, episode_header, infer, inference_manager
 from tests.support.rude_model import (
-    FINISHED,
-    Behaviour,
+    FINISH_CHUNK,
+    Behavior,
     RudeModel,
-    answer,
-    chunks,
-    delta,
+    completion_response,
+    delta_chunk,
     drip,
-    event,
+    finish_without_closing,
     hang,
-    over_but_open,
-    reply,
-    stream,
+    http_response,
+    sse_event,
+    stream_response,
+    streamed_answer,
 )
 
-FALLS_OVER: list[tuple[str, Behaviour, str]] = [
-    ("busy", reply(429, b"", Retry_After="7"), "HTTP 429"),
-    ("server error", reply(500, b"oops"), "HTTP 500: oops"),
+FALLS_OVER: list[tuple[str, Behavior, str]] = [
+    ("busy", http_response(429, b"", Retry_After="7"), "HTTP 429"),
+    ("server error", http_response(500, b"oops"), "HTTP 500: oops"),
     ("hang", hang, "no complete answer within"),
     ("slow drip", drip, "no complete answer within"),
-    ("truncated stream", stream(event(delta(content="u"))), "ended in the middle"),
-    ("cut body", lambda exchange: exchange.send(reply(200, b"{}")[:-1]), "connection broke"),
+    ("truncated stream", stream_response(sse_event(delta_chunk(content="u"))), "ended in the middle"),
+    ("cut body", lambda exchange: exchange.send(http_response(200, b"{}")[:-1]), "connection broke"),
     ("broken chunk", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "connection broke"),
     ("no HTTP", b"SSH-2.0-OpenSSH_9.6\r\n", "connection broke"),
     ("hang-up", b"", "connection broke"),
-    ("invalid JSON", reply(200, b'{"choices": [{'), "not a JSON object"),
-    ("invalid JSON in a stream", stream(event(b"{{") + chunks(["up"])), "not a JSON object"),
-    ("empty choices", reply(200, b'{"choices": []}'), "empty"),
-    ("10 MB", reply(200, b'{"choices": "' + b"x" * 10_000_000 + b'"}'), "larger than 4 MiB"),
-    ("10 MB stream", stream(chunks(["x" * 1_000_000] * 10)), "longer than 2 MiB"),
-    ("10 MB error", reply(500, b"x" * 10_000_000), "larger than 1 MiB"),
-    ("wrong content type", reply(200, b"<html>Sign in</html>", "text/html"), "not a JSON object (media type text/html"),
-    ("compressed", reply(200, b"\x1f\x8b", Content_Encoding="gzip"), "compressed"),
-    ("error in a stream", stream(event({"error": {"message": "overloaded"}})), "overloaded"),
-    ("expired key", reply(401, b'{"error": {"message": "expired"}}'), "HTTP 401: expired"),
-    ("unknown model", reply(404, b'{"error": "model not found"}'), "HTTP 404: model not found"),
-    ("redirect", reply(302, b"", Location="http://elsewhere/"), "HTTP 302"),
+    ("invalid JSON", http_response(200, b'{"choices": [{'), "not a JSON object"),
+    ("invalid JSON in a stream", stream_response(sse_event(b"{{") + streamed_answer(["up"])), "not a JSON object"),
+    ("empty choices", http_response(200, b'{"choices": []}'), "empty"),
+    ("10 MB", http_response(200, b'{"choices": "' + b"x" * 10_000_000 + b'"}'), "larger than 4 MiB"),
+    ("10 MB stream", stream_response(streamed_answer(["x" * 1_000_000] * 10)), "longer than 2 MiB"),
+    ("10 MB error", http_response(500, b"x" * 10_000_000), "larger than 1 MiB"),
+    ("wrong content type", http_response(200, b"<html>Sign in</html>", "text/html"), "not a JSON object (media type text/html"),
+    ("compressed", http_response(200, b"\x1f\x8b", Content_Encoding="gzip"), "compressed"),
+    ("error in a stream", stream_response(sse_event({"error": {"message": "overloaded"}})), "overloaded"),
+    ("expired key", http_response(401, b'{"error": {"message": "expired"}}'), "HTTP 401: expired"),
+    ("unknown model", http_response(404, b'{"error": "model not found"}'), "HTTP 404: model not found"),
+    ("redirect", http_response(302, b"", Location="http://elsewhere/"), "HTTP 302"),
 ]
 
 
 @pytest.fixture(scope="module")
 def fallback() -> Iterator[RudeModel]:
-    with RudeModel(answer("up")) as running:
+    with RudeModel(completion_response("up")) as running:
         yield running
 
 
@@ -61,11 +61,11 @@ def fallback() -> Iterator[RudeModel]:
     ("behaviour", "cause"), [case[1:] for case in FALLS_OVER], ids=[case[0] for case in FALLS_OVER]
 )
 async def test_the_next_endpoint_answers_and_the_step_says_why(
-    behaviour: Behaviour, cause: str, fallback: RudeModel
+    behaviour: Behavior, cause: str, fallback: RudeModel
 ) -> None:
     with RudeModel(behaviour) as broken:
         timeout_sec = 0.3 if behaviour in (hang, drip) else 20.0
-        session = manager_of(broken.url, fallback.url, stream=True, timeout_sec=timeout_sec).session(header())
+        session = inference_manager(broken.url, fallback.url, stream=True, timeout_sec=timeout_sec).session(episode_header())
         inference = await infer(session)
         again = await infer(session)
     assert (inference.message["content"], inference.usage.endpoint, again.usage.endpoint) == ("up", "b", "b")
@@ -77,51 +77,51 @@ async def test_the_next_endpoint_answers_and_the_step_says_why(
 
 async def test_a_dead_endpoint_is_not_waited_for_at_every_step(fallback: RudeModel) -> None:
     with RudeModel(hang) as hanging:
-        session = manager_of(hanging.url, fallback.url, timeout_sec=0.2).session(header())
+        session = inference_manager(hanging.url, fallback.url, timeout_sec=0.2).session(episode_header())
         warnings = [(await infer(session)).usage.warnings[0] for _ in range(3)]
-        assert len(hanging.asked) == 1
+        assert len(hanging.chat_requests) == 1
     assert "no complete answer within 0.2 s" in warnings[0]
     assert warnings[2].startswith("a: retry in 30 s after: no complete answer")
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
 async def test_a_request_that_is_refused_ends_the_episode(status: int, fallback: RudeModel) -> None:
-    before = len(fallback.asked)
-    with RudeModel(reply(status, b'{"error": {"message": "context of 9 tokens"}}')) as refusing:
+    before = len(fallback.chat_requests)
+    with RudeModel(http_response(status, b'{"error": {"message": "context of 9 tokens"}}')) as refusing:
         with pytest.raises(InferenceFault, match=rf"a at .* rejected the request: HTTP {status}: context of 9"):
-            await infer(manager_of(refusing.url, fallback.url))
-        assert len(refusing.asked) == 1
-    assert len(fallback.asked) == before
+            await infer(inference_manager(refusing.url, fallback.url))
+        assert len(refusing.chat_requests) == 1
+    assert len(fallback.chat_requests) == before
 
 
 async def test_retry_after_is_waited_for_when_nothing_else_is_left() -> None:
-    waits = Waits()
+    virtual_time = VirtualTime()
     script = (
-        reply(429, b"", Retry_After="7"),
-        reply(503, b"", Retry_After="Wed, 01 Jan 2025 12:00:30 GMT"),
-        answer("up"),
+        http_response(429, b"", Retry_After="7"),
+        http_response(503, b"", Retry_After="Wed, 01 Jan 2025 12:00:30 GMT"),
+        completion_response("up"),
     )
     with RudeModel(*script) as busy:
-        inference = await infer(manager_of(busy.url, waits=waits))
-    assert (inference.message["content"], waits.slept) == ("up", [7.0, 23.0])
+        inference = await infer(inference_manager(busy.url, virtual_time=virtual_time))
+    assert (inference.message["content"], virtual_time.sleeps) == ("up", [7.0, 23.0])
     assert "HTTP 503" in inference.usage.warnings[0]
 
 
 async def test_retries_are_bounded_and_backed_off() -> None:
-    waits = Waits()
-    with RudeModel(reply(500, b"oops")) as failing:
+    virtual_time = VirtualTime()
+    with RudeModel(http_response(500, b"oops")) as failing:
         with pytest.raises(InferenceFault, match=r"no model answered; a .*HTTP 500: oops"):
-            await infer(manager_of(failing.url, waits=waits))
-        assert len(failing.asked) == 3
-    assert waits.slept == [0.5, 1.0]
+            await infer(inference_manager(failing.url, virtual_time=virtual_time))
+        assert len(failing.chat_requests) == 3
+    assert virtual_time.sleeps == [0.5, 1.0]
 
 
 async def test_every_endpoint_is_named_when_none_answers() -> None:
-    with RudeModel(reply(500, b"oops")) as failing, RudeModel(reply(404, b"gone")) as missing:
-        manager = manager_of("http://user:secret@127.0.0.1:9/v1", failing.url, missing.url, waits=Waits())
+    with RudeModel(http_response(500, b"oops")) as failing, RudeModel(http_response(404, b"gone")) as missing:
+        manager = inference_manager("http://user:secret@127.0.0.1:9/v1", failing.url, missing.url, virtual_time=VirtualTime())
         with pytest.raises(InferenceFault) as raised:
             await infer(manager)
-        assert len(missing.asked) == 1
+        assert len(missing.chat_requests) == 1
     said = str(raised.value)
     for part in ("a (http://***@127.0.0.1:9/v1, ", "no connection", "oops", "gone", "agentgym-runner preflight"):
         assert part in said
@@ -129,39 +129,39 @@ async def test_every_endpoint_is_named_when_none_answers() -> None:
 
 
 async def test_an_endpoint_that_comes_back_is_used_again() -> None:
-    waits = Waits()
+    virtual_time = VirtualTime()
     with (
-        RudeModel(reply(500, b""), reply(500, b""), reply(500, b""), answer("home")) as main,
-        RudeModel(answer("away")) as other,
+        RudeModel(http_response(500, b""), http_response(500, b""), http_response(500, b""), completion_response("home")) as main,
+        RudeModel(completion_response("away")) as other,
     ):
-        session = manager_of(main.url, other.url, waits=waits).session(header())
+        session = inference_manager(main.url, other.url, virtual_time=virtual_time).session(episode_header())
         said = [(await infer(session)).message["content"] for _ in range(4)]
-        waits.passed += 1
+        virtual_time.elapsed_s += 1
         assert [*said, (await infer(session)).message["content"]] == ["away"] * 4 + ["home"]
 
 
 async def test_a_stream_that_never_ends_after_it_is_over_is_an_answer() -> None:
-    with RudeModel(over_but_open) as model:
-        inference = await infer(manager_of(model.url, stream=True, timeout_sec=10))
+    with RudeModel(finish_without_closing) as model:
+        inference = await infer(inference_manager(model.url, stream=True, timeout_sec=10))
     assert (inference.message["content"], inference.usage.warnings) == ("up", ())
 
 
 @pytest.mark.parametrize("type", ["text/plain", "application/json"])
 async def test_events_under_a_wrong_name_are_an_answer(type: str) -> None:
-    with RudeModel(stream(chunks(["go ", "up"]), type)) as model:
-        assert (await infer(manager_of(model.url, stream=True))).message["content"] == "go up"
+    with RudeModel(stream_response(streamed_answer(["go ", "up"]), type)) as model:
+        assert (await infer(inference_manager(model.url, stream=True))).message["content"] == "go up"
 
 
 async def test_a_stream_without_its_last_word_is_an_answer() -> None:
-    with RudeModel(stream(event(delta(content="up")) + event(FINISHED))) as model:
-        assert (await infer(manager_of(model.url, stream=True))).message["content"] == "up"
+    with RudeModel(stream_response(sse_event(delta_chunk(content="up")) + sse_event(FINISH_CHUNK))) as model:
+        assert (await infer(inference_manager(model.url, stream=True))).message["content"] == "up"
 
 
 async def test_cancelling_leaves_nothing_behind() -> None:
-    with RudeModel(hang, answer("up")) as model:
-        session = manager_of(model.url).session(header())
+    with RudeModel(hang, completion_response("up")) as model:
+        session = inference_manager(model.url).session(episode_header())
         task = asyncio.create_task(infer(session))
-        while not model.asked:  # noqa: ASYNC110 - the server has no event of this loop
+        while not model.chat_requests:  # noqa: ASYNC110 - the server has no event of this loop
             await asyncio.sleep(0.005)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -170,8 +170,8 @@ async def test_cancelling_leaves_nothing_behind() -> None:
 
 
 async def test_the_episodes_time_bounds_a_call_and_does_not_count_against_the_endpoint() -> None:
-    with RudeModel(hang, answer("up")) as model:
-        session = manager_of(model.url).session(header())
+    with RudeModel(hang, completion_response("up")) as model:
+        session = inference_manager(model.url).session(episode_header())
         with pytest.raises(InferenceFault, match=r"no complete answer within 0\.\d"):
             await infer(session, time_left_s=0.05)
         assert (await infer(session)).message["content"] == "up"
@@ -183,7 +183,7 @@ async def test_a_server_that_says_nothing_while_it_is_recognised(fallback: RudeM
             EndpointConfig(url=hanging.url, name="a"),
             EndpointConfig(url=fallback.url, name="b", kind="openai"),
         )
-        inference = await infer(InferenceManager(settings_of(*endpoints, timeout_sec=0.2), {}))
+        inference = await infer(InferenceManager(agent_settings(*endpoints, timeout_sec=0.2), {}))
     assert (inference.usage.endpoint, inference.usage.warnings) == ("b", ("a: no complete answer within 0.2 s",))
 
 
@@ -204,5 +204,5 @@ def test_no_bytes_of_a_server_get_further_than_the_chain(
     head: bytes, type: bytes, body: bytes, fallback: RudeModel
 ) -> None:
     with RudeModel(head + type + b"\r\n" + body) as rude:
-        inference = asyncio.run(infer(manager_of(rude.url, fallback.url, stream=True, timeout_sec=2)))
+        inference = asyncio.run(infer(inference_manager(rude.url, fallback.url, stream=True, timeout_sec=2)))
     assert inference.message["content"] == "up"

@@ -12,7 +12,7 @@ from runner.episode.runner import Runner
 from runner.inference import InferenceManager
 from runner.serve.mock_llm import Behavior, EchoResponder, Fault, ModelServer, ScriptedReply, ScriptResponder
 from runner.types import Limits, Outcome, Trajectory
-from tests.support.inference import header, infer, settings_of
+from tests.support.inference import agent_settings, episode_header, infer
 
 FAULT_KINDS = {
     "429": "HTTP 429",
@@ -52,7 +52,7 @@ def manager_of(*servers: ModelServer, stream: bool, timeout_sec: float = 20.0) -
     endpoints = [
         EndpointConfig(url=server.url, name=name) for server, name in zip(servers, ("main", "fallback"), strict=False)
     ]
-    settings = settings_of(*endpoints, model="agentgym-test-model", stream=stream, timeout_sec=timeout_sec)
+    settings = agent_settings(*endpoints, model="agentgym-test-model", stream=stream, timeout_sec=timeout_sec)
     return InferenceManager.from_profile(settings, {})
 
 
@@ -62,7 +62,7 @@ async def test_the_fallback_goes_on_with_the_episode(
 ) -> None:
     main.inject()
     manager = manager_of(main, fallback, stream=stream, timeout_sec=1.0 if kind in ("hang", "drip") else 20.0)
-    session = manager.session(header())
+    session = manager.session(episode_header())
     assert (await infer(session)).usage.endpoint == "main"
     main.inject(Fault(kind, times=1))
     usage = (await infer(session)).usage

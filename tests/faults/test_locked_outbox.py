@@ -61,9 +61,9 @@ async def test_a_node_plays_and_answers_meanwhile(tmp_path: Path) -> None:
             with locked(tmp_path) as other:
                 before = _ids(other)
                 await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle", repeat=3)
-                await node.until(connection, batch_id, "completed", n_done=3)
+                await node.wait_for_batch(connection, batch_id, "completed", n_done=3)
                 assert _ids(other) == before
         wanted = {f"batch:{batch_id}"} | {f"episode:{path.stem}" for path in (tmp_path / "runs").glob("*/*.json")}
         async with viewing(node) as viewer:
-            await viewer.until(lambda: shown(viewer).keys() == wanted)
+            await viewer.wait_until(lambda: shown(viewer).keys() == wanted)
             assert set(shown(viewer).values()) == {1}

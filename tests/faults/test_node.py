@@ -27,10 +27,10 @@ from runner.node.node import Node
 from runner.publish.publisher import Publisher, Sink
 from runner.store import EpisodeStore, open_index
 from runner.types import Outcome
-from tests.support.episodes import Recording, step
+from tests.support.episodes import RecordedEpisode, make_step
 from tests.support.nats_server import NatsServer
-from tests.support.node_process import NodeProcess, environ
-from tests.support.publishing import event, outbox_in
+from tests.support.node_process import NodeProcess, clean_environ
+from tests.support.publishing import open_outbox, outbox_event
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -54,7 +54,7 @@ async def test_a_batch_asked_for_is_played_and_announced_once(shared: NodeProces
                 connection, "start", batch_id=batch_id, envs=["maze"], agent="oracle", repeat=3
             )
             assert started["batch_id"] == batch_id
-        await shared.until(connection, batch_id, "completed", n_done=3)
+        await shared.wait_for_batch(connection, batch_id, "completed", n_done=3)
         await _until(lambda: len(_ids(heard, "agentgym.eval.batch.completed.v1")) == 1)
         assert len(_ids(heard, "agentgym.episode.completed.v1")) == 3
         assert _ids(heard, "agentgym.eval.batch.completed.v1") == [f"batch:{batch_id}"]
@@ -77,9 +77,9 @@ async def test_an_episode_file_comes_in_chunks(shared: NodeProcess) -> None:
 def _large_episode(data_dir: Path) -> Path:
     store = EpisodeStore(data_dir)
     index = open_index(store)
-    recording = Recording(store, index)
+    recording = RecordedEpisode(store, index)
     recording.start()
-    recording.play(step(0, observation=[{"role": "user", "content": "x" * (1 << 20)}]))
+    recording.play(make_step(0, observation=[{"role": "user", "content": "x" * (1 << 20)}]))
     recording.end()
     index.close()
     return recording.file
@@ -89,14 +89,14 @@ async def test_pause_step_resume_and_cancel_reach_the_running_batch(shared: Node
     async with await shared.connect() as connection:
         batch_id = str(ULID())
         await shared.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=5000)
-        await shared.until(connection, batch_id, "running", n_done=1)
+        await shared.wait_for_batch(connection, batch_id, "running", n_done=1)
         await shared.request(connection, "pause", batch_id=batch_id)
-        await shared.until(connection, batch_id, "paused")
+        await shared.wait_for_batch(connection, batch_id, "paused")
         await shared.request(connection, "resume", batch_id=batch_id)
-        before = await shared.until(connection, batch_id, "running")
-        await shared.until(connection, batch_id, "running", n_done=before["n_done"] + 1)
+        before = await shared.wait_for_batch(connection, batch_id, "running")
+        await shared.wait_for_batch(connection, batch_id, "running", n_done=before["n_done"] + 1)
         await shared.request(connection, "cancel", batch_id=batch_id)
-        await shared.until(connection, batch_id, "cancelled")
+        await shared.wait_for_batch(connection, batch_id, "cancelled")
 
 
 async def test_a_battery_is_one_batch_per_environment(shared: NodeProcess) -> None:
@@ -111,7 +111,7 @@ async def test_a_battery_is_one_batch_per_environment(shared: NodeProcess) -> No
             derived_batch_id(battery_id, "Wordle"),
         ]
         for batch in started:
-            await shared.until(connection, batch["batch_id"], "completed")
+            await shared.wait_for_batch(connection, batch["batch_id"], "completed")
 
 
 @pytest.mark.long
@@ -120,20 +120,20 @@ async def test_a_killed_node_leaves_an_interrupted_batch_that_can_be_resumed(tmp
     with NodeProcess(data_dir) as node:
         async with await node.connect() as connection:
             await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=repeat)
-            await node.until(connection, batch_id, "running", n_done=5)
+            await node.wait_for_batch(connection, batch_id, "running", n_done=5)
         node.kill()
         finished = {path.stem for path in (data_dir / "runs" / batch_id).glob("*.json")}
         node.start()
         async with await node.connect() as connection:
             heard: list[Msg] = []
             await connection.client.subscribe("agentgym.eval.batch.completed.v1", cb=_into(heard))
-            stopped = await node.until(connection, batch_id, "interrupted")
+            stopped = await node.wait_for_batch(connection, batch_id, "interrupted")
             assert 5 <= stopped["n_done"] < repeat
             (resumed,) = await node.request(
                 connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=repeat, resume=True
             )
             assert resumed["status"] in ("queued", "running")
-            await node.until(connection, batch_id, "completed", n_done=repeat)
+            await node.wait_for_batch(connection, batch_id, "completed", n_done=repeat)
             await _until(lambda: len(heard) == 1)
     records = [EpisodeStore(data_dir).load(path) for path in (data_dir / "runs" / batch_id).glob("*.json")]
     ended = [record.task_index for record in records if record.outcome is not Outcome.INTERRUPTED]
@@ -144,14 +144,14 @@ async def test_a_killed_node_leaves_an_interrupted_batch_that_can_be_resumed(tmp
 
 async def test_sigterm_interrupts_says_stopped_and_exits_0(tmp_path: Path) -> None:
     data_dir, batch_id = tmp_path / "data", str(ULID())
-    with NatsServer(tmp_path / "other") as other, NodeProcess(data_dir, env=environ(NATS_URL=other.url)) as node:
+    with NatsServer(tmp_path / "other") as other, NodeProcess(data_dir, env=clean_environ(NATS_URL=other.url)) as node:
         client = Client()
         await client.connect(other.url)
         heard: list[Msg] = []
         await client.subscribe("agentgym.field.status.v1", cb=_into(heard))
         async with await node.connect() as connection:
             await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=5000)
-            await node.until(connection, batch_id, "running", n_done=1)
+            await node.wait_for_batch(connection, batch_id, "running", n_done=1)
         status, said = await asyncio.to_thread(node.terminate)
         await _until(lambda: any(json.loads(message.data)["status"] == "stopped" for message in heard))
         await client.close()
@@ -170,13 +170,13 @@ def test_a_node_says_that_it_serves(tmp_path: Path) -> None:
 async def test_a_node_that_stops_leaves_what_is_stuck_to_the_next_one(tmp_path: Path) -> None:
     with (
         NatsServer(tmp_path / "other") as other,
-        NodeProcess(tmp_path / "data", env=environ(NATS_URL=other.url)) as node,
+        NodeProcess(tmp_path / "data", env=clean_environ(NATS_URL=other.url)) as node,
     ):
         async with await node.connect() as connection:
             other.pause()
             batch_id = str(ULID())
             await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle")
-            await node.until(connection, batch_id, "completed")
+            await node.wait_for_batch(connection, batch_id, "completed")
         async with asyncio.timeout(STOP_TIMEOUT_S):  # less than it would wait for a broker that takes events
             status, said = await asyncio.to_thread(node.terminate)
     assert status == 0, said
@@ -190,8 +190,8 @@ async def test_the_wait_for_the_last_events_ends(tmp_path: Path, monkeypatch: py
     else:
         monkeypatch.setattr(shutdown, "STALL_TIMEOUT_S", 0.1)
         monkeypatch.setattr(shutdown, "STOP_TIMEOUT_S", 600)
-    with outbox_in(tmp_path) as outbox:
-        outbox.add(event(1))
+    with open_outbox(tmp_path) as outbox:
+        outbox.add(outbox_event(1))
         publisher = Publisher(outbox, [Sink("local", lambda: None)])  # it does not run, so nothing ever arrives
         async with asyncio.timeout(30):
             await shutdown.publish_remaining(publisher, immediate)
@@ -248,11 +248,11 @@ async def test_the_broker_is_started_again_and_nothing_is_lost(tmp_path: Path) -
         async with await node.connect() as connection:
             batch_id = str(ULID())
             await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=20)
-            await node.until(connection, batch_id, "running", n_done=2)
+            await node.wait_for_batch(connection, batch_id, "running", n_done=2)
             os.kill(_broker_of(node), signal.SIGKILL)
             await _until(lambda: not connection.connected, timeout_s=10)
             await _until(lambda: connection.connected, timeout_s=20)
-            await node.until(connection, batch_id, "completed", n_done=20)
+            await node.wait_for_batch(connection, batch_id, "completed", n_done=20)
             js = connection.client.jetstream()
             subscription = await js.pull_subscribe("agentgym.episode.completed.v1", stream="AGENTGYM_EVENTS")
             ids: list[str] = []

@@ -26,7 +26,7 @@ from runner.node.health import HealthMonitor
 from runner.node.node import Node
 from runner.publish.live_publisher import LivePublisher
 from tests.support.nats_server import NatsServer
-from tests.support.node_process import NodeProcess, environ
+from tests.support.node_process import NodeProcess, clean_environ
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -46,7 +46,7 @@ async def test_a_cancel_right_after_the_start_always_counts(tmp_path: Path) -> N
                 await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=2000)
                 await node.request(connection, "cancel", batch_id=batch_id)
             for batch_id in asked:
-                batch = await node.until(connection, batch_id, "cancelled")
+                batch = await node.wait_for_batch(connection, batch_id, "cancelled")
                 assert batch["n_done"] < 2000
             async with asyncio.timeout(20):
                 while set(heard) != set(asked):
@@ -61,11 +61,11 @@ async def test_a_second_request_to_stop_ends_a_drain(tmp_path: Path) -> None:
         async with await node.connect() as connection:
             batch_id = str(ULID())
             await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=100_000)
-            await node.until(connection, batch_id, "running", n_done=1)
+            await node.wait_for_batch(connection, batch_id, "running", n_done=1)
             await node.request(connection, "shutdown", drain=True)
-            refused = await node.reply(connection, "start", batch_id=str(ULID()), envs=["Maze"], agent="oracle")
+            refused = await node.request_reply(connection, "start", batch_id=str(ULID()), envs=["Maze"], agent="oracle")
             assert refused["error"]["code"] == "stopping"
-            await node.until(connection, batch_id, "running", n_done=3)
+            await node.wait_for_batch(connection, batch_id, "running", n_done=3)
         status, said = await asyncio.to_thread(node.terminate)
     assert status == 0, said
 
@@ -87,18 +87,18 @@ async def test_a_locked_queue_is_waited_out(tmp_path: Path) -> None:
         async with await node.connect() as connection:
             first, second = str(ULID()), str(ULID())
             await node.request(connection, "start", batch_id=first, envs=["BabyAI"], agent="oracle", repeat=300)
-            await node.until(connection, first, "running", n_done=1)
+            await node.wait_for_batch(connection, first, "running", n_done=1)
             lock = sqlite3.connect(tmp_path / "data" / "queue.sqlite", isolation_level=None)
             lock.execute("BEGIN IMMEDIATE")
             await node.request(connection, "cancel", batch_id=first)
-            refused = await node.reply(connection, "start", batch_id=second, envs=["Maze"], agent="oracle")
+            refused = await node.request_reply(connection, "start", batch_id=second, envs=["Maze"], agent="oracle")
             assert not refused["ok"]
             assert "batch queue cannot be used" in refused["error"]["message"]
             lock.rollback()
             lock.close()
-            await node.until(connection, first, "cancelled", "interrupted")
+            await node.wait_for_batch(connection, first, "cancelled", "interrupted")
             await node.request(connection, "start", batch_id=second, envs=["Maze"], agent="oracle")
-            await node.until(connection, second, "completed")
+            await node.wait_for_batch(connection, second, "completed")
 
 
 async def test_a_broker_that_had_to_move_is_found_again(tmp_path: Path) -> None:
@@ -190,11 +190,11 @@ def _answers(port: int) -> bool:
 
 async def test_elsewhere_a_node_says_that_it_lives_and_obeys_nobody(tmp_path: Path) -> None:
     with NatsServer(tmp_path / "other") as other:
-        env = environ(NATS_URL=other.url)
+        env = clean_environ(NATS_URL=other.url)
         with NodeProcess(tmp_path / "data", env=env) as node:
             async with await NatsConnection.open(address_from_environ(other.url, {}), name="test") as connection:
                 assert (await node.request(connection, "health"))["node"] == node.name
-                refused = await node.reply(connection, "start", batch_id=str(ULID()), envs=["Maze"], agent="oracle")
+                refused = await node.request_reply(connection, "start", batch_id=str(ULID()), envs=["Maze"], agent="oracle")
                 assert refused["error"]["code"] == "no_control"
 
 
@@ -203,9 +203,9 @@ async def test_commands_to_a_batch_that_is_not_played_are_refused(tmp_path: Path
         async with await node.connect() as connection:
             batch_id = str(ULID())
             await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle")
-            await node.until(connection, batch_id, "completed")
+            await node.wait_for_batch(connection, batch_id, "completed")
             for op in ("pause", "resume", "step"):
-                reply = await node.reply(connection, op, batch_id=batch_id)
+                reply = await node.request_reply(connection, op, batch_id=batch_id)
                 assert reply["error"]["code"] == "not_running", op
-            twice = await node.reply(connection, "start", batch_id=str(ULID()), envs=["Maze", "maze"], agent="oracle")
+            twice = await node.request_reply(connection, "start", batch_id=str(ULID()), envs=["Maze", "maze"], agent="oracle")
             assert twice["error"]["code"] == "bad_request"

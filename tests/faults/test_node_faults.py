@@ -16,7 +16,7 @@ from ulid import ULID
 from runner.events.subjects import DURABLE
 from runner.subscribe.subscription import Subscription
 from tests.support.node_process import NodeProcess
-from tests.support.subscriptions import Watcher
+from tests.support.subscriptions import SubscriptionRecorder
 
 FULL = os.environ.get("AGENTGYM_FAULTS") == "full"
 REPEAT, N_KILLS = (2000, 10) if FULL else (60, 2)
@@ -57,9 +57,9 @@ async def test_a_killed_node_that_resumes_loses_and_doubles_nothing(tmp_path: Pa
 
 
 @asynccontextmanager
-async def viewing(node: NodeProcess) -> AsyncIterator[Watcher]:
+async def viewing(node: NodeProcess) -> AsyncIterator[SubscriptionRecorder]:
     async with await node.connect() as connection, Subscription(connection, patterns=DURABLE, since="all") as follow:
-        watcher = Watcher(follow)
+        watcher = SubscriptionRecorder(follow)
         task = asyncio.create_task(watcher.run())
         try:
             yield watcher
@@ -75,11 +75,11 @@ async def start(node: NodeProcess, batch_id: str, *, resume: bool = False) -> No
         )
 
 
-async def check(viewer: Watcher, node: NodeProcess, batch_id: str) -> None:
+async def check(viewer: SubscriptionRecorder, node: NodeProcess, batch_id: str) -> None:
     """Every stored episode and the one end of the batch were shown, each once."""
-    await viewer.until(lambda: f"batch:{batch_id}" in shown(viewer), PATIENCE_S)
+    await viewer.wait_until(lambda: f"batch:{batch_id}" in shown(viewer), PATIENCE_S)
     stored = {f"episode:{path.stem}" for path in episodes(node, batch_id)}
-    await viewer.until(lambda: stored <= shown(viewer).keys(), PATIENCE_S)
+    await viewer.wait_until(lambda: stored <= shown(viewer).keys(), PATIENCE_S)
     await asyncio.sleep(0.3)  # nothing comes twice
     counts = shown(viewer)
     assert len(stored) >= REPEAT
@@ -88,7 +88,7 @@ async def check(viewer: Watcher, node: NodeProcess, batch_id: str) -> None:
     assert [id_ for id_ in counts if id_.startswith("batch:")] == [f"batch:{batch_id}"]
 
 
-def shown(viewer: Watcher) -> Counter[str]:
+def shown(viewer: SubscriptionRecorder) -> Counter[str]:
     ids = (message.headers.get("ce-id", "") for message in viewer.messages)
     return Counter(id_ for id_ in ids if id_.startswith(("episode:", "batch:")))
 

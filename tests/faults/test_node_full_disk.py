@@ -22,11 +22,11 @@ from runner.publish import delivery
 from runner.publish.event_recorder import EventRecorder
 from runner.publish.publisher import Sink
 from tests.faults.test_node_faults import viewing
-from tests.support.episodes import Recording
-from tests.support.full_disk import Disk, Forbidden, small_disk
+from tests.support.episodes import RecordedEpisode
+from tests.support.full_disk import Disk, FileSizeLimit, mount_small_disk
 from tests.support.node_process import NodeProcess
-from tests.support.publishing import event, outbox_in, publishing
-from tests.support.subscriptions import Watcher
+from tests.support.publishing import open_outbox, outbox_event, run_publisher
+from tests.support.subscriptions import SubscriptionRecorder
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -38,14 +38,14 @@ DiskOf: TypeAlias = Callable[[Path], AbstractContextManager[tuple[NodeProcess, D
 
 @contextmanager
 def mounted(tmp_path: Path) -> Iterator[tuple[NodeProcess, Disk]]:
-    with small_disk(tmp_path / "disk", 24) as disk, NodeProcess(disk.folder / "data") as node:
+    with mount_small_disk(tmp_path / "disk", 24) as disk, NodeProcess(disk.folder / "data") as node:
         yield node, disk
 
 
 @contextmanager
 def forbidden(tmp_path: Path) -> Iterator[tuple[NodeProcess, Disk]]:
     with NodeProcess(tmp_path / "data") as node:
-        yield node, Forbidden(node.pid)
+        yield node, FileSizeLimit(node.pid)
 
 
 @pytest.mark.long
@@ -55,20 +55,20 @@ async def test_a_full_disk_ends_no_node_and_loses_no_episode(tmp_path: Path, dis
     with disk_of(tmp_path) as (node, disk):
         async with await node.connect() as connection:
             await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=REPEAT)
-            await node.until(connection, batch_id, "running", n_done=5)
+            await node.wait_for_batch(connection, batch_id, "running", n_done=5)
             disk.fill()
             await _until_idle(node, connection)
-            refused = await node.reply(connection, "start", batch_id=str(ULID()), envs=["Maze"], agent="oracle")
+            refused = await node.request_reply(connection, "start", batch_id=str(ULID()), envs=["Maze"], agent="oracle")
             assert "check for a full disk" in refused["error"]["message"]
             await asyncio.sleep(1.5 * node_broker.DISK_POLL_S)  # a moment without room is not noticed
-            disk.make_room()
+            disk.free_space()
         played = _episodes(node, batch_id)
         assert 5 <= len(played) < REPEAT
         assert all(json.loads(path.read_bytes())["error"] is None for path in played)
         await _play_two_more(node, other := str(ULID()))
         wanted = {f"episode:{path.stem}" for path in played + _episodes(node, other)} | {f"batch:{other}"}
         async with viewing(node) as viewer:
-            await viewer.until(lambda: wanted <= _ids(viewer).keys(), 30)
+            await viewer.wait_until(lambda: wanted <= _ids(viewer).keys(), 30)
             assert set(_ids(viewer).values()) == {1}
         status, said = await asyncio.to_thread(node.terminate)
     assert status == 0, said
@@ -82,15 +82,15 @@ async def test_a_batch_that_a_full_disk_ended_can_be_resumed(tmp_path: Path) -> 
     with forbidden(tmp_path) as (node, disk):
         async with await node.connect() as connection:
             await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=FEW)
-            await node.until(connection, batch_id, "running", n_done=5)
+            await node.wait_for_batch(connection, batch_id, "running", n_done=5)
             disk.fill()
             await _until_idle(node, connection)
-            disk.make_room()
-            await node.until(connection, batch_id, "interrupted")
+            disk.free_space()
+            await node.wait_for_batch(connection, batch_id, "interrupted")
             await node.request(
                 connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=FEW, resume=True
             )
-            await node.until(connection, batch_id, "completed", n_done=FEW)
+            await node.wait_for_batch(connection, batch_id, "completed", n_done=FEW)
 
 
 async def _play_two_more(node: NodeProcess, batch_id: str) -> None:
@@ -100,7 +100,7 @@ async def _play_two_more(node: NodeProcess, batch_id: str) -> None:
             try:
                 async with await node.connect() as connection:
                     await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle", repeat=2)
-                    await node.until(connection, batch_id, "completed", n_done=2)
+                    await node.wait_for_batch(connection, batch_id, "completed", n_done=2)
                     return
             except BusError:
                 await asyncio.sleep(0.05)
@@ -116,7 +116,7 @@ def _episodes(node: NodeProcess, batch_id: str) -> list[Path]:
     return list((node.data_dir / "runs" / batch_id).glob("*.json"))
 
 
-def _ids(viewer: Watcher) -> dict[str, int]:
+def _ids(viewer: SubscriptionRecorder) -> dict[str, int]:
     ids = [message.headers.get("ce-id", "") for message in viewer.messages]
     return {id_: ids.count(id_) for id_ in ids}
 
@@ -126,17 +126,17 @@ async def test_the_own_broker_takes_events_again_once_its_disk_has_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delivery, "ACK_TIMEOUT_S", 1)
-    with small_disk(tmp_path / "disk", 24) as disk, outbox_in(tmp_path) as outbox:
+    with mount_small_disk(tmp_path / "disk", 24) as disk, open_outbox(tmp_path) as outbox:
         broker = Broker(disk.folder, "node")
         broker.start()
         try:
-            async with publishing(outbox, Sink("local", lambda: broker.address, owned=True)) as running:
-                outbox.add(event(0))
+            async with run_publisher(outbox, Sink("local", lambda: broker.address, owned=True)) as running:
+                outbox.add(outbox_event(0))
                 await running.wait_until_drained()
                 disk.fill()
-                outbox.add(*(event(number, payload=b'"%s"' % (b"x" * 20_000)) for number in range(1, 60)))
-                await running.state("stalled")
-                disk.make_room()
+                outbox.add(*(outbox_event(number, payload=b'"%s"' % (b"x" * 20_000)) for number in range(1, 60)))
+                await running.wait_for_state("stalled")
+                disk.free_space()
                 await running.wait_until_drained()
             assert outbox.counts()["local"].acked == 60
         finally:
@@ -144,10 +144,10 @@ async def test_the_own_broker_takes_events_again_once_its_disk_has_room(
 
 
 def test_what_could_not_be_announced_is_announced_with_the_next(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", 4) as disk:
+    with mount_small_disk(tmp_path / "disk", 4) as disk:
         workspace = Workspace(disk.folder, node="n", profile="p")
         recorder = EventRecorder(workspace, DurableNames(), role="node")
-        first, second = (Recording(workspace.store, workspace.index).record_episode() for _ in range(2))
+        first, second = (RecordedEpisode(workspace.store, workspace.index).record_episode() for _ in range(2))
         disk.fill()
         for _ in range(20):  # some may still fit into a page
             recorder.record_status("idle")
@@ -155,7 +155,7 @@ def test_what_could_not_be_announced_is_announced_with_the_next(tmp_path: Path) 
         recorder.record_episode(first)
         recorder.flush()
         assert f"episode:{first.episode_id}" not in recorder.outbox.known_ids()
-        disk.make_room()
+        disk.free_space()
         recorder.record_episode(second)
         recorder.flush()
         ids = [event.id for event in recorder.outbox.pending("local", 1000)]

@@ -11,7 +11,7 @@ import pytest
 from ulid import ULID
 
 from runner.serve.mock_llm import ModelServer
-from tests.support.node_process import NodeProcess, environ
+from tests.support.node_process import NodeProcess, clean_environ
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -30,12 +30,12 @@ def ollama() -> Iterator[ModelServer]:
 
 @pytest.mark.long
 async def test_a_model_comes_goes_and_comes_back(ollama: ModelServer, tmp_path: Path) -> None:
-    env = environ(TENSORZERO_URL="http://127.0.0.1:1", OLLAMA_HOST=ollama.url)
+    env = clean_environ(TENSORZERO_URL="http://127.0.0.1:1", OLLAMA_HOST=ollama.url)
     with NodeProcess(tmp_path / "data", env=env) as node:
         async with await node.connect() as connection:
             first, waiting = str(ULID()), str(ULID())
             asked = {"batch_id": first, "envs": ["Maze"]}
-            error = (await node.reply(connection, "start", **asked))["error"]
+            error = (await node.request_reply(connection, "start", **asked))["error"]
             assert error["code"] == "no_model"
             assert "no model answers: gateway: no connection" in error["message"]
             assert "ollama: start it with: ollama serve; or choose an agent that uses no model" in error["hint"]
@@ -45,7 +45,7 @@ async def test_a_model_comes_goes_and_comes_back(ollama: ModelServer, tmp_path: 
             await asyncio.to_thread(ollama.start)
             (started,) = await node.request(connection, "start", **asked)
             assert (started["agent"], started["model"]) == ("react", "qwen35_9b")
-            await node.until(connection, first, "completed", n_done=1)
+            await node.wait_for_batch(connection, first, "completed", n_done=1)
             (gateway,) = (
                 item
                 for item in (await node.request(connection, "health"))["items"]
@@ -60,16 +60,16 @@ async def test_a_model_comes_goes_and_comes_back(ollama: ModelServer, tmp_path: 
             await node.request(connection, "start", **wanted)
             await asyncio.to_thread(ollama.stop)
             await node.request(connection, "cancel", batch_id=running)
-            batch = await node.until(connection, waiting, "interrupted")
+            batch = await node.wait_for_batch(connection, waiting, "interrupted")
             assert (batch["n_done"], batch["model"]) == (0, "qwen3:8b")
             log = (tmp_path / "data" / "logs" / "runner.log").read_text()
             assert "batch failed: NoModel: no model answers: gateway: no connection" in log
-            refused = await node.reply(connection, "start", **wanted, resume=True)
+            refused = await node.request_reply(connection, "start", **wanted, resume=True)
             assert refused["error"]["code"] == "no_model"
 
             await asyncio.to_thread(ollama.start)
             await node.request(connection, "start", **wanted, resume=True)
-            await node.until(connection, waiting, "completed", n_done=1)
+            await node.wait_for_batch(connection, waiting, "completed", n_done=1)
     (path,) = (tmp_path / "data" / "runs" / first).glob("*.json")
     episode = json.loads(path.read_bytes())
     assert (episode["agent"], episode["model"], episode["outcome"]) == ("react", "qwen35_9b", "success")
@@ -77,11 +77,11 @@ async def test_a_model_comes_goes_and_comes_back(ollama: ModelServer, tmp_path: 
 
 
 async def test_only_models_of_the_profile_are_asked_and_only_by_agents_that_ask(tmp_path: Path) -> None:
-    with NodeProcess(tmp_path / "data", env=environ(OLLAMA_HOST="127.0.0.1:1")) as node:
+    with NodeProcess(tmp_path / "data", env=clean_environ(OLLAMA_HOST="127.0.0.1:1")) as node:
         async with await node.connect() as connection:
-            refused = await node.reply(connection, "start", batch_id=str(ULID()), envs=["Maze"], model="unheard-of")
+            refused = await node.request_reply(connection, "start", batch_id=str(ULID()), envs=["Maze"], model="unheard-of")
             assert refused["error"]["code"] == "unknown_model"
             asked = {"envs": ["Maze"], "agent": "oracle", "model": "qwen3:8b"}
-            refused = await node.reply(connection, "start", batch_id=str(ULID()), **asked)
+            refused = await node.request_reply(connection, "start", batch_id=str(ULID()), **asked)
             assert refused["error"]["code"] == "refused"
             assert "uses no model" in refused["error"]["message"]

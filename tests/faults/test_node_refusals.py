@@ -14,8 +14,8 @@ from ulid import ULID
 from runner.bus.connection import BusAddress
 from runner.node.name_claim import check_name_is_free
 from tests.support.nats_server import NatsServer
-from tests.support.node_process import COMMAND, NodeProcess, environ
-from tests.support.publishing import client_of
+from tests.support.node_process import COMMAND, NodeProcess, clean_environ
+from tests.support.publishing import nats_client
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -44,7 +44,7 @@ async def test_what_cannot_be_done_is_refused_with_a_code(
     node: NodeProcess, op: str, args: dict[str, object], code: str
 ) -> None:
     async with await node.connect() as connection:
-        reply = await node.reply(connection, op, **args)
+        reply = await node.request_reply(connection, op, **args)
     assert (reply["id"], reply["ok"], reply["error"]["code"]) == (f"test-{op}", False, code)
     assert reply["error"]["message"]
 
@@ -59,7 +59,7 @@ def test_a_second_node_refuses_with_the_pid_of_the_first(tmp_path: Path) -> None
     with NodeProcess(tmp_path / "data") as node:
         second = subprocess.run(
             [COMMAND, "node", "--data-dir", str(tmp_path / "data")],
-            env=environ(),
+            env=clean_environ(),
             capture_output=True,
             text=True,
             timeout=60,
@@ -77,7 +77,7 @@ async def test_a_listener_to_everything_does_not_make_a_name_doubtful(
         """It only listens."""
 
     with NatsServer(tmp_path / "shared") as shared:
-        async with client_of(shared) as client:
+        async with nats_client(shared) as client:
             await client.subscribe("agentgym.>", cb=take)
             await client.flush()
             with caplog.at_level(logging.INFO, "runner"):
@@ -89,7 +89,7 @@ def test_a_name_that_answers_from_another_boot_is_refused(tmp_path: Path) -> Non
     (tmp_path / "profile.yaml").write_text("id: p\nenvironments: {lightweight: [{name: Maze}]}\n")
     profile = ("--config", str(tmp_path / "profile.yaml"))
     with NatsServer(tmp_path / "shared") as shared:
-        env = environ(NATS_URL=shared.url)
+        env = clean_environ(NATS_URL=shared.url)
         with NodeProcess(tmp_path / "one", *profile, env=env, name="same"):
             second = subprocess.run(
                 [COMMAND, "node", "--data-dir", str(tmp_path / "two"), "--node", "same", *profile],

@@ -57,7 +57,7 @@ async def test_a_node_starts_servers_plays_on_them_and_takes_them_along(profile:
         async with await node.connect() as connection:
             batch_id = str(ULID())
             await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle")
-            await node.until(connection, batch_id, "completed")
+            await node.wait_for_batch(connection, batch_id, "completed")
             for env, said in (("Wordle", "starting"), ("maze", "running")):
                 assert (await node.request(connection, "server_start", env=env))["status"] == said
             async with asyncio.timeout(60):
@@ -66,9 +66,9 @@ async def test_a_node_starts_servers_plays_on_them_and_takes_them_along(profile:
             assert known["Maze"] == ("up", "http")
             assert (await node.request(connection, "server_stop", env="Wordle"))["status"] in ("stopped", "running")
             for env in ("SQLGym", "WebShop", "../x"):
-                refused = await node.reply(connection, "server_start", env=env)
+                refused = await node.request_reply(connection, "server_start", env=env)
                 assert refused["error"]["code"] == "refused"
-            unplayed = await node.reply(
+            unplayed = await node.request_reply(
                 connection, "start", batch_id=str(ULID()), envs=["gymnasium:FrozenLake-v1"], agent="oracle"
             )
             assert "is not in the profile" in unplayed["error"]["message"]

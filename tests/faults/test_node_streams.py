@@ -27,7 +27,7 @@ async def test_the_profile_limits_the_streams_and_changing_that_costs_no_event(t
             await _until_limited(connection, "AGENTGYM_LIVE", lambda config: config.max_bytes == 2 << 20)
             batch_id = str(ULID())
             await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle", repeat=3)
-            await node.until(connection, batch_id, "completed", n_done=3)
+            await node.wait_for_batch(connection, batch_id, "completed", n_done=3)
         await asyncio.to_thread(node.terminate)
         profile.write_text(PROFILE.format(streams="{events: {max_bytes: 1048576, max_age_sec: 5000.5}}"))
         node.start()

@@ -21,7 +21,7 @@ async def test_a_node_killed_between_storing_and_publishing_announces_everything
     with NodeProcess(data_dir) as node:
         async with await node.connect() as connection:
             await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=5000)
-            await node.until(connection, batch_id, "running", n_done=3)
+            await node.wait_for_batch(connection, batch_id, "running", n_done=3)
         lock = sqlite3.connect(data_dir / "outbox.sqlite", isolation_level=None)
         lock.execute("BEGIN IMMEDIATE")  # from now on episodes are stored and their events cannot be added
         known = {event_id for (event_id,) in lock.execute("SELECT id FROM events")}
@@ -34,7 +34,7 @@ async def test_a_node_killed_between_storing_and_publishing_announces_everything
         assert stored - known, "what is to be published was stored, and nobody was told"
         node.start()
         async with viewing(node) as viewer:
-            await viewer.until(lambda: stored <= shown(viewer).keys())
+            await viewer.wait_until(lambda: stored <= shown(viewer).keys())
             await asyncio.sleep(0.3)  # nothing comes twice
             assert set(shown(viewer).values()) == {1}
             assert {id_ for id_ in shown(viewer) if id_.startswith("episode:")} == _stored(data_dir)

@@ -18,7 +18,15 @@ from runner.publish import delivery
 from runner.publish import stream_routes as routes
 from runner.publish.outbox import LOCAL, Outbox, SinkCounts
 from tests.support.nats_server import NatsServer
-from tests.support.publishing import client_of, event, ids, outbox_in, publishing, sink, stored
+from tests.support.publishing import (
+    event_ids,
+    nats_client,
+    open_outbox,
+    outbox_event,
+    run_publisher,
+    sink_to,
+    stored_messages,
+)
 from tests.support.subscriptions import add_stream
 
 WITHOUT_QUORUM = {
@@ -32,7 +40,7 @@ QUESTIONS = 4
 
 @pytest.fixture
 def outbox(tmp_path: Path) -> Iterator[Outbox]:
-    with outbox_in(tmp_path) as outbox:
+    with open_outbox(tmp_path) as outbox:
         yield outbox
 
 
@@ -69,7 +77,7 @@ class Heard:
 @asynccontextmanager
 async def hearing(server: NatsServer, subject: str, **login: str) -> AsyncIterator[Heard]:
     heard = Heard()
-    async with client_of(server, **login) as client:
+    async with nats_client(server, **login) as client:
         await client.subscribe(subject, cb=heard.take)
         await client.flush()
         yield heard
@@ -78,24 +86,24 @@ async def hearing(server: NatsServer, subject: str, **login: str) -> AsyncIterat
 @pytest.mark.usefixtures("impatient")
 async def test_events_wait_for_a_jetstream_that_does_not_answer(tmp_path: Path, outbox: Outbox) -> None:
     with NatsServer(tmp_path / "server", config=WITHOUT_QUORUM) as server:
-        outbox.add(event(0))
-        async with publishing(outbox, sink(server)) as running:
+        outbox.add(outbox_event(0))
+        async with run_publisher(outbox, sink_to(server)) as running:
             async with (
                 hearing(server, STREAM_NAMES_SUBJECT) as questions,
                 hearing(server, EPISODE_COMPLETED) as passed,
             ):
-                await running.state("stalled", "JetStream does not answer")
+                await running.wait_for_state("stalled", "JetStream does not answer")
                 await questions.until(QUESTIONS)
                 assert counts(outbox) == SinkCounts(pending=1)
                 assert passed.messages == []
             server.kill()
             server.config = {}
             server.start()
-            async with client_of(server) as client:
+            async with nats_client(server) as client:
                 await add_stream(client, subjects=[EPISODE_COMPLETED])
             await running.wait_until_drained()
-            await running.state("up")
-        assert ids(await stored(server, "S")) == ["event:0"]
+            await running.wait_for_state("up")
+        assert event_ids(await stored_messages(server, "S")) == ["event:0"]
         assert counts(outbox) == SinkCounts(acked=1)
 
 
@@ -107,12 +115,12 @@ async def test_an_account_without_jetstream_is_a_definite_answer(tmp_path: Path,
     login = {"user": "u", "password": "p"}
     with NatsServer(tmp_path / "server", config={"accounts": accounts}) as server:
         async with hearing(server, EPISODE_COMPLETED, **login) as passed:
-            outbox.add(event(0))
-            async with publishing(outbox, sink(server, **login)) as running:
+            outbox.add(outbox_event(0))
+            async with run_publisher(outbox, sink_to(server, **login)) as running:
                 await running.wait_until_drained()
                 assert "stalled" not in [state.status for state in running.states]
             await passed.until(1)
-            assert ids(passed.messages) == ["event:0"]
+            assert event_ids(passed.messages) == ["event:0"]
     assert counts(outbox) == SinkCounts(acked=1)
 
 
@@ -120,12 +128,12 @@ async def test_an_account_without_jetstream_is_a_definite_answer(tmp_path: Path,
 async def test_a_server_without_jetstream_gets_events_at_once(tmp_path: Path, outbox: Outbox) -> None:
     with NatsServer(tmp_path / "server", jetstream=False) as server:
         async with hearing(server, EPISODE_COMPLETED) as passed:
-            outbox.add(event(0))
-            async with publishing(outbox, sink(server)) as running:
+            outbox.add(outbox_event(0))
+            async with run_publisher(outbox, sink_to(server)) as running:
                 await running.wait_until_drained()
                 assert "stalled" not in [state.status for state in running.states]
             await passed.until(1)
-            assert ids(passed.messages) == ["event:0"]
+            assert event_ids(passed.messages) == ["event:0"]
 
 
 @pytest.mark.parametrize("timeout_s", [routes.MISSING_JETSTREAM_TIMEOUT_S, 0.0])
@@ -134,24 +142,24 @@ async def test_a_jetstream_that_was_there_is_waited_for(
 ) -> None:
     monkeypatch.setattr(routes, "MISSING_JETSTREAM_TIMEOUT_S", timeout_s)
     with NatsServer(tmp_path / "server") as server:
-        async with client_of(server) as client:
+        async with nats_client(server) as client:
             await add_stream(client, subjects=[EPISODE_COMPLETED])
-        outbox.add(event(0))
-        async with publishing(outbox, sink(server)) as running:
+        outbox.add(outbox_event(0))
+        async with run_publisher(outbox, sink_to(server)) as running:
             await running.wait_until_drained()
         server.kill()
-        outbox.add(event(1))
+        outbox.add(outbox_event(1))
         with NatsServer(tmp_path / "without", jetstream=False, port=server.port):
-            async with publishing(outbox, sink(server)) as running:
+            async with run_publisher(outbox, sink_to(server)) as running:
                 if timeout_s:
-                    await running.state("stalled", "its JetStream is missing")
+                    await running.wait_for_state("stalled", "its JetStream is missing")
                     assert counts(outbox) == SinkCounts(pending=1, acked=1)
                 else:
                     await running.wait_until_drained()
         server.start()
-        async with publishing(outbox, sink(server)) as running:
+        async with run_publisher(outbox, sink_to(server)) as running:
             await running.wait_until_drained()
-        assert ids(await stored(server, "S")) == (["event:0", "event:1"] if timeout_s else ["event:0"])
+        assert event_ids(await stored_messages(server, "S")) == (["event:0", "event:1"] if timeout_s else ["event:0"])
 
 
 ANSWERS: list[tuple[object, str]] = [
@@ -168,12 +176,12 @@ ANSWERS: list[tuple[object, str]] = [
 @pytest.mark.parametrize(("answer", "cause"), ANSWERS)
 async def test_no_answer_in_its_place_ends_anything(tmp_path: Path, outbox: Outbox, answer: object, cause: str) -> None:
     with NatsServer(tmp_path / "server", jetstream=False) as server:
-        outbox.add(event(0))
-        async with client_of(server) as rude:
+        outbox.add(outbox_event(0))
+        async with nats_client(server) as rude:
             await rude.subscribe("$JS.API.>", cb=_answering(rude, answer))
             await rude.flush()
-            async with publishing(outbox, sink(server)) as running:
-                state = await running.state("stalled", cause)
+            async with run_publisher(outbox, sink_to(server)) as running:
+                state = await running.wait_for_state("stalled", cause)
                 assert (state.cause or "").isprintable()
                 assert counts(outbox) == SinkCounts(pending=1)
                 await rude.close()

@@ -25,8 +25,8 @@ from runner.serve import host
 from runner.serve.env_api import DIALECTS, EnvironmentApp
 from runner.serve.env_api.pool import InstancePool
 from runner.serve.host import guard_app
-from tests.support.command import COMMAND, ENVIRON, agentgym
-from tests.support.serving import hosted, serving
+from tests.support.command import COMMAND, ENVIRON, run_agentgym
+from tests.support.serving import serve_environments, serve_in_thread
 
 TOKEN = "a-token-of-the-tests"
 BOMB = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
@@ -55,13 +55,13 @@ def gated() -> Iterator[str]:
     Gated.entered, Gated.permit, Gated.max_running = threading.Semaphore(0), threading.Semaphore(0), 0
     with ThreadPoolExecutor(8) as executor:
         app = EnvironmentApp(DIALECTS["Maze"], Gated(), InstancePool(Gated, limit=4, idle_s=60), executor)
-        with hosted({"Maze": guard_app(app.application())}) as urls:
+        with serve_in_thread({"Maze": guard_app(app.application())}) as urls:
             yield urls["Maze"]
 
 
 @pytest.fixture(scope="module")
 def maze() -> Iterator[str]:
-    with serving(["Maze"], token=TOKEN) as urls:
+    with serve_environments(["Maze"], token=TOKEN) as urls:
         yield urls["Maze"]
 
 
@@ -317,7 +317,7 @@ def has_child(pid: int) -> bool:
 def test_the_command_names_the_reason_of_a_failed_start(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        ended = agentgym(tmp_path, "serve", "maze", "--port", str(port))
+        ended = run_agentgym(tmp_path, "serve", "maze", "--port", str(port))
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith(f"agentgym-runner: The address 127.0.0.1, port {port} is in use")
 

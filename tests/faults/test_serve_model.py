@@ -26,8 +26,8 @@ from runner.serve.mock_llm import (
     ScriptResponder,
 )
 from runner.serve.mock_llm.response import PacedResponse
-from tests.support.command import COMMAND, ENVIRON, agentgym
-from tests.support.serving import hosted
+from tests.support.command import COMMAND, ENVIRON, run_agentgym
+from tests.support.serving import serve_in_thread
 
 CHAT = "/v1/chat/completions"
 CHAT_REQUEST = {"model": TEST_MODEL_NAME, "messages": [{"role": "user", "content": "Say something."}]}
@@ -166,7 +166,7 @@ def test_a_disconnect_ends_a_long_stream() -> None:
             await response(scope, receive, send)
             ended.set()
 
-    with hosted({"stream": app}) as urls:
+    with serve_in_thread({"stream": app}) as urls:
         with httpx.stream("GET", urls["stream"], timeout=WAIT) as reply:
             next(reply.iter_raw())
         assert ended.wait(20)
@@ -229,6 +229,6 @@ def test_the_command_prints_one_line_and_ends_on_sigterm(tmp_path: Path) -> None
     ],
 )
 def test_the_command_rejects_invalid_options(tmp_path: Path, options: list[str], message: str) -> None:
-    ended = agentgym(tmp_path, "serve-model", *options)
+    ended = run_agentgym(tmp_path, "serve-model", *options)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert message in ended.stderr

@@ -18,7 +18,7 @@ from runner.node.env_servers import log, process
 from runner.node.env_servers.log import ServerLog, log_name
 from runner.node.env_servers.manager import EnvServerManager
 from runner.node.env_servers.process import child_environ
-from tests.support.rude_env import rude_server
+from tests.support.rude_env_server import run_rude_server
 
 WELL = """
 import http.server, os, subprocess, sys
@@ -144,10 +144,7 @@ def test_a_wrong_server_is_rejected_soon_with_its_response(
     manager = servers(WELL.replace("lmrl-gym", "BabyAI"))
     manager.start("Maze")
     cause = wait_for_cause(manager)
-    assert (
-        'it is not a server of this environment: GET / returned HTTP 200: "This is environment BabyAI."'
-        in cause
-    )
+    assert 'it is not a server of this environment: GET / returned HTTP 200: "This is environment BabyAI."' in cause
     assert manager.start("Maze").status == "starting"
 
 
@@ -155,8 +152,8 @@ def test_a_server_that_returns_errors_while_it_loads_is_awaited(
     servers: Callable[..., EnvServerManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "POLL_INTERVAL_S", 0.01)
-    n_errors = "self.send_response(500 if len(asked) < 5 else 200)"
-    manager = servers("asked = []\n" + WELL.replace("self.send_response(200)", f"asked.append(1); {n_errors}"))
+    n_errors = "self.send_response(500 if len(request) < 5 else 200)"
+    manager = servers("request = []\n" + WELL.replace("self.send_response(200)", f"request.append(1); {n_errors}"))
     manager.start("Maze")
     assert wait_for_cause(manager) == ""
     assert manager.start("Maze").status == "running"
@@ -176,7 +173,7 @@ def test_a_failed_autostart_is_reported_as_the_cause(tmp_path: Path) -> None:
 
 
 def test_no_server_is_started_where_one_responds(tmp_path: Path) -> None:
-    with rude_server() as other:
+    with run_rude_server() as other:
         entry = EnvironmentEntry(name="Maze", server_cmd="true", base_url=other.url, autostart=True)
         broken = EnvironmentEntry(name="Wordle", autostart=True)
         manager = EnvServerManager(

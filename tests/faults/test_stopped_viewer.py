@@ -13,7 +13,7 @@ import pytest
 from runner.bus.connection import BusAddress, NatsConnection
 from tests.faults.test_watch import CANARY, line_of, watch
 from tests.support.nats_server import NatsServer
-from tests.support.subscriptions import SUBJECT, add_stream, publish
+from tests.support.subscriptions import SUBJECT, add_stream, publish_events
 
 LIVE = "agentgym.other"
 MORE_THAN_PIPES_HOLD = [b"x" * 30_000] * 700
@@ -45,12 +45,12 @@ async def test_it_catches_up_and_says_why_it_was_cut(
             ) as viewer,
         ):
             await add_stream(publisher.client)
-            await publish(publisher.client, 0)
+            await publish_events(publisher.client, 0)
             await line_of(viewer)
             viewer.send_signal(signal.SIGSTOP)
             for payload in MORE_THAN_PIPES_HOLD if floods else []:
                 await publisher.client.publish(LIVE, payload)
-            await publish(publisher.client, *range(1, 700))
+            await publish_events(publisher.client, *range(1, 700))
             await _until_alone(server, stopped_s)
             assert publisher.client.stats["reconnects"] == 0
             viewer.send_signal(signal.SIGCONT)

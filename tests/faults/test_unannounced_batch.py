@@ -20,7 +20,7 @@ from runner.node.batch_queue import BatchQueue, QueuedBatch, queued_ids
 from runner.publish.event_recorder import EventRecorder
 from runner.publish.outbox import LOCAL
 from runner.publish.recovery import record_missed_batches
-from tests.support.node_process import COMMAND, NodeProcess, environ
+from tests.support.node_process import COMMAND, NodeProcess, clean_environ
 
 ROOT = Path(__file__).parents[2]
 RUN = """
@@ -95,7 +95,7 @@ def _by_a_node(data_dir: Path) -> None:
 
 def _by_a_run(data_dir: Path) -> None:
     command = [COMMAND, "--run", "Wordle", "--agent", "oracle", "--data-dir", str(data_dir)]
-    subprocess.run(command, env=environ(), capture_output=True, timeout=60, check=True)
+    subprocess.run(command, env=clean_environ(), capture_output=True, timeout=60, check=True)
 
 
 @pytest.mark.long

@@ -26,7 +26,7 @@ from runner.events.subjects import DurableNames
 from runner.subscribe.buffer import DedupBuffer, RawMessage
 from runner.subscribe.messages import BusMessage
 from tests.support.nats_server import NatsServer
-from tests.support.subscriptions import SUBJECT, add_stream, headers, publish, status
+from tests.support.subscriptions import SUBJECT, add_stream, publish_events, status_event, status_headers
 
 COMMAND = [str(Path(sys.executable).with_name("agentgym-runner")), "watch"]
 CANARY = "canary-81f3c2"
@@ -65,12 +65,12 @@ async def line_of(process: asyncio.subprocess.Process) -> str:
 
 async def test_lines_of_json_until_interrupted(tmp_path: Path) -> None:
     async with bus(tmp_path) as (server, publisher):
-        await publish(publisher.client, 1)
+        await publish_events(publisher.client, 1)
         async with watch(tmp_path, "--nats", server.url, "--since", "all", "--json") as process:
             row = json.loads(await line_of(process))
             assert (row["row"], row["id"], row["subject"], row["stream"]) == ("event", "status:b:1", SUBJECT, "S")
             assert (row["sequence"], row["data"]["pid"], row["headers"]["ce-source"]) == (1, 1, "n")
-            await publish(publisher.client, 2)
+            await publish_events(publisher.client, 2)
             assert json.loads(await line_of(process))["data"]["pid"] == 2
             await publisher.client.publish("agentgym.other", b"\x1b[2J \xff \x7f \xc2\x9b31m")
             text = await line_of(process)
@@ -92,7 +92,7 @@ async def test_plain_lines_are_safe(tmp_path: Path) -> None:
         bus(tmp_path) as (server, publisher),
         watch(tmp_path, "--nats", server.url, "--since", "1h", "--subject", SUBJECT) as process,
     ):
-        await publisher.client.jetstream().publish(SUBJECT, status(7), headers=headers(7))
+        await publisher.client.jetstream().publish(SUBJECT, status_event(7), headers=status_headers(7))
         assert "status=idle" in await line_of(process)
         await publisher.client.jetstream().publish(SUBJECT, f"\x1b[31m\u202e{CANARY}\nx".encode())
         line = await line_of(process)
@@ -104,14 +104,14 @@ async def test_plain_lines_are_safe(tmp_path: Path) -> None:
 
 async def test_a_closed_pipe_ends_watch(tmp_path: Path) -> None:
     async with bus(tmp_path) as (server, publisher):
-        await publish(publisher.client, 1)
+        await publish_events(publisher.client, 1)
         async with watch(tmp_path, "--nats", server.url, "--since", "all") as process:
             await line_of(process)
             assert process.stdout is not None
             process.stdout._transport.close()  # type: ignore[attr-defined]
             number = 2
             while process.returncode is None:
-                await publish(publisher.client, number)
+                await publish_events(publisher.client, number)
                 number += 1
                 await asyncio.sleep(0.05)
             assert process.stderr is not None
@@ -124,10 +124,10 @@ async def test_a_viewer_that_was_stopped_catches_up(tmp_path: Path) -> None:
         bus(tmp_path) as (server, publisher),
         watch(tmp_path, "--nats", server.url, "--subject", SUBJECT, "--since", "all", "--json") as process,
     ):
-        await publish(publisher.client, 0)
+        await publish_events(publisher.client, 0)
         await line_of(process)
         process.send_signal(signal.SIGSTOP)
-        await publish(publisher.client, *range(1, 1500))
+        await publish_events(publisher.client, *range(1, 1500))
         process.send_signal(signal.SIGCONT)
         assert [json.loads(await line_of(process))["data"]["pid"] for _ in range(1499)] == list(range(1, 1500))
 
@@ -145,7 +145,7 @@ async def test_a_wrong_password_is_named(tmp_path: Path) -> None:
 
 async def test_watch_waits_for_a_bus_that_starts_later(tmp_path: Path) -> None:
     async with bus(tmp_path) as (server, publisher):
-        await publish(publisher.client, 1)
+        await publish_events(publisher.client, 1)
         server.kill()
         async with watch(tmp_path, "--nats", server.url, "--since", "all", "--json") as process:
             assert process.stderr is not None
@@ -172,7 +172,7 @@ def test_invalid_options_exit_with_usage(options: list[str], capsys: pytest.Capt
 async def row(subject: str, payload: bytes, hours: float = 0.0) -> BusMessage:
     buffer = DedupBuffer(DurableNames())
     sent = AT + timedelta(hours=hours)
-    buffer.put(RawMessage(subject, headers(1, sent) if subject == SUBJECT else {}, payload, "S", 3, AT))
+    buffer.put(RawMessage(subject, status_headers(1, sent) if subject == SUBJECT else {}, payload, "S", 3, AT))
     seen = await buffer.next_item()
     assert isinstance(seen, BusMessage)
     return seen
@@ -203,14 +203,14 @@ async def test_malformed_spans_and_steps_are_shown_raw(value: str) -> None:
 
 
 async def test_headers_that_are_not_text_are_shown() -> None:
-    message = await row(SUBJECT, status(1))
+    message = await row(SUBJECT, status_event(1))
     (document,) = json_lines(msgspec.structs.replace(message, headers={"a": "\udcff"}))
     assert json.loads(document)["headers"] == {"a": "\udcff"}
 
 
 @pytest.mark.parametrize(("hours", "expected"), [(1.0, "clock=3600s"), (-1.0, "late=3600s"), (0.0, "")])
 async def test_clock_differences_are_printed(hours: float, expected: str) -> None:
-    (line,) = plain_lines(await row(SUBJECT, status(1), hours))
+    (line,) = plain_lines(await row(SUBJECT, status_event(1), hours))
     assert expected in line
     assert ("clock" in line or "late" in line) == bool(expected)
 
@@ -218,7 +218,7 @@ async def test_clock_differences_are_printed(hours: float, expected: str) -> Non
 async def test_secrets_are_masked_in_strings_and_leave_the_document_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAX_TOKENS", "12345678")
     monkeypatch.setenv("API_KEY", CANARY)
-    payload = status(12345678).replace(b'"p"', json.dumps(f"{CANARY} 12345678").encode())
+    payload = status_event(12345678).replace(b'"p"', json.dumps(f"{CANARY} 12345678").encode())
     (text,) = json_lines(await row(SUBJECT, payload))
     data = json.loads(text)["data"]
     assert (data["pid"], data["config"]) == (12345678, "*** ***")

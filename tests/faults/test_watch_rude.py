@@ -16,7 +16,7 @@ from nats.aio.msg import Msg
 
 from tests.support.command import COMMAND
 from tests.support.nats_server import NatsServer
-from tests.support.publishing import client_of
+from tests.support.publishing import nats_client
 
 INFO = {"server_id": "a", "version": "2.10.0", "proto": 1, "max_payload": 1 << 20, "headers": True, "jetstream": False}
 NO_HISTORY = "agentgym.>: "
@@ -127,7 +127,7 @@ FORGED: list[tuple[object, object, object]] = [
 async def test_forged_jetstream_responses_cannot_forge_a_line(tmp_path: Path) -> None:
     async def meet(number: int, names: object, info: object, consumer: object) -> None:
         with NatsServer(tmp_path / f"nats{number}", jetstream=False) as server:
-            async with client_of(server) as client:
+            async with nats_client(server) as client:
 
                 async def answer(message: Msg) -> None:
                     kind = message.subject.split(".")[2:4]

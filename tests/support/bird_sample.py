@@ -1,4 +1,4 @@
-"""A folder of BIRD's layout with one small database, as the recorded server had it."""
+"""A folder with BIRD's layout and one small database, the same as on the recorded server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TASK = {"db_id": "shop", "question": "How many customers live in Rome?", "SQL": 
 
 
 def write_bird(folder: Path, splits: tuple[str, ...] = ("train", "dev")) -> Path:
-    """Write the splits, each with one task, and return the folder."""
+    """Write splits with one task each; return the folder."""
     for split in splits:
         database = folder / split / f"{split}_databases" / "shop" / "shop.sqlite"
         database.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The command as a process of its own."""
+"""The command line as a separate process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
 REPOSITORY = Path(__file__).parents[2]
 
 
-def agentgym(cwd: Path, *options: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def run_agentgym(cwd: Path, *options: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [COMMAND, *options],
         cwd=cwd,
@@ -24,8 +24,8 @@ def agentgym(cwd: Path, *options: str, environ: dict[str, str] | None = None) ->
     )
 
 
-def shell(cwd: Path, script: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """A line of bash in which ``agentgym-runner`` is ours."""
+def run_shell(cwd: Path, script: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a bash script that finds this checkout's ``agentgym-runner``."""
     path = {"PATH": f"{Path(COMMAND).parent}:{ENVIRON['PATH']}"}
     return subprocess.run(
         ["bash", "-c", script],
@@ -38,11 +38,11 @@ def shell(cwd: Path, script: str, environ: dict[str, str] | None = None) -> subp
     )
 
 
-def with_environments(folder: Path, *names: str) -> dict[str, str]:
-    """The variables with which a command finds environments of ``tests.support.rude_http``, as if installed."""
+def environ_with_environments(folder: Path, *names: str) -> dict[str, str]:
+    """Return variables that make environments of ``tests.support.rude_environments`` appear installed."""
     metadata = folder / "rude-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: rude\nVersion: 1.0\n")
-    points = "".join(f"{name} = tests.support.rude_http:{name}\n" for name in names)
+    points = "".join(f"{name} = tests.support.rude_environments:{name}\n" for name in names)
     (metadata / "entry_points.txt").write_text(f"[agentgym.envs]\n{points}")
     return {"PYTHONPATH": f"{folder}:{REPOSITORY}"}

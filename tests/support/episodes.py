@@ -1,4 +1,4 @@
-"""Episodes to store, and a way to play one into a recorder."""
+"""Parts of episodes, and a recorder that is sent the events of one."""
 
 from __future__ import annotations
 
@@ -36,39 +36,39 @@ def new_id() -> str:
     return str(ULID())
 
 
-def header(**fields: Any) -> EpisodeHeader:  # noqa: ANN401
+def episode_header(**fields: Any) -> EpisodeHeader:  # noqa: ANN401
     known: dict[str, Any] = {"episode_id": new_id(), "batch_id": new_id(), "env": "Maze", "agent": "oracle"}
     return EpisodeHeader(**{**known, "started_at": START, "versions": {"python": "3.11"}, **fields})
 
 
-def tools(*names: str) -> list[ToolSchema]:
+def tool_schemas(*names: str) -> list[ToolSchema]:
     return [{"type": "function", "function": {"name": name, "parameters": {}}} for name in names]
 
 
-def step(index: int, **fields: Any) -> TimeStep:  # noqa: ANN401
+def make_step(index: int, **fields: Any) -> TimeStep:  # noqa: ANN401
     known: dict[str, Any] = {
         "chats": [[{"role": "user", "content": f"observation {index}"}, {"role": "assistant", "content": "move up"}]],
         "action": Action("move up", [ToolCall("call_0", "move", '{"direction": "up"}')]),
         "observation": [{"role": "user", "content": f"observation {index + 1}"}],
         "reward": 0.25,
         "done": False,
-        "available_tool_schemas": tools("move"),
+        "available_tool_schemas": tool_schemas("move"),
         "model_s": 0.5,
         "env_s": 0.25,
     }
     return TimeStep(**{"index": index, **known, **fields})
 
 
-def trajectory(of: EpisodeHeader, steps: list[TimeStep], **fields: Any) -> Trajectory:  # noqa: ANN401
+def make_trajectory(header: EpisodeHeader, steps: list[TimeStep], **fields: Any) -> Trajectory:  # noqa: ANN401
     known: dict[str, Any] = {"outcome": Outcome.SUCCESS, "success": True, "duration_s": 1.5}
     reset = [{"role": "user", "content": "observation 0"}]
     return Trajectory(
-        **{"episode_id": of.episode_id, "timesteps": steps, "reset_observation": reset, **known, **fields}
+        **{"episode_id": header.episode_id, "timesteps": steps, "reset_observation": reset, **known, **fields}
     )
 
 
 class TracedSpans(SpanList):
-    """Tracer and collector in one; also lists the open spans."""
+    """A tracer with its collector; also lists the open spans."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,11 +78,11 @@ class TracedSpans(SpanList):
         return self.tracer.open_spans()
 
 
-class Recording:
-    """Sends the events of an episode to a recorder, as the runner does."""
+class RecordedEpisode:
+    """An episode whose events are sent to a recorder, as the runner sends them."""
 
     def __init__(self, store: EpisodeStore, index: EpisodeIndex, **fields: Any) -> None:  # noqa: ANN401
-        self.header = header(**fields)
+        self.header = episode_header(**fields)
         self.spans = TracedSpans()
         self.recorder = EpisodeRecorder(store, index, self.spans)
         self.steps: list[TimeStep] = []
@@ -107,13 +107,13 @@ class Recording:
     def reset(self) -> None:
         self.recorder.on_reset([{"role": "user", "content": "observation 0"}], "episode 7 of its own")
 
-    def play(self, played: TimeStep) -> None:
-        self.steps.append(played)
-        reset = [{"role": "user", "content": "observation 0"}] if played.index == 0 else None
-        self.send(TimestepPlayed, step=played, reset_observation=reset)
+    def play(self, step: TimeStep) -> None:
+        self.steps.append(step)
+        reset = [{"role": "user", "content": "observation 0"}] if step.index == 0 else None
+        self.send(TimestepPlayed, step=step, reset_observation=reset)
 
     def end(self, **fields: Any) -> None:  # noqa: ANN401
-        self.send(EpisodeEnded, trajectory=trajectory(self.header, self.steps, **fields))
+        self.send(EpisodeEnded, trajectory=make_trajectory(self.header, self.steps, **fields))
 
     def record_episode(self, n_steps: int = 3, **fields: Any) -> EpisodeRecord:  # noqa: ANN401
         """Record a complete episode and return its record."""
@@ -121,8 +121,8 @@ class Recording:
         with self.spans.tracer.span("episode", "episode"):
             for index in range(n_steps):
                 with self.spans.tracer.span("timestep", "timestep", index=index):
-                    played = step(index, tokens=Tokens(10, 2), cost=0.5)
-                self.play(played)
+                    step = make_step(index, tokens=Tokens(10, 2), cost=0.5)
+                self.play(step)
         self.end(**fields)
         assert self.recorder.record is not None
         return self.recorder.record
@@ -133,8 +133,8 @@ def as_json(value: object) -> Any:  # noqa: ANN401
 
 
 @st.composite
-def damaged(draw: st.DrawFn, data: bytes) -> bytes:
-    """Return ``data`` with a part replaced by random bytes."""
+def damaged_bytes(draw: st.DrawFn, data: bytes) -> bytes:
+    """Draw ``data`` with a part replaced by random bytes."""
     start = draw(st.integers(0, len(data)))
     end = draw(st.integers(start, min(len(data), start + 40)))
     return data[:start] + draw(st.binary(max_size=40)) + data[end:]

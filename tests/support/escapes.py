@@ -1,4 +1,4 @@
-"""What a program of Textual's may write to a terminal, as a grammar; anything else is foreign."""
+"""Grammar of the escape sequences that Textual writes; everything else is foreign."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 import unicodedata
 from typing import Final
 
-_OWN: Final = re.compile(
+_TEXTUAL: Final = re.compile(
     r"""
-    \x1b\[(?:0|(?:\d{1,3};)*\d{1,3})?m                       # colours and attributes
+    \x1b\[(?:0|(?:\d{1,3};)*\d{1,3})?m                       # colors and attributes
     | \x1b\[\d{1,3};\d{1,3}H                                  # the cursor to a cell
     | \x1b\[\?(?:7|25|1000|1003|1004|1006|1015|1016|1049|2004|2026|2048)[hl]
-    | \x1b\[\?(?:2026|2048)\$p                                # questions about modes
+    | \x1b\[\?(?:2026|2048)\$p                                # mode queries
     | \x1b\[>25u | \x1b\[<u                                   # the keyboard protocol, on and off
     | \x1b\]22;(?:default|pointer|text|grab|grabbing|help|progress|wait|crosshair|[a-z]{1,4}-resize)\x07
     | \r\n | \n
@@ -20,16 +20,16 @@ _OWN: Final = re.compile(
 )
 
 _INVISIBLE: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0")
-"""Letters and marks that nobody sees, which no category of Unicode says."""
+"""Invisible letters and marks; their Unicode categories do not show it."""
 
 CLIPBOARD: Final = re.compile(rb"\x1b\]52;c;([A-Za-z0-9+/=]*)\x07")
-"""What a copy that was asked for writes: the text in base64."""
+"""Copy to the clipboard, with the text in base64."""
 
 
-def foreign(raw: bytes) -> list[str]:
-    """Each escape sequence, control, bidirectional or invisible character that is not Textual's, with what follows."""
+def foreign_escapes(raw: bytes) -> list[str]:
+    """Return each control or invisible character that Textual does not write, with the text after it."""
     text = raw.decode("utf-8", "surrogateescape")
-    rest = _OWN.sub("\x1e", text)  # not removed: what stands on its two sides must not become a sequence
+    rest = _TEXTUAL.sub("\x1e", text)  # replaced, not removed: the text around it must not form a sequence
     return [repr(rest[at : at + 24]) for at, char in enumerate(rest) if char != "\x1e" and _is_foreign(char)]
 
 

@@ -1,4 +1,4 @@
-"""Environments and agents for tests: small real implementations of the protocols, each with one peculiarity."""
+"""Small environments and agents, each with one peculiarity."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class AsyncCounter(Counter):
 
 
 class AllAsync(AsyncCounter):
-    """Every method that may be async is."""
+    """Every method that may be async is async."""
 
     async def get_tool_schemas(self) -> list[ToolSchema]:  # type: ignore[override]
         return super().get_tool_schemas()
@@ -90,7 +90,7 @@ class AllAsync(AsyncCounter):
 
 
 class ForeignPanic(BaseException):
-    """As a library that is not written in Python raises it."""
+    """An error as raised by a library that is not written in Python."""
 
 
 class Panicking(Counter):
@@ -104,20 +104,20 @@ class Interrupting(Counter):
 
 
 class StrayExit(Counter):
-    """Starts a task that ends the program."""
+    """Starts a task that exits the program."""
 
     async def step(self, action: Action) -> StepResult:  # type: ignore[override]
-        async def leave() -> None:
+        async def exit_program() -> None:
             sys.exit(5)
 
-        stray = asyncio.ensure_future(leave())
+        stray = asyncio.ensure_future(exit_program())
         await asyncio.sleep(0.01)
-        stray.exception()  # looked at, so that nobody complains of it later
+        stray.exception()  # retrieved, so that asyncio does not log it
         return super().step(action)
 
 
-class Sticky(Counter):
-    """Knows ``up`` only until it was played, and fails to parse ``broken``."""
+class ParsesOnlyFirstStep(Counter):
+    """Parses ``up`` only before the first step; parsing ``broken`` fails."""
 
     def parse(self, text: str) -> Action | InvalidAction:
         if text == "broken":
@@ -135,7 +135,7 @@ class RaisingProperties(Counter):
 
 
 class SlowCleanup(Counter):
-    """Says on ``entered`` that cleaning up began and waits for ``gate``."""
+    """Sets ``entered`` when its cleanup starts, then waits for ``gate``."""
 
     entered = threading.Event()
     gate = threading.Event()
@@ -203,7 +203,7 @@ class BadlyEvaluated(Counter):
 
 
 class Gated(Counter):
-    """Says on ``entered`` that a step began and waits for ``gate``, as a blocking call does."""
+    """Releases ``entered`` when a step starts, then blocks until ``gate`` is released."""
 
     gate = threading.Semaphore(0)
     entered = threading.Semaphore(0)
@@ -213,8 +213,8 @@ class Gated(Counter):
         self._gate, self._entered = Gated.gate, Gated.entered
 
     @classmethod
-    def fresh(cls) -> None:
-        """Let go of whoever still waits, and start anew."""
+    def reset_gate(cls) -> None:
+        """Release all blocked steps, and create new semaphores."""
         cls.gate.release(1000)
         cls.gate, cls.entered = threading.Semaphore(0), threading.Semaphore(0)
 
@@ -226,7 +226,7 @@ class Gated(Counter):
 
 
 class AsyncHanging(Counter):
-    """An async step that never returns, as a lost connection does."""
+    """Its async step never returns, as with a lost connection."""
 
     entered = threading.Semaphore(0)
 
@@ -237,7 +237,7 @@ class AsyncHanging(Counter):
 
 
 class UpAgent:
-    """Always says ``up``."""
+    """Always answers ``up``."""
 
     closed: ClassVar[list[str]] = []
 
@@ -269,8 +269,8 @@ class BindingAsync(UpAgent):
         BindingAsync.bound.append(reset_kwargs)
 
 
-class Saying(UpAgent):
-    """Always says ``text``."""
+class FixedTextAgent(UpAgent):
+    """Always answers ``text``."""
 
     def __init__(self, *, text: str) -> None:
         super().__init__()
@@ -280,8 +280,8 @@ class Saying(UpAgent):
         return [[*observation]], Action(text=self._text)
 
 
-class Spoiling(UpAgent):
-    """Goes on using whatever it was given and gave."""
+class MutatingAgent(UpAgent):
+    """Changes the lists that it receives and returns."""
 
     def __init__(self, **_: object) -> None:
         super().__init__()
@@ -315,16 +315,16 @@ class TwoChats(UpAgent):
         return [[user("plan")], [*observation]], Action(tool_calls=[call])
 
 
-class Mumbling(UpAgent):
+class UnparsableAgent(UpAgent):
     def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> tuple[list[Chat], Action]:
         return [[*observation]], Action(text="mumble \x1b]0;x\x07 \ud800")
 
 
-class WithManager(UpAgent):
-    """Keeps the inference manager it was given."""
+class InferenceAgent(UpAgent):
+    """Stores the inference manager that it receives."""
 
-    seen: ClassVar[list[object]] = []
+    managers: ClassVar[list[object]] = []
 
     def __init__(self, *, inference_mngr: object) -> None:
         super().__init__()
-        WithManager.seen.append(inference_mngr)
+        InferenceAgent.managers.append(inference_mngr)

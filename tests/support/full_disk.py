@@ -1,4 +1,4 @@
-"""Disks that are full: a small file system that is filled for real, and a process that may write no files any more."""
+"""Full disks: a small file system that is filled, and a file size limit of one process."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import pytest
 
 
 class Disk(Protocol):
-    """What a state directory is on, as one node sees it."""
+    """Disk of a state directory, as one node sees it."""
 
     def fill(self) -> None:
-        """Leave no room at all."""
+        """Use up all space."""
 
-    def make_room(self) -> None:
-        """Clear it again."""
+    def free_space(self) -> None:
+        """Free the space again."""
 
 
 class SmallDisk:
-    """A file system with little room, mounted on ``folder``."""
+    """A small file system mounted on ``folder``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -39,12 +39,12 @@ class SmallDisk:
                 except OSError:
                     size //= 2
 
-    def make_room(self) -> None:
+    def free_space(self) -> None:
         self._filler.unlink()
 
 
-class Forbidden:
-    """For one process no file may grow: the same errors where no disk can be mounted."""
+class FileSizeLimit:
+    """Prevents one process from extending files; needs no privilege to mount."""
 
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
@@ -53,13 +53,13 @@ class Forbidden:
     def fill(self) -> None:
         self._process.rlimit(resource.RLIMIT_FSIZE, (0, self._before[1]))
 
-    def make_room(self) -> None:
+    def free_space(self) -> None:
         self._process.rlimit(resource.RLIMIT_FSIZE, self._before)
 
 
 @contextmanager
-def small_disk(folder: Path, mib: int) -> Iterator[SmallDisk]:
-    """Skips the test where nothing may be mounted."""
+def mount_small_disk(folder: Path, mib: int) -> Iterator[SmallDisk]:
+    """Mount a small file system; skips the test if mounting is not allowed."""
     folder.mkdir()
     options = f"size={mib}m,mode=0700"
     mounted = subprocess.run(

@@ -1,4 +1,4 @@
-"""A manager over endpoints of a test, with a clock that only moves when somebody waits."""
+"""An inference manager over the endpoints of a test, with virtual time."""
 
 from __future__ import annotations
 
@@ -19,57 +19,57 @@ TOOLS: list[ToolSchema] = [{"type": "function", "function": {"name": "up", "para
 EPOCH = datetime(2025, 1, 1, 12, 0, 0, tzinfo=UTC)
 
 
-class Waits:
-    """Time that passes by waiting alone; ``slept`` are the seconds of each wait."""
+class VirtualTime:
+    """Time that passes only during waits; ``sleeps`` are the seconds of each wait."""
 
     def __init__(self) -> None:
-        self.passed = 0.0
-        self.slept: list[float] = []
+        self.elapsed_s = 0.0
+        self.sleeps: list[float] = []
 
     def timing(self) -> Timing:
-        clock = Clock(monotonic=lambda: self.passed, now=lambda: EPOCH + timedelta(seconds=self.passed))
+        clock = Clock(monotonic=lambda: self.elapsed_s, now=lambda: EPOCH + timedelta(seconds=self.elapsed_s))
         return Timing(clock=clock, sleep=self._sleep, uniform=max)
 
     async def _sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.passed += seconds
+        self.sleeps.append(seconds)
+        self.elapsed_s += seconds
         await asyncio.sleep(0)
 
 
-def settings_of(*endpoints: EndpointConfig, **agent: Any) -> AgentSettings:  # noqa: ANN401 - the profile's own keys
-    """A profile with these endpoints alone."""
+def agent_settings(*endpoints: EndpointConfig, **agent: Any) -> AgentSettings:  # noqa: ANN401 - the profile's own keys
+    """Return settings with these endpoints and no fallback."""
     return AgentSettings(**({"mode": "local", "local_fallback": None, "endpoints": endpoints, "stream": False} | agent))
 
 
-def manager_of(
+def inference_manager(
     *urls: str,
     environ: dict[str, str] | None = None,
-    waits: Waits | None = None,
+    virtual_time: VirtualTime | None = None,
     **agent: Any,  # noqa: ANN401
 ) -> InferenceManager:
-    """A manager of OpenAI-compatible endpoints that are called ``a``, ``b`` and so on."""
+    """Return a manager of OpenAI-compatible endpoints named ``a``, ``b`` and so on."""
     endpoints = [EndpointConfig(url=url, name=chr(ord("a") + number), kind="openai") for number, url in enumerate(urls)]
-    settings = settings_of(*endpoints, **agent)
-    return InferenceManager(settings, environ or {}, waits.timing() if waits else None)
+    settings = agent_settings(*endpoints, **agent)
+    return InferenceManager(settings, environ or {}, virtual_time.timing() if virtual_time else None)
 
 
-def header(episode_id: str = "episode-1") -> EpisodeHeader:
+def episode_header(episode_id: str = "episode-1") -> EpisodeHeader:
     return EpisodeHeader(episode_id=episode_id, batch_id="batch", env="Counter", started_at=EPOCH)
 
 
 async def infer(
-    asked: InferenceManager | InferenceSession,
+    target: InferenceManager | InferenceSession,
     *,
     tools: list[ToolSchema] | None = None,
     time_left_s: float = 60.0,
     on_delta: Callable[[StreamDelta], None] | None = None,
     tracer: Tracer | None = None,
 ) -> Inference:
-    session = asked if isinstance(asked, InferenceSession) else asked.session(header())
+    session = target if isinstance(target, InferenceSession) else target.session(episode_header())
     return await session.infer(CHAT, tools=tools or [], time_left_s=time_left_s, on_delta=on_delta, tracer=tracer)
 
 
-def brief(piece: StreamDelta) -> str:
-    """A piece in short: its text, who is asked, who failed, or that what came does not count."""
-    asked = f"? {piece.endpoint}" if piece.endpoint else ""
-    return piece.text or asked or f"{'<' * piece.restart} {piece.failure or ''}".strip()
+def describe_delta(delta: StreamDelta) -> str:
+    """Return the text, ``? endpoint`` for a new request, or ``<`` for a restart, each with the failure, if any."""
+    request = f"? {delta.endpoint}" if delta.endpoint else ""
+    return delta.text or request or f"{'<' * delta.restart} {delta.failure or ''}".strip()

@@ -16,21 +16,26 @@ from typing import Any, Protocol, Self
 EXECUTABLE = Path(sys.executable).with_name("nats-server")
 START_TIMEOUT_S = 20.0
 N_ACCOUNTS = 200
-"""Accounts of a shared server: one per test that uses it, in one worker of the test run."""
+"""Accounts of a shared server; each test of a worker that uses the server takes one."""
 
 
 class Bus(Protocol):
-    """Anything with a NATS URL to connect to."""
+    """A NATS server or account that tests connect to."""
 
     @property
-    def url(self) -> str: ...
+    def url(self) -> str:
+        """URL to connect to, with user information."""
+
+    @property
+    def display_url(self) -> str:
+        """URL without user information."""
 
 
 class NatsServer:
-    """A real nats-server on a random port of the loopback, in a folder of its own.
+    """A real nats-server on a random loopback port, with its own folder.
 
-    ``config`` is written as the server's configuration file (its format takes JSON); ``options`` are added to the
-    command line. Port and store stay the same over ``kill`` or ``stop`` and ``start``.
+    ``config`` becomes the configuration file, as JSON; ``options`` are added to the command line. A restart keeps the
+    port and the store.
     """
 
     def __init__(
@@ -66,6 +71,10 @@ class NatsServer:
         return f"{self._scheme}://127.0.0.1:{self.port}"
 
     @property
+    def display_url(self) -> str:
+        return self.url
+
+    @property
     def pid(self) -> int:
         assert self._process is not None, "the server was not started"
         return self._process.pid
@@ -75,7 +84,7 @@ class NatsServer:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Self:
-        assert not self.running, "the server already runs"
+        assert not self.running, "the server is already running"
         ports = self.folder / "ports"
         shutil.rmtree(ports, ignore_errors=True)
         ports.mkdir(parents=True)
@@ -89,22 +98,21 @@ class NatsServer:
             command += ["-c", str(path)]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         self.port = self._wait_for_port(ports)
-        self._wait_until_it_listens()
+        self._wait_until_listening()
         return self
 
     def kill(self) -> None:
-        self._end(signal.SIGKILL)
+        self._terminate(signal.SIGKILL)
 
     def stop(self) -> None:
-        self._end(signal.SIGTERM)
+        self._terminate(signal.SIGTERM)
 
     def restart(self) -> Self:
-        """Killed and started again, on the same port and store."""
         self.kill()
         return self.start()
 
     def reload(self, config: Mapping[str, Any]) -> None:
-        """Go on with another configuration, as after a rotated password: clients that no longer fit are cut off."""
+        """Apply another configuration; the server disconnects clients that it no longer accepts."""
         self.config = dict(config)
         (self.folder / "server.conf").write_text(json.dumps(self.config))
         os.kill(self.pid, signal.SIGHUP)
@@ -116,35 +124,35 @@ class NatsServer:
         os.kill(self.pid, signal.SIGCONT)
 
     def empty_store(self) -> None:
-        assert not self.running, "the store of a running server"
+        assert not self.running, "the server is still running"
         shutil.rmtree(self.store, ignore_errors=True)
 
-    def _end(self, how: signal.Signals) -> None:
+    def _terminate(self, stop_signal: signal.Signals) -> None:
         if self._process is None:
             return
         if self._process.poll() is None:
-            self._process.send_signal(how)
-            self._process.send_signal(signal.SIGCONT)  # one that is paused would not see anything but SIGKILL
+            self._process.send_signal(stop_signal)
+            self._process.send_signal(signal.SIGCONT)  # a paused process handles no other signal than SIGKILL
         self._process.wait(START_TIMEOUT_S)
 
     def _wait_for_port(self, folder: Path) -> int:
-        for _ in self._attempts("wrote no ports file"):
+        for _ in self._poll("wrote no ports file"):
             for path in folder.glob("*.ports"):
                 try:
                     return int(json.loads(path.read_text())["nats"][0].rpartition(":")[2])
-                except (ValueError, KeyError, IndexError):  # still being written
+                except (ValueError, KeyError, IndexError):  # the file is still being written
                     continue
-        raise AssertionError("not reached")
+        raise AssertionError("unreachable")
 
-    def _wait_until_it_listens(self) -> None:
-        for _ in self._attempts("does not listen"):
+    def _wait_until_listening(self) -> None:
+        for _ in self._poll("does not listen"):
             try:
                 socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
             except OSError:
                 continue
             return
 
-    def _attempts(self, failure: str) -> Iterator[None]:
+    def _poll(self, failure: str) -> Iterator[None]:
         assert self._process is not None
         deadline = time.monotonic() + START_TIMEOUT_S
         while self._process.poll() is None and time.monotonic() < deadline:
@@ -157,7 +165,7 @@ class NatsServer:
 
 
 class NatsAccount:
-    """One account of a shared server: its subjects and streams are invisible to the other accounts."""
+    """One account of a shared server; other accounts do not see its subjects and streams."""
 
     def __init__(self, server: NatsServer, name: str) -> None:
         self.name = name
@@ -173,7 +181,7 @@ class NatsAccount:
 
 
 class SharedNatsServer(NatsServer):
-    """A server for many tests, none of which stops it; each takes an account of its own."""
+    """A server that many tests share without stopping it; each test takes a new account."""
 
     def __init__(self, folder: Path) -> None:
         names = [f"test{number}" for number in range(N_ACCOUNTS)]

@@ -1,4 +1,4 @@
-"""A real node process and a client that asks it, for tests."""
+"""A real node process, and its control requests."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from runner.bus.rpc import send_request
 from runner.events.subjects import control_subject
 
 COMMAND = str(Path(sys.executable).with_name("agentgym-runner"))
-START_S = 30.0
+START_TIMEOUT_S = 30.0
 
 
-def environ(**more: str) -> dict[str, str]:
+def clean_environ(**more: str) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "HOME": "/nonexistent", **more}
 
 
@@ -35,7 +35,7 @@ class NodeProcess:
         self.data_dir = data_dir
         self.name = name
         self._command = [COMMAND, "node", "--data-dir", str(data_dir), "--node", name, *options]
-        self._env = dict(env or environ())
+        self._env = dict(env or clean_environ())
         self.process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
@@ -49,7 +49,7 @@ class NodeProcess:
     def start(self) -> Self:
         (self.data_dir / "node.json").unlink(missing_ok=True)
         self.process = subprocess.Popen(self._command, env=self._env, stderr=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + START_TIMEOUT_S
         while not (self.data_dir / "node.json").exists():
             assert self.process.poll() is None, self.process.communicate()[1]
             assert time.monotonic() < deadline, "the node did not start"
@@ -68,11 +68,11 @@ class NodeProcess:
             self.process.communicate(timeout=30)
 
     def terminate(self) -> tuple[int, str]:
-        """SIGTERM; returns the exit status and what was said."""
+        """Send SIGTERM; return the exit status and the text on standard error."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        _, said = self.process.communicate(timeout=60)
-        return self.process.returncode, said
+        _, errors = self.process.communicate(timeout=60)
+        return self.process.returncode, errors
 
     async def connect(self) -> NatsConnection:
         address = address_of_node(self.data_dir)
@@ -80,22 +80,24 @@ class NodeProcess:
         return await NatsConnection.open(address, name="test")
 
     async def request(self, connection: NatsConnection, op: str, **args: Any) -> Any:  # noqa: ANN401
-        """The result of a request; fails the test when it was refused."""
-        reply = await self.reply(connection, op, **args)
+        """Return the result of a request; a rejected request fails the test."""
+        reply = await self.request_reply(connection, op, **args)
         assert reply["ok"], reply
         return reply["result"]
 
-    async def reply(self, connection: NatsConnection, op: str, **args: Any) -> Any:  # noqa: ANN401
+    async def request_reply(self, connection: NatsConnection, op: str, **args: Any) -> Any:  # noqa: ANN401
         payload = msgspec.json.encode({"id": f"test-{op}", "op": op, "args": args})
         async with asyncio.timeout(20):
-            while (
-                answered := await send_request(connection, control_subject(self.name), payload, timeout_s=10)
-            ) is None:
-                await asyncio.sleep(0.02)  # the broker was started again and the node has not come back yet
-        return msgspec.json.decode(answered)
+            while True:
+                reply = await send_request(connection, control_subject(self.name), payload, timeout_s=10)
+                if reply is not None:
+                    return msgspec.json.decode(reply)
+                await asyncio.sleep(0.02)  # after a restart of the broker the node has not reconnected yet
 
-    async def until(self, connection: NatsConnection, batch_id: str, *statuses: str, n_done: int = 0) -> dict[str, Any]:
-        """The batch once it has one of these statuses and that many episodes."""
+    async def wait_for_batch(
+        self, connection: NatsConnection, batch_id: str, *statuses: str, n_done: int = 0
+    ) -> dict[str, Any]:
+        """Return the batch once it has one of these statuses and at least ``n_done`` episodes."""
         async with asyncio.timeout(60):
             while True:
                 listed = await self.request(connection, "list")

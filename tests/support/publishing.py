@@ -18,32 +18,32 @@ from runner.bus.connection import BusAddress
 from runner.events import subjects
 from runner.publish.outbox import Outbox, OutboxEvent
 from runner.publish.publisher import Publisher, Sink, SinkState
-from tests.support.nats_server import NatsServer
+from tests.support.nats_server import Bus
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 WAIT_S = 20.0
 
 
-def event(number: int, kind: str = subjects.EPISODE_COMPLETED, **fields: Any) -> OutboxEvent:  # noqa: ANN401
+def outbox_event(number: int, kind: str = subjects.EPISODE_COMPLETED, **fields: Any) -> OutboxEvent:  # noqa: ANN401
     known = {"id": f"event:{number}", "subject": kind, "type": kind, "source": "node1", "time": NOW}
     return OutboxEvent(**{**known, "payload": b'{"number": %d}' % number, **fields})
 
 
-def ids(messages: Sequence[Msg]) -> list[str]:
+def event_ids(messages: Sequence[Msg]) -> list[str]:
     return [(message.headers or {})["ce-id"] for message in messages]
 
 
-def sink(server: NatsServer, name: str = "egress", **login: Any) -> Sink:  # noqa: ANN401
-    return Sink(name, lambda: BusAddress(server.url, **login), owned=name == "local")
+def sink_to(bus: Bus, name: str = "egress", **login: Any) -> Sink:  # noqa: ANN401
+    return Sink(name, lambda: BusAddress(bus.url, **login), owned=name == "local")
 
 
-def place(server: NatsServer) -> str:
-    """What the outbox calls an egress at this server."""
-    return f"egress {server.url}"
+def egress_key(bus: Bus) -> str:
+    """Key of the sink ``egress`` in the outbox."""
+    return f"egress {bus.display_url}"
 
 
 @contextmanager
-def outbox_in(folder: Path) -> Iterator[Outbox]:
+def open_outbox(folder: Path) -> Iterator[Outbox]:
     outbox = Outbox(folder / "outbox.sqlite")
     try:
         yield outbox
@@ -51,21 +51,21 @@ def outbox_in(folder: Path) -> Iterator[Outbox]:
         outbox.close()
 
 
-class Running:
-    """A publisher at work, and the states its sinks went through."""
+class RunningPublisher:
+    """A running publisher, with the states of its sinks."""
 
-    def __init__(self, outbox: Outbox, sinks: Sequence[Sink]) -> None:
+    def __init__(self, outbox: Outbox, sinks: Sequence[Sink], **options: Any) -> None:  # noqa: ANN401
         self.outbox = outbox
         self.states: list[SinkState] = []
-        self.publisher = Publisher(outbox, sinks, self._seen)
+        self.publisher = Publisher(outbox, sinks, self._on_state, **options)
         self._changed = asyncio.Event()
 
-    def _seen(self, state: SinkState) -> None:
+    def _on_state(self, state: SinkState) -> None:
         self.states.append(state)
         self._changed.set()
 
-    async def state(self, status: str, cause: str = "", sink: str = "") -> SinkState:
-        """The first state, past or to come, of this status and with this text in its cause."""
+    async def wait_for_state(self, status: str, cause: str = "", sink: str = "") -> SinkState:
+        """Return the first past or future state with this status, and with these texts in its cause and sink name."""
         async with asyncio.timeout(WAIT_S):
             while True:
                 for state in self.states:
@@ -79,8 +79,9 @@ class Running:
 
 
 @asynccontextmanager
-async def publishing(outbox: Outbox, *sinks: Sink) -> AsyncIterator[Running]:
-    running = Running(outbox, sinks)
+async def run_publisher(outbox: Outbox, *sinks: Sink, **options: Any) -> AsyncIterator[RunningPublisher]:  # noqa: ANN401
+    """Run a publisher; ``options`` are the keyword arguments of ``Publisher``."""
+    running = RunningPublisher(outbox, sinks, **options)
     task = asyncio.create_task(running.publisher.run())
     try:
         yield running
@@ -91,17 +92,17 @@ async def publishing(outbox: Outbox, *sinks: Sink) -> AsyncIterator[Running]:
 
 
 @asynccontextmanager
-async def client_of(server: NatsServer, **options: Any) -> AsyncIterator[Client]:  # noqa: ANN401
-    client = await nats.connect(server.url, connect_timeout=5, **options)
+async def nats_client(bus: Bus, **options: Any) -> AsyncIterator[Client]:  # noqa: ANN401
+    client = await nats.connect(bus.url, connect_timeout=5, **options)
     try:
         yield client
     finally:
         await client.close()
 
 
-async def stored(server: NatsServer, stream: str = subjects.EVENTS_STREAM, **options: Any) -> list[Msg]:  # noqa: ANN401
-    """All messages of a stream."""
-    async with client_of(server, **options) as client:
+async def stored_messages(bus: Bus, stream: str = subjects.EVENTS_STREAM, **options: Any) -> list[Msg]:  # noqa: ANN401
+    """Return all messages of a stream."""
+    async with nats_client(bus, **options) as client:
         js = client.jetstream()
         n = (await js.stream_info(stream)).state.messages
         if not n:

@@ -1,4 +1,4 @@
-"""Recorded exchanges of AgentGym's own servers; they lie beside the checkout, where there are any."""
+"""Recorded exchanges with AgentGym's own servers, from an optional folder beside the checkout."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "agentgym-wire"
+RECORDINGS_FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "agentgym-wire"
 
 
 class Exchange(msgspec.Struct, frozen=True):
-    """One request to a server and its reply.
+    """One request to a server and its response.
 
     Attributes:
-        sent: the decoded JSON of the request, or its text where it was none; empty where it had no body.
-        received: the decoded JSON of the reply, or its text where it was none.
-        body: the reply's text as it came.
+        sent: decoded JSON of the request, its text if it is not JSON, or an empty mapping without a body.
+        received: decoded JSON of the response, or its text if it is not JSON.
+        body: text of the response.
     """
 
     method: str
@@ -31,7 +31,7 @@ class Exchange(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """The last part of the path, or what kind of error the reply is: those are not an environment's texts."""
+        """Last part of the path, or the kind of error: error texts are not the environment's."""
         if self.status != 200:
             return "http error"
         if isinstance(self.received, dict) and "error" in self.received:
@@ -39,11 +39,11 @@ class Exchange(msgspec.Struct, frozen=True):
         return self.path.split("?")[0].rsplit("/", 1)[-1]
 
 
-def exchanges(name: str) -> list[Exchange]:
-    """The exchanges of a recording, in order; skips the calling test where the folder is missing."""
-    if not FOLDER.is_dir():
-        pytest.skip(f"no recorded exchanges: the folder {FOLDER} is missing")
-    return [_exchange(json.loads(line)) for line in (FOLDER / name).read_text("utf-8").splitlines()]
+def load_recording(name: str) -> list[Exchange]:
+    """Return the exchanges of a recording; skips the calling test if the folder is missing."""
+    if not RECORDINGS_FOLDER.is_dir():
+        pytest.skip(f"no recorded exchanges: the folder {RECORDINGS_FOLDER} is missing")
+    return [_exchange(json.loads(line)) for line in (RECORDINGS_FOLDER / name).read_text("utf-8").splitlines()]
 
 
 def _exchange(row: dict[str, Any]) -> Exchange:
@@ -52,15 +52,15 @@ def _exchange(row: dict[str, Any]) -> Exchange:
     return Exchange(
         method=request["method"],
         path=request["path"],
-        sent=_decoded(sent) if sent else {},
+        sent=_decode(sent) if sent else {},
         status=response["status"],
         content_type=kind,
-        received=_decoded(body),
+        received=_decode(body),
         body=body,
     )
 
 
-def _decoded(text: str) -> Any:  # noqa: ANN401 - any JSON
+def _decode(text: str) -> Any:  # noqa: ANN401 - any JSON
     try:
         return json.loads(text)
     except ValueError:

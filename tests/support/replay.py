@@ -1,4 +1,4 @@
-"""Sends recorded requests to a server of ours; its ids are not those of the recording, so they are translated."""
+"""Replay of recorded requests against a server of this project; instance ids are translated."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import httpx
 import msgspec
 import pytest
 
-from tests.support.recordings import FOLDER
+from tests.support.recordings import RECORDINGS_FOLDER
 
 
-class Recorded(msgspec.Struct, frozen=True):
-    """One exchange, the request as it was sent; ``received`` is decoded where it is JSON."""
+class RawExchange(msgspec.Struct, frozen=True):
+    """One exchange with the request body as sent; ``received`` is decoded if it is JSON."""
 
     note: str
     method: str
@@ -26,30 +26,30 @@ class Recorded(msgspec.Struct, frozen=True):
 
     @property
     def sent(self) -> dict[str, Any]:
-        """The fields of the body, none where it is no JSON object."""
+        """Fields of the body; empty if it is not a JSON object."""
         try:
             return dict(json.loads(self.body or "{}"))
         except ValueError:
             return {}
 
 
-def recorded(name: str) -> list[Recorded]:
-    if not FOLDER.is_dir():
-        pytest.skip(f"no recorded exchanges: the folder {FOLDER} is missing")
-    return [_recorded(json.loads(line)) for line in (FOLDER / name).read_text("utf-8").splitlines()]
+def load_exchanges(name: str) -> list[RawExchange]:
+    if not RECORDINGS_FOLDER.is_dir():
+        pytest.skip(f"no recorded exchanges: the folder {RECORDINGS_FOLDER} is missing")
+    return [_recorded(json.loads(line)) for line in (RECORDINGS_FOLDER / name).read_text("utf-8").splitlines()]
 
 
-def _recorded(row: dict[str, Any]) -> Recorded:
+def _recorded(row: dict[str, Any]) -> RawExchange:
     request, response = row["request"], row["response"]
     is_json = response["headers"]["content-type"] == "application/json"
     received = json.loads(response["body"]) if is_json else response["body"]
-    return Recorded(
+    return RawExchange(
         row["note"] or "", request["method"], request["path"], request["body"], response["status"], received
     )
 
 
 class Replay:
-    """Sends recorded requests to a server of ours, in the words of its ids."""
+    """Sends recorded requests to a server with that server's instance ids."""
 
     def __init__(self, client: httpx.Client, key: str = "id", create: str = "/create") -> None:
         self.client = client
@@ -57,68 +57,68 @@ class Replay:
         self._key = key
         self._create = create
 
-    def open(self, theirs: int) -> None:
-        """Have an instance for one that was created before the recording began."""
+    def open(self, recorded_id: int) -> None:
+        """Create an instance for one that was created before the recording began."""
         created = self.client.post(self._create, json={}).json()
-        self.ids[theirs] = created if isinstance(created, int) else created["id"]
+        self.ids[recorded_id] = created if isinstance(created, int) else created["id"]
 
-    def send(self, exchange: Recorded) -> Any:  # noqa: ANN401
-        """Our reply as theirs would be: with their ids and without what only ours has; the status has to agree."""
+    def send(self, exchange: RawExchange) -> Any:  # noqa: ANN401
+        """Return the response with recorded ids and without fields that only this project sends; check the status."""
         body = exchange.sent
-        if (theirs := body.get(self._key)) is not None:
-            body[self._key] = type(theirs)(self.ids.get(int(theirs), int(theirs)))
+        if (recorded_id := body.get(self._key)) is not None:
+            body[self._key] = type(recorded_id)(self.ids.get(int(recorded_id), int(recorded_id)))
         path = re.sub(rf"(?<={self._key}=)\d+", lambda match: str(self.ids.get(int(match[0]), match[0])), exchange.path)
         content = json.dumps(body) if body else exchange.body
         headers = {"content-type": "application/json"} if content is not None else {}
-        reply = self.client.request(exchange.method, path, content=content, headers=headers)
-        assert reply.status_code == exchange.status, (exchange, reply.text)
-        received = reply.json() if reply.headers["content-type"] == "application/json" else reply.text
-        return self._as_theirs(exchange, received)
+        response = self.client.request(exchange.method, path, content=content, headers=headers)
+        assert response.status_code == exchange.status, (exchange, response.text)
+        received = response.json() if response.headers["content-type"] == "application/json" else response.text
+        return self._with_recorded_ids(exchange, received)
 
-    def _as_theirs(self, exchange: Recorded, received: Any) -> Any:  # noqa: ANN401
+    def _with_recorded_ids(self, exchange: RawExchange, received: Any) -> Any:  # noqa: ANN401
         if exchange.path == self._create and exchange.status == 200:
-            ours = received if isinstance(received, int) else received["id"]
-            theirs = exchange.received if isinstance(received, int) else exchange.received["id"]
-            self.ids[theirs] = ours
-        back = {str(ours): str(theirs) for theirs, ours in self.ids.items()}
+            own_id = received if isinstance(received, int) else received["id"]
+            recorded_id = exchange.received if isinstance(received, int) else exchange.received["id"]
+            self.ids[recorded_id] = own_id
+        recorded_ids = {str(own_id): str(recorded_id) for recorded_id, own_id in self.ids.items()}
         match received:
             case bool():
                 return received
             case int():
-                return int(back[str(received)])
+                return int(recorded_ids[str(received)])
             case {"error": str() as text}:
-                return {"error": re.sub(r"\b\d+\b", lambda match: back.get(match[0], match[0]), text)}
+                return {"error": re.sub(r"\b\d+\b", lambda match: recorded_ids.get(match[0], match[0]), text)}
             case {"detail": [*problems]}:
                 for problem in problems:
-                    self._rename(problem["input"], back)
+                    self._restore_id(problem["input"], recorded_ids)
             case dict():
-                self._rename(received, back)
+                self._restore_id(received, recorded_ids)
         if isinstance(received, dict):
             received.pop("truncated", None)
         return received
 
-    def _rename(self, value: object, back: dict[str, str]) -> None:
+    def _restore_id(self, value: object, recorded_ids: dict[str, str]) -> None:
         if isinstance(value, dict) and self._key in value:
-            value[self._key] = int(back[str(value[self._key])])
+            value[self._key] = int(recorded_ids[str(value[self._key])])
 
 
-Compare: TypeAlias = Callable[[Replay, Recorded], bool]
-"""Sends an exchange and compares the reply, for exchanges that need more than that; False: it is not one of them."""
+Compare: TypeAlias = Callable[[Replay, RawExchange], bool]
+"""Handles an exchange that needs a special comparison; returns False for all others."""
 
 
-def replayed(
+def replay_all(
     client: httpx.Client,
-    exchanges: list[Recorded],
+    exchanges: list[RawExchange],
     special: Compare,
     *,
     key: str = "id",
     create: str = "/create",
     created: Iterable[int] = (),
 ) -> None:
-    """Send them all; ``created`` are ids from before the recording began."""
+    """Replay all exchanges; ``created`` are ids from before the recording began."""
     replay = Replay(client, key, create)
-    for theirs in created:
-        replay.open(theirs)
+    for recorded_id in created:
+        replay.open(recorded_id)
     for exchange in exchanges:
         if not special(replay, exchange):
             assert replay.send(exchange) == exchange.received, exchange

@@ -1,4 +1,4 @@
-"""A model server that misbehaves as it is told, byte by byte."""
+"""A model server with scripted misbehavior, byte by byte."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeAlias, cast
 
-Behaviour: TypeAlias = "bytes | Callable[[Exchange], object]"
-"""A whole reply, or something that writes one."""
+Behavior: TypeAlias = "bytes | Callable[[PendingRequest], object]"
+"""A complete HTTP response, or a function that writes one."""
 
 
 class Request(NamedTuple):
@@ -23,8 +23,8 @@ class Request(NamedTuple):
         return cast(dict[str, Any], json.loads(self.body))
 
 
-class Exchange(NamedTuple):
-    """One request and the way back; ``stopping`` is set when the server ends."""
+class PendingRequest(NamedTuple):
+    """A request that awaits its response; ``stopping`` is set when the server ends."""
 
     request: Request
     send: Callable[[bytes], object]
@@ -32,12 +32,12 @@ class Exchange(NamedTuple):
 
 
 class RudeModel:
-    """Answers each POST with the next behaviour of its script, of which the last one stays.
+    """Answers each POST with the next behavior of its script; the last one repeats.
 
-    Other paths than the script's are given by ``routes``; a GET that has none there is answered with 404.
+    ``routes`` are the behaviors of other paths; any other GET is answered with 404.
     """
 
-    def __init__(self, *script: Behaviour, routes: Mapping[str, Behaviour] | None = None) -> None:
+    def __init__(self, *script: Behavior, routes: Mapping[str, Behavior] | None = None) -> None:
         self.script = list(script)
         self.routes = routes or {}
         self.requests: list[Request] = []
@@ -54,8 +54,8 @@ class RudeModel:
         return f"{self.origin}/v1/chat/completions"
 
     @property
-    def asked(self) -> list[Request]:
-        """What reached the script."""
+    def chat_requests(self) -> list[Request]:
+        """Requests that the script answered."""
         return [request for request in self.requests if request.path.endswith("/v1/chat/completions") and request.body]
 
     def __enter__(self) -> Self:
@@ -69,12 +69,12 @@ class RudeModel:
         self._server.shutdown()
         self._server.server_close()
 
-    def behaviour(self, request: Request) -> Behaviour:
+    def next_behavior(self, request: Request) -> Behavior:
         self.requests.append(request)
         if request.path in self.routes:
             return self.routes[request.path]
         if request.method == "GET" or request.path.startswith("/openai/"):
-            return reply(404, b'{"error": "not found"}')
+            return http_response(404, b'{"error": "not found"}')
         return self.script.pop(0) if len(self.script) > 1 else self.script[0]
 
 
@@ -86,7 +86,7 @@ class _Server(socketserver.ThreadingTCPServer):
     model: RudeModel
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that goes away is what is tested."""
+        """Ignore clients that disconnect."""
 
 
 class _Handler(socketserver.StreamRequestHandler):
@@ -95,13 +95,13 @@ class _Handler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         model = cast(_Server, self.server).model
         while (request := self._read()) is not None:
-            behaviour = model.behaviour(request)
-            if isinstance(behaviour, bytes):
-                self.wfile.write(behaviour)
-                if b"Content-Length" not in behaviour:
+            behavior = model.next_behavior(request)
+            if isinstance(behavior, bytes):
+                self.wfile.write(behavior)
+                if b"Content-Length" not in behavior:
                     return
             else:
-                behaviour(Exchange(request, self.wfile.write, model.stopping))
+                behavior(PendingRequest(request, self.wfile.write, model.stopping))
                 return
 
     def _read(self) -> Request | None:
@@ -116,60 +116,62 @@ class _Handler(socketserver.StreamRequestHandler):
         return Request(first[0], first[1], headers, body)
 
 
-def reply(status: int, body: bytes, type: str = "application/json", **headers: str) -> bytes:
-    """A whole reply with a length."""
+def http_response(status: int, body: bytes, type: str = "application/json", **headers: str) -> bytes:
+    """Return a complete response with its length."""
     lines = [f"HTTP/1.1 {status} Whatever", f"Content-Type: {type}", f"Content-Length: {len(body)}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-def completion(message: dict[str, Any], finish: str | None = "stop", **fields: Any) -> dict[str, Any]:  # noqa: ANN401
+def chat_completion(message: dict[str, Any], finish: str | None = "stop", **fields: Any) -> dict[str, Any]:  # noqa: ANN401
     return {"choices": [{"index": 0, "message": message, "finish_reason": finish}], "model": "said-model", **fields}
 
 
 USAGE = {"prompt_tokens": 1000, "completion_tokens": 200, "total_tokens": 1200}
 
 
-def answer(text: str, **fields: Any) -> bytes:  # noqa: ANN401
-    """A plain answer that is not streamed."""
-    return reply(200, json.dumps(completion({"role": "assistant", "content": text}, usage=USAGE, **fields)).encode())
+def completion_response(text: str, **fields: Any) -> bytes:  # noqa: ANN401
+    """Return a response that is not streamed."""
+    return http_response(
+        200, json.dumps(chat_completion({"role": "assistant", "content": text}, usage=USAGE, **fields)).encode()
+    )
 
 
-def event(data: object) -> bytes:
+def sse_event(data: object) -> bytes:
     return b"data: " + (data if isinstance(data, bytes) else json.dumps(data).encode()) + b"\n\n"
 
 
-def delta(**fields: object) -> dict[str, Any]:
+def delta_chunk(**fields: object) -> dict[str, Any]:
     return {"model": "said-model", "choices": [{"index": 0, "delta": fields, "finish_reason": None}]}
 
 
-FINISHED: dict[str, Any] = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+FINISH_CHUNK: dict[str, Any] = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
 
 
-def chunks(pieces: Iterable[str]) -> bytes:
-    """The events of a whole streamed answer."""
-    told = b"".join(event(delta(content=piece)) for piece in pieces)
-    return told + event(FINISHED) + event({"choices": [], "usage": USAGE}) + event(b"[DONE]")
+def streamed_answer(pieces: Iterable[str]) -> bytes:
+    """Return the events of a complete streamed answer."""
+    events = b"".join(sse_event(delta_chunk(content=piece)) for piece in pieces)
+    return events + sse_event(FINISH_CHUNK) + sse_event({"choices": [], "usage": USAGE}) + sse_event(b"[DONE]")
 
 
-def stream(body: bytes, type: str = "text/event-stream") -> bytes:
-    """A reply that ends with its connection."""
+def stream_response(body: bytes, type: str = "text/event-stream") -> bytes:
+    """Return a response that ends with its connection."""
     return f"HTTP/1.1 200 OK\r\nContent-Type: {type}\r\nConnection: close\r\n\r\n".encode() + body
 
 
-def hang(exchange: Exchange) -> None:
-    """Never say anything."""
-    exchange.stopping.wait(30)
+def hang(pending: PendingRequest) -> None:
+    """Send no response."""
+    pending.stopping.wait(30)
 
 
-def drip(exchange: Exchange) -> None:
-    """Begin an answer and go on with it a byte at a time, for ever."""
-    exchange.send(b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9000000\r\n\r\n{"')
-    while not exchange.stopping.wait(0.02):
-        exchange.send(b"x")
+def drip(pending: PendingRequest) -> None:
+    """Send an endless response one byte at a time."""
+    pending.send(b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9000000\r\n\r\n{"')
+    while not pending.stopping.wait(0.02):
+        pending.send(b"x")
 
 
-def over_but_open(exchange: Exchange) -> None:
-    """A whole stream on a connection that is never closed."""
-    exchange.send(stream(chunks(["up"])))
-    exchange.stopping.wait(30)
+def finish_without_closing(pending: PendingRequest) -> None:
+    """Send a complete stream without closing the connection."""
+    pending.send(stream_response(streamed_answer(["up"])))
+    pending.stopping.wait(30)

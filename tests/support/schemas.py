@@ -1,3 +1,5 @@
+"""Validation of payloads against ``docs/schemas``."""
+
 from __future__ import annotations
 
 import json
@@ -11,12 +13,14 @@ FOLDER = Path(__file__).resolve().parents[2] / "docs" / "schemas"
 
 
 def validate(subject: str, payload: bytes) -> Any:  # noqa: ANN401 - any JSON value
-    """Fails the test unless the payload is what ``docs/schemas`` says; returns it decoded.
+    """Check the payload against the schema of its subject; return it decoded.
 
-    ``subject`` is canonical; live ones may end in the node's name. For control it is ``agentgym.control.request`` or
-    ``agentgym.control.reply``.
+    Args:
+        subject: canonical subject, for live subjects optionally with the node's name; ``agentgym.control.request`` or
+            ``agentgym.control.reply`` for control messages.
+        payload: JSON of the message.
     """
-    value = json.loads(payload, parse_constant=_refuse)
+    value = json.loads(payload, parse_constant=_reject_constant)
     _validator(".".join(subject.split(".")[:4]) if subject.startswith("agentgym.live.") else subject).validate(value)
     return value
 
@@ -28,5 +32,5 @@ def _validator(name: str) -> Draft202012Validator:
     return Draft202012Validator(schema)
 
 
-def _refuse(constant: str) -> NoReturn:
+def _reject_constant(constant: str) -> NoReturn:
     raise AssertionError(f"{constant} is not JSON")

@@ -1,4 +1,4 @@
-"""Servers of ours for tests: in this process, on a thread and ports of their own."""
+"""Environment and model servers of this process, on a separate thread."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from contextlib import contextmanager
 from starlette.types import ASGIApp
 
 from runner.serve.env_api import environment_app
-from runner.serve.host import Site, guard_app, serve_apps
+from runner.serve.host import DEFAULT_LIMITS, ServerLimits, Site, guard_app, serve_apps
 from runner.types import Mode
 from runner.util.clock import Clock
 
-START_S = 30.0
+START_TIMEOUT_S = 30.0
 
 
 @contextmanager
-def hosted(apps: Mapping[str, ASGIApp]) -> Iterator[dict[str, str]]:
-    """The applications on free ports of the loopback; gives their URLs."""
-    said: queue.Queue[str] = queue.Queue()
+def serve_in_thread(apps: Mapping[str, ASGIApp]) -> Iterator[dict[str, str]]:
+    """Serve the applications on free loopback ports; yields their URLs by name."""
+    announcements: queue.Queue[str] = queue.Queue()
     stop, loop = asyncio.Event(), asyncio.new_event_loop()
     sites = [Site(app, "127.0.0.1", 0, name) for name, app in apps.items()]
 
     def run() -> None:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.run(serve_apps(sites, on_ready=said.put, stop=stop))
+            runner.run(serve_apps(sites, on_ready=announcements.put, stop=stop))
 
     thread = threading.Thread(target=run, name="servers", daemon=True)
     thread.start()
     try:
-        ready = [said.get(timeout=START_S).split(" ", 1) for _ in sites]
+        ready = [announcements.get(timeout=START_TIMEOUT_S).split(" ", 1) for _ in sites]
         yield {name: url for url, name in ready}
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(START_S)
+        thread.join(START_TIMEOUT_S)
         assert not thread.is_alive()
 
 
 @contextmanager
-def serving(
+def serve_environments(
     names: Sequence[str],
     *,
     mode: Mode = "strict",
@@ -50,8 +50,9 @@ def serving(
     max_open: int = 64,
     idle_s: float = 600.0,
     clock: Clock | None = None,
+    limits: ServerLimits = DEFAULT_LIMITS,
 ) -> Iterator[dict[str, str]]:
-    """Embedded environments on servers of their own; gives their URLs."""
+    """Serve each embedded environment on its own server; yields their URLs by name."""
     with ThreadPoolExecutor(8, "environment") as executor:
         apps = {
             name: environment_app(
@@ -59,5 +60,6 @@ def serving(
             ).application()
             for name in names
         }
-        with hosted({name: guard_app(app, token=token) for name, app in apps.items()}) as urls:
+        guarded = {name: guard_app(app, token=token) for name, app in apps.items()}
+        with serve_in_thread(guarded, limits) as urls:
             yield urls

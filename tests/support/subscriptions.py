@@ -1,3 +1,5 @@
+"""Recorded subscriptions, and messages for them."""
+
 from __future__ import annotations
 
 import asyncio
@@ -17,32 +19,32 @@ from runner.events.decoded import DurableRow
 from runner.events.durable import FieldStatus
 from runner.subscribe.messages import BusMessage, Notice, Since, SubscriptionItem
 from runner.subscribe.subscription import Subscription
-from tests.support.nats_server import NatsServer
+from tests.support.nats_server import Bus
 
 SUBJECT = subjects.FIELD_STATUS
 
 
-class Watcher:
-    """Takes in what a follower sees; ``until`` waits for something to have been seen."""
+class SubscriptionRecorder:
+    """Records the items of a subscription; the ``wait_`` methods wait for items."""
 
-    def __init__(self, follow: Subscription) -> None:
-        self.seen: list[SubscriptionItem] = []
-        self._follow = follow
+    def __init__(self, subscription: Subscription) -> None:
+        self.items: list[SubscriptionItem] = []
+        self._subscription = subscription
         self._changed = asyncio.Condition()
 
     async def run(self) -> None:
-        async for seen in self._follow:
-            self.seen.append(seen)
+        async for item in self._subscription:
+            self.items.append(item)
             async with self._changed:
                 self._changed.notify_all()
 
     @property
     def messages(self) -> list[BusMessage]:
-        return [seen for seen in self.seen if isinstance(seen, BusMessage)]
+        return [item for item in self.items if isinstance(item, BusMessage)]
 
     @property
     def notices(self) -> list[Notice]:
-        return [seen for seen in self.seen if isinstance(seen, Notice)]
+        return [item for item in self.items if isinstance(item, Notice)]
 
     @property
     def kinds(self) -> list[str]:
@@ -50,69 +52,69 @@ class Watcher:
 
     @property
     def numbers(self) -> list[int]:
-        return [number_of(message) for message in self.messages]
+        return [event_number(message) for message in self.messages]
 
-    async def until(self, what: Callable[[], bool], timeout_s: float = 15.0) -> None:
+    async def wait_until(self, condition: Callable[[], bool], timeout_s: float = 15.0) -> None:
         try:
             async with asyncio.timeout(timeout_s), self._changed:
-                await self._changed.wait_for(what)
+                await self._changed.wait_for(condition)
         except TimeoutError:
-            raise AssertionError(f"seen so far: {len(self.messages)} messages, {self.notices}") from None
+            raise AssertionError(f"received {len(self.messages)} messages and {self.notices}") from None
 
-    async def until_notice(self, kind: str, timeout_s: float = 15.0) -> Notice:
-        await self.until(lambda: kind in self.kinds, timeout_s)
+    async def wait_for_notice(self, kind: str, timeout_s: float = 15.0) -> Notice:
+        await self.wait_until(lambda: kind in self.kinds, timeout_s)
         return next(notice for notice in self.notices if notice.kind == kind)
 
-    async def until_count(self, count: int, timeout_s: float = 15.0) -> None:
-        await self.until(lambda: len(self.messages) >= count, timeout_s)
+    async def wait_for_messages(self, count: int, timeout_s: float = 15.0) -> None:
+        await self.wait_until(lambda: len(self.messages) >= count, timeout_s)
 
 
 @asynccontextmanager
-async def watching(
-    server: NatsServer,
+async def subscribe_to(
+    bus: Bus,
     *,
     patterns: Sequence[str] = (SUBJECT,),
     since: Since = "all",
     address: BusAddress | None = None,
     required: bool = True,
     **options: Any,  # noqa: ANN401
-) -> AsyncIterator[Watcher]:
+) -> AsyncIterator[SubscriptionRecorder]:
     async with (
-        await NatsConnection.open(address or BusAddress(server.url), name="watcher", required=required) as connection,
-        Subscription(connection, patterns=patterns, since=since, **options) as follow,
+        await NatsConnection.open(address or BusAddress(bus.url), name="watcher", required=required) as connection,
+        Subscription(connection, patterns=patterns, since=since, **options) as subscription,
     ):
-        watcher = Watcher(follow)
-        task = asyncio.create_task(watcher.run())
+        recorder = SubscriptionRecorder(subscription)
+        task = asyncio.create_task(recorder.run())
         try:
-            yield watcher
+            yield recorder
         finally:
             task.cancel()
             await asyncio.wait([task])
 
 
-def number_of(message: BusMessage) -> int:
+def event_number(message: BusMessage) -> int:
     assert isinstance(message.decoded, DurableRow), message
     assert isinstance(message.decoded.event, FieldStatus)
     return message.decoded.event.pid
 
 
-def status(number: int) -> bytes:
+def status_event(number: int) -> bytes:
     return encode(FieldStatus(node="n", config="p", status="idle", role="node", boot="b", pid=number))
 
 
-def headers(number: int, time: datetime | None = None) -> dict[str, str]:
+def status_headers(number: int, time: datetime | None = None) -> dict[str, str]:
     return headers_for(SUBJECT, f"status:b:{number}", "n", time or datetime.now(UTC))
 
 
-async def publish(client: Client, *numbers: int, subject: str = SUBJECT) -> None:
-    """Durable events with ids, acknowledged."""
+async def publish_events(client: Client, *numbers: int, subject: str = SUBJECT) -> None:
+    """Publish durable events with ids; each is acknowledged."""
     js = client.jetstream(timeout=5)
     for number in numbers:
-        await js.publish(subject, status(number), headers=headers(number))
+        await js.publish(subject, status_event(number), headers=status_headers(number))
 
 
-async def surely(work: Callable[[], Awaitable[object]]) -> None:
-    """Through outages: again and again until it succeeds."""
+async def retry_until_success(work: Callable[[], Awaitable[object]]) -> None:
+    """Repeat ``work`` until it succeeds, for up to 20 s."""
     async with asyncio.timeout(20):
         while True:
             try:
@@ -123,11 +125,11 @@ async def surely(work: Callable[[], Awaitable[object]]) -> None:
                 return
 
 
-async def publish_surely(client: Client, numbers: Iterable[int]) -> None:
-    """Durable events with ids, through outages."""
+async def publish_with_retries(client: Client, numbers: Iterable[int]) -> None:
+    """Publish durable events with ids; repeat each until it is acknowledged."""
     js = client.jetstream(timeout=0.3)
     for number in numbers:
-        await surely(lambda n=number: js.publish(SUBJECT, status(n), headers=headers(n)))  # type: ignore[misc]
+        await retry_until_success(lambda n=number: js.publish(SUBJECT, status_event(n), headers=status_headers(n)))  # type: ignore[misc]
 
 
 async def add_stream(client: Client, name: str = "S", **config: Any) -> None:  # noqa: ANN401

@@ -1,4 +1,4 @@
-"""TensorZero's own gateway, in a process of its own so that it can be killed."""
+"""TensorZero's gateway in a separate process, so that a test can kill it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ START_TIMEOUT_S = 30.0
 
 
 class Gateway:
-    """A gateway on a free port of the loopback, embedded as the ``tensorzero`` distribution brings it: no database, and
-    the OpenAI-compatible route alone, so neither ``/health`` nor ``/feedback``.
+    """The gateway embedded in the ``tensorzero`` distribution, on a free loopback port.
+
+    It has no database and only the OpenAI-compatible route: neither ``/health`` nor ``/feedback``.
 
     Args:
-        folder: for its configuration and its log.
-        api_base: the OpenAI-compatible server that plays every model, up to and with ``/v1``.
-        models: their names, sent on to that server as they are.
+        folder: folder of its configuration and log.
+        api_base: URL of the OpenAI-compatible server behind every model, including ``/v1``.
+        models: model names, forwarded unchanged.
     """
 
     def __init__(self, folder: Path, api_base: str, models: tuple[str, ...] = ("qwen35_9b",)) -> None:
@@ -39,7 +40,7 @@ class Gateway:
 
     @property
     def url(self) -> str:
-        """As the default profile writes it, though the gateway answers under another path."""
+        """URL as written in the default profile; the gateway itself serves another path."""
         return f"{self.origin}/v1/chat/completions"
 
     def __enter__(self) -> Self:
@@ -66,11 +67,11 @@ class Gateway:
         os.close(writing)
         try:
             ready, _, _ = select.select([reading], [], [], START_TIMEOUT_S)
-            told = os.read(reading, 200).decode() if ready else ""
+            base_url = os.read(reading, 200).decode() if ready else ""
         finally:
             os.close(reading)
-        assert told, f"the gateway did not start:\n{log.read_text(errors='replace')[-2000:]}"
-        self.origin = "{0.scheme}://{0.netloc}".format(urlsplit(told))
+        assert base_url, f"the gateway did not start:\n{log.read_text(errors='replace')[-2000:]}"
+        self.origin = "{0.scheme}://{0.netloc}".format(urlsplit(base_url))
         return self
 
     def kill(self) -> None:
@@ -80,16 +81,16 @@ class Gateway:
             self._process = None
 
 
-def _serve(config: str, told: int) -> None:
+def _serve(config: str, ready_fd: int) -> None:
     from tensorzero import _start_http_gateway
 
     gateway: Any = _start_http_gateway(
         config_file=config, clickhouse_url=None, postgres_url=None, valkey_url=None, async_setup=False
     )
-    os.write(told, gateway.base_url.encode())
-    os.close(told)
+    os.write(ready_fd, gateway.base_url.encode())
+    os.close(ready_fd)
     parent = os.getppid()
-    while os.getppid() == parent:  # a test that was killed takes its gateway along
+    while os.getppid() == parent:  # ends with the test process
         time.sleep(1)
 
 

@@ -1,4 +1,4 @@
-"""A command in a real pseudo-terminal: keys in, every byte that comes out kept, and the screen they make."""
+"""A command in a real pseudo-terminal: sends keys, records every byte of output, and emulates the screen."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ import pyte
 
 ENTER, TAB, BACKSPACE, CTRL_K, CTRL_P = "\r", "\t", "\x7f", "\x0b", "\x10"
 ESCAPE: Final = "\x1b[27u"
-"""As a terminal with the newer keyboard protocol sends it: alone, the older form waits for what may follow."""
+"""Escape in the kitty keyboard protocol; a bare escape byte would wait for the rest of a sequence."""
 
 ALTERNATE_SCREEN: Final = 1049
-AT_FIRST: Final = frozenset({7, 25})
-"""Private modes of a terminal nobody has used: line wrap and a visible cursor."""
+INITIAL_MODES: Final = frozenset({7, 25})
+"""Private modes of a new terminal: line wrap and a visible cursor."""
 
 _POLL_S = 0.1
-"""How often a condition that is not about the screen is looked at."""
+"""Seconds between checks of a condition that does not depend on the screen."""
 
-_LEFT_OUT = re.compile(rb"\x1b\[(?:[0-9;]*m|<u)")
-"""Colours, which nobody looks at and which are most of what comes, and what pyte does not know and would print."""
+_IGNORED = re.compile(rb"\x1b\[(?:[0-9;]*m|<u)")
+"""Colors, which no test reads, and a sequence that pyte would print."""
 
-_PRIVATE = 5
-"""pyte keeps the private modes shifted by this many bits."""
+_PRIVATE_MODE_SHIFT = 5
+"""pyte stores private modes shifted by this many bits."""
 
 
 class _Screen(pyte.Screen):
-    """pyte's screen with the one thing it lacks: the alternate screen."""
+    """pyte's screen with an alternate screen."""
 
     _main: tuple[Any, Any] | None = None
     _rows: tuple[str, ...] = ()
 
     def rows(self) -> tuple[str, ...]:
-        """The lines without the spaces at their ends; those where nothing was drawn are as they were."""
+        """Return the lines without trailing spaces; only changed lines are read again."""
         if len(self._rows) != self.lines:
             self._rows = ("",) * self.lines
             self.dirty.update(range(self.lines))
@@ -70,9 +70,9 @@ class _Screen(pyte.Screen):
 
 
 class Terminal:
-    """A command in a terminal of its own; killed at the end of the block.
+    """A command in its own terminal; killed at the end of the block.
 
-    The command is the leader of its session and the terminal controls it, so that it gets SIGWINCH and SIGHUP.
+    The command leads the terminal's session, so it receives SIGWINCH and SIGHUP.
     """
 
     def __init__(
@@ -85,9 +85,9 @@ class Terminal:
     ) -> None:
         self._command = ["setsid", "--ctty", *command]
         self._size = (rows, columns)
-        self._env = environ() if env is None else dict(env)
+        self._env = terminal_environ() if env is None else dict(env)
         self._cwd = cwd
-        self._news = threading.Condition()
+        self._output = threading.Condition()
         self._raw = bytearray()
         self._n_drawn = 0
         self._closed = False
@@ -121,27 +121,27 @@ class Terminal:
 
     @property
     def raw(self) -> bytes:
-        """Every byte that was written so far."""
-        with self._news:
+        """All output so far."""
+        with self._output:
             return bytes(self._raw)
 
     @property
     def n_raw(self) -> int:
-        """How many bytes that are."""
-        with self._news:
+        """Number of bytes of output so far."""
+        with self._output:
             return len(self._raw)
 
     def raw_from(self, start: int) -> bytes:
-        """What was written after the first ``start`` bytes."""
-        with self._news:
+        """Return the output after the first ``start`` bytes."""
+        with self._output:
             return bytes(self._raw[start:])
 
     @property
     def lines(self) -> list[str]:
-        """The rows of the screen, without the spaces at their ends."""
-        with self._news:
-            fresh, self._n_drawn = bytes(self._raw[self._n_drawn :]), len(self._raw)
-            self._stream.feed(_LEFT_OUT.sub(b"", fresh))
+        """Rows of the screen, without trailing spaces."""
+        with self._output:
+            new, self._n_drawn = bytes(self._raw[self._n_drawn :]), len(self._raw)
+            self._stream.feed(_IGNORED.sub(b"", new))
             return list(self._screen.rows())
 
     @property
@@ -150,13 +150,13 @@ class Terminal:
 
     @property
     def modes(self) -> set[int]:
-        """The private modes that are set."""
-        self.lines  # noqa: B018 - draws what has come
-        return {mode >> _PRIVATE for mode in self._screen.mode if mode >> _PRIVATE}
+        """Private modes that are set."""
+        self.lines  # noqa: B018 - draws the new output
+        return {mode >> _PRIVATE_MODE_SHIFT for mode in self._screen.mode if mode >> _PRIVATE_MODE_SHIFT}
 
-    def row_of(self, wanted: str) -> str:
-        """The first row of the screen that holds a text."""
-        return next((line for line in self.lines if wanted in line), "")
+    def row_of(self, text: str) -> str:
+        """Return the first row of the screen that contains ``text``, or an empty text."""
+        return next((line for line in self.lines if text in line), "")
 
     def send(self, keys: str) -> None:
         data = keys.encode("utf-8", "surrogateescape")
@@ -164,69 +164,71 @@ class Terminal:
             data = data[os.write(self._controller, data) :]
 
     def resize(self, columns: int, rows: int) -> None:
-        with self._news:
+        with self._output:
             self._screen.resize(rows, columns)
         termios.tcsetwinsize(self._controller, (rows, columns))
 
-    def wait_for(self, wanted: str | Callable[[], bool], timeout_s: float = 20.0) -> None:
-        """Until the screen shows a text, or until a condition holds; it is looked at whenever something is written."""
-        holds: Callable[[], bool] = (lambda: wanted in self.text) if isinstance(wanted, str) else wanted
+    def wait_for(self, expected: str | Callable[[], bool], timeout_s: float = 20.0) -> None:
+        """Wait until the screen shows a text, or until a condition holds; each output triggers a check."""
+        holds: Callable[[], bool] = (lambda: expected in self.text) if isinstance(expected, str) else expected
         deadline = time.monotonic() + timeout_s
-        with self._news:
+        with self._output:
             while not holds():
                 ended = self.process.poll() is not None
-                self._news.wait(_POLL_S)  # also after its end: its last words may be on their way
+                self._output.wait(_POLL_S)  # also after the process has ended: its last output may still arrive
                 if (ended or time.monotonic() > deadline) and not holds():
-                    why = f"it ended ({self.process.returncode})" if ended else f"not within {timeout_s:g} s"
-                    raise AssertionError(f"{wanted!r}: {why}\n{self.text}")
+                    reason = (
+                        f"the process ended ({self.process.returncode})" if ended else f"not within {timeout_s:g} s"
+                    )
+                    raise AssertionError(f"{expected!r}: {reason}\n{self.text}")
 
-    def wait_gone(self, unwanted: str, timeout_s: float = 20.0) -> None:
-        self.wait_for(lambda: unwanted not in self.text, timeout_s)
+    def wait_until_absent(self, text: str, timeout_s: float = 20.0) -> None:
+        self.wait_for(lambda: text not in self.text, timeout_s)
 
-    def wait_quiet(self, quiet_s: float = 0.3, timeout_s: float = 20.0) -> None:
-        """Until nothing was written for a while, at the latest after ``timeout_s``."""
+    def wait_until_quiet(self, quiet_s: float = 0.3, timeout_s: float = 20.0) -> None:
+        """Wait until there was no output for ``quiet_s``, at most ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
-        with self._news:
-            while self._news.wait(quiet_s) and not self._closed and time.monotonic() < deadline:
+        with self._output:
+            while self._output.wait(quiet_s) and not self._closed and time.monotonic() < deadline:
                 pass
 
     def wait_exit(self, timeout_s: float = 20.0) -> int:
-        """The exit status; everything was read and the attributes it left are kept when this returns."""
+        """Return the exit status, after all output was read and the final terminal attributes were stored."""
         try:
             self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still running after {timeout_s:g} s\n{self.text}") from None
-        self._let_go()
+        self._close_terminal()
         return self.process.returncode
 
-    def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal, unless it has ended, and wait for its end."""
+    def kill(self, kill_signal: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal unless the process has ended, then wait for its end."""
         if self.process.poll() is None:
-            self.process.send_signal(how)
+            self.process.send_signal(kill_signal)
         self.wait_exit()
 
-    def _let_go(self) -> None:
+    def _close_terminal(self) -> None:
         if not self.attributes_after:
             self.attributes_after = termios.tcgetattr(self._terminal)
             os.close(self._terminal)
         self._reader.join(10)
-        assert not self._reader.is_alive(), "something the command has started keeps the terminal open"
+        assert not self._reader.is_alive(), "a child of the command keeps the terminal open"
 
     def _read(self) -> None:
-        # With nobody left on the other side reading fails; that is a terminal's end of file.
+        # Reading fails once the other side is closed: a terminal's end of file.
         with contextlib.suppress(OSError):
             while data := os.read(self._controller, 1 << 16):
-                with self._news:
+                with self._output:
                     self._raw += data
-                    self._news.notify_all()
-        with self._news:
+                    self._output.notify_all()
+        with self._output:
             self._closed = True
-            self._news.notify_all()
+            self._output.notify_all()
 
 
-def environ(**more: str) -> dict[str, str]:
-    """What a shell in a usual terminal would pass on."""
+def terminal_environ(**more: str) -> dict[str, str]:
+    """Return the environment that a shell in a usual terminal passes on."""
     known = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "LANG": "C.UTF-8", "TERM": "xterm-256color"}
-    nowhere = {"XDG_CONFIG_HOME": os.devnull, "XDG_STATE_HOME": os.devnull}  # nobody's settings, and none are left
-    code = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}  # the one under test
+    nowhere = {"XDG_CONFIG_HOME": os.devnull, "XDG_STATE_HOME": os.devnull}  # no settings are read or written
+    code = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}  # the code under test
     return {**known, **code, **nowhere, "COLORTERM": "truecolor", "TEXTUAL_ANIMATIONS": "none", **more}

@@ -66,7 +66,7 @@ class BabyAI(EmbeddedEnvironment):
         self._reward, self._over, self._ending = 0.0, False, ""
         self._image: NDArray[np.uint8] = observation["image"]
         mission = self.world.mission.replace("then", "and").replace("after you", "and")
-        return f"Your goal: {mission}\n{self._look()}"
+        return f"Your goal: {mission}\n{self._observe()}"
 
     def _step(self, text: str) -> StepText:
         command = text.strip().lower()
@@ -77,7 +77,7 @@ class BabyAI(EmbeddedEnvironment):
             return self._reply(moves)
         if not self._play(moves):
             return self._reply(NO_CHANGE)
-        return self._look(), self._reward, self._done()
+        return self._observe(), self._reward, self._done()
 
     def _play(self, moves: list[int]) -> bool:
         """Take low-level steps until one ends the episode or has no effect; return whether any had an effect."""
@@ -107,7 +107,7 @@ class BabyAI(EmbeddedEnvironment):
         image = self._image.tobytes()
         return (image,) if self.mode == "compat" else (image, self.world.agent_pos, self.world.agent_dir)
 
-    def _look(self) -> str:
+    def _observe(self) -> str:
         carried = self.world.carrying
         view = View(self._image.tolist(), (carried.color, carried.type) if carried else None)
         self.menu = ActionMenu(view)

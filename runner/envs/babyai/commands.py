@@ -29,7 +29,7 @@ def _pattern(source: str) -> re.Pattern[str]:
     return re.compile(source, re.IGNORECASE | re.ASCII | re.DOTALL)
 
 
-_TURN = CommandPattern(
+_TURN_COMMAND = CommandPattern(
     "turn",
     "Turn on the spot by 90 degrees.",
     "turn {direction}",
@@ -42,7 +42,7 @@ GRAMMAR = Grammar(
         CommandPattern(
             "check_available_actions", "List the actions that are possible now.", CHECK, _pattern(".*check.*")
         ),
-        _TURN,
+        _TURN_COMMAND,
         _command("move_forward", "Move one step ahead.", "move forward"),
         _target_command("pickup", "Walk to an object in view and pick it up.", "pickup", "object", _OBJECT, "red ball"),
         _command("drop", "Put what you carry on the empty cell in front of you.", "drop"),

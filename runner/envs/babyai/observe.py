@@ -42,7 +42,7 @@ class View:
         """Decode minigrid's ``image``: 7 columns of 7 cells of (kind, color, state), the agent at bottom center."""
         self.kinds: dict[Cell, int] = {}
         self.carrying = carrying
-        found: list[tuple[int, int, str, str, Cell]] = []
+        visible: list[tuple[int, int, str, str, Cell]] = []
         for row in range(SIZE):
             for column in range(SIZE):
                 kind, color, state = image[column][row]
@@ -50,9 +50,9 @@ class View:
                 self.kinds[cell] = kind
                 if kind in (DOOR, *PORTABLE) and cell != (0, 0):
                     distance = cell[0] + abs(cell[1])
-                    found.append((distance, kind, COLORS[color], DOOR_STATES[state] if kind == DOOR else "", cell))
-        found.sort(key=lambda item: item[0])
-        self.things = _numbered(found)
+                    visible.append((distance, kind, COLORS[color], DOOR_STATES[state] if kind == DOOR else "", cell))
+        visible.sort(key=lambda item: item[0])
+        self.things = _numbered(visible)
 
     def text(self) -> str:
         """Return the view as text."""
@@ -77,10 +77,10 @@ class View:
         return ""
 
 
-def _numbered(found: list[tuple[int, int, str, str, Cell]]) -> list[Thing]:
+def _numbered(visible: list[tuple[int, int, str, str, Cell]]) -> list[Thing]:
     counts: Counter[str] = Counter()
     things = []
-    for _, kind, color, state, cell in found:
+    for _, kind, color, state, cell in visible:
         name = f"{color} {state} {KINDS[kind]}" if state else f"{color} {KINDS[kind]}"
         counts[name] += 1
         things.append(Thing(f"{name} {counts[name]}", kind, color, state, cell))

@@ -92,8 +92,8 @@ def find_route(
             return _trace_path(arrivals, pose)
         for edge in _edges(world, pose, blocked, free_only):
             following = edge.steps[-1].pose
-            known = arrivals.get(following)
-            if following != start and (known is None or cost + edge.cost < known.cost):
+            previous = arrivals.get(following)
+            if following != start and (previous is None or cost + edge.cost < previous.cost):
                 arrivals[following] = edge._replace(cost=cost + edge.cost)
                 heapq.heappush(queue, (cost + edge.cost, next(order), following))
     return None

@@ -91,7 +91,7 @@ class TextCodec(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     id: str
-    known: EnvironmentInfo
+    info: EnvironmentInfo
     first_action: int
     has_text_rendering: bool
     grammar: Grammar
@@ -102,12 +102,12 @@ class TextCodec(msgspec.Struct, frozen=True, kw_only=True):
 
     def describe(self, observation: Any) -> str:  # noqa: ANN401 - a value of the observation space
         """Return an observation as text."""
-        if self.known.bases:
-            observation = split_digits(int(observation), self.known.bases)
-        shown = format_numbers(observation)
-        if len(self.known.fields) == len(shown):
-            shown = [f"{name} {number}" for name, number in zip(self.known.fields, shown, strict=True)]
-        return ", ".join(shown)
+        if self.info.bases:
+            observation = split_digits(int(observation), self.info.bases)
+        values = format_numbers(observation)
+        if len(self.info.fields) == len(values):
+            values = [f"{name} {number}" for name, number in zip(self.info.fields, values, strict=True)]
+        return ", ".join(values)
 
 
 @cache
@@ -125,15 +125,15 @@ def load_codec(env_id: str) -> TextCodec:
     if type(actions).__name__ != "Discrete" or int(actions.n) > MAX_ACTIONS:
         raise _no_codec(env_id, f"the action space {actions} is not a choice of at most {MAX_ACTIONS} actions")
     default = EnvironmentInfo(task=f"Play {env_id}.", actions=tuple(map(str, range(int(actions.n)))))
-    known = ENVIRONMENT_INFO.get(re.sub(r"-v\d+\Z", "", env_id), default)
+    info = ENVIRONMENT_INFO.get(re.sub(r"-v\d+\Z", "", env_id), default)
     has_text_rendering = "ansi" in (environment.metadata.get("render_modes") or ())
     environment.close()
     return TextCodec(
         id=env_id,
-        known=known,
+        info=info,
         first_action=int(actions.start),
         has_text_rendering=has_text_rendering,
-        grammar=_grammar(known.actions),
+        grammar=_grammar(info.actions),
     )
 
 
@@ -141,15 +141,15 @@ def _make(env_id: str, *, render_text: bool) -> Any:  # noqa: ANN401
     import gymnasium
 
     gymnasium.logger.min_level = gymnasium.logger.ERROR  # its colored warnings are for programmers
-    made: list[Any] = []
+    created: list[Any] = []
     errors: list[BaseException] = []
     with catch_foreign(errors.append):
-        made.append(gymnasium.make(env_id, disable_env_checker=True, render_mode="ansi" if render_text else None))
+        created.append(gymnasium.make(env_id, disable_env_checker=True, render_mode="ansi" if render_text else None))
     if errors:
         reason = one_line(f"{type(errors[0]).__name__}: {errors[0]}").rstrip(".?")
         hint = "" if env_id in gymnasium.registry else f" {_suggest_id(env_id, gymnasium.registry)}"
         raise ConfigError(f"Gymnasium cannot make {env_id!r}: {reason}.{hint}") from errors[0]
-    return made[0]
+    return created[0]
 
 
 def _suggest_id(env_id: str, registered: Any) -> str:  # noqa: ANN401 - Gymnasium's registry
@@ -177,7 +177,7 @@ def _grammar(actions: tuple[str, ...]) -> Grammar:
 
 
 MAX_NUMBERS = 64
-"""Largest number of values of a space that is shown as text; images have more."""
+"""Largest number of values of a space that is values as text; images have more."""
 
 
 _FLAT = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")
@@ -201,8 +201,8 @@ def count_numbers(space: Any) -> int | None:  # noqa: ANN401 - Gymnasium's types
 
 
 def _sum(counts: Sequence[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+    numeric = [count for count in counts if count is not None]
+    return sum(numeric) if len(numeric) == len(counts) else None
 
 
 def format_numbers(value: object) -> list[str]:

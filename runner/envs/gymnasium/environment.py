@@ -36,7 +36,7 @@ class GymnasiumEnvironment(EmbeddedEnvironment):
     def __init__(self, *, id: str, mode: Mode = "strict") -> None:
         super().__init__(mode=mode)
         self._codec = load_codec(id)
-        self._actions = {name: self._codec.first_action + index for index, name in enumerate(self._codec.known.actions)}
+        self._actions = {name: self._codec.first_action + index for index, name in enumerate(self._codec.info.actions)}
         self._environment: Any = None
 
     @staticmethod
@@ -64,10 +64,10 @@ class GymnasiumEnvironment(EmbeddedEnvironment):
 
     def success(self, trajectory: Trajectory) -> bool:
         """Return whether the episode succeeded by the codec's ``SuccessRule``."""
-        if self._codec.known.goal == "reward":
+        if self._codec.info.goal == "reward":
             return super().success(trajectory)
         ended = bool(trajectory.timesteps) and trajectory.timesteps[-1].done
-        return ended and self.truncated == (self._codec.known.goal == "limit")
+        return ended and self.truncated == (self._codec.info.goal == "limit")
 
     def cleanup(self) -> None:
         """Close the Gymnasium instance; a reset creates a new one."""
@@ -80,8 +80,8 @@ class GymnasiumEnvironment(EmbeddedEnvironment):
         if self._environment is None:
             self._environment = self._codec.make()
         observation, _ = self._environment.reset(seed=task_index)
-        known = self._codec.known
-        return f"{known.task}\nActions: {', '.join(known.actions)}.\n{self._describe(observation)}"
+        info = self._codec.info
+        return f"{info.task}\nActions: {', '.join(info.actions)}.\n{self._describe(observation)}"
 
     def _step(self, text: str) -> StepText:
         action = self._actions.get(text.strip())

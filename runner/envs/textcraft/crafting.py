@@ -36,14 +36,14 @@ def parse_ingredients(text: str) -> dict[str, int]:
     Raises:
         IngredientFormatError: with the first invalid part as its message.
     """
-    given: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for part in text.split(","):
         match = _ITEMS.fullmatch(part.strip())
         if match is None:
             raise IngredientFormatError(part.strip())
         item = item_id(match["item"])
-        given[item] = given.get(item, 0) + int(match["count"])
-    return given
+        counts[item] = counts.get(item, 0) + int(match["count"])
+    return counts
 
 
 def has_items(inventory: Items, needed: Items) -> bool:
@@ -69,10 +69,10 @@ def choose_ingredients(table: RecipeTable, recipe: Recipe, stock: Items) -> dict
     return taken
 
 
-def matching_recipe(table: RecipeTable, output: str, given: Items) -> Recipe | None:
+def matching_recipe(table: RecipeTable, output: str, items: Items) -> Recipe | None:
     """Return the recipe that makes ``output`` from exactly the given items, None if there is none."""
     return next(
-        (recipe for recipe in table.recipes.get(output, ()) if choose_ingredients(table, recipe, given) == given), None
+        (recipe for recipe in table.recipes.get(output, ()) if choose_ingredients(table, recipe, items) == items), None
     )
 
 

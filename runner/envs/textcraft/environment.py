@@ -143,15 +143,15 @@ class TextCraft(EmbeddedEnvironment):
     def _craft(self, arguments: Mapping[str, str]) -> StepText:
         output = item_id(arguments["item"])
         try:
-            given = parse_ingredients(arguments["ingredients"])
+            ingredients = parse_ingredients(arguments["ingredients"])
         except IngredientFormatError as exc:
             return f"Wrong item format: {exc}", 0.0, False
-        if not has_items(self.inventory, given):
+        if not has_items(self.inventory, ingredients):
             return f"Could not find enough items to craft minecraft:{output}", 0.0, False
-        recipe = matching_recipe(self._table, output, given)
+        recipe = matching_recipe(self._table, output, ingredients)
         if recipe is None:
             return f"Could not find a valid recipe for minecraft:{output}", 0.0, False
-        apply_crafting(self.inventory, given, output, recipe.count)
+        apply_crafting(self.inventory, ingredients, output, recipe.count)
         done = output == self._task.goal
         return f"Crafted {recipe.count} minecraft:{output}", float(done), done
 

@@ -102,13 +102,13 @@ class RecipeTable:
     def _closes_a_cycle(self, recipe: Recipe, chosen: Mapping[str, Sequence[Recipe]]) -> bool:
         """Return whether an ingredient, or a member of one, is itself made from the output."""
         pending = [name for name, _ in recipe.ingredients]
-        seen = set(pending)
+        visited = set(pending)
         for name in pending:
-            below = [used for known in chosen.get(name, ()) for used, _ in known.ingredients]
-            new = {*below, *self._members.get(name, ())} - seen
-            seen |= new
+            below = [used for other in chosen.get(name, ()) for used, _ in other.ingredients]
+            new = {*below, *self._members.get(name, ())} - visited
+            visited |= new
             pending.extend(new)
-        return recipe.output in seen
+        return recipe.output in visited
 
     def _is_base(self, name: str) -> bool:
         members = self._members.get(name)
@@ -175,10 +175,10 @@ def make_task(table: RecipeTable, task_index: int) -> Task:
     """Return task ``task_index``: tasks follow the table's goals, so the first ones need the fewest crafting levels."""
     goal = table.goals[task_index]
     tree = table.tree(goal)
-    known = frozenset(tree)
+    in_tree = frozenset(tree)
     ingredients = dict.fromkeys(name for recipe in tree for name, _ in recipe.ingredients)
     related = dict.fromkeys(recipe for name in ingredients for recipe in table.uses[name])
-    distractors = _shuffled((recipe for recipe in related if recipe not in known), task_index)[:MAX_DISTRACTORS]
+    distractors = _shuffled((recipe for recipe in related if recipe not in in_tree), task_index)[:MAX_DISTRACTORS]
     return Task(goal, tree, _shuffled([*tree, *distractors], task_index))
 
 

@@ -71,7 +71,7 @@ class Wordle(EmbeddedEnvironment):
         self.n_tasks = len(self.words) if strict else _COMPAT_TASKS
         self.history: list[tuple[str, str]] = []
         """Valid guesses of this episode with their marks, such as ``("crane", "bygbb")``."""
-        self._known = frozenset(self.words)
+        self._valid_words = frozenset(self.words)
         self._tries = 0
         self._hidden: HiddenWord
 
@@ -100,7 +100,7 @@ class Wordle(EmbeddedEnvironment):
     def _step(self, text: str) -> StepText:
         self._tries += 1
         guess = text.strip().replace(" ", "")
-        if guess not in self._known:
+        if guess not in self._valid_words:
             return "invalid word", 0.0, self._tries >= MAX_GUESSES
         marks = self._hidden.mark(guess)
         self.history.append((guess, marks))

@@ -30,9 +30,10 @@ def log_name(env: str) -> str:
 class ServerLog:
     """Writes the output of one server; used by one thread."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
         """Prepare the log; the file is created with the first line."""
         self.path = path
+        self._max_bytes = max_bytes
         self._recent: deque[str] = deque(maxlen=N_RECENT_LINES)
         self._mask: Callable[[str], str] = masker()
         self._size = 0
@@ -54,7 +55,7 @@ class ServerLog:
     def _write(self, line: bytes) -> None:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if self._size + len(line) > MAX_BYTES:
+            if self._size + len(line) > self._max_bytes:
                 self.path.replace(self.path.with_suffix(".log.1"))
             descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "ab") as file:

@@ -15,7 +15,7 @@ from runner.envs.placement import environment_entry
 from runner.errors import ConfigError, catch_foreign, log_failure
 from runner.events.control import ServerInfo
 from runner.node.env_servers.log import log_name
-from runner.node.env_servers.process import READY_TIMEOUT_S, EnvServer
+from runner.node.env_servers.process import DEFAULT_TIMINGS, READY_TIMEOUT_S, EnvServer, StartTimings
 from runner.util.text import mask, one_line
 
 logger = logging.getLogger(__name__)
@@ -28,10 +28,11 @@ STOP_WAIT_S = 1.0
 class EnvServerManager:
     """Starts and stops environment servers; thread-safe."""
 
-    def __init__(self, profile: Profile, logs: Path) -> None:
+    def __init__(self, profile: Profile, logs: Path, timings: StartTimings = DEFAULT_TIMINGS) -> None:
         """Prepare without starting a server; ``logs`` is the folder of the server logs."""
         self._profile = profile
         self._logs = logs
+        self._timings = timings
         self._guard = threading.Lock()
         self._servers: dict[str, EnvServer] = {}
         self._start_errors: dict[str, str] = {}
@@ -61,7 +62,7 @@ class EnvServerManager:
                 return existing.info
             if self._closed:
                 raise ConfigError(f"The server of {entry.name} cannot start: this node is stopping")
-            server = EnvServer(entry, self._logs / log_name(entry.name), self._note_change)
+            server = EnvServer(entry, self._logs / log_name(entry.name), self._note_change, self._timings)
             self._servers[entry.name.casefold()] = server
             server.start()
         return server.info

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
@@ -38,13 +39,31 @@ DRAIN_TIMEOUT_S = 1.0
 """Maximum seconds to read the remaining output; an orphaned child may keep the pipe open."""
 
 
+@dataclass(frozen=True)
+class StartTimings:
+    """Seconds a server has to become ready, or to stop answering wrongly, and between two checks of it."""
+
+    ready_timeout_s: float = READY_TIMEOUT_S
+    wrong_server_timeout_s: float = WRONG_SERVER_TIMEOUT_S
+    poll_interval_s: float = POLL_INTERVAL_S
+
+
+DEFAULT_TIMINGS = StartTimings()
+
+
 class EnvServer:
     """A server process, started once and never restarted.
 
     ``on_change`` is called on the server's thread after each change of status.
     """
 
-    def __init__(self, entry: EnvironmentEntry, log: Path, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        entry: EnvironmentEntry,
+        log: Path,
+        on_change: Callable[[], None],
+        timings: StartTimings = DEFAULT_TIMINGS,
+    ) -> None:
         """Check that the server can be started.
 
         Raises:
@@ -55,6 +74,7 @@ class EnvServer:
         self._address = _server_address(entry)
         self._log = ServerLog(log)
         self._on_change = on_change
+        self._timings = timings
         self._process: subprocess.Popen[bytes] | None = None
         self._guard = threading.Lock()
         self._stop_requested = threading.Event()
@@ -163,11 +183,11 @@ class EnvServer:
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> str | None:
         """Wait until the server is ready; return why it failed, or None if it is ready, has ended or was stopped."""
         started, wrong_since, cause = time.monotonic(), math.inf, "it was not checked"
-        while process.poll() is None and not self._stop_requested.wait(POLL_INTERVAL_S):
+        while process.poll() is None and not self._stop_requested.wait(self._timings.poll_interval_s):
             now = time.monotonic()
-            if now - started > READY_TIMEOUT_S:
-                return f"it was not ready within {READY_TIMEOUT_S:g} s: {cause}"
-            if now - wrong_since > WRONG_SERVER_TIMEOUT_S:
+            if now - started > self._timings.ready_timeout_s:
+                return f"it was not ready within {self._timings.ready_timeout_s:g} s: {cause}"
+            if now - wrong_since > self._timings.wrong_server_timeout_s:
                 return f"it is not a server of this environment: {cause}"
             state = self._state()
             if state.usable:

@@ -1,4 +1,4 @@
-"""Whatever may be decoded from a bus, as a strategy: made from the types of messages themselves."""
+"""Hypothesis strategies for everything that a bus may deliver, derived from the message types."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runner.events.decoded import DurableRow, ForeignRow, LiveRow, RawRow
 from runner.events.durable import DurableEvent, ForeignEpisode
 from runner.events.live import LazyBatch, LazyItem, LiveItem
 from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem
-from tests.support.console.live_items import heard
+from tests.support.console.live_items import lazy_item
 from tests.support.console.samples import ESCAPES, HOSTILE, batch_id, episode_id
 
 TEXTS = st.sampled_from([*ESCAPES, HOSTILE, "", "Wordle", "n", "A" * 70_000])
@@ -32,23 +32,23 @@ JSON = st.recursive(
 )
 
 
-def values(of: Any) -> st.SearchStrategy[Any]:  # noqa: ANN401
-    """Values of a type that messages are made of."""
-    return _of(inspect.type_info(of))
+def values_of(message_type: Any) -> st.SearchStrategy[Any]:  # noqa: ANN401
+    """Return a strategy for the values of a message type."""
+    return _values(inspect.type_info(message_type))
 
 
-def _of(info: inspect.Type) -> st.SearchStrategy[Any]:
+def _values(info: inspect.Type) -> st.SearchStrategy[Any]:
     match info:
         case inspect.Metadata():
-            return _of(info.type)
+            return _values(info.type)
         case inspect.UnionType():
-            return st.one_of(*map(_of, info.types))
+            return st.one_of(*map(_values, info.types))
         case inspect.StructType():
             return st.builds(info.cls, **{field.name: _field(field) for field in info.fields})
         case inspect.ListType():
-            return st.lists(_of(info.item_type), max_size=3)
+            return st.lists(_values(info.item_type), max_size=3)
         case inspect.DictType():
-            return st.dictionaries(_of(info.key_type), _of(info.value_type), max_size=3)
+            return st.dictionaries(_values(info.key_type), _values(info.value_type), max_size=3)
         case inspect.LiteralType():
             return st.sampled_from(info.values)
         case inspect.EnumType():
@@ -59,7 +59,7 @@ def _of(info: inspect.Type) -> st.SearchStrategy[Any]:
 def _field(field: inspect.Field) -> st.SearchStrategy[Any]:
     if field.name in ("seq", "index"):
         return st.one_of(st.integers(0, 5), INTEGERS)
-    return IDS if field.name in ("episode_id", "batch_id", "boot") else _of(field.type)
+    return IDS if field.name in ("episode_id", "batch_id", "boot") else _values(field.type)
 
 
 _PLAIN: dict[type, st.SearchStrategy[Any]] = {
@@ -73,19 +73,19 @@ _PLAIN: dict[type, st.SearchStrategy[Any]] = {
     inspect.RawType: JSON.map(lambda value: msgspec.Raw(json.dumps(value).encode())),
 }
 
-HEARD = st.one_of(values(LiveItem).map(heard), values(LazyItem))
-RAW = st.builds(RawRow, reason=TEXTS, payload=st.binary(max_size=9), size=INTEGERS)
+LIVE_ITEMS = st.one_of(values_of(LiveItem).map(lazy_item), values_of(LazyItem))
+RAW_ROWS = st.builds(RawRow, reason=TEXTS, payload=st.binary(max_size=9), size=INTEGERS)
 ROWS = st.one_of(
     st.builds(
         LiveRow,
-        batch=st.builds(LazyBatch, node=TEXTS, boot=IDS, dropped=INTEGERS, items=st.lists(HEARD, max_size=4)),
-        raw=st.tuples(RAW),
+        batch=st.builds(LazyBatch, node=TEXTS, boot=IDS, dropped=INTEGERS, items=st.lists(LIVE_ITEMS, max_size=4)),
+        raw=st.tuples(RAW_ROWS),
     ),
-    st.builds(DurableRow, event=st.one_of(*map(values, get_args(DurableEvent))), id=TEXTS, type=TEXTS),
-    st.builds(ForeignRow, event=values(ForeignEpisode)),
-    RAW,
+    st.builds(DurableRow, event=st.one_of(*map(values_of, get_args(DurableEvent))), id=TEXTS, type=TEXTS),
+    st.builds(ForeignRow, event=values_of(ForeignEpisode)),
+    RAW_ROWS,
 )
-SEEN: st.SearchStrategy[SubscriptionItem] = st.one_of(
+SUBSCRIPTION_ITEMS: st.SearchStrategy[SubscriptionItem] = st.one_of(
     st.builds(
         BusMessage,
         subject=TEXTS,
@@ -97,5 +97,5 @@ SEEN: st.SearchStrategy[SubscriptionItem] = st.one_of(
     ),
     st.builds(Notice, kind=st.just("gap"), text=TEXTS, count=INTEGERS),
 )
-LISTS = values(NodeList)
-HEALTHS = values(NodeHealth)
+NODE_LISTS = values_of(NodeList)
+NODE_HEALTHS = values_of(NodeHealth)

@@ -1,4 +1,4 @@
-"""A session whose news are canned and whose orders are kept, for tests of the screens."""
+"""Fakes of a session, its control client, its library and its events, for tests of the screens."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from tests.support.console.samples import (
 
 
 class FakeControl:
-    """Obeys, and keeps what it was asked; ``refusal`` is raised instead when it is set."""
+    """Records each request; raises ``refusal`` instead when it is set."""
 
     def __init__(self) -> None:
         self.started: list[StartArgs] = []
-        self.orders: list[tuple[RunCommand, str | None, str | None]] = []
+        self.commands: list[tuple[RunCommand, str | None, str | None]] = []
         self.shutdowns: list[bool] = []
         self.fetched: list[str] = []
         self.files: dict[str, bytes] = {}
@@ -64,9 +64,9 @@ class FakeControl:
             for env in args.envs
         ]
 
-    async def command(self, order: RunCommand, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
+    async def command(self, command: RunCommand, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
         self._check()
-        self.orders.append((order, batch_id, episode_id))
+        self.commands.append((command, batch_id, episode_id))
 
     async def fetch_list(self) -> NodeList:
         self._check()
@@ -89,10 +89,10 @@ class FakeControl:
 
 
 class FakeLibrary:
-    """``n`` stored episodes; those in ``damaged`` cannot be read."""
+    """``n`` stored episodes; loading an episode in ``damaged`` raises its reason."""
 
-    def __init__(self, n: int = 3, unusable: Sequence[UnreadableFile] = ()) -> None:
-        self.unreadable = unusable
+    def __init__(self, n: int = 3, unreadable: Sequence[UnreadableFile] = ()) -> None:
+        self.unreadable = unreadable
         self.damaged: dict[str, str] = {}
         self.stored = [row(number) for number in range(n)]
         self.loaded: list[str] = []
@@ -104,56 +104,56 @@ class FakeLibrary:
         self.loaded.append(episode_id)
         if (reason := self.damaged.get(episode_id)) is not None:
             raise StoreError(reason)
-        found = next((stored for stored in self.stored if stored.episode_id == episode_id), None)
-        if found is None:
+        stored = next((each for each in self.stored if each.episode_id == episode_id), None)
+        if stored is None:
             raise StoreError(f"there is no episode {episode_id}")
-        loaded = episode(found.task_index, env=found.env, agent=found.agent, outcome=str(found.outcome))
-        return loaded, json.dumps({"schema": 1, "episode_id": episode_id, "env": found.env}).encode()
+        loaded = episode(stored.task_index, env=stored.env, agent=stored.agent, outcome=str(stored.outcome))
+        return loaded, json.dumps({"schema": 1, "episode_id": episode_id, "env": stored.env}).encode()
 
 
 class FakeEvents:
-    """A bus on which ``said`` comes first and then what ``say`` is told; ``opened`` says who asked for what."""
+    """A bus: ``initial`` comes at each subscription, then what ``publish`` adds; ``opened`` lists queries."""
 
     def __init__(self) -> None:
         self.opened: list[tuple[Sequence[str], Since]] = []
-        self.said: list[FeedItem] = []
-        self._waiting: asyncio.Queue[FeedItem] = asyncio.Queue()
+        self.initial: list[FeedItem] = []
+        self._pending: asyncio.Queue[FeedItem] = asyncio.Queue()
 
     @asynccontextmanager
     async def open(self, patterns: Sequence[str], since: Since) -> AsyncIterator[EventFeed]:
         self.opened.append((tuple(patterns), since))
-        self._waiting = asyncio.Queue()
-        self.say(*self.said)
+        self._pending = asyncio.Queue()
+        self.publish(*self.initial)
         yield self
 
-    def say(self, *came: FeedItem) -> None:
-        for each in came:
-            self._waiting.put_nowait(each)
+    def publish(self, *items: FeedItem) -> None:
+        for item in items:
+            self._pending.put_nowait(item)
 
     async def read(self, limit: int) -> Sequence[FeedItem]:
-        came = [await self._waiting.get()]
-        while len(came) < limit and not self._waiting.empty():
-            came.append(self._waiting.get_nowait())
-        return came
+        items = [await self._pending.get()]
+        while len(items) < limit and not self._pending.empty():
+            items.append(self._pending.get_nowait())
+        return items
 
     async def n_pending(self) -> int | None:
-        return self._waiting.qsize()
+        return self._pending.qsize()
 
 
 class FakeSession:
-    """Says nothing by itself; a test changes ``store``."""
+    """A session that changes nothing by itself; a test changes ``store``."""
 
     def __init__(self, store: RunStore | None = None, *, read_only: str = "", data_dir: Path | None = None) -> None:
         self.title = "node pmoves-4090"
         self.read_only = read_only
         self.store = empty_store() if store is None else store
         self.input_priority = InputPriority()
-        self.orders = FakeControl()
-        self.control: Control | None = self.orders
-        self.files = FakeLibrary()
-        self.library: Library | None = self.files
-        self.bus = FakeEvents()
-        self.events: EventSource | None = self.bus
+        self.fake_control = FakeControl()
+        self.control: Control | None = self.fake_control
+        self.fake_library = FakeLibrary()
+        self.library: Library | None = self.fake_library
+        self.fake_events = FakeEvents()
+        self.events: EventSource | None = self.fake_events
         self.logs: Sequence[LogFile] = ()
         self.data_dir = data_dir
         self.running = asyncio.Event()
@@ -163,8 +163,8 @@ class FakeSession:
 
     async def start_node(self) -> None:
         self.n_starts += 1
-        if self.orders.refusal is not None:
-            raise self.orders.refusal
+        if self.fake_control.refusal is not None:
+            raise self.fake_control.refusal
 
     async def run(self) -> None:
         self.running.set()
@@ -180,10 +180,10 @@ def empty_session() -> FakeSession:
     return FakeSession(empty_store())
 
 
-def listed_session() -> FakeSession:
-    """Stored episodes that differ in what they can be sorted by."""
+def sortable_session() -> FakeSession:
+    """Stored episodes with different values in each sortable column."""
     session = empty_session()
-    session.files.stored = [
+    session.fake_library.stored = [
         row(1, env="Maze", reward=0.5, outcome=Outcome.FAILURE, node=HOSTILE[:20]),
         row(2, env="Wordle", reward=-1.0),
         row(3, env="BabyAI", reward=0.5),
@@ -200,10 +200,10 @@ def error_session() -> FakeSession:
     return FakeSession(error_store(), read_only="")
 
 
-def talking_session(*subjects: str) -> FakeSession:
-    """One that plays, and a bus on which something was said on some subjects, in their order."""
+def session_with_messages(*subjects: str) -> FakeSession:
+    """A busy session whose bus holds one message per subject, in this order."""
     session = busy_session()
-    session.bus.said = [
+    session.fake_events.initial = [
         RawMessage(subject, {}, b'{"n": %d}' % n, "S", n, START + timedelta(seconds=n))
         for n, subject in enumerate(subjects)
     ]
@@ -211,18 +211,18 @@ def talking_session(*subjects: str) -> FakeSession:
 
 
 def files_session(n: int = 3) -> FakeSession:
-    """Stored episodes, and nobody to ask."""
+    """Episode files without a node or a bus."""
     session = FakeSession(RunStore(now=FakeClock()), read_only="these are files: nothing can be started here")
-    session.title, session.control, session.files = "/srv/runs", None, FakeLibrary(n)
+    session.title, session.control, session.fake_library = "/srv/runs", None, FakeLibrary(n)
     session.events = None
     session.store.set_link(BusLink("none", "files"))
-    session.library = session.files
+    session.library = session.fake_library
     return session
 
 
 def bus_session() -> FakeSession:
-    """Somebody else's bus: what it says, no files."""
+    """A watched bus: read-only, without files."""
     session = FakeSession(busy_store(), read_only="watching only: nothing can be started or stopped from here")
     session.title, session.library = "watch nats://broker:4222", None
-    session.orders.files = {episode_id(0): b'{"schema": 1}'}
+    session.fake_control.files = {episode_id(0): b'{"schema": 1}'}
     return session

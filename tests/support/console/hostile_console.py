@@ -1,4 +1,4 @@
-"""The console on a session in which every text that comes from outside is hostile; run by the safety tests.
+"""A console on a session whose every external text is hostile; the safety tests run it.
 
 python -m tests.support.console.hostile_console huge|FIRST [read-only] [settings]
 """
@@ -37,13 +37,13 @@ TRAPS: Final = (
     "\x1b[31m\x1b[999;999H\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[<u\x1b[6n\x1bc\x1b]22;text\x07\x1bP$q\x1b\\\x9d52;c;cHdu\x9c"
     "\u2067\u200d\u034f\u3164\U000e0041\x0e\x7f"
 )
-"""Sequences that look like what the console itself writes, and some that samples lack."""
+"""Sequences that look like the console's own output, and sequences that the samples lack."""
 
 UNREADABLE: Final = episode_id(95)
 
 
 class HostileLibrary:
-    """Some episodes, one of them damaged."""
+    """Four episodes, one of them damaged."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -73,7 +73,7 @@ class HostileLibrary:
 
 
 class HostileControl:
-    """Refuses everything, and says so in its own words."""
+    """Rejects every request with a hostile text."""
 
     def __init__(self, text: str) -> None:
         self._refusal = ControlRequestError(text, text)
@@ -81,7 +81,7 @@ class HostileControl:
     async def start(self, args: StartArgs) -> list[BatchState]:
         raise self._refusal
 
-    async def command(self, order: RunCommand, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
+    async def command(self, command: RunCommand, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
         raise self._refusal
 
     async def fetch_list(self) -> NodeList:
@@ -95,34 +95,34 @@ class HostileControl:
 
 
 class HostileEvents:
-    """Messages in which all is hostile: names, headers, payloads, remarks."""
+    """Messages with hostile subjects, headers, payloads and notices."""
 
     def __init__(self, text: str) -> None:
         self._text = text
 
     @asynccontextmanager
     async def open(self, patterns: Sequence[str], since: Since) -> AsyncIterator[EventFeed]:
-        self._waiting = messages(self._text)
+        self._pending = hostile_messages(self._text)
         yield self
 
     async def read(self, limit: int) -> Sequence[FeedItem]:
-        if not self._waiting:
+        if not self._pending:
             await asyncio.Event().wait()
-        came, self._waiting = self._waiting, []
-        return came
+        items, self._pending = self._pending, []
+        return items
 
     async def n_pending(self) -> int | None:
         return None
 
 
-def messages(text: str) -> list[FeedItem]:
+def hostile_messages(text: str) -> list[FeedItem]:
     head = text[:2_000]
     raw = text.encode("utf-8", "replace") + b"\x9b\xff\x1b[2J"
     headers = {head: head, "ce-source": head, "ce-time": "2026-03-04T05:06:07+00:00"}
-    told = head.encode("utf-8", "replace").decode()  # JSON cannot hold lone surrogates
-    item = {"kind": told, "episode_id": told, "env": told, "outcome": told}
-    live = msgspec.json.encode({"node": told, "boot": told, "dropped": 3, "items": [item, {"kind": told}]})
-    event = msgspec.json.encode({"episode_id": told, told: [told] * 3})
+    name = head.encode("utf-8", "replace").decode()  # JSON cannot hold lone surrogates
+    item = {"kind": name, "episode_id": name, "env": name, "outcome": name}
+    live = msgspec.json.encode({"node": name, "boot": name, "dropped": 3, "items": [item, {"kind": name}]})
+    event = msgspec.json.encode({"episode_id": name, name: [name] * 3})
     return [
         Notice(kind="gap", text=text, count=3),
         RawMessage(f"foreign.{head}", headers, raw, head, 7, START, 10**12),
@@ -137,7 +137,7 @@ def messages(text: str) -> list[FeedItem]:
 
 
 class HostileSession:
-    """Says ``text`` wherever something is said."""
+    """A session whose every text is ``text``."""
 
     def __init__(self, text: str, *, read_only: bool) -> None:
         self.title = text
@@ -162,8 +162,8 @@ class HostileSession:
         pass
 
 
-def text_of(words: Sequence[str]) -> str:
-    """``huge``, or all samples with another one first: short cells show no more than their beginning."""
+def hostile_text(words: Sequence[str]) -> str:
+    """Return the huge text, or all samples from number ``words[0]`` on: short cells show only the beginning."""
     if "huge" in words:
         return HUGE
     first = int(words[0])
@@ -171,6 +171,6 @@ def text_of(words: Sequence[str]) -> str:
 
 
 if __name__ == "__main__":
-    session = HostileSession(text_of(sys.argv[1:]), read_only="read-only" in sys.argv)
-    own = (read_settings(config_path(os.environ)), read_ui_state(state_path(os.environ)))
-    sys.exit(run_console(Console(session, *own) if "settings" in sys.argv else Console(session), session))
+    session = HostileSession(hostile_text(sys.argv[1:]), read_only="read-only" in sys.argv)
+    config = (read_settings(config_path(os.environ)), read_ui_state(state_path(os.environ)))
+    sys.exit(run_console(Console(session, *config) if "settings" in sys.argv else Console(session), session))

@@ -1,4 +1,4 @@
-"""The console in a terminal beside a node of its own, for tests that play."""
+"""A console in a pseudo-terminal with a node of its own."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.support.terminal import Terminal
 
 CONSOLE = str(Path(sys.executable).with_name("agentgym-tui"))
 NODE = "n1"
-START_S = 60.0
+START_TIMEOUT_S = 60.0
 
 
 @contextmanager
-def node_of(data_dir: Path) -> Iterator[None]:
-    """Whatever node the console starts on a state directory is gone at the end, also when the test fails."""
+def node_cleanup(data_dir: Path) -> Iterator[None]:
+    """Kill the node that a console started on a state directory, even when the test fails."""
     try:
         yield
     finally:
@@ -38,7 +38,7 @@ def node_of(data_dir: Path) -> Iterator[None]:
             psutil.Process(node_pid(data_dir)).kill()
 
 
-def launched(data_dir: Path, columns: int = 120, rows: int = 40) -> Terminal:
+def launch_console(data_dir: Path, columns: int = 120, rows: int = 40) -> Terminal:
     return Terminal(
         CONSOLE, "launch", "--data-dir", str(data_dir), "--node", NODE, columns=columns, rows=rows, cwd=data_dir.parent
     )
@@ -48,50 +48,50 @@ def node_pid(data_dir: Path) -> int:
     return int(json.loads((data_dir / "node.json").read_bytes())["pid"])
 
 
-def running(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-def stored(data_dir: Path) -> list[dict[str, Any]]:
-    """The episode files, the oldest first."""
+def read_episodes(data_dir: Path) -> list[dict[str, Any]]:
+    """Return the episode files, oldest first."""
     return [
         json.loads(path.read_bytes()) for path in sorted(data_dir.glob("runs/*/*.json"), key=lambda path: path.stem)
     ]
 
 
 def stop_node(data_dir: Path) -> None:
-    """Tell it to, and wait for its end."""
-    ended = os.pidfd_open(node_pid(data_dir))
-    ask_node(data_dir, "shutdown")
-    assert select.select([ended], [], [], 30)[0], "the node goes on"
-    os.close(ended)
+    """Request a shutdown and wait until the process has ended."""
+    process = os.pidfd_open(node_pid(data_dir))
+    request_node(data_dir, "shutdown")
+    assert select.select([process], [], [], 30)[0], "the node did not stop"
+    os.close(process)
 
 
-def ask_node(data_dir: Path, op: str, **args: Any) -> Any:  # noqa: ANN401
-    """The result of a request to the node, from another client than the console."""
+def request_node(data_dir: Path, op: str, **args: Any) -> Any:  # noqa: ANN401
+    """Send a request to the node from a second client and return its result."""
 
-    async def asked() -> Any:  # noqa: ANN401
-        async with await connection_to(data_dir) as connection:
+    async def request() -> Any:  # noqa: ANN401
+        async with await connect_to_node(data_dir) as connection:
             return _result(await _reply(connection, op, args))
 
-    return asyncio.run(asked())
+    return asyncio.run(request())
 
 
 def start_paused(data_dir: Path, *envs: str, repeat: int) -> list[str]:
-    """Have the node play a battery, and pause it as soon as it does; the ids of its batches."""
-    start = {"batch_id": str(ULID()), "envs": envs, "agent": "oracle", "repeat": repeat}
+    """Start a battery, pause its first batch as soon as it runs and return the batch ids."""
+    request = {"batch_id": str(ULID()), "envs": envs, "agent": "oracle", "repeat": repeat}
 
-    async def started() -> list[str]:
-        async with await connection_to(data_dir) as connection, asyncio.timeout(START_S):
-            batch_ids = [batch["batch_id"] for batch in _result(await _reply(connection, "start", start))]
-            while not (await _reply(connection, "pause", {"batch_id": batch_ids[0]}))["ok"]:  # noqa: ASYNC110 - it is in another process
-                await asyncio.sleep(0.01)  # it still waits in the queue
+    async def start_and_pause() -> list[str]:
+        async with await connect_to_node(data_dir) as connection, asyncio.timeout(START_TIMEOUT_S):
+            batch_ids = [batch["batch_id"] for batch in _result(await _reply(connection, "start", request))]
+            while not (await _reply(connection, "pause", {"batch_id": batch_ids[0]}))["ok"]:  # noqa: ASYNC110 - the node is another process
+                await asyncio.sleep(0.01)  # the batch is still queued
             return batch_ids
 
-    return asyncio.run(started())
+    return asyncio.run(start_and_pause())
 
 
-async def connection_to(data_dir: Path) -> NatsConnection:
+async def connect_to_node(data_dir: Path) -> NatsConnection:
     address = address_of_node(data_dir)
     assert address is not None
     return await NatsConnection.open(address, name="test")
@@ -99,8 +99,8 @@ async def connection_to(data_dir: Path) -> NatsConnection:
 
 async def _reply(connection: NatsConnection, op: str, args: Mapping[str, Any]) -> dict[str, Any]:
     payload = msgspec.json.encode({"id": "test", "op": op, "args": args})
-    answered = await send_request(connection, control_subject(NODE), payload, timeout_s=10)
-    return dict(msgspec.json.decode(answered or b"{}"))
+    response = await send_request(connection, control_subject(NODE), payload, timeout_s=10)
+    return dict(msgspec.json.decode(response or b"{}"))
 
 
 def _result(reply: Mapping[str, Any]) -> Any:  # noqa: ANN401
@@ -108,8 +108,8 @@ def _result(reply: Mapping[str, Any]) -> Any:  # noqa: ANN401
     return reply.get("result")
 
 
-def pick(terminal: Terminal, env: str) -> None:
-    """Put the cursor of the environment table, which has the keys, on an environment."""
+def select_environment(terminal: Terminal, env: str) -> None:
+    """Move the cursor of the focused environment table to an environment."""
     lines = terminal.lines
     top = next(row for row, line in enumerate(lines) if line.startswith(" environment"))
     below = next(row for row, line in enumerate(lines[top + 1 :]) if line[1:].startswith(env))

@@ -1,4 +1,4 @@
-"""A list in an app of its own, and what it draws and says."""
+"""A line list in an app of its own, its messages and the rows that it draws."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ STYLES = Path(agentgym_tui.__file__).parent / "styles" / "widgets.tcss"
 SIZE = (40, 10)
 
 
-class Names:
-    """Lines that are their own keys."""
+class NamedRows:
+    """Rows that are their own keys."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = list(names)
@@ -35,12 +35,12 @@ class Names:
         return self.names[index]
 
 
-def numbered(n: int) -> Names:
-    return Names([f"line {number}" for number in range(n)])
+def numbered_rows(n: int) -> NamedRows:
+    return NamedRows([f"line {number}" for number in range(n)])
 
 
-class Screenful(App[None]):
-    """One list in the whole of the screen, and what it said."""
+class ListApp(App[None]):
+    """An app with one list, which records the list's messages."""
 
     CSS_PATH = STYLES
     COMPONENT_CLASSES = TONE_CLASSES
@@ -67,19 +67,18 @@ class Screenful(App[None]):
 
 
 @asynccontextmanager
-async def shown(view: LineList, size: tuple[int, int] = SIZE) -> AsyncIterator[tuple[Screenful, Pilot[None]]]:
-    app = Screenful(view)
+async def list_pilot(view: LineList, size: tuple[int, int] = SIZE) -> AsyncIterator[tuple[ListApp, Pilot[None]]]:
+    app = ListApp(view)
     async with app.run_test(size=size) as pilot:
         view.focus()
         await pilot.pause()
         yield app, pilot
 
 
-def rows(view: LineList) -> list[str]:
-    """What is drawn, without the columns at the edges."""
-    region = view.size.region
-    return [strip.text[1:].rstrip() for strip in view.render_lines(region)]
+def visible_rows(view: LineList) -> list[str]:
+    """Return the drawn rows without the edge columns."""
+    return [strip.text[1:].rstrip() for strip in view.render_lines(view.size.region)]
 
 
-def top(view: LineList) -> int:
+def scroll_top(view: LineList) -> int:
     return view.scroll_offset.y

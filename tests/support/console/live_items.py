@@ -1,4 +1,4 @@
-"""What is said on the bus while episodes are played, and texts that nobody should show as they are."""
+"""Bus messages of running episodes, a fake clock, and hostile texts."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ HUGE: Final = "\x1b[2J" + "A" * 1_000_000
 
 
 class FakeClock:
-    """Seconds that pass when a test says so."""
+    """A clock whose seconds pass when a test changes ``at``."""
 
     def __init__(self, at: float = 1000.0) -> None:
         self.at = at
@@ -89,12 +89,12 @@ def user(text: str) -> dict[str, Any]:
 
 
 def live(*items: LiveItem, node: str = NODE, boot: str = BOOT, dropped: int = 0) -> BusMessage:
-    batch = LazyBatch(node=node, boot=boot, dropped=dropped, items=[*map(heard, items)])
+    batch = LazyBatch(node=node, boot=boot, dropped=dropped, items=[*map(lazy_item, items)])
     return BusMessage(subject="agentgym.live.x", headers={}, decoded=LiveRow(batch=batch))
 
 
-def heard(item: LiveItem) -> LazyItem:
-    """As it is decoded; with texts also that no JSON of the bus can hold."""
+def lazy_item(item: LiveItem) -> LazyItem:
+    """Return the item as the codec decodes it, even with texts that JSON on a bus cannot hold."""
     if not isinstance(item, Timestep | SpanClosed):
         return item
     fields = msgspec.structs.asdict(item)
@@ -170,8 +170,10 @@ def ended(n: int = 0, seq: int = 4, **fields: Any) -> EpisodeEnded:  # noqa: ANN
     return EpisodeEnded(**{**known, **fields})
 
 
-def token(of: int = 0, seq: int = 1, text: str = "thinking ", step: int = 0, **fields: Any) -> TokenText:  # noqa: ANN401
-    return TokenText(**{"at": START, "episode_id": episode_id(of), "seq": seq, "step": step, "text": text, **fields})
+def token(number: int = 0, seq: int = 1, text: str = "thinking ", step: int = 0, **fields: Any) -> TokenText:  # noqa: ANN401
+    return TokenText(
+        **{"at": START, "episode_id": episode_id(number), "seq": seq, "step": step, "text": text, **fields}
+    )
 
 
 def span(number: int, *, parent: int | None = None, start: int = 0, end: int = 1_000_000, name: str = "step") -> Span:
@@ -182,8 +184,8 @@ def span_closed(closed: Span, n: int = 0, seq: int = 1) -> SpanClosed:
     return SpanClosed(at=START, episode_id=episode_id(n), seq=seq, span=closed)
 
 
-def whole(n: int = 0, n_steps: int = 3, **fields: Any) -> list[LiveItem]:  # noqa: ANN401
-    """All items of an episode; ``fields`` go to its start."""
+def episode_items(n: int = 0, n_steps: int = 3, **fields: Any) -> list[LiveItem]:  # noqa: ANN401
+    """Return all items of an episode; ``fields`` go to its ``EpisodeStarted``."""
     steps = [timestep(n, index) for index in range(n_steps)]
     return [started(n, **fields), *steps, ended(n, n_steps + 1, rounds=n_steps)]
 

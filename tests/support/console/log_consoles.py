@@ -1,4 +1,4 @@
-"""The console on logs, driven by a pilot."""
+"""The console on log files, driven by a pilot."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from agentgym_tui.app.console import LogsConsole
 from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.screens.logs.screen import LogScreen
 from tests.support.console.fake_session import files_session
-from tests.support.console.piloted import until, until_shown
+from tests.support.console.pilot import wait_for_widget_text, wait_until
 from tests.support.console.samples import FakeClock
 
 START: Final = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 
 
-def event(number: int, kind: str = "token", **more: str) -> str:
-    """A line of JSON; one per second."""
+def log_line(number: int, kind: str = "token", **more: str) -> str:
+    """Return a JSON line; line ``number`` is ``number`` seconds after ``START``."""
     fields = "".join(f', "{name}": "{value}"' for name, value in more.items())
     at = (START + timedelta(seconds=number)).isoformat()
     return f'{{"at": "{at}", "kind": "{kind}", "number": {number}{fields}}}\n'
 
 
-def events(n: int, start: int = 0) -> bytes:
-    return "".join(event(number) for number in range(start, start + n)).encode()
+def log_lines(n: int, start: int = 0) -> bytes:
+    return "".join(log_line(number) for number in range(start, start + n)).encode()
 
 
-def console_on(*paths: Path) -> LogsConsole:
+def logs_app(*paths: Path) -> LogsConsole:
     session = files_session()
     session.logs = [LogFile(path) for path in paths]
     app = LogsConsole(session, now=FakeClock())
@@ -40,22 +40,22 @@ def console_on(*paths: Path) -> LogsConsole:
 
 
 @asynccontextmanager
-async def log_console(*paths: Path, size: tuple[int, int] = (120, 40)) -> AsyncIterator[Pilot[None]]:
-    """The console once all its parts are there, and the first log was read to its end."""
-    app = console_on(*paths)
+async def logs_pilot(*paths: Path, size: tuple[int, int] = (120, 40)) -> AsyncIterator[Pilot[None]]:
+    """Run the console and yield once all its widgets are mounted."""
+    app = logs_app(*paths)
     async with app.run_test(size=size, notifications=True) as pilot:
-        await until(pilot, lambda: isinstance(app.screen, LogScreen) and app.screen.is_ready)
+        await wait_until(pilot, lambda: isinstance(app.screen, LogScreen) and app.screen.is_ready)
         yield pilot
     for log in app.session.logs:
         log.close()
 
 
-def screen(pilot: Pilot[None]) -> LogScreen:
+def log_screen(pilot: Pilot[None]) -> LogScreen:
     assert isinstance(pilot.app.screen, LogScreen)
     return pilot.app.screen
 
 
-async def until_read(pilot: Pilot[None], n: int) -> None:
-    """Wait until so many lines were read, and nothing more is known of."""
-    await until_shown(pilot, "#summary", f"{n:,} line")
-    await until(pilot, lambda: screen(pilot).opened.log.is_complete)
+async def wait_until_read(pilot: Pilot[None], n: int) -> None:
+    """Wait until ``n`` lines are read and the file has no more."""
+    await wait_for_widget_text(pilot, "#summary", f"{n:,} line")
+    await wait_until(pilot, lambda: log_screen(pilot).opened.log.is_complete)

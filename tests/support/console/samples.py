@@ -1,4 +1,4 @@
-"""What runs and what ran, friendly and hostile, for all tests of the console."""
+"""Samples of running and finished episodes, friendly and hostile; live items are imported from here, too."""
 
 from __future__ import annotations
 
@@ -15,104 +15,86 @@ from runner.store.index_schema import EpisodeRow
 from runner.subscribe.messages import Notice
 from runner.types import Outcome, Span, Tokens, ToolCall
 from tests.support.console.live_items import (
-    BOOT as BOOT,
+    BOOT,
+    ESCAPES,
+    HOSTILE,
+    HUGE,
+    NEXT_BOOT,
+    NODE,
+    PROFILE,
+    START,
+    FakeClock,
+    batch_completed,
+    batch_id,
+    batch_state,
+    completed,
+    durable,
+    ended,
+    env_health,
+    episode_id,
+    episode_items,
+    field_status,
+    foreign,
+    heartbeat,
+    host,
+    live,
+    model_health,
+    node_health,
+    node_list,
+    progress,
+    span,
+    span_closed,
+    started,
+    timestep,
+    token,
+    user,
 )
-from tests.support.console.live_items import (
-    ESCAPES as ESCAPES,
-)
-from tests.support.console.live_items import (
-    HOSTILE as HOSTILE,
-)
-from tests.support.console.live_items import (
-    HUGE as HUGE,
-)
-from tests.support.console.live_items import (
-    NEXT_BOOT as NEXT_BOOT,
-)
-from tests.support.console.live_items import (
-    NODE as NODE,
-)
-from tests.support.console.live_items import (
-    PROFILE as PROFILE,
-)
-from tests.support.console.live_items import (
-    START as START,
-)
-from tests.support.console.live_items import (
-    FakeClock as FakeClock,
-)
-from tests.support.console.live_items import (
-    batch_completed as batch_completed,
-)
-from tests.support.console.live_items import (
-    batch_id as batch_id,
-)
-from tests.support.console.live_items import (
-    batch_state as batch_state,
-)
-from tests.support.console.live_items import (
-    completed as completed,
-)
-from tests.support.console.live_items import (
-    durable as durable,
-)
-from tests.support.console.live_items import (
-    ended as ended,
-)
-from tests.support.console.live_items import (
-    env_health as env_health,
-)
-from tests.support.console.live_items import (
-    episode_id as episode_id,
-)
-from tests.support.console.live_items import (
-    field_status as field_status,
-)
-from tests.support.console.live_items import (
-    foreign as foreign,
-)
-from tests.support.console.live_items import (
-    heartbeat as heartbeat,
-)
-from tests.support.console.live_items import (
-    host as host,
-)
-from tests.support.console.live_items import (
-    live as live,
-)
-from tests.support.console.live_items import (
-    model_health as model_health,
-)
-from tests.support.console.live_items import (
-    node_health as node_health,
-)
-from tests.support.console.live_items import (
-    node_list as node_list,
-)
-from tests.support.console.live_items import (
-    progress as progress,
-)
-from tests.support.console.live_items import (
-    span as span,
-)
-from tests.support.console.live_items import (
-    span_closed as span_closed,
-)
-from tests.support.console.live_items import (
-    started as started,
-)
-from tests.support.console.live_items import (
-    timestep as timestep,
-)
-from tests.support.console.live_items import (
-    token as token,
-)
-from tests.support.console.live_items import (
-    user as user,
-)
-from tests.support.console.live_items import (
-    whole as whole,
-)
+
+__all__ = [
+    "BOOT",
+    "CONNECTION_REFUSED",
+    "ESCAPES",
+    "HOSTILE",
+    "HUGE",
+    "NEXT_BOOT",
+    "NODE",
+    "PROFILE",
+    "START",
+    "FakeClock",
+    "batch_completed",
+    "batch_id",
+    "batch_state",
+    "busy_store",
+    "completed",
+    "durable",
+    "empty_store",
+    "ended",
+    "env_health",
+    "episode",
+    "episode_id",
+    "episode_items",
+    "error_store",
+    "field_status",
+    "foreign",
+    "heartbeat",
+    "host",
+    "hostile_episode",
+    "hostile_store",
+    "live",
+    "model_health",
+    "node_health",
+    "node_list",
+    "progress",
+    "row",
+    "span",
+    "span_closed",
+    "started",
+    "step",
+    "streaming_store",
+    "timestep",
+    "token",
+    "user",
+]
 
 
 def step(index: int = 0, **fields: Any) -> StepState:  # noqa: ANN401
@@ -133,7 +115,7 @@ def step(index: int = 0, **fields: Any) -> StepState:  # noqa: ANN401
 
 
 def episode(n: int = 0, n_steps: int = 3, **fields: Any) -> Episode:  # noqa: ANN401
-    """One that is over; ``outcome=None`` for one that runs."""
+    """Return a finished episode, or a running one with ``outcome=None``."""
     known: dict[str, Any] = {
         "batch_id": batch_id(0),
         "env": "Wordle",
@@ -161,7 +143,7 @@ def episode(n: int = 0, n_steps: int = 3, **fields: Any) -> Episode:  # noqa: AN
 
 
 def hostile_episode(n: int = 90, text: str = HOSTILE, **fields: Any) -> Episode:  # noqa: ANN401
-    """Everything in it that may be a text is ``text``, and messages have shapes that no client would send."""
+    """Return an episode whose every text is ``text``, with messages of shapes that no client sends."""
     odd: list[Any] = [
         {"role": text, "content": text, "reasoning_content": text},
         {"role": ["system"], "content": [{"type": "text", "text": text}, 7, None]},
@@ -212,7 +194,7 @@ def row(n: int = 0, **fields: Any) -> EpisodeRow:  # noqa: ANN401
 
 
 def busy_store(now: FakeClock | None = None) -> RunStore:
-    """A node that plays its fourth episode of ten; an older one failed."""
+    """Return the store of a node that runs its fourth episode of ten; one has failed."""
     store = RunStore(now=now or FakeClock())
     store.set_link(BusLink(status="connected", address="127.0.0.1:4222"))
     store.apply_profile(PROFILE)
@@ -220,16 +202,18 @@ def busy_store(now: FakeClock | None = None) -> RunStore:
     store.apply_list(node_list(batch_state()))
     store.apply_events([live(heartbeat(), model_health("tensorzero", "up", None))])
     failure = ended(1, 4, outcome=Outcome.FAILURE, success=False, reward=0.0)
-    store.apply_events([live(*whole(0)), live(*whole(1)[:-1], failure), live(*whole(2), progress())])
+    store.apply_events(
+        [live(*episode_items(0)), live(*episode_items(1)[:-1], failure), live(*episode_items(2), progress())]
+    )
     store.apply_events([live(started(3), timestep(3, 0), timestep(3, 1), token(3, 3, "the word may be ", 2))])
     return store
 
 
-REFUSED: Final = "gateway: no connection: connection refused"
+CONNECTION_REFUSED: Final = "gateway: no connection: connection refused"
 
 
 def streaming_store(now: FakeClock | None = None, *, fallback: bool = False) -> RunStore:
-    """A model thinks, speaks and calls a tool in the third step; ``fallback``: because the gateway did not answer."""
+    """Return a store whose third step streams reasoning, text and a tool call; ``fallback``: from Ollama."""
     store = RunStore(now=now or FakeClock())
     store.set_link(BusLink(status="connected", address="127.0.0.1:4222"))
     store.apply_profile(PROFILE)
@@ -238,26 +222,36 @@ def streaming_store(now: FakeClock | None = None, *, fallback: bool = False) -> 
     gateway = model_health("gateway", "up", None, model="qwen35_9b")
     store.apply_events([live(heartbeat(), gateway, model_health("ollama", "up", None, model="qwen3:8b"))])
     spent: dict[str, Any] = {"tokens": Tokens(5_200, 840), "cost": 0.0042}
-    store.apply_events([live(*whole(0, agent="react", model="qwen35_9b"), progress(n_done=1, n_success=1, **spent))])
-    took: dict[str, Any] = {"endpoint": "gateway", "model": "qwen35_9b", "ttft_s": 0.4, "tokens_per_s": 41.6}
-    took |= {"tokens": Tokens(1_200, 60, 20, 1_000), "cost": 0.00031}
-    fell: dict[str, Any] = {**took, "endpoint": "ollama", "model": "qwen3:8b", "cost": None, "warnings": [REFUSED]}
+    store.apply_events(
+        [live(*episode_items(0, agent="react", model="qwen35_9b"), progress(n_done=1, n_success=1, **spent))]
+    )
+    usage: dict[str, Any] = {"endpoint": "gateway", "model": "qwen35_9b", "ttft_s": 0.4, "tokens_per_s": 41.6}
+    usage |= {"tokens": Tokens(1_200, 60, 20, 1_000), "cost": 0.00031}
+    fallback_usage: dict[str, Any] = {
+        **usage,
+        "endpoint": "ollama",
+        "model": "qwen3:8b",
+        "cost": None,
+        "warnings": [CONNECTION_REFUSED],
+    }
     start = started(3, agent="react", model="qwen35_9b")
-    store.apply_events([live(start, timestep(3, 0, **took), timestep(3, 1, **(fell if fallback else took)))])
-    asked: dict[str, Any] = {"endpoint": "ollama", "model": "qwen3:8b"} if fallback else took
-    told: list[dict[str, Any]] = [{"failure": REFUSED}] if fallback else []
-    told += [{"endpoint": asked["endpoint"], "model": asked["model"]}]
-    told += [{"part": "reasoning", "text": "Neither r nor n is in the word, so ", "n": 8, "ttft_s": 0.4}]
-    told += [{"part": "reasoning", "text": "another vowel may help.", "n": 5}, {"text": "I try one ", "n": 3}]
-    told += [{"text": "with an i.", "n": 4}, {"part": "call", "tool": "guess", "text": '{"word": "pi', "n": 6}]
-    for seq, fields in enumerate(told, 3):
+    store.apply_events(
+        [live(start, timestep(3, 0, **usage), timestep(3, 1, **(fallback_usage if fallback else usage)))]
+    )
+    answering: dict[str, Any] = {"endpoint": "ollama", "model": "qwen3:8b"} if fallback else usage
+    deltas: list[dict[str, Any]] = [{"failure": CONNECTION_REFUSED}] if fallback else []
+    deltas += [{"endpoint": answering["endpoint"], "model": answering["model"]}]
+    deltas += [{"part": "reasoning", "text": "Neither r nor n is in the word, so ", "n": 8, "ttft_s": 0.4}]
+    deltas += [{"part": "reasoning", "text": "another vowel may help.", "n": 5}, {"text": "I try one ", "n": 3}]
+    deltas += [{"text": "with an i.", "n": 4}, {"part": "call", "tool": "guess", "text": '{"word": "pi', "n": 6}]
+    for seq, fields in enumerate(deltas, 3):
         item = token(3, seq, "", step=2, at=START + timedelta(seconds=0.25 * seq))
         store.apply_events([live(replace(item, **fields))])
     return store
 
 
 def empty_store(now: FakeClock | None = None) -> RunStore:
-    """A node that has played nothing."""
+    """Return the store of a node that has run nothing."""
     store = RunStore(now=now or FakeClock())
     store.set_link(BusLink(status="connected", address="127.0.0.1:4222"))
     store.apply_profile(PROFILE)
@@ -267,7 +261,7 @@ def empty_store(now: FakeClock | None = None) -> RunStore:
 
 
 def error_store(now: FakeClock | None = None) -> RunStore:
-    """A node that was lost while it played."""
+    """Return the store of a node that was lost during a batch."""
     store = busy_store(now)
     store.set_link(BusLink(status="disconnected", cause="connection refused", address="127.0.0.1:4222"))
     store.apply_events([Notice(kind="disconnected", text="connection refused")])
@@ -276,7 +270,7 @@ def error_store(now: FakeClock | None = None) -> RunStore:
 
 
 def hostile_store(text: str = HOSTILE) -> RunStore:
-    """Every field that may hold an outside text holds ``text``."""
+    """Return a store whose every field with external text holds ``text``."""
     store = RunStore(now=FakeClock())
     store.set_link(BusLink(status="failed", cause=text, address=text))
     store.apply_profile([(text, text, text)])

@@ -21,6 +21,7 @@ from tests.support.console.fake_session import (
     empty_session,
     files_session,
 )
+from tests.support.console.pilot import screen_text, wait_for_text, wait_until
 from tests.support.console.samples import (
     FakeClock,
     ended,
@@ -28,7 +29,6 @@ from tests.support.console.samples import (
     hostile_store,
     live,
 )
-from tests.support.console.screens import screen_text, shown, until
 
 SIZE = (80, 24)
 
@@ -49,7 +49,7 @@ async def test_each_command_can_be_found_once() -> None:
     async with Console(busy_session()).run_test(size=SIZE) as pilot:
         for key, name in (("2", "/ Filter"), ("3", "s Subject")):
             await pilot.press(key)
-            await shown(pilot, name)
+            await wait_for_text(pilot, name)
             ids = [each.command.id for each in available_commands(pilot.app)]
             assert len(ids) == len(set(ids)) > 20
 
@@ -64,33 +64,33 @@ def test_keys_as_people_read_them() -> None:
 
 async def test_one_and_two_change_between_the_modes() -> None:
     async with Console(busy_session()).run_test(size=SIZE) as pilot:
-        await shown(pilot, "task 3")
+        await wait_for_text(pilot, "task 3")
         await pilot.press("2")
-        await until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen), "episodes")
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen), "episodes")
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(pilot.app.screen, EpisodeScreen), "an episode")
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodeScreen), "an episode")
         await pilot.press("2")
-        await until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen), "the list again")
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen), "the list again")
         await pilot.press("1")
-        await until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen), "live")
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen), "live")
         await pilot.press("1")
         assert isinstance(pilot.app.screen, LiveScreen)
 
 
 async def test_files_are_shown_as_a_list_at_once() -> None:
     async with Console(files_session()).run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen), "episodes")
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen), "episodes")
 
 
 async def test_live_catches_up_when_it_comes_back() -> None:
     session = busy_session()
     async with Console(session).run_test(size=SIZE) as pilot:
-        await shown(pilot, "task 3")
+        await wait_for_text(pilot, "task 3")
         await pilot.press("2")
-        await until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen), "episodes")
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen), "episodes")
         session.store.apply_events([live(ended(3, 4))])
         await pilot.press("1")
-        await shown(pilot, "✓ success")
+        await wait_for_text(pilot, "✓ success")
 
 
 # The session.
@@ -99,7 +99,7 @@ async def test_live_catches_up_when_it_comes_back() -> None:
 async def test_the_session_is_followed_after_the_first_paint_and_closed_at_the_end() -> None:
     session = empty_session()
     async with Console(session).run_test(size=SIZE) as pilot:
-        await shown(pilot, "Welcome")
+        await wait_for_text(pilot, "Welcome")
         async with asyncio.timeout(5):
             await session.running.wait()
         assert not session.closed.is_set()
@@ -112,7 +112,7 @@ async def test_a_session_that_fails_ends_the_console() -> None:
     session.failure = ZeroDivisionError("a defect")
     with pytest.raises(ZeroDivisionError):
         async with Console(session).run_test(size=SIZE) as pilot:
-            await until(pilot, lambda: not pilot.app.is_running, "the end")
+            await wait_until(pilot, lambda: not pilot.app.is_running, "the end")
     assert session.closed.is_set()
 
 
@@ -121,19 +121,19 @@ async def test_a_session_that_is_cancelled_by_nobody_ends_the_console() -> None:
     session.failure = asyncio.CancelledError()
     with pytest.raises(RuntimeError, match="cancelled"):
         async with Console(session).run_test(size=SIZE) as pilot:
-            await until(pilot, lambda: not pilot.app.is_running, "the end")
+            await wait_until(pilot, lambda: not pilot.app.is_running, "the end")
     assert session.closed.is_set()
 
 
 async def test_n_starts_the_node_again() -> None:
     session = empty_session()
     async with Console(session).run_test(size=SIZE, notifications=True) as pilot:
-        await shown(pilot, "Welcome")
+        await wait_for_text(pilot, "Welcome")
         await pilot.press("N")
-        await until(pilot, lambda: session.n_starts == 1, "a start")
-        session.orders.refusal = ControlRequestError("these are files")
+        await wait_until(pilot, lambda: session.n_starts == 1, "a start")
+        session.fake_control.refusal = ControlRequestError("these are files")
         await pilot.press("N")
-        await shown(pilot, "these are files")
+        await wait_for_text(pilot, "these are files")
 
 
 async def test_changes_are_drawn_together_and_ten_times_a_second_at_most() -> None:
@@ -142,7 +142,7 @@ async def test_changes_are_drawn_together_and_ten_times_a_second_at_most() -> No
     app = Console(session, now=clock)
     drawn: list[int] = []
     async with app.run_test(size=SIZE) as pilot:
-        await shown(pilot, "task 3")
+        await wait_for_text(pilot, "task 3")
         await pilot.pause()
         screen = app.screen
         assert isinstance(screen, LiveScreen)
@@ -156,7 +156,7 @@ async def test_changes_are_drawn_together_and_ten_times_a_second_at_most() -> No
         clock.at += 1
         for n in range(50):
             session.store.set_link(BusLink("connected", address=f"b{n}"))
-        await shown(pilot, "b49")
+        await wait_for_text(pilot, "b49")
         assert len(drawn) == 1
         session.store.apply_events([live(heartbeat())])
         await pilot.pause()
@@ -166,19 +166,19 @@ async def test_changes_are_drawn_together_and_ten_times_a_second_at_most() -> No
 async def test_a_node_that_falls_silent_is_lost_without_anything_else_happening() -> None:
     clock = FakeClock()
     async with Console(busy_session(clock), now=clock).run_test(size=(120, 40)) as pilot:
-        await shown(pilot, "task 3")
+        await wait_for_text(pilot, "task 3")
         clock.at += 6
-        await shown(pilot, "✗ node lost")
+        await wait_for_text(pilot, "✗ node lost")
 
 
 async def test_what_changes_below_a_dialog_is_drawn() -> None:
     session = busy_session()
     async with Console(session).run_test(size=(120, 40)) as pilot:
-        await shown(pilot, "127.0.0.1:4222")
+        await wait_for_text(pilot, "127.0.0.1:4222")
         await pilot.press("question_mark")
-        await shown(pilot, "╭─ Help")
+        await wait_for_text(pilot, "╭─ Help")
         session.store.set_link(BusLink("connected", address="elsewhere"))
-        await shown(pilot, "elsewhere")
+        await wait_for_text(pilot, "elsewhere")
 
 
 @pytest.mark.parametrize("size", [SIZE, (120, 40), (60, 20), (200, 50)], ids=str)
@@ -186,7 +186,7 @@ async def test_every_screen_with_hostile_text(size: tuple[int, int]) -> None:
     session = FakeSession(hostile_store(), read_only="\x1b[2J[/]")
     session.title = "\x1b]0;x\x07[/]"
     async with Console(session).run_test(size=size, notifications=True) as pilot:
-        await shown(pilot, "␛")
+        await wait_for_text(pilot, "␛")
         for key in (
             "question_mark",
             "escape",

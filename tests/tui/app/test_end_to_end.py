@@ -7,8 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.console.launch import CONSOLE, NODE, node_of, node_pid, pick, running, stop_node, stored
-from tests.support.terminal import AT_FIRST, ENTER, ESCAPE, Terminal, environ
+from tests.support.console.launch import (
+    CONSOLE,
+    NODE,
+    is_running,
+    node_cleanup,
+    node_pid,
+    read_episodes,
+    select_environment,
+    stop_node,
+)
+from tests.support.terminal import ENTER, ESCAPE, INITIAL_MODES, Terminal, terminal_environ
 
 pytestmark = pytest.mark.long
 
@@ -20,30 +29,30 @@ def test_two_episodes_by_keyboard_opened_exported_told_and_the_terminal_as_it_wa
     folder.mkdir()
     command = ["sh", "-c", 'echo "a prompt"; exec "$@"', "sh", CONSOLE, "launch"]
     with (
-        node_of(data_dir),
-        Terminal(*command, "--data-dir", str(data_dir), "--node", NODE, cwd=folder, env=environ()) as terminal,
+        node_cleanup(data_dir),
+        Terminal(*command, "--data-dir", str(data_dir), "--node", NODE, cwd=folder, env=terminal_environ()) as terminal,
     ):
         terminal.wait_for("connected", 60)
-        assert terminal.modes != AT_FIRST
+        assert terminal.modes != INITIAL_MODES
         terminal.wait_for("choose the oracle agent: no model needed")  # it is known that no model answers
-        terminal.wait_gone("no model checked yet")
+        terminal.wait_until_absent("no model checked yet")
         terminal.wait_for("model gateway down", 30)
-        pick(terminal, "Wordle")
+        select_environment(terminal, "Wordle")
         terminal.send("R")
         terminal.wait_for("◂ oracle ▸")  # the form offers it, as no model plays
         terminal.send(ENTER)
         terminal.wait_for(partial(has_stored, data_dir, 1), 60)
-        pick(terminal, "BabyAI")
+        select_environment(terminal, "BabyAI")
         terminal.send("r")
         terminal.wait_for(partial(has_stored, data_dir, 2), 60)
-        assert [episode["env"] for episode in stored(data_dir)] == ["Wordle", "BabyAI"]
+        assert [episode["env"] for episode in read_episodes(data_dir)] == ["Wordle", "BabyAI"]
         terminal.wait_for("success")
         terminal.send("2")
         terminal.wait_for("2 episodes")
         assert "BabyAI" in terminal.row_of("▸")  # the newest is the first
         terminal.send(ENTER)
         terminal.wait_for("1 of 2")
-        newest = stored(data_dir)[-1]
+        newest = read_episodes(data_dir)[-1]
         terminal.wait_for(newest["episode_id"])
         terminal.wait_for("■ action")  # it is read, too
         terminal.send("e")
@@ -57,19 +66,19 @@ def test_two_episodes_by_keyboard_opened_exported_told_and_the_terminal_as_it_wa
         terminal.wait_for("agentgym.episode.completed.v1")
         terminal.wait_for("BabyAI success")
         terminal.send(ESCAPE)
-        terminal.wait_gone(f"episode {newest['episode_id']}")
+        terminal.wait_until_absent(f"episode {newest['episode_id']}")
         terminal.wait_for("▾ agentgym")
         terminal.wait_for("0 malformed")
         terminal.send("q")
         assert terminal.wait_exit() == 0
-        assert terminal.modes == AT_FIRST
+        assert terminal.modes == INITIAL_MODES
         assert terminal.attributes_after == terminal.attributes_before
         assert terminal.lines[0] == "a prompt"
         assert not any(terminal.lines[1:])
-        assert running(pid := node_pid(data_dir))  # it goes on, for whoever comes next
+        assert is_running(pid := node_pid(data_dir))  # it goes on, for whoever comes next
         stop_node(data_dir)
-        assert not running(pid)
+        assert not is_running(pid)
 
 
 def has_stored(data_dir: Path, n: int) -> bool:
-    return len(stored(data_dir)) == n
+    return len(read_episodes(data_dir)) == n

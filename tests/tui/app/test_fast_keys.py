@@ -19,9 +19,9 @@ from agentgym_tui.sessions.start_form import FORM_FIELDS
 from agentgym_tui.widgets.form_controls import CheckList
 from agentgym_tui.widgets.table import SortableTable
 from tests.support.console.fake_session import FakeSession, busy_session
-from tests.support.console.log_consoles import console_on
+from tests.support.console.log_consoles import logs_app
+from tests.support.console.pilot import wait_for_text, wait_until
 from tests.support.console.samples import episode_id
-from tests.support.console.screens import shown, until
 
 KEYS = ["enter", "escape", "1", "2", "tab", "y", "Y", "z", "X", "R", "b", "j", "slash", "w", "J", "t", "n", "p"]
 KEYS += ["3", "o", "s", "c", "question_mark", "ctrl+p", "colon", "e", "x", "space", "v", "down", "end", "a"]
@@ -33,9 +33,9 @@ def type_at_once(pilot: Pilot[None], keys: list[str]) -> None:
 
 
 async def run_form(pilot: Pilot[None]) -> RunForm:
-    await shown(pilot, "Transcript")
+    await wait_for_text(pilot, "Transcript")
     await pilot.press("R")
-    await shown(pilot, "╭─ Run")
+    await wait_for_text(pilot, "╭─ Run")
     assert isinstance(pilot.app.screen, RunForm)
     return pilot.app.screen
 
@@ -44,27 +44,27 @@ async def run_form(pilot: Pilot[None]) -> RunForm:
 async def test_no_order_of_keys_ends_the_console(seed: int) -> None:
     dice = random.Random(seed)
     async with Console(busy_session()).run_test(size=(120, 40)) as pilot:
-        await shown(pilot, "Transcript")
+        await wait_for_text(pilot, "Transcript")
         for _ in range(60):
             type_at_once(pilot, dice.choices(KEYS, k=dice.choice([2, 3, 8])))
             await pilot.pause()
         for _ in range(6):
             await pilot.press("escape")
         await pilot.press("1")
-        await shown(pilot, "Live ·")
+        await wait_for_text(pilot, "Live ·")
 
 
 @pytest.mark.parametrize("gone_after", [0, 1, 2])
 async def test_a_screen_may_be_left_before_it_is_there(gone_after: int) -> None:
     session = busy_session()
     async with Console(session).run_test(size=(80, 24)) as pilot:
-        await shown(pilot, "Transcript")
+        await wait_for_text(pilot, "Transcript")
         for _ in range(3):
             pilot.app.push_screen(EpisodeScreen(session, episode_id(3)))
             for _ in range(gone_after):
                 await pilot.pause(0)
             pilot.app.pop_screen()
-        await shown(pilot, "Environments")
+        await wait_for_text(pilot, "Environments")
 
 
 async def test_the_console_may_be_left_at_once() -> None:
@@ -77,7 +77,7 @@ async def test_what_is_typed_right_after_tab_goes_where_the_focus_goes() -> None
     async with Console(busy_session()).run_test(size=(80, 24)) as pilot:
         form = await run_form(pilot)
         type_at_once(pilot, ["tab", "tab", "tab", "2", "0", "0"])
-        await until(pilot, lambda: form.query_one("#repeat", Input).value == "200", "what was typed")
+        await wait_until(pilot, lambda: form.query_one("#repeat", Input).value == "200", "what was typed")
 
 
 @pytest.mark.parametrize(
@@ -87,54 +87,54 @@ async def test_what_is_typed_right_after_tab_goes_where_the_focus_goes() -> None
 async def test_words_may_come_with_the_key_that_asks_for_them(there: str, key: str, field: str) -> None:
     async with Console(busy_session()).run_test(size=(80, 24)) as pilot:
         await pilot.press(there)
-        await until(pilot, lambda: bool(pilot.app.screen.query(f"#{field}")), "a field")
+        await wait_until(pilot, lambda: bool(pilot.app.screen.query(f"#{field}")), "a field")
         await pilot.pause()
         type_at_once(pilot, [key, *"nexJ"])
-        await until(pilot, lambda: pilot.app.screen.query_one(f"#{field}", Input).value == "nexJ", "the words")
+        await wait_until(pilot, lambda: pilot.app.screen.query_one(f"#{field}", Input).value == "nexJ", "the words")
 
 
 @pytest.mark.parametrize(("key", "field"), [("slash", "filter"), ("J", "entry")])
 async def test_words_may_come_with_the_key_that_asks_for_them_in_a_log(key: str, field: str, tmp_path: Path) -> None:
     (tmp_path / "a.log").write_bytes(b"one\nnexJ\n")
-    async with console_on(tmp_path / "a.log").run_test(size=(80, 24)) as pilot:
-        await shown(pilot, "nexJ")
-        await until(pilot, lambda: bool(pilot.app.screen.query(f"#{field}")), "a field")
+    async with logs_app(tmp_path / "a.log").run_test(size=(80, 24)) as pilot:
+        await wait_for_text(pilot, "nexJ")
+        await wait_until(pilot, lambda: bool(pilot.app.screen.query(f"#{field}")), "a field")
         await pilot.pause()
         type_at_once(pilot, [key, *"nexJ"])
-        await until(pilot, lambda: pilot.app.screen.query_one(f"#{field}", Input).value == "nexJ", "the words")
+        await wait_until(pilot, lambda: pilot.app.screen.query_one(f"#{field}", Input).value == "nexJ", "the words")
 
 
 async def test_a_key_typed_right_after_another_part_was_asked_for_is_for_that_part() -> None:
     async with Console(busy_session()).run_test(size=(80, 24)) as pilot:
         await pilot.press("3")
-        await until(pilot, lambda: bool(pilot.app.screen.query("#subjects")), "a tree")
+        await wait_until(pilot, lambda: bool(pilot.app.screen.query("#subjects")), "a tree")
         await pilot.pause()
         tree = pilot.app.screen.query_one("#subjects", SortableTable)
         type_at_once(pilot, ["t", "o"])
-        await until(pilot, lambda: tree.has_focus, "the tree")
-        await until(pilot, lambda: tree.sorting is not None, "another order of it")
+        await wait_until(pilot, lambda: tree.has_focus, "the tree")
+        await wait_until(pilot, lambda: tree.sorting is not None, "another order of it")
 
 
 async def test_a_key_of_ones_own_asks_for_words_at_once() -> None:
     app = Console(busy_session(), parse_settings(b"keymap: {episodes.filter: f}"))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("2")
-        await shown(pilot, "f Filter")
+        await wait_for_text(pilot, "f Filter")
         type_at_once(pilot, [*"fnext", "slash"])
-        await until(pilot, lambda: app.screen.query_one("#filter", Input).value.startswith("next"), "the words")
+        await wait_until(pilot, lambda: app.screen.query_one("#filter", Input).value.startswith("next"), "the words")
 
 
 @pytest.mark.parametrize("there", ["2", "3"])
 async def test_no_words_leave_no_empty_line_above_a_list(there: str) -> None:
     async with Console(busy_session()).run_test(size=(80, 24)) as pilot:
         await pilot.press(there)
-        await until(pilot, lambda: bool(pilot.app.screen.query("#filter")), "a field")
+        await wait_until(pilot, lambda: bool(pilot.app.screen.query("#filter")), "a field")
         await pilot.pause()
         field = pilot.app.screen.query_one("#filter", Input)
         await pilot.press("slash")
-        await until(pilot, lambda: field.has_focus and field.display, "the field")
+        await wait_until(pilot, lambda: field.has_focus and field.display, "the field")
         await pilot.press("space", "enter")
-        await until(pilot, lambda: not field.display and not field.has_focus, "the field is gone")
+        await wait_until(pilot, lambda: not field.display and not field.has_focus, "the field is gone")
 
 
 EDITED = [
@@ -154,12 +154,12 @@ EDITED = [
 async def test_keys_that_edit_act_in_their_order(there: str, key: str, field: str, keys: list[str], text: str) -> None:
     async with Console(busy_session()).run_test(size=(80, 24)) as pilot:
         await pilot.press(there)
-        await until(pilot, lambda: bool(pilot.app.screen.query("#filter")), "a screen")
+        await wait_until(pilot, lambda: bool(pilot.app.screen.query("#filter")), "a screen")
         await pilot.pause()
         await pilot.press(key)
-        await until(pilot, lambda: pilot.app.focused is not None and pilot.app.focused.id == field, "the field")
+        await wait_until(pilot, lambda: pilot.app.focused is not None and pilot.app.focused.id == field, "the field")
         type_at_once(pilot, keys)
-        await until(pilot, lambda: pilot.app.screen.query_one(f"#{field}", Input).value == text, text)
+        await wait_until(pilot, lambda: pilot.app.screen.query_one(f"#{field}", Input).value == text, text)
 
 
 async def test_keys_that_leave_a_field_of_the_form_come_in_their_order() -> None:
@@ -167,12 +167,12 @@ async def test_keys_that_leave_a_field_of_the_form_come_in_their_order() -> None
         form = await run_form(pilot)
         await pilot.press("tab", "tab", "tab")
         fields = [form.query_one(f"#{field.id}", Input) for field in FORM_FIELDS]
-        await until(pilot, lambda: fields[0].has_focus, "the first field")
+        await wait_until(pilot, lambda: fields[0].has_focus, "the first field")
         type_at_once(
             pilot,
             ["ctrl+a", "ctrl+k", *"23", "backspace", "4", "down", "ctrl+u", *"56", "tab", "up", "7", "8", "backspace"],
         )
-        await until(pilot, lambda: [field.value for field in fields[:2]] == ["24", "7"], "both")
+        await wait_until(pilot, lambda: [field.value for field in fields[:2]] == ["24", "7"], "both")
 
 
 async def test_keys_of_a_dialog_are_for_the_part_they_were_pressed_in() -> None:
@@ -182,16 +182,16 @@ async def test_keys_of_a_dialog_are_for_the_part_they_were_pressed_in() -> None:
         type_at_once(
             pilot, ["space", "j", "j", "space", *["tab"] * 3, *"12", "shift+tab", "shift+tab", "tab", "tab", "3"]
         )
-        await until(pilot, lambda: field.value == "3", "what was typed last")
+        await wait_until(pilot, lambda: field.value == "3", "what was typed last")
         assert form.query_one(CheckList).chosen == {2}
 
 
 async def test_what_is_typed_right_after_the_words_is_for_the_rows_that_were_found() -> None:
     app = Console(busy_session(), Settings(), UiState("events"))
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: bool(app.screen.query("#filter")), "a screen")
+        await wait_until(pilot, lambda: bool(app.screen.query("#filter")), "a screen")
         await pilot.pause()
         type_at_once(pilot, ["slash", *"live", "enter", "v", "slash", *"er", "enter", "t"])
-        await until(pilot, lambda: app.screen.query_one("#filter", Input).value == "er", "the words")
-        await shown(pilot, "● Raw")
-        await until(pilot, lambda: app.focused is not None and app.focused.id == "subjects", "the tree")
+        await wait_until(pilot, lambda: app.screen.query_one("#filter", Input).value == "er", "the words")
+        await wait_for_text(pilot, "● Raw")
+        await wait_until(pilot, lambda: app.focused is not None and app.focused.id == "subjects", "the tree")

@@ -13,7 +13,14 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.console.launch import ask_node, launched, node_of, node_pid, start_paused, stored
+from tests.support.console.launch import (
+    launch_console,
+    node_cleanup,
+    node_pid,
+    read_episodes,
+    request_node,
+    start_paused,
+)
 from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.long
@@ -30,23 +37,23 @@ LOST_S = 10.0
 
 def test_a_killed_console_loses_no_episode_and_the_next_one_shows_every_step(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
-    with node_of(data_dir):
-        with launched(data_dir) as terminal:
+    with node_cleanup(data_dir):
+        with launch_console(data_dir) as terminal:
             battery, steps = paused_battery(terminal, data_dir)
             terminal.kill(signal.SIGKILL)
-        with launched(data_dir) as terminal:
+        with launch_console(data_dir) as terminal:
             terminal.wait_for("paused", 60)
             terminal.wait_for(partial(shows, terminal, steps))
             terminal.send(" ")
             until_over(terminal, data_dir, battery)
-    assert {episode["outcome"] for episode in stored(data_dir)} <= {"success", "failure", "truncated"}
+    assert {episode["outcome"] for episode in read_episodes(data_dir)} <= {"success", "failure", "truncated"}
 
 
 def test_a_killed_node_is_missed_and_what_it_played_shows_as_interrupted(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
-    with node_of(data_dir), launched(data_dir) as terminal:
+    with node_cleanup(data_dir), launch_console(data_dir) as terminal:
         paused_battery(terminal, data_dir)
-        n_stored = len(stored(data_dir))
+        n_stored = len(read_episodes(data_dir))
         os.kill(before := node_pid(data_dir), signal.SIGKILL)
         terminal.wait_for("node lost", LOST_S)
         terminal.send("N")
@@ -54,20 +61,20 @@ def test_a_killed_node_is_missed_and_what_it_played_shows_as_interrupted(tmp_pat
         terminal.wait_for("● connected", 60)
         terminal.send("2")
         terminal.wait_for("interrupted")
-        assert len(stored(data_dir)) == n_stored + 1
-        assert stored(data_dir)[-1]["outcome"] == "interrupted"
+        assert len(read_episodes(data_dir)) == n_stored + 1
+        assert read_episodes(data_dir)[-1]["outcome"] == "interrupted"
         terminal.wait_for(f"{n_stored + 1} episode")
 
 
 def test_a_killed_broker_comes_back_and_nothing_shows_twice(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
-    with node_of(data_dir), launched(data_dir) as terminal:
+    with node_cleanup(data_dir), launch_console(data_dir) as terminal:
         battery, steps = paused_battery(terminal, data_dir)
         node, broker = psutil.Process(node_pid(data_dir)), broker_of(data_dir)
         assert broker is not None
         node.suspend()  # until the outage is on the screen, so that the key cannot fall into it
         os.kill(broker, signal.SIGKILL)
-        terminal.wait_gone("● connected")
+        terminal.wait_until_absent("● connected")
         node.resume()
         terminal.wait_for("● connected", 60)
         terminal.send("s")
@@ -77,7 +84,7 @@ def test_a_killed_broker_comes_back_and_nothing_shows_twice(tmp_path: Path) -> N
         terminal.send(" ")
         until_over(terminal, data_dir, battery)
         terminal.send("2")
-        terminal.wait_for(f"{len(stored(data_dir))} episodes")
+        terminal.wait_for(f"{len(read_episodes(data_dir))} episodes")
 
 
 def paused_battery(terminal: Terminal, data_dir: Path) -> tuple[list[str], list[dict[str, Any]]]:
@@ -134,8 +141,8 @@ def broker_of(data_dir: Path) -> int | None:
 def until_over(terminal: Terminal, data_dir: Path, batch_ids: list[str]) -> None:
     """Until all episodes of some batches are stored, each once, and the console knows."""
     terminal.wait_for(lambda: len(list(data_dir.glob("runs/*/*.json"))) >= len(ENVS) * REPEAT, 120)
-    terminal.wait_gone("▶ running")
-    batches = {batch["batch_id"]: batch["status"] for batch in ask_node(data_dir, "list")["batches"]}
+    terminal.wait_until_absent("▶ running")
+    batches = {batch["batch_id"]: batch["status"] for batch in request_node(data_dir, "list")["batches"]}
     assert [batches[batch_id] for batch_id in batch_ids] == ["completed"] * len(ENVS)
-    tasks = sorted((episode["env"], episode["task_index"]) for episode in stored(data_dir))
+    tasks = sorted((episode["env"], episode["task_index"]) for episode in read_episodes(data_dir))
     assert tasks == sorted((env, index) for env in ENVS for index in range(REPEAT))

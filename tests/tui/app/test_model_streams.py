@@ -13,9 +13,9 @@ import pytest
 from runner.serve.mock_llm import Behavior, ModelServer, ScriptedReply, ScriptResponder
 from runner.store.journal import read_journal
 from tests.support.command import REPOSITORY
-from tests.support.console.launch import CONSOLE, NODE, node_of, pick
+from tests.support.console.launch import CONSOLE, NODE, node_cleanup, select_environment
 from tests.support.node_process import COMMAND
-from tests.support.terminal import Terminal, environ
+from tests.support.terminal import Terminal, terminal_environ
 
 pytestmark = pytest.mark.long
 
@@ -42,7 +42,7 @@ def gateway(script: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         [*command, "--token-latency", str(TOKEN_S)],
         stdout=subprocess.PIPE,
         text=True,
-        env=environ(PYTHONPATH=str(REPOSITORY)),
+        env=terminal_environ(PYTHONPATH=str(REPOSITORY)),
     ) as process:
         try:
             assert process.stdout is not None
@@ -57,13 +57,13 @@ def test_an_answer_is_seen_while_it_comes_and_so_is_who_answers_when_its_endpoin
     script.write_text("".join(json.dumps({"content": reply}) + "\n" for reply in replies))
     small = ScriptResponder([ScriptedReply(content="Thought: " + "instead " * 2_000)])
     other = ModelServer(small, models=["small"], behavior=Behavior(token_latency_s=TOKEN_S))
-    with gateway(script) as (url, process), other as fallback, node_of(data_dir):
+    with gateway(script) as (url, process), other as fallback, node_cleanup(data_dir):
         profile.write_text(PROFILE.format(url=url))
         command = [CONSOLE, "launch", "--config", str(profile), "--data-dir", str(data_dir), "--node", NODE]
-        env = environ(OLLAMA_HOST=fallback.url, PYTHONPATH=str(REPOSITORY))
+        env = terminal_environ(OLLAMA_HOST=fallback.url, PYTHONPATH=str(REPOSITORY))
         with Terminal(*command, cwd=tmp_path, env=env) as terminal:
             terminal.wait_for(lambda: any(f"model gateway {how}" in terminal.text for how in ("up", "slow")), 60)
-            pick(terminal, "Wordle")
+            select_environment(terminal, "Wordle")
             terminal.send("r")
             terminal.wait_for("slowly slowly")
             terminal.wait_for("step 1 · gateway · ≈")

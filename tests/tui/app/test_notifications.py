@@ -13,7 +13,7 @@ from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.state.run_store import RunStore
 from tests.support.console.fake_session import FakeSession, busy_session
 from tests.support.console.live_items import START
-from tests.support.console.piloted import SIZE, app_of
+from tests.support.console.pilot import SIZE, console_app, screen_text, wait_for_text, wait_until
 from tests.support.console.samples import (
     HOSTILE,
     batch_completed,
@@ -23,7 +23,6 @@ from tests.support.console.samples import (
     durable,
     node_list,
 )
-from tests.support.console.screens import screen_text, shown, until
 
 
 def playing() -> RunStore:
@@ -36,10 +35,10 @@ def playing() -> RunStore:
 async def test_the_end_of_a_batch_is_told() -> None:
     session = busy_session()
     session.store.apply_list(node_list(batch_state(0, "running", env=HOSTILE)))
-    async with app_of(session).run_test(size=SIZE, notifications=True) as pilot:
-        await shown(pilot, "task 3")
+    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
+        await wait_for_text(pilot, "task 3")
         session.store.apply_list(node_list(batch_state(0, "completed", env=HOSTILE)))
-        await shown(pilot, " completed")
+        await wait_for_text(pilot, " completed")
         assert not has_unsafe_chars(screen_text(pilot.app))
 
 
@@ -50,10 +49,10 @@ async def test_bell_and_desktop_are_for_those_who_want_them_and_wait_for_the_who
     notify: Notify, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = FakeSession(playing())
-    app = app_of(session, Settings(notify=notify))
+    app = console_app(session, Settings(notify=notify))
     written: list[str] = []
     async with app.run_test(size=SIZE) as pilot:
-        await shown(pilot, "task 3")
+        await wait_for_text(pilot, "task 3")
         assert app._driver is not None
         monkeypatch.setattr(app, "bell", lambda: written.append("bell"))
         monkeypatch.setattr(app, "notify", lambda *_, **__: written.append("toast"))
@@ -61,7 +60,7 @@ async def test_bell_and_desktop_are_for_those_who_want_them_and_wait_for_the_who
         for statuses in (("completed", "running"), ("completed", "completed")):
             states = [batch_state(n, status, battery_id="battery") for n, status in enumerate(statuses)]
             session.store.apply_list(node_list(*states))
-            await until(pilot, lambda: app._draw_timer is None, "a drawing")
+            await wait_until(pilot, lambda: app._draw_timer is None, "a drawing")
         assert written == told
 
 

@@ -17,11 +17,10 @@ from agentgym_tui.screens.base import ConsoleScreen
 from agentgym_tui.widgets.form_controls import CheckList, OptionStepper
 from agentgym_tui.widgets.line_list import LineList
 from runner.subscribe.buffer import RawMessage
-from tests.support.console.fake_session import FakeSession, busy_session, files_session, talking_session
-from tests.support.console.log_consoles import events
-from tests.support.console.piloted import app_of
+from tests.support.console.fake_session import FakeSession, busy_session, files_session, session_with_messages
+from tests.support.console.log_consoles import log_lines
+from tests.support.console.pilot import console_app, screen_text, wait_for_text, wait_until
 from tests.support.console.samples import HOSTILE, batch_state, live, node_list, row, started
-from tests.support.console.screens import screen_text, shown, until
 
 Look: TypeAlias = Callable[[Console], object]
 
@@ -60,7 +59,7 @@ def focus(app: Console) -> str | None:
 
 def orders(app: Console) -> int:
     assert isinstance(app.session, FakeSession)
-    return len(app.session.orders.orders) + len(app.session.orders.started)
+    return len(app.session.fake_control.commands) + len(app.session.fake_control.started)
 
 
 def ordered(app: Console) -> tuple[int, str]:
@@ -121,13 +120,13 @@ def many_files() -> FakeSession:
 def changing_files() -> FakeSession:
     """There is another one at each look."""
     session = files_session(60)
-    rows = session.files.rows
+    rows = session.fake_library.rows
 
     def more() -> object:
-        session.files.stored.append(row(len(session.files.stored)))
+        session.fake_library.stored.append(row(len(session.fake_library.stored)))
         return rows()
 
-    session.files.rows = more  # type: ignore[method-assign,assignment]
+    session.fake_library.rows = more  # type: ignore[method-assign,assignment]
     return session
 
 
@@ -149,20 +148,20 @@ def logs() -> FakeSession:
     """Two of them, in the folder where the test is."""
     session = files_session()
     for name in ("one", "two"):
-        Path(f"{name}.jsonl").write_bytes(events(50))
+        Path(f"{name}.jsonl").write_bytes(log_lines(50))
     session.logs = [OpenedLog(Path(f"{name}.jsonl").resolve()) for name in ("one", "two")]
     return session
 
 
 def hostile() -> FakeSession:
-    session = talking_session()
-    session.bus.said = [RawMessage("x", {}, HOSTILE.encode("utf-8", "replace"))]
+    session = session_with_messages()
+    session.fake_events.initial = [RawMessage("x", {}, HOSTILE.encode("utf-8", "replace"))]
     return session
 
 
 def wide() -> FakeSession:
-    session = talking_session(*["orders.eu"] * 3, *["bills"] * 2)
-    session.bus.said.append(RawMessage("wide", {}, b'{"episode_id": "' + b"x" * 600 + b'"}'))
+    session = session_with_messages(*["orders.eu"] * 3, *["bills"] * 2)
+    session.fake_events.initial.append(RawMessage("wide", {}, b'{"episode_id": "' + b"x" * 600 + b'"}'))
     return session
 
 
@@ -374,21 +373,21 @@ WALKS = {
 async def test_what_is_pressed_is_done(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     walk = WALKS[name]
-    app = app_of(walk.session(), ui_state=UiState())
+    app = console_app(walk.session(), ui_state=UiState())
     async with app.run_test(size=walk.size, notifications=True) as pilot:
-        await until(pilot, lambda: app.focused is not None, "a screen")
+        await wait_until(pilot, lambda: app.focused is not None, "a screen")
         await pilot.press(*walk.way)
-        await shown(pilot, walk.see)
+        await wait_for_text(pilot, walk.see)
         for step in walk.steps:
-            await until(
+            await wait_until(
                 pilot, lambda: isinstance(app.screen, ConsoleScreen) and app.screen.accepts_keys, f"a screen for {step}"
             )
             before = step.look(app)
             await pilot.press(step.key)
             if step.wanted is ...:
-                await until(pilot, lambda: step.look(app) != before, f"{step}, not {before!r}")  # noqa: B023
+                await wait_until(pilot, lambda: step.look(app) != before, f"{step}, not {before!r}")  # noqa: B023
             else:
-                await until(pilot, lambda: step.look(app) == step.wanted, str(step))  # noqa: B023
+                await wait_until(pilot, lambda: step.look(app) == step.wanted, str(step))  # noqa: B023
     for log in app.session.logs:
         log.close()
 

@@ -11,8 +11,8 @@ import pytest
 
 from agentgym_tui.app.notifications import OSC_9
 from tests.support.command import REPOSITORY
-from tests.support.escapes import foreign
-from tests.support.terminal import AT_FIRST, ENTER, ESCAPE, Terminal, environ
+from tests.support.escapes import foreign_escapes
+from tests.support.terminal import ENTER, ESCAPE, INITIAL_MODES, Terminal, terminal_environ
 
 pytestmark = pytest.mark.long
 
@@ -29,7 +29,7 @@ async def end(*_, **__):
     session.store.apply_list(node_list(batch_state(0, "completed")))
 
 session = busy_session()
-session.orders.command = end
+session.fake_control.command = end
 sys.exit(run_console(Console(session, read_settings(config_path(os.environ))), session))
 """
 """A console whose batch is over as soon as something is ordered."""
@@ -42,7 +42,7 @@ COLOUR = re.compile(rb"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])(?:;\d+)*m
 
 def started(folder: Path, **more: str) -> Terminal:
     own = {"XDG_CONFIG_HOME": str(folder), "XDG_STATE_HOME": str(folder), "PYTHONPATH": str(REPOSITORY)}
-    return Terminal(sys.executable, "-c", CONSOLE, "open", str(folder), cwd=folder, env=environ(**own, **more))
+    return Terminal(sys.executable, "-c", CONSOLE, "open", str(folder), cwd=folder, env=terminal_environ(**own, **more))
 
 
 @pytest.mark.parametrize(
@@ -71,16 +71,16 @@ def test_own_keys_work_and_the_next_start_is_as_this_one_was_left(tmp_path: Path
         terminal.wait_for("by environment ▲")
         terminal.send("/")
         terminal.wait_for("words to match")
-        terminal.wait_quiet()
+        terminal.wait_until_quiet()
         terminal.send("maze")
         terminal.wait_for("match maze")
         terminal.send("\r")
         terminal.wait_for("Q Quit")
-        terminal.wait_quiet()
+        terminal.wait_until_quiet()
         assert COLOUR.search(terminal.raw)
         terminal.send("Q")
         assert terminal.wait_exit() == 0
-        assert terminal.modes == AT_FIRST and foreign(terminal.raw) == []
+        assert terminal.modes == INITIAL_MODES and foreign_escapes(terminal.raw) == []
     kept = home / "console.json"
     assert kept.stat().st_mode & 0o777 == 0o600
     with started(tmp_path, NO_COLOR="1") as terminal:
@@ -97,7 +97,7 @@ def test_own_keys_work_and_the_next_start_is_as_this_one_was_left(tmp_path: Path
 
 def test_without_colours_signs_say_it_all_on_every_screen(tmp_path: Path) -> None:
     command = (sys.executable, "-m", "tests.support.console.hostile_console", "0")
-    env = environ(PYTHONPATH=str(REPOSITORY), NO_COLOR="1")
+    env = terminal_environ(PYTHONPATH=str(REPOSITORY), NO_COLOR="1")
     seen = ""
     with Terminal(*command, cwd=tmp_path, env=env) as terminal:
         terminal.wait_for("▌Environments", 60)
@@ -114,7 +114,7 @@ def test_without_colours_signs_say_it_all_on_every_screen(tmp_path: Path) -> Non
         ):
             terminal.send(key)
             terminal.wait_for(text)
-            terminal.wait_quiet(0.1, 5)
+            terminal.wait_until_quiet(0.1, 5)
             seen += terminal.text
         terminal.kill(signal.SIGTERM)
     assert [sign for sign in SIGNS if sign not in seen] == []
@@ -126,13 +126,13 @@ def test_the_end_of_a_batch_rings_and_is_told_to_the_desktop(tmp_path: Path, not
     home = tmp_path / "agentgym-console"
     home.mkdir()
     (home / "console.yaml").write_text(f"notify: {{{notify}}}\n")
-    env = environ(XDG_CONFIG_HOME=str(tmp_path), PYTHONPATH=str(REPOSITORY))
+    env = terminal_environ(XDG_CONFIG_HOME=str(tmp_path), PYTHONPATH=str(REPOSITORY))
     with Terminal(sys.executable, "-c", ENDING, cwd=tmp_path, env=env) as terminal:
         terminal.wait_for("task 3", 60)
         before = terminal.raw.count(b"\x07")
         terminal.send(" ")
         terminal.wait_for("Wordle completed")
-        terminal.wait_quiet(0.2, 5)
+        terminal.wait_until_quiet(0.2, 5)
         told = terminal.raw.count(OSC_9.encode())
         assert (terminal.raw.count(b"\x07") - before - told, told) == (n, n)
         terminal.kill(signal.SIGTERM)

@@ -46,6 +46,20 @@ def test_a_file_that_others_could_have_prepared_is_not_followed(path: Path, tmp_
     assert read_ui_state(path) == UiState()
 
 
+def test_a_state_of_the_version_before_keeps_every_entry(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_text(
+        '{"screen":"episodes","filters":{"episodes":"wordle"},"sorting":{"environments":["over",true],'
+        '"episodes":["reward",false]},"sizes":{"live.wide.left":40,"episode.narrow.steps":30}}'
+    )
+    assert read_ui_state(path) == UiState(
+        "episodes",
+        {"episodes": "wordle"},
+        {"environments": Sorting("transport", True), "episodes": Sorting("reward")},
+        {"live.wide.left": 40, "episode.narrow.steps": 30},
+    )
+
+
 def test_nothing_is_left_beside_what_cannot_be_replaced(path: Path) -> None:
     path.mkdir(parents=True)
     with pytest.raises(OSError, match="directory"):

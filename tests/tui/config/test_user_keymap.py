@@ -9,9 +9,8 @@ from agentgym_tui.config.settings import Settings, parse_settings
 from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.screens.live.screen import LiveScreen
-from tests.support.console.fake_session import busy_session, empty_session, talking_session
-from tests.support.console.piloted import SIZE, app_of
-from tests.support.console.screens import gone, shown, until
+from tests.support.console.fake_session import busy_session, empty_session, session_with_messages
+from tests.support.console.pilot import SIZE, console_app, wait_for_no_text, wait_for_text, wait_until
 
 OWN_KEYS = b"""keymap: {run.battery: f4, app.episodes: [L, f5], list.down: E, episodes.filter: c, app.help: h,
   list.left: left, quit.leave: f2}"""
@@ -20,21 +19,21 @@ OWN_KEYS = b"""keymap: {run.battery: f4, app.episodes: [L, f5], list.down: E, ep
 async def test_own_keys_work_everywhere_and_are_shown_everywhere() -> None:
     settings = parse_settings(OWN_KEYS)
     assert settings.problems == ()
-    app = app_of(busy_session(), settings)
+    app = console_app(busy_session(), settings)
     async with app.run_test(size=SIZE) as pilot:
-        await shown(pilot, "task 3", "f4 Battery", "L Episodes", "h Help")
+        await wait_for_text(pilot, "task 3", "f4 Battery", "L Episodes", "h Help")
         await pilot.press("b")
         assert isinstance(app.screen, LiveScreen)
         await pilot.press("f4")
-        await shown(pilot, "╭─ Battery")
+        await wait_for_text(pilot, "╭─ Battery")
         await pilot.press("escape", "h")
-        await shown(pilot, "╭─ Help", "  f4 ")
+        await wait_for_text(pilot, "╭─ Help", "  f4 ")
         await pilot.press("escape", "colon", *"battery")
-        await shown(pilot, "╭─ Commands", "f4    Battery")
+        await wait_for_text(pilot, "╭─ Commands", "f4    Battery")
         await pilot.press("escape", "q")
-        await shown(pilot, "Leave them running (f2)")
+        await wait_for_text(pilot, "Leave them running (f2)")
         await pilot.press("escape", "f5")
-        await until(pilot, lambda: isinstance(app.screen, EpisodesScreen), "episodes")
+        await wait_until(pilot, lambda: isinstance(app.screen, EpisodesScreen), "episodes")
         await pilot.press("c", *"cLe1")
         assert app.screen.query_one(Input).value == "cLe1"
 
@@ -44,24 +43,24 @@ NAMED_KEYS = b"""keymap: {list.bottom: E, list.choose: f3, dialog.close: f4, for
 
 
 async def test_titles_and_dialogs_name_own_keys() -> None:
-    app = app_of(talking_session("orders.eu"), settings := parse_settings(NAMED_KEYS))
+    app = console_app(session_with_messages("orders.eu"), settings := parse_settings(NAMED_KEYS))
     assert settings.problems == ()
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("3")
-        await shown(pilot, "● Formatted V", "○ Raw V")
+        await wait_for_text(pilot, "● Formatted V", "○ Raw V")
         await pilot.press("colon")
-        await shown(pilot, "f9 closes")
-    app = app_of(busy_session(), settings)
+        await wait_for_text(pilot, "f9 closes")
+    app = console_app(busy_session(), settings)
     async with app.run_test(size=SIZE) as pilot:
-        await shown(pilot, "task 3")
+        await wait_for_text(pilot, "task 3")
         await pilot.press("b")
-        await shown(pilot, "f3 runs · f4 closes")
+        await wait_for_text(pilot, "f3 runs · f4 closes")
         await pilot.press("f4", "R")
-        await shown(pilot, "f5 starts · tab next · f6 chooses · f7 closes")
+        await wait_for_text(pilot, "f5 starts · tab next · f6 chooses · f7 closes")
         await pilot.press("f7", "tab", "k")
-        await shown(pilot, "not following (E)")
+        await wait_for_text(pilot, "not following (E)")
         await pilot.press("f3")
-        await shown(pilot, "● Transcript f8", "○ Trace W", "○ JSON J")
+        await wait_for_text(pilot, "● Transcript f8", "○ Trace W", "○ JSON J")
 
 
 EVENT_KEYS = b"""keymap: {events.pause: f6, events.go_to: i, events.subject: S, entry.take: f7, entry.leave: f8,
@@ -71,33 +70,33 @@ EVENT_KEYS = b"""keymap: {events.pause: f6, events.go_to: i, events.subject: S, 
 async def test_own_keys_work_on_the_events_screen_and_where_one_types_there() -> None:
     settings = parse_settings(EVENT_KEYS)
     assert settings.problems == ()
-    session = talking_session("orders.eu", "bills", "bills")
-    app = app_of(session, settings)
+    session = session_with_messages("orders.eu", "bills", "bills")
+    app = console_app(session, settings)
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         await pilot.press("3")
-        await shown(pilot, "orders", "f6 Pause", "f9 Filter", "S Subject", "i Jump")
+        await wait_for_text(pilot, "orders", "f6 Pause", "f9 Filter", "S Subject", "i Jump")
         await pilot.press("f6")
-        await shown(pilot, "‖ paused")
+        await wait_for_text(pilot, "‖ paused")
         await pilot.press("f6", "i")
-        await until(pilot, lambda: focus(app) == "entry", "where one types")
+        await wait_until(pilot, lambda: focus(app) == "entry", "where one types")
         await pilot.press("f8", "S")
-        await until(pilot, lambda: focus(app) == "entry", "where one types")
-        session.bus.said = []
+        await wait_until(pilot, lambda: focus(app) == "entry", "where one types")
+        session.fake_events.initial = []
         await pilot.press(*"iS", "f7")
-        await until(pilot, lambda: session.bus.opened[-1][0] == ("iS",), "another subject")
-        await shown(pilot, "  i    goes back in the stream history", "  S    selects subjects")
+        await wait_until(pilot, lambda: session.fake_events.opened[-1][0] == ("iS",), "another subject")
+        await wait_for_text(pilot, "  i    goes back in the stream history", "  S    selects subjects")
         await pilot.press("f9", *"S", "f10")
-        await shown(pilot, "contains s")
+        await wait_for_text(pilot, "contains s")
         await pilot.press("f9", "f11")
-        await gone(pilot, "contains s")
+        await wait_for_no_text(pilot, "contains s")
         await pilot.press("T")
-        await until(pilot, lambda: focus(app) == "subjects", "the tree")
+        await wait_until(pilot, lambda: focus(app) == "subjects", "the tree")
         await pilot.press("m")
-        await shown(pilot, "coun▼")
+        await wait_for_text(pilot, "coun▼")
         await pilot.press("question_mark")
-        await shown(pilot, "╭─ Help", "f6               Pause", "i                Jump")
+        await wait_for_text(pilot, "╭─ Help", "f6               Pause", "i                Jump")
         await pilot.press("escape", "colon", *"jump")
-        await shown(pilot, "╭─ Commands", "i     Jump")
+        await wait_for_text(pilot, "╭─ Commands", "i     Jump")
 
 
 def focus(app: Console) -> str | None:
@@ -106,5 +105,5 @@ def focus(app: Console) -> str | None:
 
 async def test_what_cannot_be_used_is_told_at_the_start() -> None:
     settings = Settings(problems=tuple(trusted(f"complaint {n}") for n in range(8)))
-    async with app_of(empty_session(), settings).run_test(size=SIZE, notifications=True) as pilot:
-        await shown(pilot, "console.yaml, ignored settings", "complaint 4", "and 3 more")
+    async with console_app(empty_session(), settings).run_test(size=SIZE, notifications=True) as pilot:
+        await wait_for_text(pilot, "console.yaml, ignored settings", "complaint 4", "and 3 more")

@@ -21,7 +21,7 @@ from runner.events.subjects import BATCH_COMPLETED, EPISODE_COMPLETED, FIELD_STA
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice
 from tests.support.console.fake_session import FakeEvents
-from tests.support.console.hostile_console import messages as hostile_messages
+from tests.support.console.hostile_console import hostile_messages
 from tests.support.console.samples import (
     BOOT,
     HOSTILE,
@@ -36,7 +36,7 @@ from tests.support.console.samples import (
     started,
     token,
 )
-from tests.support.escapes import foreign
+from tests.support.escapes import foreign_escapes
 
 LIVE = f"agentgym.live.token.v1.{NODE}"
 
@@ -275,6 +275,6 @@ def test_nothing_hostile_leaves_the_views(width: int) -> None:
     tree = SubjectRows.from_tree(log.subjects)
     lines += [tree.line(n, width) for n in range(len(tree))]
     for line in lines:
-        assert foreign(text(line).encode()) == [], line
+        assert foreign_escapes(text(line).encode()) == [], line
     assert all(line_width(line) <= width for line in events_heading(reader, log, store, Keymap().key, width))
     assert unsafe_text(entries[0]) and all(map(unsafe_text, entries[1:2])) and unsafe_text(None) is None

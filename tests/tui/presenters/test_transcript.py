@@ -11,7 +11,7 @@ from agentgym_tui.state.models import StreamingAnswer
 from agentgym_tui.widgets.charts import Waterfall
 from agentgym_tui.widgets.transcript import BlockRows, Transcript
 from runner.events.live import LiveAction
-from tests.support.console.line_views import rows, shown, top
+from tests.support.console.line_views import list_pilot, scroll_top, visible_rows
 from tests.support.console.samples import episode, hostile_episode, span, step, user
 
 WORDS = "the quick brown fox jumps over the lazy dog"
@@ -65,10 +65,10 @@ def kind(view: Transcript) -> str | None:
 async def test_blocks_have_headings_and_wrapped_text() -> None:
     view = Transcript()
     played = episode(steps=[step(0, chats=[[user(WORDS)]], action=LiveAction("bad\x1b[2J"))])
-    async with shown(view, (24, 20)) as (_, pilot):
+    async with list_pilot(view, (24, 20)) as (_, pilot):
         view.show_blocks(step_blocks(played, 0), subject="0")
         await pilot.pause()
-        assert rows(view)[:8] == [
+        assert visible_rows(view)[:8] == [
             "■ observation",
             "  the quick brown fox",
             "  jumps over the lazy",
@@ -84,12 +84,12 @@ async def test_blocks_have_headings_and_wrapped_text() -> None:
         assert kind(view) == "action"
         await pilot.resize_terminal(60, 20)
         await pilot.pause()
-        assert rows(view)[1] == f"  {WORDS}"
+        assert visible_rows(view)[1] == f"  {WORDS}"
 
 
 async def test_the_bytes_to_look_at_begin_near_the_first_hostile_one() -> None:
     view = Transcript()
-    async with shown(view) as (_, pilot):
+    async with list_pilot(view) as (_, pilot):
         view.show_blocks(step_blocks(episode(steps=[step(0, action=LiveAction("x\n" * 3_000 + "\x1b[2J"))]), 0))
         await pilot.press("G")
         found = view.unsafe_text()
@@ -101,50 +101,50 @@ async def test_another_step_starts_at_its_top_and_more_of_the_same_stays_where_i
     view = Transcript()
     many = [step(index, chats=[[user("\n".join(f"{index}.{n}" for n in range(40)))]]) for index in range(2)]
     played = episode(steps=many, outcome=None)
-    async with shown(view) as (_, pilot):
+    async with list_pilot(view) as (_, pilot):
         view.show_blocks(step_blocks(played, 1), subject="1")
         await pilot.press("ctrl+d")
-        place = top(view)
+        place = scroll_top(view)
         played.streaming = StreamingAnswer(text="more")
         view.show_blocks(step_blocks(played, 1), subject="1")
         await pilot.pause()
-        assert top(view) == place > 0
+        assert scroll_top(view) == place > 0
         view.show_blocks(step_blocks(played, 0), subject="0")
         await pilot.pause()
-        assert (top(view), view.cursor) == (0, 0)
+        assert (scroll_top(view), view.cursor) == (0, 0)
 
 
 async def test_streamed_text_is_followed() -> None:
     view = Transcript()
     played = episode(n_steps=1, outcome=None, streaming=StreamingAnswer(text="x\n" * 30))
-    async with shown(view) as (_, pilot):
+    async with list_pilot(view) as (_, pilot):
         view.show_blocks(step_blocks(played, 0), subject="0", follow=True)
         played.streaming = StreamingAnswer(text="x\n" * 30 + "last")
         view.show_blocks(step_blocks(played, 0), subject="0")
         await pilot.pause()
-        assert rows(view)[-2:] == ["  last", ""]
+        assert visible_rows(view)[-2:] == ["  last", ""]
         await pilot.press("k")
         played.streaming = StreamingAnswer(text="x\n" * 30 + "last words")
         view.show_blocks(step_blocks(played, 0), subject="0")
         await pilot.pause()
         assert not view.follow
-        assert rows(view)[-1] == "  last words"
+        assert visible_rows(view)[-1] == "  last words"
 
 
 async def test_a_long_line_is_seen_to_grow_and_read_to_its_end_when_it_is_over() -> None:
     view = Transcript()
     text = " ".join(f"number {index}," for index in range(1_000))
     played = episode(n_steps=1, outcome=None)
-    async with shown(view) as (_, pilot):
+    async with list_pilot(view) as (_, pilot):
         for stop in (3_000, 8_000, len(text)):
             played.streaming = StreamingAnswer(text=text[:stop])
             view.show_blocks(step_blocks(played, 1), subject="1", follow=True)
             await pilot.pause()
-            assert rows(view)[-2].split() == text[:stop].split()[-len(rows(view)[-2].split()) :]
+            assert visible_rows(view)[-2].split() == text[:stop].split()[-len(visible_rows(view)[-2].split()) :]
         over = episode(steps=[step(0, chats=[], action=LiveAction(text))])
         view.show_blocks(step_blocks(over, 0), subject="0", follow=False)
         await pilot.press("G")
-        assert any(row.endswith("number 999,") for row in rows(view))
+        assert any(row.endswith("number 999,") for row in visible_rows(view))
 
 
 def test_blocks_that_did_not_change_are_not_wrapped_again() -> None:
@@ -161,7 +161,7 @@ async def test_hostile_episodes_are_drawn_within_the_widget(width: int) -> None:
     transcript, waterfall = Transcript(), Waterfall()
     played = hostile_episode()
     for view in (transcript, waterfall):
-        async with shown(view, (width, 12)) as (_, pilot):
+        async with list_pilot(view, (width, 12)) as (_, pilot):
             transcript.show_blocks(step_blocks(played, 0, full=True))
             waterfall.show_spans(played.spans.all)
             for keys in (["j"] * 3, ["G"], ["l", "h"]):
@@ -173,10 +173,10 @@ async def test_hostile_episodes_are_drawn_within_the_widget(width: int) -> None:
 
 async def test_a_waterfall_shows_names_bars_and_durations_under_an_axis() -> None:
     view = Waterfall()
-    async with shown(view, (60, 6)) as (_, pilot):
+    async with list_pilot(view, (60, 6)) as (_, pilot):
         view.show_spans([span(1, end=8_000_000, name="episode"), span(2, parent=1, start=4_000_000, end=8_000_000)])
         await pilot.pause()
-        axis, first, second, *_ = rows(view)
+        axis, first, second, *_ = visible_rows(view)
         assert axis == "span" + " " * 16 + "0" + " " * 20 + "8.0 ms"
         assert first == "episode" + " " * 13 + "█" * 27 + "    8.0 ms"
         assert second == "  step" + " " * 27 + "█" * 13 + "▌" + "    4.0 ms"

@@ -14,20 +14,25 @@ from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.screens.live.screen import LiveScreen
 from agentgym_tui.state.sorting import Sorting
 from agentgym_tui.widgets.pane_layouts import LIVE_NARROW, LIVE_WIDE, sizes_of
-from tests.support.console.fake_session import FakeSession, busy_session, files_session, listed_session, talking_session
-from tests.support.console.piloted import SIZE, app_of, keys_in
+from tests.support.console.fake_session import (
+    FakeSession,
+    busy_session,
+    files_session,
+    session_with_messages,
+    sortable_session,
+)
+from tests.support.console.pilot import SIZE, console_app, row_keys, screen_text, wait_for_text, wait_until
 from tests.support.console.samples import episode_id, hostile_store
-from tests.support.console.screens import screen_text, shown, until
 
 
 async def test_a_picture_of_the_screen_holds_what_is_on_it_and_nothing_hostile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    async with app_of(FakeSession(hostile_store())).run_test(size=SIZE, notifications=True) as pilot:
-        await shown(pilot, "␛")
+    async with console_app(FakeSession(hostile_store())).run_test(size=SIZE, notifications=True) as pilot:
+        await wait_for_text(pilot, "␛")
         await pilot.press("ctrl+s")
-        await shown(pilot, "screenshot written to", ".svg")
+        await wait_for_text(pilot, "screenshot written to", ".svg")
         [picture] = pictures(tmp_path)
         assert re.fullmatch(r"agentgym-\d{8}-\d{6}\.svg", picture.name) and picture.stat().st_mode & 0o777 == 0o600
         text = picture.read_text()
@@ -35,7 +40,7 @@ async def test_a_picture_of_the_screen_holds_what_is_on_it_and_nothing_hostile(
         assert not has_unsafe_chars(text.replace("\xa0", " ")) and "<script" not in text
         monkeypatch.chdir("/proc")
         await pilot.press("ctrl+s")
-        await shown(pilot, "screenshot failed: /proc is not writable")
+        await wait_for_text(pilot, "screenshot failed: /proc is not writable")
 
 
 def pictures(folder: Path) -> list[Path]:
@@ -44,13 +49,13 @@ def pictures(folder: Path) -> list[Path]:
 
 async def test_screen_filter_order_and_sizes_are_as_they_were_left() -> None:
     ui_state = UiState("episodes", {"episodes": "maze"}, {"episodes": Sorting("reward")}, {"live.wide.left": 30})
-    app = app_of(listed_session(), ui_state=ui_state)
+    app = console_app(sortable_session(), ui_state=ui_state)
     async with app.run_test(size=SIZE) as pilot:
-        await shown(pilot, "2 match maze", "by reward ▲")
+        await wait_for_text(pilot, "2 match maze", "by reward ▲")
         assert app.screen.query_one(Input).display
-        assert keys_in(app, "#episodes") == list(map(episode_id, [1, 4]))
+        assert row_keys(app, "#episodes") == list(map(episode_id, [1, 4]))
         await pilot.press("escape", "1")
-        await until(pilot, lambda: isinstance(app.screen, LiveScreen), "live")
+        await wait_until(pilot, lambda: isinstance(app.screen, LiveScreen), "live")
     assert ui_state == UiState("live", {}, {"episodes": Sorting("reward")}, {"live.wide.left": 30})
 
 
@@ -63,54 +68,54 @@ async def test_screen_filter_order_and_sizes_are_as_they_were_left() -> None:
     ],
 )
 async def test_what_makes_no_sense_does_no_harm(ui_state: UiState) -> None:
-    app = app_of(busy_session(), ui_state=ui_state)
+    app = console_app(busy_session(), ui_state=ui_state)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("1")
-        await shown(pilot, "task 3", "guess", "▌")
+        await wait_for_text(pilot, "task 3", "guess", "▌")
         assert all(pane.region.height > 1 for pane in app.screen.query("Pane") if pane.display)
         await pilot.press("o", "2", "o")
-        await shown(pilot, "episodes")
+        await wait_for_text(pilot, "episodes")
         assert not has_unsafe_chars(screen_text(app))
 
 
 async def test_the_events_come_back_with_their_words_and_subjects() -> None:
     ui_state = UiState("events", {"events": "eu 3", "events.subjects": "orders.> bills"})
-    session = talking_session(*["orders.eu"] * 5, "bills")
-    app = app_of(session, ui_state=ui_state)
+    session = session_with_messages(*["orders.eu"] * 5, "bills")
+    app = console_app(session, ui_state=ui_state)
     async with app.run_test(size=SIZE) as pilot:
-        await shown(pilot, "contains eu 3", "orders.> bills", '{"n": 3}')
+        await wait_for_text(pilot, "contains eu 3", "orders.> bills", '{"n": 3}')
         assert '{"n": 4}' not in screen_text(app)
-        assert session.bus.opened[-1][0] == ("orders.>", "bills")
+        assert session.fake_events.opened[-1][0] == ("orders.>", "bills")
         assert app.screen.query_one("#filter", Input).value == "eu 3"
         await pilot.press("escape")
-        await shown(pilot, '{"n": 4}')
+        await wait_for_text(pilot, '{"n": 4}')
         assert ui_state.filters == {"events.subjects": "orders.> bills"}
         await pilot.press("escape")
-        await until(pilot, lambda: session.bus.opened[-1][0] == (">",) and not ui_state.filters, "all subjects")
+        await wait_until(pilot, lambda: session.fake_events.opened[-1][0] == (">",) and not ui_state.filters, "all subjects")
         await pilot.press("s", *"zoo", "enter", "slash", *"x", "enter")
-        await until(pilot, lambda: ui_state.filters == {"events.subjects": "zoo", "events": "x"}, "what is kept")
+        await wait_until(pilot, lambda: ui_state.filters == {"events.subjects": "zoo", "events": "x"}, "what is kept")
     assert ui_state.screen == "events"
 
 
 async def test_where_there_is_no_bus_the_start_is_another_one() -> None:
     session = busy_session()
     session.events = None
-    async with app_of(session, ui_state=UiState("events")).run_test(size=SIZE) as pilot:
-        await shown(pilot, "task 3")
+    async with console_app(session, ui_state=UiState("events")).run_test(size=SIZE) as pilot:
+        await wait_for_text(pilot, "task 3")
         assert isinstance(pilot.app.screen, LiveScreen)
 
 
 @pytest.mark.parametrize("text", ["no..pattern", "a " * 40, ". \t"])
 async def test_of_subjects_nobody_can_ask_for_all_are_shown(text: str) -> None:
-    session = talking_session("orders.eu")
-    async with app_of(session, ui_state=UiState("events", {"events.subjects": text})).run_test(size=SIZE) as pilot:
-        await shown(pilot, "orders.eu", "● live")
-        assert session.bus.opened == [((">",), session.bus.opened[0][1])]
+    session = session_with_messages("orders.eu")
+    async with console_app(session, ui_state=UiState("events", {"events.subjects": text})).run_test(size=SIZE) as pilot:
+        await wait_for_text(pilot, "orders.eu", "● live")
+        assert session.fake_events.opened == [((">",), session.fake_events.opened[0][1])]
         assert not has_unsafe_chars(screen_text(pilot.app))
 
 
 async def test_files_that_are_looked_at_do_not_change_where_the_next_start_begins() -> None:
     ui_state = UiState("live")
-    async with app_of(files_session(), ui_state=ui_state).run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen), "episodes")
+    async with console_app(files_session(), ui_state=ui_state).run_test(size=SIZE) as pilot:
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen), "episodes")
     assert ui_state.screen == "live"

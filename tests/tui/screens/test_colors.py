@@ -33,7 +33,7 @@ from runner.subscribe.messages import Notice
 from runner.types import Outcome
 from tests.support.console.fake_session import FakeEvents, FakeSession
 from tests.support.console.live_items import START, completed
-from tests.support.console.piloted import SIZE, app_of
+from tests.support.console.pilot import SIZE, console_app, wait_for_text
 from tests.support.console.samples import (
     busy_store,
     empty_store,
@@ -42,18 +42,17 @@ from tests.support.console.samples import (
     row,
     span,
 )
-from tests.support.console.screens import shown
 
 
 @pytest.mark.parametrize("theme", ["textual-light", "ansi-dark"])
 async def test_themes(theme: str) -> None:
     assert theme in BUILTIN_THEMES
-    app = app_of(FakeSession(hostile_store()), Settings(theme=theme))
+    app = console_app(FakeSession(hostile_store()), Settings(theme=theme))
     async with app.run_test(size=SIZE) as pilot:
-        await shown(pilot, "␛")
+        await wait_for_text(pilot, "␛")
         assert app.theme == theme
         await pilot.press("2", "question_mark")
-        await shown(pilot, "╭─ Help")
+        await wait_for_text(pilot, "╭─ Help")
 
 
 def told_cells() -> Iterator[Cell]:

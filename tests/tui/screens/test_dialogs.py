@@ -25,6 +25,7 @@ from tests.support.console.fake_session import (
     error_session,
     files_session,
 )
+from tests.support.console.pilot import screen_text, wait_for_no_text, wait_for_text, wait_until
 from tests.support.console.samples import (
     NODE,
     batch_id,
@@ -34,27 +35,26 @@ from tests.support.console.samples import (
     node_list,
     progress,
 )
-from tests.support.console.screens import gone, screen_text, shown, until
 
 SIZE = (80, 24)
 
 
 async def test_help_has_every_key_of_the_screen() -> None:
     async with Console(busy_session()).run_test(size=(120, 50)) as pilot:
-        await shown(pilot, "task 3")
+        await wait_for_text(pilot, "task 3")
         await pilot.press("question_mark")
-        await shown(pilot, "╭─ Help", "This screen", "run the selected environment once", "In lists", "esc closes")
+        await wait_for_text(pilot, "╭─ Help", "This screen", "run the selected environment once", "In lists", "esc closes")
         await pilot.press("G")
-        await shown(pilot, "Signs", "wheel")
+        await wait_for_text(pilot, "Signs", "wheel")
         await pilot.press("escape")
-        await gone(pilot, "╭─ Help")
+        await wait_for_no_text(pilot, "╭─ Help")
 
 
 @pytest.mark.parametrize("place", ["live", "everywhere", "list"])
 async def test_help_and_palette_know_all_commands(place: str) -> None:
     app = Console(busy_session())
     async with app.run_test(size=SIZE) as pilot:
-        await shown(pilot, "task 3")
+        await wait_for_text(pilot, "task 3")
         known = {each.command.id for each in available_commands(app)}
         assert {command.id for command in COMMANDS if command.scope == place} <= known
 
@@ -62,28 +62,28 @@ async def test_help_and_palette_know_all_commands(place: str) -> None:
 async def test_the_palette_finds_and_runs_a_command() -> None:
     session = empty_session()
     async with Console(session).run_test(size=SIZE, notifications=True) as pilot:
-        await shown(pilot, "Welcome")
+        await wait_for_text(pilot, "Welcome")
         await pilot.press("ctrl+p")
-        await shown(pilot, "╭─ Commands", "run the selected environment once")
+        await wait_for_text(pilot, "╭─ Commands", "run the selected environment once")
         await pilot.press(*"batt")
-        await gone(pilot, "repeat the last run")
+        await wait_for_no_text(pilot, "repeat the last run")
         await pilot.press("enter")
-        await shown(pilot, "╭─ Battery")
+        await wait_for_text(pilot, "╭─ Battery")
         await pilot.press("escape", "colon", "down", "up", "ctrl+n", "enter")
-        await shown(pilot, "╭─ Run")
+        await wait_for_text(pilot, "╭─ Run")
         await pilot.press("escape", "colon", "escape")
-        await until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen), "live")
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen), "live")
 
 
 async def test_a_click_chooses_in_the_palette_and_nothing_found_is_nothing_done() -> None:
     async with Console(empty_session()).run_test(size=SIZE) as pilot:
-        await shown(pilot, "Welcome")
+        await wait_for_text(pilot, "Welcome")
         await pilot.press("colon", *"xyzxyz", "enter")
         assert isinstance(pilot.app.screen, CommandPalette)
         await pilot.press("escape", "colon", *"help")
-        await until(pilot, lambda: "Quit" not in screen_text(pilot.app).split("Commands")[1].split("╰")[0], "one")
+        await wait_until(pilot, lambda: "Quit" not in screen_text(pilot.app).split("Commands")[1].split("╰")[0], "one")
         await pilot.click("#commands", offset=(10, 0), times=2)
-        await until(pilot, lambda: isinstance(pilot.app.screen, HelpDialog), "help")
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, HelpDialog), "help")
 
 
 def test_a_search_finds_all_words_names_first() -> None:
@@ -103,9 +103,9 @@ def test_a_search_finds_all_words_names_first() -> None:
 async def test_no_line_of_help_is_cut(size: tuple[int, int]) -> None:
     app = Console(busy_session())
     async with app.run_test(size=size) as pilot:
-        await shown(pilot, "task 3")
+        await wait_for_text(pilot, "task 3")
         await pilot.press("question_mark")
-        await shown(pilot, "╭─ Help")
+        await wait_for_text(pilot, "╭─ Help")
         lines = app.screen.query_one("#help", WrappedText)
         texts = ["".join(cell.text for cell in lines.source.line(row, 0)) for row in range(len(lines.source))]
         assert max(map(len, texts)) <= lines.size.width - LIST_MARGIN
@@ -115,13 +115,13 @@ async def test_no_line_of_help_is_cut(size: tuple[int, int]) -> None:
 async def test_hex_shows_bytes_and_closes() -> None:
     app = Console(busy_session())
     async with app.run_test(size=SIZE) as pilot:
-        await shown(pilot, "task 3")
+        await wait_for_text(pilot, "task 3")
         app.push_screen(HexDumpDialog("\x1b[2J" + "a" * 5000))
-        await shown(pilot, "5,004 bytes", "first 4,096", "0000  1b 5b 32 4a 61", "aaaaaaaaaaaa  │")
+        await wait_for_text(pilot, "5,004 bytes", "first 4,096", "0000  1b 5b 32 4a 61", "aaaaaaaaaaaa  │")
         await pilot.press("G")
-        await shown(pilot, "0ff0")
+        await wait_for_text(pilot, "0ff0")
         await pilot.press("q")
-        await gone(pilot, "5,004 bytes")
+        await wait_for_no_text(pilot, "5,004 bytes")
 
 
 # Leaving.
@@ -146,29 +146,29 @@ async def test_leaving_asks_when_episodes_run(key: str, answer: str, cancelled: 
     session = busy_session()
     app = Console(session)
     async with app.run_test(size=SIZE) as pilot:
-        await shown(pilot, "task 3")
+        await wait_for_text(pilot, "task 3")
         await pilot.press(key)
-        await shown(pilot, "Leave the console?", "1 episode running, 7 remaining", "3/10 Wordle running")
+        await wait_for_text(pilot, "Leave the console?", "1 episode running, 7 remaining", "3/10 Wordle running")
         await pilot.press(answer)
-        await until(pilot, lambda: not app.is_running if left else isinstance(app.screen, LiveScreen), "an end")
-    assert session.orders.orders == ([("cancel", batch_id(0), None)] if cancelled else [])
-    assert session.orders.shutdowns == []
+        await wait_until(pilot, lambda: not app.is_running if left else isinstance(app.screen, LiveScreen), "an end")
+    assert session.fake_control.commands == ([("cancel", batch_id(0), None)] if cancelled else [])
+    assert session.fake_control.shutdowns == []
 
 
 async def test_a_button_answers_too() -> None:
     session = busy_session()
     app = Console(session)
     async with app.run_test(size=SIZE) as pilot:
-        await shown(pilot, "task 3")
+        await wait_for_text(pilot, "task 3")
         await pilot.press("q")
-        await shown(pilot, "Leave the console?")
+        await wait_for_text(pilot, "Leave the console?")
         await pilot.click("#stay")
-        await gone(pilot, "Leave the console?")
+        await wait_for_no_text(pilot, "Leave the console?")
         await pilot.press("q")
-        await shown(pilot, "Leave the console?")
+        await wait_for_text(pilot, "Leave the console?")
         await pilot.press("shift+tab", "enter")
-        await until(pilot, lambda: not app.is_running, "the end")
-    assert session.orders.orders == [("cancel", batch_id(0), None)]
+        await wait_until(pilot, lambda: not app.is_running, "the end")
+    assert session.fake_control.commands == [("cancel", batch_id(0), None)]
 
 
 async def test_a_battery_is_stopped_as_one_and_a_refusal_keeps_the_console() -> None:
@@ -177,45 +177,45 @@ async def test_a_battery_is_stopped_as_one_and_a_refusal_keeps_the_console() -> 
     session = FakeSession(store)
     app = Console(session)
     async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await shown(pilot, "task 3")
-        session.orders.refusal = ControlRequestError("cancel: nobody answers", "press N")
+        await wait_for_text(pilot, "task 3")
+        session.fake_control.refusal = ControlRequestError("cancel: nobody answers", "press N")
         await pilot.press("q")
-        await shown(pilot, "Leave the console?", "and 2 more")
+        await wait_for_text(pilot, "Leave the console?", "and 2 more")
         await pilot.press("s")
-        await shown(pilot, "cancel: nobody answers", "press N")
-        session.orders.refusal = None
+        await wait_for_text(pilot, "cancel: nobody answers", "press N")
+        session.fake_control.refusal = None
         await pilot.press("q", "s")
-        await until(pilot, lambda: not app.is_running, "the end")
-    assert session.orders.orders == [("cancel", "battery", None)]
+        await wait_until(pilot, lambda: not app.is_running, "the end")
+    assert session.fake_control.commands == [("cancel", "battery", None)]
 
 
 async def test_a_lost_node_is_left_without_a_question() -> None:
     for session in (error_session(), busy_session()):
         app = Console(session)
         async with app.run_test(size=SIZE) as pilot:
-            await shown(pilot, "task 3")
+            await wait_for_text(pilot, "task 3")
             await pilot.press("q")
             if not session.store.all_nodes_lost:
-                await shown(pilot, "1 episode running, 7 remaining")
+                await wait_for_text(pilot, "1 episode running, 7 remaining")
                 session.store.apply_events([live(progress(n_done=4, seq=1))])
-                await shown(pilot, "6 remaining")
+                await wait_for_text(pilot, "6 remaining")
                 session.store.set_link(BusLink("disconnected"))
                 session.store.mark_node_lost(NODE)
-                await shown(pilot, "Nothing is running")
+                await wait_for_text(pilot, "Nothing is running")
                 await pilot.press("s")
-            await until(pilot, lambda app=app: not app.is_running, "the end")  # type: ignore[misc]
-        assert session.orders.orders == []
+            await wait_until(pilot, lambda app=app: not app.is_running, "the end")  # type: ignore[misc]
+        assert session.fake_control.commands == []
 
 
 async def test_a_second_answer_to_a_dialog_that_has_gone_changes_nothing() -> None:
     session = busy_session()
     async with Console(session).run_test(size=SIZE) as pilot:
         await pilot.press("b")
-        await until(pilot, lambda: isinstance(pilot.app.screen, BatteryPicker), "battery")
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, BatteryPicker), "battery")
         battery = pilot.app.screen
         assert isinstance(battery, BatteryPicker)
         battery.leave()
         battery.leave()
         battery.query_one("#tiers", LineList).action_choose()
-        await until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen), "live")
-        assert session.orders.started == []
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen), "live")
+        assert session.fake_control.started == []

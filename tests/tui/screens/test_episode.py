@@ -19,7 +19,7 @@ from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.table import Table
 from runner.events.durable import LiveAction
 from tests.support.console.fake_session import FakeSession, bus_session, busy_session, files_session
-from tests.support.console.piloted import console, shown, toasts, until, until_shown
+from tests.support.console.pilot import console_pilot, toast_text, wait_for_widget_text, wait_until, widget_text
 from tests.support.console.samples import (
     HOSTILE,
     NODE,
@@ -47,17 +47,17 @@ async def opened(
     session: FakeSession, key: str = episode_id(1), size: tuple[int, int] = (120, 40)
 ) -> AsyncIterator[Pilot[None]]:
     """The screen of an episode, with the episodes of the store around it."""
-    async with console(session, size) as pilot:
+    async with console_pilot(session, size) as pilot:
         pilot.app.push_screen(EpisodeScreen(session, key))
-        await until(pilot, lambda: shown(pilot, HEADING) != "" and "loading" not in shown(pilot, HEADING))
+        await wait_until(pilot, lambda: widget_text(pilot, HEADING) != "" and "loading" not in widget_text(pilot, HEADING))
         yield pilot
 
 
 def holding(loaded: Episode, data: bytes = b'{"schema": 1}') -> FakeSession:
     """A session whose library has one episode, and nothing else is known."""
     session = files_session(0)
-    session.files.stored = [row(1)]
-    session.files.load = lambda _: (loaded, data)  # type: ignore[method-assign, assignment]
+    session.fake_library.stored = [row(1)]
+    session.fake_library.load = lambda _: (loaded, data)  # type: ignore[method-assign, assignment]
     return session
 
 
@@ -67,20 +67,20 @@ def focused(pilot: Pilot[None]) -> str:
 
 async def test_an_episode_is_shown_with_its_steps_and_the_transcript_of_the_first() -> None:
     async with opened(busy_session()) as pilot:
-        assert "Wordle task 1 · ✓ success · 3 of 4 · reward 0.75 · 3 rounds" in shown(pilot, HEADING)
-        assert episode_id(1) in shown(pilot, HEADING)
-        assert shown(pilot, STEPS).count("guess") == 3
-        assert "▸" in shown(pilot, STEPS).splitlines()[1]
-        await until_shown(pilot, TRANSCRIPT, "observation 0", "guess 0", "reward 0.25")
+        assert "Wordle task 1 · ✓ success · 3 of 4 · reward 0.75 · 3 rounds" in widget_text(pilot, HEADING)
+        assert episode_id(1) in widget_text(pilot, HEADING)
+        assert widget_text(pilot, STEPS).count("guess") == 3
+        assert "▸" in widget_text(pilot, STEPS).splitlines()[1]
+        await wait_for_widget_text(pilot, TRANSCRIPT, "observation 0", "guess 0", "reward 0.25")
         assert focused(pilot) == "steps"
 
 
 async def test_moving_among_the_steps_changes_the_transcript() -> None:
     async with opened(busy_session()) as pilot:
         await pilot.press("j", "down")
-        await until_shown(pilot, TRANSCRIPT, "guess 2")
+        await wait_for_widget_text(pilot, TRANSCRIPT, "guess 2")
         await pilot.press("g")
-        await until_shown(pilot, TRANSCRIPT, "guess 0")
+        await wait_for_widget_text(pilot, TRANSCRIPT, "guess 0")
         await pilot.press("enter")
         assert focused(pilot) == "transcript"
 
@@ -91,7 +91,7 @@ async def test_moving_among_the_steps_changes_the_transcript() -> None:
 async def test_each_view_has_its_key(key: str, view: str, text: str) -> None:
     async with opened(busy_session()) as pilot:
         await pilot.press("w" if key == "t" else "t", key)
-        await until_shown(pilot, f"#{view}", text)
+        await wait_for_widget_text(pilot, f"#{view}", text)
         assert pilot.app.screen.query_one(ContentSwitcher).current == view
         assert focused(pilot) == view
 
@@ -99,8 +99,8 @@ async def test_each_view_has_its_key(key: str, view: str, text: str) -> None:
 async def test_the_names_of_the_views_can_be_clicked() -> None:
     async with opened(busy_session()) as pilot:
         for name, view in (("JSON", "json"), ("Trace", "trace"), ("Transcript", "transcript")):
-            await pilot.click("#tabs", offset=(shown(pilot, "#tabs").index(name), 0))
-            await until(pilot, lambda view=view: focused(pilot) == view)  # type: ignore[misc]
+            await pilot.click("#tabs", offset=(widget_text(pilot, "#tabs").index(name), 0))
+            await wait_until(pilot, lambda view=view: focused(pilot) == view)  # type: ignore[misc]
         await pilot.click("#tabs", offset=(60, 0))
         assert focused(pilot) == "transcript"
 
@@ -109,107 +109,107 @@ async def test_next_and_previous_go_through_the_list_and_end_with_it() -> None:
     session = busy_session()
     async with opened(session, episode_id(2)) as pilot:
         await pilot.press("n")
-        await until_shown(pilot, HEADING, "task 1 ·", "3 of 4")
-        await until(pilot, lambda: episode_id(1) in session.files.loaded)
+        await wait_for_widget_text(pilot, HEADING, "task 1 ·", "3 of 4")
+        await wait_until(pilot, lambda: episode_id(1) in session.fake_library.loaded)
         await pilot.press("n", "n")
-        await until(pilot, lambda: "this is the last episode" in toasts(pilot))
-        await until_shown(pilot, HEADING, "task 0", "4 of 4")
+        await wait_until(pilot, lambda: "this is the last episode" in toast_text(pilot))
+        await wait_for_widget_text(pilot, HEADING, "task 0", "4 of 4")
         await pilot.press("p")
-        await until_shown(pilot, HEADING, "task 1", "3 of 4")
+        await wait_for_widget_text(pilot, HEADING, "task 1", "3 of 4")
         await pilot.press("p", "p", "p")
-        await until(pilot, lambda: "this is the first episode" in toasts(pilot))
-        await until_shown(pilot, HEADING, "task 3", "1 of 4", "▶ running")
+        await wait_until(pilot, lambda: "this is the first episode" in toast_text(pilot))
+        await wait_for_widget_text(pilot, HEADING, "task 3", "1 of 4", "▶ running")
 
 
 async def test_of_many_next_ones_only_the_last_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    session, gate, load = busy_session(), threading.Event(), busy_session().files.load
+    session, gate, load = busy_session(), threading.Event(), busy_session().fake_library.load
 
     def slow(known: str) -> tuple[Episode, bytes]:
         assert gate.wait(20)
         return load(known)
 
     async with opened(session, RUNNING) as pilot:
-        monkeypatch.setattr(session.files, "load", slow)
+        monkeypatch.setattr(session.fake_library, "load", slow)
         await pilot.press("n", "n", "n")
-        await until_shown(pilot, HEADING, "loading …", "task 0")
-        await until(pilot, lambda: "guess" not in shown(pilot, STEPS))  # not the steps of another episode
+        await wait_for_widget_text(pilot, HEADING, "loading …", "task 0")
+        await wait_until(pilot, lambda: "guess" not in widget_text(pilot, STEPS))  # not the steps of another episode
         gate.set()
-        await until_shown(pilot, STEPS, "guess 2")
-        assert "task 0" in shown(pilot, HEADING)
+        await wait_for_widget_text(pilot, STEPS, "guess 2")
+        assert "task 0" in widget_text(pilot, HEADING)
 
 
 async def test_escape_leads_back() -> None:
     async with opened(busy_session()) as pilot:
         await pilot.press("escape")
-        await until(pilot, lambda: not isinstance(pilot.app.screen, EpisodeScreen))
+        await wait_until(pilot, lambda: not isinstance(pilot.app.screen, EpisodeScreen))
 
 
 async def test_a_running_episode_grows_while_one_looks_at_it_and_its_file_comes_when_it_ends() -> None:
     session = busy_session()
-    session.files.stored = []
+    session.fake_library.stored = []
     async with opened(session, RUNNING) as pilot:
-        await until_shown(pilot, HEADING, "▶ running")
-        await until_shown(pilot, TRANSCRIPT, "the word may be")
+        await wait_for_widget_text(pilot, HEADING, "▶ running")
+        await wait_for_widget_text(pilot, TRANSCRIPT, "the word may be")
         session.store.apply_events([live(timestep(3, 2, seq=4, action=LiveAction("the third")))])
-        await until_shown(pilot, STEPS, "the third")
-        await until_shown(pilot, TRANSCRIPT, "the third")
+        await wait_for_widget_text(pilot, STEPS, "the third")
+        await wait_for_widget_text(pilot, TRANSCRIPT, "the third")
         session.store.apply_events([live(token(3, 5, "and now the rest", 3))])
-        await until_shown(pilot, TRANSCRIPT, "and now the rest")
+        await wait_for_widget_text(pilot, TRANSCRIPT, "and now the rest")
         await pilot.press("J")
-        await until_shown(pilot, JSON, "its file is written when it ends")
-        session.files.stored.append(row(3))
+        await wait_for_widget_text(pilot, JSON, "its file is written when it ends")
+        session.fake_library.stored.append(row(3))
         session.store.apply_events([live(ended(3, 6))])
-        await until_shown(pilot, HEADING, "✓ success")
-        await until_shown(pilot, JSON, '"schema": 1')
+        await wait_for_widget_text(pilot, HEADING, "✓ success")
+        await wait_for_widget_text(pilot, JSON, '"schema": 1')
 
 
 async def test_a_step_that_one_looks_at_stays_when_others_come() -> None:
     session = busy_session()
     async with opened(session, RUNNING) as pilot:
         await pilot.press("g")
-        await until_shown(pilot, TRANSCRIPT, "guess 0")
+        await wait_for_widget_text(pilot, TRANSCRIPT, "guess 0")
         session.store.apply_events([live(timestep(3, 2, seq=4))])
-        await until_shown(pilot, STEPS, "guess 2")
+        await wait_for_widget_text(pilot, STEPS, "guess 2")
         assert pilot.app.screen.query_one(STEPS, Table).key == "0"
-        assert "guess 0" in shown(pilot, TRANSCRIPT)
+        assert "guess 0" in widget_text(pilot, TRANSCRIPT)
 
 
 async def test_one_that_ended_without_a_file_says_why_there_is_none() -> None:
     session = busy_session()
-    session.files.stored, session.files.damaged = [], {RUNNING: "it is\ndamaged \x1b"}
+    session.fake_library.stored, session.fake_library.damaged = [], {RUNNING: "it is\ndamaged \x1b"}
     async with opened(session, RUNNING) as pilot:
         session.store.apply_events([live(ended(3, 4))])
-        await until_shown(pilot, HEADING, "✓ success")
+        await wait_for_widget_text(pilot, HEADING, "✓ success")
         await pilot.press("J")
-        await until_shown(pilot, JSON, "not available", "damaged ␛")
+        await wait_for_widget_text(pilot, JSON, "not available", "damaged ␛")
         await pilot.press("e")
-        await until(pilot, lambda: "not exported" in toasts(pilot))
-        assert "damaged ␛" in toasts(pilot)
+        await wait_until(pilot, lambda: "not exported" in toast_text(pilot))
+        assert "damaged ␛" in toast_text(pilot)
 
 
 async def test_a_damaged_file_says_why_and_the_next_one_is_shown() -> None:
     session = files_session(3)
-    session.files.damaged[episode_id(1)] = f"it is {HOSTILE}"
-    async with console(session) as pilot:
-        await until_shown(pilot, "#summary", "3 episodes")
+    session.fake_library.damaged[episode_id(1)] = f"it is {HOSTILE}"
+    async with console_pilot(session) as pilot:
+        await wait_for_widget_text(pilot, "#summary", "3 episodes")
         await pilot.press("j", "enter")
-        await until_shown(pilot, HEADING, "✗ cannot be shown", "2 of 3")
-        await until_shown(pilot, TRANSCRIPT, "this episode cannot be shown", "␛[2J")
-        assert "guess" not in shown(pilot, STEPS)
+        await wait_for_widget_text(pilot, HEADING, "✗ cannot be shown", "2 of 3")
+        await wait_for_widget_text(pilot, TRANSCRIPT, "this episode cannot be shown", "␛[2J")
+        assert "guess" not in widget_text(pilot, STEPS)
         await pilot.press("J", "w", "t", "e")
-        await until(pilot, lambda: "not exported: it is ␛" in toasts(pilot))
+        await wait_until(pilot, lambda: "not exported: it is ␛" in toast_text(pilot))
         await pilot.press("n")
-        await until_shown(pilot, STEPS, "guess 0")
-        await until_shown(pilot, TRANSCRIPT, "guess 0")
+        await wait_for_widget_text(pilot, STEPS, "guess 0")
+        await wait_for_widget_text(pilot, TRANSCRIPT, "guess 0")
 
 
 async def test_one_of_a_foreign_bus_is_asked_for_and_shown_as_far_as_it_was_sent() -> None:
     session = bus_session()
     async with opened(session) as pilot:
-        assert session.orders.fetched == [episode_id(1)]
-        await until_shown(pilot, STEPS, "guess 2")
+        assert session.fake_control.fetched == [episode_id(1)]
+        await wait_for_widget_text(pilot, STEPS, "guess 2")
         await pilot.press("J")
-        await until_shown(pilot, JSON, "no episode")
+        await wait_for_widget_text(pilot, JSON, "no episode")
 
 
 async def test_what_its_node_has_is_asked_for_again_when_the_node_is_back() -> None:
@@ -218,14 +218,14 @@ async def test_what_its_node_has_is_asked_for_again_when_the_node_is_back() -> N
     gone.lost = True
     session.store.apply_events([durable(completed(20))])
     async with opened(session, episode_id(20)) as pilot:
-        await until_shown(pilot, TRANSCRIPT, "this episode cannot be shown", f"no episode {episode_id(20)}")
-        assert "step 0" not in shown(pilot, "#tabs")
-        n_asked = len(session.orders.fetched)
+        await wait_for_widget_text(pilot, TRANSCRIPT, "this episode cannot be shown", f"no episode {episode_id(20)}")
+        assert "step 0" not in widget_text(pilot, "#tabs")
+        n_asked = len(session.fake_control.fetched)
         session.store.apply_events([durable(completed(21))])
         await pilot.pause()
-        assert len(session.orders.fetched) == n_asked
+        assert len(session.fake_control.fetched) == n_asked
         session.store.apply_events([live(heartbeat())])
-        await until(pilot, lambda: len(session.orders.fetched) == n_asked + 1)
+        await wait_until(pilot, lambda: len(session.fake_control.fetched) == n_asked + 1)
 
 
 async def test_earlier_messages_come_and_go_with_enter() -> None:
@@ -236,62 +236,62 @@ async def test_earlier_messages_come_and_go_with_enter() -> None:
         {"role": "assistant", "content": "guess 0"},
     ]
     async with opened(holding(episode(1, steps=[step(0, chats=[chat]), step(1)]))) as pilot:
-        await until_shown(pilot, TRANSCRIPT, "2 earlier messages", "the newest observation")
-        assert "enter: all messages" in shown(pilot, "#tabs")
+        await wait_for_widget_text(pilot, TRANSCRIPT, "2 earlier messages", "the newest observation")
+        assert "enter: all messages" in widget_text(pilot, "#tabs")
         await pilot.press("t", "enter")
-        await until_shown(pilot, TRANSCRIPT, "the rules", "an old answer")
-        assert "enter: fewer messages" in shown(pilot, "#tabs")
+        await wait_for_widget_text(pilot, TRANSCRIPT, "the rules", "an old answer")
+        assert "enter: fewer messages" in widget_text(pilot, "#tabs")
         await pilot.press("enter")
-        await until(pilot, lambda: "the rules" not in shown(pilot, TRANSCRIPT))
+        await wait_until(pilot, lambda: "the rules" not in widget_text(pilot, TRANSCRIPT))
 
 
 async def test_an_episode_without_steps_shows_what_there_was() -> None:
     failed = episode(1, steps=[], outcome="error", error_type="EnvironmentFault", error_message="no reset")
     async with opened(holding(failed)) as pilot:
-        await until_shown(pilot, HEADING, "! error: EnvironmentFault", "✗ EnvironmentFault: no reset")
-        await until_shown(pilot, TRANSCRIPT, "observation 0", "no reset")
+        await wait_for_widget_text(pilot, HEADING, "! error: EnvironmentFault", "✗ EnvironmentFault: no reset")
+        await wait_for_widget_text(pilot, TRANSCRIPT, "observation 0", "no reset")
 
 
 async def test_a_copy_is_safe_unless_it_is_asked_for_as_it_came() -> None:
     async with opened(holding(hostile_episode(1), b'{"a": "\\u001b", "b":\x1b[2J')) as pilot:
         for view in ("t", "w", "J"):
             await pilot.press(view, "y")
-            await until(pilot, lambda: "sent" in toasts(pilot))
+            await wait_until(pilot, lambda: "sent" in toast_text(pilot))
             assert not has_unsafe_chars(pilot.app.clipboard)
             assert "␛" in pilot.app.clipboard
         await pilot.press("Y")
-        await until(pilot, lambda: "unchanged" in toasts(pilot))
+        await wait_until(pilot, lambda: "unchanged" in toast_text(pilot))
         assert pilot.app.clipboard == '{"a": "\\u001b", "b":\x1b[2J'
         await pilot.press("t", "Y")
-        await until(pilot, lambda: "■" in pilot.app.clipboard)
+        await wait_until(pilot, lambda: "■" in pilot.app.clipboard)
         assert "\x1b]52;c" in pilot.app.clipboard
 
 
 async def test_a_long_copy_is_cut_and_says_so() -> None:
     async with opened(holding(episode(1), json.dumps({"a": "x" * 2 * MAX_CLIPBOARD_BYTES}).encode())) as pilot:
         await pilot.press("J")
-        await until_shown(pilot, JSON, "xxx")
+        await wait_for_widget_text(pilot, JSON, "xxx")
         await pilot.press("y")
-        await until(pilot, lambda: "the first 100.0 KiB of 200.0 KiB" in toasts(pilot))
+        await wait_until(pilot, lambda: "the first 100.0 KiB of 200.0 KiB" in toast_text(pilot))
         assert len(pilot.app.clipboard) == MAX_CLIPBOARD_BYTES
 
 
 async def test_there_may_be_nothing_to_copy() -> None:
     async with opened(holding(episode(1, spans=[]))) as pilot:
         await pilot.press("w", "y")
-        await until(pilot, lambda: "nothing to copy" in toasts(pilot))
+        await wait_until(pilot, lambda: "nothing to copy" in toast_text(pilot))
 
 
 async def test_an_export_says_where_the_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     async with opened(busy_session()) as pilot:
         await pilot.press("e")
-        await until(pilot, lambda: "exported to" in toasts(pilot))
+        await wait_until(pilot, lambda: "exported to" in toast_text(pilot))
         path = tmp_path / f"{episode_id(1)}.json"
         assert json.loads(path.read_bytes())["episode_id"] == episode_id(1)
         assert path.stat().st_mode & 0o777 == 0o600
         await pilot.press("e")
-        await until(pilot, lambda: f"{episode_id(1)}-2.json" in toasts(pilot).replace("\n", ""))
+        await wait_until(pilot, lambda: f"{episode_id(1)}-2.json" in toast_text(pilot).replace("\n", ""))
 
 
 async def test_an_export_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,28 +301,28 @@ async def test_an_export_that_fails_says_why(tmp_path: Path, monkeypatch: pytest
     gone.rmdir()
     async with opened(busy_session()) as pilot:
         await pilot.press("e")
-        await until(pilot, lambda: "not exported" in toasts(pilot))
+        await wait_until(pilot, lambda: "not exported" in toast_text(pilot))
     async with opened(busy_session(), RUNNING) as pilot:
         await pilot.press("e")
-        await until(pilot, lambda: "its file is written when it ends" in toasts(pilot).replace("\n", " "))
+        await wait_until(pilot, lambda: "its file is written when it ends" in toast_text(pilot).replace("\n", " "))
 
 
 async def test_a_part_can_be_shown_alone_and_back() -> None:
     async with opened(busy_session()) as pilot:
         for key, alone, hidden in (("J", JSON, STEPS), ("shift+tab", STEPS, JSON)):
             await pilot.press(key, "z")
-            await until(pilot, lambda hidden=hidden: not shown(pilot, hidden))  # type: ignore[misc]
+            await wait_until(pilot, lambda hidden=hidden: not widget_text(pilot, hidden))  # type: ignore[misc]
             assert pilot.app.screen.query_one(alone).size.width > 100
             await pilot.press("z")
-            await until(pilot, lambda hidden=hidden: bool(shown(pilot, hidden)))  # type: ignore[misc]
+            await wait_until(pilot, lambda hidden=hidden: bool(widget_text(pilot, hidden)))  # type: ignore[misc]
 
 
 async def test_hostile_texts_are_shown_safe_and_their_bytes_can_be_looked_at() -> None:
     async with opened(holding(hostile_episode(1), HOSTILE.encode("utf-8", "surrogatepass"))) as pilot:
         for view in ("t", "w", "J"):
             await pilot.press(view)
-            await until(pilot, lambda: "␛" in shown(pilot, f"#{focused(pilot)}"))
-            assert not any(has_unsafe_chars(shown(pilot, part)) for part in ALL)
+            await wait_until(pilot, lambda: "␛" in widget_text(pilot, f"#{focused(pilot)}"))
+            assert not any(has_unsafe_chars(widget_text(pilot, part)) for part in ALL)
             assert isinstance(pilot.app.screen, EpisodeScreen)
             assert has_unsafe_chars(pilot.app.screen.unsafe_text() or "")
 

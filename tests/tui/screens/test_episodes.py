@@ -17,7 +17,7 @@ from agentgym_tui.state.models import READING_FILES, BusLink
 from agentgym_tui.widgets.table import Table
 from runner.types import Outcome
 from tests.support.console.fake_session import FakeSession, bus_session, busy_session, empty_session, files_session
-from tests.support.console.piloted import console, shown, until, until_shown
+from tests.support.console.pilot import console_pilot, wait_for_widget_text, wait_until, widget_text
 from tests.support.console.samples import HOSTILE, ended, episode_id, live, row, started, timestep
 
 LIST, SUMMARY = "#episodes", "#summary"
@@ -25,17 +25,17 @@ LIST, SUMMARY = "#episodes", "#summary"
 
 def with_rows(n: int, **fields: Any) -> FakeSession:  # noqa: ANN401
     session = empty_session()
-    session.files.stored = [row(number, **fields) for number in range(n)]
+    session.fake_library.stored = [row(number, **fields) for number in range(n)]
     return session
 
 
 async def test_stored_and_running_episodes_are_listed_with_the_newest_selected() -> None:
     session = busy_session()
-    session.files.stored = [row(1, outcome=Outcome.ERROR, error_type="EnvironmentFault"), row(2), row(7, env="Maze")]
-    async with console(session) as pilot:
+    session.fake_library.stored = [row(1, outcome=Outcome.ERROR, error_type="EnvironmentFault"), row(2), row(7, env="Maze")]
+    async with console_pilot(session) as pilot:
         await pilot.press("2")
-        await until_shown(pilot, SUMMARY, "5 episodes · ▶ 1 running")
-        lines = shown(pilot, LIST).splitlines()
+        await wait_for_widget_text(pilot, SUMMARY, "5 episodes · ▶ 1 running")
+        lines = widget_text(pilot, LIST).splitlines()
         assert lines[0].split()[:5] == ["started", "▼", "environment", "task", "outcome"]
         assert lines[1].startswith("▸")
         assert "Maze" in lines[1]
@@ -51,97 +51,97 @@ async def test_a_screen_that_has_no_widgets_yet_is_not_drawn() -> None:
 
 async def test_the_cursor_stays_on_its_episode_when_others_begin_and_end() -> None:
     session = with_rows(5)
-    async with console(session) as pilot:
+    async with console_pilot(session) as pilot:
         await pilot.press("2")
-        await until_shown(pilot, SUMMARY, "5 episodes")
+        await wait_for_widget_text(pilot, SUMMARY, "5 episodes")
         await pilot.press("j", "j")
         key = pilot.app.screen.query_one(Table).key
         session.store.apply_events([live(started(8), timestep(8))])
-        await until_shown(pilot, SUMMARY, "6 episodes · ▶ 1 running")
+        await wait_for_widget_text(pilot, SUMMARY, "6 episodes · ▶ 1 running")
         session.store.apply_events([live(ended(8, 2, outcome=Outcome.FAILURE))])
-        await until_shown(pilot, LIST, "✗ failure")
+        await wait_for_widget_text(pilot, LIST, "✗ failure")
         assert pilot.app.screen.query_one(Table).key == key == episode_id(2)
 
 
 async def test_the_library_is_read_again_when_something_ended_or_when_asked_to() -> None:
     session = with_rows(1)
-    async with console(session) as pilot:
+    async with console_pilot(session) as pilot:
         await pilot.press("2")
-        await until_shown(pilot, SUMMARY, "1 episode")
-        session.files.stored.append(row(1))
+        await wait_for_widget_text(pilot, SUMMARY, "1 episode")
+        session.fake_library.stored.append(row(1))
         session.store.apply_events([live(started(8), ended(8, 1))])
-        await until_shown(pilot, SUMMARY, "3 episodes")
-        session.files.stored.append(row(2))
+        await wait_for_widget_text(pilot, SUMMARY, "3 episodes")
+        session.fake_library.stored.append(row(2))
         await pilot.press("ctrl+r")
-        await until_shown(pilot, SUMMARY, "4 episodes")
+        await wait_for_widget_text(pilot, SUMMARY, "4 episodes")
 
 
 async def test_a_library_that_fails_says_why_and_running_episodes_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     session = busy_session()
-    monkeypatch.setattr(session.files, "rows", lambda: session.files.load(HOSTILE))
-    async with console(session) as pilot:
+    monkeypatch.setattr(session.fake_library, "rows", lambda: session.fake_library.load(HOSTILE))
+    async with console_pilot(session) as pilot:
         await pilot.press("2")
-        await until_shown(pilot, SUMMARY, "✗ there is no episode", "running")
-        assert not has_unsafe_chars(shown(pilot, SUMMARY))
+        await wait_for_widget_text(pilot, SUMMARY, "✗ there is no episode", "running")
+        assert not has_unsafe_chars(widget_text(pilot, SUMMARY))
 
 
 async def test_the_list_can_be_used_while_the_library_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     session, gate = busy_session(), threading.Event()
-    rows = session.files.rows
+    rows = session.fake_library.rows
 
     def slow() -> Any:  # noqa: ANN401
         assert gate.wait(20)
         return rows()
 
-    monkeypatch.setattr(session.files, "rows", slow)
-    async with console(session) as pilot:
+    monkeypatch.setattr(session.fake_library, "rows", slow)
+    async with console_pilot(session) as pilot:
         await pilot.press("2")
-        await until_shown(pilot, SUMMARY, "reading …")
-        assert "▶ running" in shown(pilot, LIST)
+        await wait_for_widget_text(pilot, SUMMARY, "reading …")
+        assert "▶ running" in widget_text(pilot, LIST)
         gate.set()
-        await until(pilot, lambda: "reading" not in shown(pilot, SUMMARY))
+        await wait_until(pilot, lambda: "reading" not in widget_text(pilot, SUMMARY))
 
 
 async def test_words_filter_the_list_while_they_are_typed_and_escape_shows_all() -> None:
     session = with_rows(12)
-    session.files.stored += [row(20, env="Maze"), row(21, env="Maze", outcome=Outcome.FAILURE)]
-    async with console(session) as pilot:
+    session.fake_library.stored += [row(20, env="Maze"), row(21, env="Maze", outcome=Outcome.FAILURE)]
+    async with console_pilot(session) as pilot:
         await pilot.press("2")
-        await until_shown(pilot, SUMMARY, "14 episodes")
+        await wait_for_widget_text(pilot, SUMMARY, "14 episodes")
         await pilot.press("G", "slash", *"maze")
-        await until_shown(pilot, SUMMARY, "2 match maze")
+        await wait_for_widget_text(pilot, SUMMARY, "2 match maze")
         await pilot.press("space", *"failure", "enter")
-        await until_shown(pilot, SUMMARY, "1 match maze failure")
+        await wait_for_widget_text(pilot, SUMMARY, "1 match maze failure")
         assert pilot.app.screen.query_one(Table).key == episode_id(21)
         assert pilot.app.focused is pilot.app.screen.query_one(Table)
         await pilot.press("escape")
-        await until(pilot, lambda: "match" not in shown(pilot, SUMMARY))
+        await wait_until(pilot, lambda: "match" not in widget_text(pilot, SUMMARY))
         assert not pilot.app.screen.query_one(Input).display
         await pilot.press("slash", *"zzz")
-        await until_shown(pilot, "#nothing", "No episode matches zzz")
+        await wait_for_widget_text(pilot, "#nothing", "No episode matches zzz")
         await pilot.press("escape")
-        await until_shown(pilot, LIST, "Maze")
+        await wait_for_widget_text(pilot, LIST, "Maze")
         assert pilot.app.focused is pilot.app.screen.query_one(Table)
 
 
 @pytest.mark.parametrize("key", ["down", "tab"])
 async def test_the_filter_is_left_for_the_list_and_stays(key: str) -> None:
     session = with_rows(3)
-    async with console(session) as pilot:
+    async with console_pilot(session) as pilot:
         await pilot.press("2", "slash", *"#1", key)
-        await until_shown(pilot, SUMMARY, "1 match #1")
+        await wait_for_widget_text(pilot, SUMMARY, "1 match #1")
         assert pilot.app.focused is pilot.app.screen.query_one(Table)
         assert pilot.app.screen.query_one(Input).display
 
 
 async def test_keys_that_do_something_elsewhere_are_letters_in_the_filter() -> None:
-    async with console(with_rows(3)) as pilot:
+    async with console_pilot(with_rows(3)) as pilot:
         await pilot.press("2", "slash", *"qXN?12")
         assert pilot.app.screen.query_one(Input).value == "qXN?12"
 
 
 async def test_what_is_pasted_into_the_filter_is_made_safe() -> None:
-    async with console(with_rows(3)) as pilot:
+    async with console_pilot(with_rows(3)) as pilot:
         await pilot.press("2", "slash")
         pilot.app.screen.query_one(Input).insert_text_at_cursor(HOSTILE * 50)
         pilot.app.screen.query_one(Input).insert_text_at_cursor("\x1b]0;x\x07")
@@ -149,60 +149,60 @@ async def test_what_is_pasted_into_the_filter_is_made_safe() -> None:
         value = pilot.app.screen.query_one(Input).value
         assert len(value) <= 200
         assert not has_unsafe_chars(value)
-        assert not has_unsafe_chars(shown(pilot, SUMMARY) + shown(pilot, "#nothing"))
+        assert not has_unsafe_chars(widget_text(pilot, SUMMARY) + widget_text(pilot, "#nothing"))
 
 
 @pytest.mark.parametrize("how", ["enter", "click"])
 async def test_an_episode_is_opened_by_key_or_mouse_and_escape_leads_back_to_it(how: str) -> None:
     session = with_rows(5)
-    async with console(session) as pilot:
+    async with console_pilot(session) as pilot:
         await pilot.press("2")
-        await until_shown(pilot, SUMMARY, "5 episodes")
+        await wait_for_widget_text(pilot, SUMMARY, "5 episodes")
         await pilot.press("j")
         if how == "enter":
             await pilot.press("enter")
         else:
             await pilot.click(LIST, offset=(5, 2), times=2)
-        await until_shown(pilot, "#heading", "2 of 5")
+        await wait_for_widget_text(pilot, "#heading", "2 of 5")
         assert isinstance(pilot.app.screen, EpisodeScreen)
         await pilot.press("n", "n")
-        await until_shown(pilot, "#heading", "4 of 5")
+        await wait_for_widget_text(pilot, "#heading", "4 of 5")
         await pilot.press("escape")
-        await until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen))
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen))
         assert pilot.app.screen.query_one(Table).key == episode_id(1)
 
 
 async def test_enter_in_an_empty_list_opens_nothing() -> None:
     session = with_rows(0)
-    async with console(session) as pilot:
+    async with console_pilot(session) as pilot:
         await pilot.press("2")
-        await until_shown(pilot, "#nothing", "No episodes yet", "r")
+        await wait_for_widget_text(pilot, "#nothing", "No episodes yet", "r")
         await pilot.press("enter")
         assert isinstance(pilot.app.screen, EpisodesScreen)
 
 
 async def test_files_alone_are_the_first_screen_and_unusable_ones_say_why() -> None:
     session = files_session(2)
-    session.files.unreadable = [UnreadableFile(Path("/srv/\x1b[2J.json"), "no JSON: \x1b]0;x\x07")]
-    async with console(session) as pilot:
-        await until_shown(pilot, SUMMARY, "2 episodes · ✗ 1 file cannot be read")
-        await until_shown(pilot, LIST, "␛[2J.json: no JSON")
+    session.fake_library.unreadable = [UnreadableFile(Path("/srv/\x1b[2J.json"), "no JSON: \x1b]0;x\x07")]
+    async with console_pilot(session) as pilot:
+        await wait_for_widget_text(pilot, SUMMARY, "2 episodes · ✗ 1 file cannot be read")
+        await wait_for_widget_text(pilot, LIST, "␛[2J.json: no JSON")
         await pilot.press("G", "enter")
-        await until_shown(pilot, "#transcript", "/srv/␛[2J.json", "no JSON")
-        await until_shown(pilot, "#heading", "✗ cannot be shown", "3 of 3")
+        await wait_for_widget_text(pilot, "#transcript", "/srv/␛[2J.json", "no JSON")
+        await wait_for_widget_text(pilot, "#heading", "✗ cannot be shown", "3 of 3")
 
 
 async def test_files_that_are_being_read_are_not_said_to_be_none() -> None:
     session = files_session(0)
     session.store.set_link(READING_FILES)
-    async with console(session) as pilot:
-        await until_shown(pilot, SUMMARY, "0 episodes", "reading …")
+    async with console_pilot(session) as pilot:
+        await wait_for_widget_text(pilot, SUMMARY, "0 episodes", "reading …")
         assert not pilot.app.screen.query_one("#nothing").display
-        session.files.stored = [row(1)]
-        session.store.apply_stored(session.files.stored)
-        await until_shown(pilot, SUMMARY, "1 episode", "reading …")
+        session.fake_library.stored = [row(1)]
+        session.store.apply_stored(session.fake_library.stored)
+        await wait_for_widget_text(pilot, SUMMARY, "1 episode", "reading …")
         session.store.set_link(BusLink("none", "files"))
-        await until(pilot, lambda: "reading" not in shown(pilot, SUMMARY))
+        await wait_until(pilot, lambda: "reading" not in widget_text(pilot, SUMMARY))
 
 
 async def test_a_folder_without_episodes_is_read_to_its_end(tmp_path: Path) -> None:
@@ -212,28 +212,28 @@ async def test_a_folder_without_episodes_is_read_to_its_end(tmp_path: Path) -> N
     assert links[0] == READING_FILES
     assert links[-1] != READING_FILES
     async with Console(FileSession([tmp_path])).run_test(size=(120, 40)) as pilot:
-        await until_shown(pilot, "#nothing", "No episodes yet", "files only")
+        await wait_for_widget_text(pilot, "#nothing", "No episodes yet", "files only")
 
 
 async def test_a_foreign_bus_on_which_nothing_was_said_says_so() -> None:
     session = FakeSession(read_only="watching only: nothing can be started")
     session.library = None
-    async with console(session) as pilot:
+    async with console_pilot(session) as pilot:
         await pilot.press("2")
-        await until_shown(pilot, "#nothing", "No episodes yet", "watching only")
+        await wait_for_widget_text(pilot, "#nothing", "No episodes yet", "watching only")
 
 
 async def test_a_foreign_bus_lists_what_was_said_on_it() -> None:
-    async with console(bus_session()) as pilot:
+    async with console_pilot(bus_session()) as pilot:
         await pilot.press("2")
-        await until_shown(pilot, SUMMARY, "4 episodes · ▶ 1 running")
+        await wait_for_widget_text(pilot, SUMMARY, "4 episodes · ▶ 1 running")
         await pilot.press("ctrl+r")
-        await until_shown(pilot, LIST, "▶ running")
+        await wait_for_widget_text(pilot, LIST, "▶ running")
 
 
 async def test_the_bytes_of_a_hostile_row_can_be_looked_at() -> None:
-    async with console(with_rows(1, env="\x1b[2J")) as pilot:
+    async with console_pilot(with_rows(1, env="\x1b[2J")) as pilot:
         await pilot.press("2")
-        await until_shown(pilot, LIST, "␛[2J")
+        await wait_for_widget_text(pilot, LIST, "␛[2J")
         assert isinstance(pilot.app.screen, EpisodesScreen)
         assert pilot.app.screen.unsafe_text() == "\x1b[2J"

@@ -19,9 +19,15 @@ from runner.events.codec import encode
 from runner.events.subjects import EPISODE_COMPLETED
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice
-from tests.support.console import screens
 from tests.support.console.fake_session import FakeSession, busy_session, empty_session, files_session
-from tests.support.console.piloted import console, shown, toasts, until, until_shown
+from tests.support.console.pilot import (
+    console_pilot,
+    toast_text,
+    wait_for_text,
+    wait_for_widget_text,
+    wait_until,
+    widget_text,
+)
 from tests.support.console.samples import HOSTILE, START, completed, episode_id
 
 ULID = "01KA0000000000000000000000"
@@ -33,15 +39,15 @@ def order(n: int, subject: str = "orders.eu.new") -> RawMessage:
 
 def saying(*came: RawMessage | Notice) -> FakeSession:
     session = busy_session()
-    session.bus.said = list(came)
+    session.fake_events.initial = list(came)
     return session
 
 
 @asynccontextmanager
 async def events(session: FakeSession, size: tuple[int, int] = (120, 40)) -> AsyncIterator[Pilot[None]]:
-    async with console(session, size) as pilot:
+    async with console_pilot(session, size) as pilot:
         await pilot.press("3")
-        await until(pilot, lambda: bool(session.bus.opened) and bool(shown(pilot, "#summary")))
+        await wait_until(pilot, lambda: bool(session.fake_events.opened) and bool(widget_text(pilot, "#summary")))
         yield pilot
 
 
@@ -57,105 +63,105 @@ async def typed(pilot: Pilot[None], text: str, *keys: str) -> None:
 async def test_what_comes_is_listed_counted_and_shown() -> None:
     session = saying(order(1), Notice(kind="gap", text="3 left", count=3), order(2))
     async with events(session) as pilot:
-        await until_shown(pilot, "#messages", "orders.eu.new", '{"order": 2}', "― 3 left")
-        await until_shown(pilot, "#summary", "2 messages", "3 in gaps", "● live")
-        await until_shown(pilot, "#subjects", "▾ orders", "new", "2")
-        await until_shown(pilot, "#payload", '"order": 2')
-        session.bus.say(order(3, "other"))
-        await until_shown(pilot, "#payload", '"order": 3')
-        await until_shown(pilot, "#subjects", "other")
+        await wait_for_widget_text(pilot, "#messages", "orders.eu.new", '{"order": 2}', "― 3 left")
+        await wait_for_widget_text(pilot, "#summary", "2 messages", "3 in gaps", "● live")
+        await wait_for_widget_text(pilot, "#subjects", "▾ orders", "new", "2")
+        await wait_for_widget_text(pilot, "#payload", '"order": 2')
+        session.fake_events.publish(order(3, "other"))
+        await wait_for_widget_text(pilot, "#payload", '"order": 3')
+        await wait_for_widget_text(pilot, "#subjects", "other")
 
 
 async def test_a_time_that_is_yet_to_come_is_refused() -> None:
     session = saying(order(1))
     async with events(session) as pilot:
-        n_opened = len(session.bus.opened)
+        n_opened = len(session.fake_events.opened)
         await pilot.press("J")
         await typed(pilot, "2999-01-01 10:00", "enter")
-        await until(pilot, lambda: "is in the future" in toasts(pilot))
-        assert len(session.bus.opened) == n_opened
+        await wait_until(pilot, lambda: "is in the future" in toast_text(pilot))
+        assert len(session.fake_events.opened) == n_opened
 
 
 async def test_escape_forgets_nothing_where_all_is_shown_already() -> None:
     session = saying(order(1))
     async with events(session) as pilot:
-        await until_shown(pilot, "#messages", '{"order": 1}')
-        n_opened = len(session.bus.opened)
+        await wait_for_widget_text(pilot, "#messages", '{"order": 1}')
+        n_opened = len(session.fake_events.opened)
         await pilot.press("escape")
-        session.bus.say(order(2))
-        await until_shown(pilot, "#messages", '{"order": 2}', '{"order": 1}')
-        assert len(session.bus.opened) == n_opened
+        session.fake_events.publish(order(2))
+        await wait_for_widget_text(pilot, "#messages", '{"order": 2}', '{"order": 1}')
+        assert len(session.fake_events.opened) == n_opened
 
 
 async def test_space_pauses_and_goes_on_without_loss() -> None:
     session = saying(order(1))
     async with events(session) as pilot:
-        await until_shown(pilot, "#messages", '{"order": 1}')
+        await wait_for_widget_text(pilot, "#messages", '{"order": 1}')
         await pilot.press("space")
-        await until_shown(pilot, "#summary", "‖ paused")
-        session.bus.say(*(order(n) for n in range(2, 30)))
+        await wait_for_widget_text(pilot, "#summary", "‖ paused")
+        session.fake_events.publish(*(order(n) for n in range(2, 30)))
         await pilot.pause(0.2)
-        assert '{"order": 2}' not in shown(pilot, "#messages")
+        assert '{"order": 2}' not in widget_text(pilot, "#messages")
         await pilot.press("space")
-        await until_shown(pilot, "#messages", '{"order": 29}', '{"order": 28}')
-        await until_shown(pilot, "#summary", "29 messages", "● live")
+        await wait_for_widget_text(pilot, "#messages", '{"order": 29}', '{"order": 28}')
+        await wait_for_widget_text(pilot, "#summary", "29 messages", "● live")
 
 
 async def test_the_pace_of_a_bus_is_told() -> None:
     session = saying()
     async with events(session) as pilot:
-        session.bus.say(*(order(n) for n in range(500)))
-        await until_shown(pilot, "#summary", "/s", "500 messages")
-        await until_shown(pilot, "#subjects", "/s", "500")
+        session.fake_events.publish(*(order(n) for n in range(500)))
+        await wait_for_widget_text(pilot, "#summary", "/s", "500 messages")
+        await wait_for_widget_text(pilot, "#subjects", "/s", "500")
 
 
 async def test_words_filter_and_escape_shows_all_again() -> None:
     session = saying(order(1), order(22), order(3, "bills"))
     async with events(session) as pilot:
-        await until_shown(pilot, "#messages", '{"order": 3}')
+        await wait_for_widget_text(pilot, "#messages", '{"order": 3}')
         await pilot.press("slash")
         await typed(pilot, "ORDERS 22")
-        await until_shown(pilot, "#summary", "contains orders 22")
-        assert '{"order": 1}' not in shown(pilot, "#messages")
+        await wait_for_widget_text(pilot, "#summary", "contains orders 22")
+        assert '{"order": 1}' not in widget_text(pilot, "#messages")
         await pilot.press("enter")
         assert screen(pilot).query_one("#messages", Table).has_focus
         await pilot.press("slash")
         await typed(pilot, " none")
-        await until_shown(pilot, "#nothing", "None of 3 messages contains")
+        await wait_for_widget_text(pilot, "#nothing", "None of 3 messages contains")
         await pilot.press("enter", "escape")
-        await until_shown(pilot, "#messages", '{"order": 1}', '{"order": 3}')
+        await wait_for_widget_text(pilot, "#messages", '{"order": 1}', '{"order": 3}')
 
 
 async def test_subjects_are_asked_for_by_pattern_and_escape_goes_back_to_all() -> None:
     session = saying(order(1))
     async with events(session) as pilot:
-        assert session.bus.opened[-1][0] == (">",)
+        assert session.fake_events.opened[-1][0] == (">",)
         await pilot.press("s")
         await typed(pilot, "bills.* orders.>", "enter")
-        await until(pilot, lambda: session.bus.opened[-1][0] == ("bills.*", "orders.>"))
-        await until_shown(pilot, "#summary", "bills.* orders.>")
+        await wait_until(pilot, lambda: session.fake_events.opened[-1][0] == ("bills.*", "orders.>"))
+        await wait_for_widget_text(pilot, "#summary", "bills.* orders.>")
         await pilot.press("s")
         await typed(pilot, "no..pattern", "enter")
-        await until(pilot, lambda: "is not a valid subject pattern" in toasts(pilot))
+        await wait_until(pilot, lambda: "is not a valid subject pattern" in toast_text(pilot))
         await pilot.press("s", "x", "escape")
-        assert len(session.bus.opened) == 2
+        assert len(session.fake_events.opened) == 2
         await pilot.press("escape")
-        await until(pilot, lambda: session.bus.opened[-1][0] == (">",))
+        await wait_until(pilot, lambda: session.fake_events.opened[-1][0] == (">",))
 
 
 async def test_a_branch_of_the_tree_is_a_pattern() -> None:
     session = saying(order(1), order(2, "orders.us"), order(3, "bills"), order(4, "a*.b>c"))
     async with events(session) as pilot:
-        await until_shown(pilot, "#subjects", "▾ orders", "eu", "us", "bills")
+        await wait_for_widget_text(pilot, "#subjects", "▾ orders", "eu", "us", "bills")
         await pilot.press("t", "g", "j", "j", "j")
         assert screen(pilot).query_one("#subjects", Table).key == "orders"
         await pilot.press("c")
-        await until_shown(pilot, "#subjects", "▹ orders (2)")
+        await wait_for_widget_text(pilot, "#subjects", "▹ orders (2)")
         await pilot.press("c", "enter")
-        await until(pilot, lambda: session.bus.opened[-1][0] == ("orders.>",))
-        await until_shown(pilot, "#subjects", "bills")
+        await wait_until(pilot, lambda: session.fake_events.opened[-1][0] == ("orders.>",))
+        await wait_for_widget_text(pilot, "#subjects", "bills")
         await pilot.press("g", "j", "enter")
-        await until(pilot, lambda: "is not a valid subject pattern" in toasts(pilot))
+        await wait_until(pilot, lambda: "is not a valid subject pattern" in toast_text(pilot))
         await pilot.press("t")
         assert screen(pilot).query_one("#messages", Table).has_focus
 
@@ -163,26 +169,26 @@ async def test_a_branch_of_the_tree_is_a_pattern() -> None:
 async def test_a_place_in_the_history_is_shown_first_and_read_on_as_one_goes() -> None:
     session = saying(*(order(n) for n in range(1, 1_501)))
     async with events(session) as pilot:
-        await until_shown(pilot, "#summary", "1,500 messages")
+        await wait_for_widget_text(pilot, "#summary", "1,500 messages")
         await pilot.press("J")
         await typed(pilot, "12", "enter")
-        await until_shown(pilot, "#summary", "◂ history", "500 messages")
-        assert session.bus.opened[-1][1] == 12
-        await until_shown(pilot, "#payload", '"order": 1')
+        await wait_for_widget_text(pilot, "#summary", "◂ history", "500 messages")
+        assert session.fake_events.opened[-1][1] == 12
+        await wait_for_widget_text(pilot, "#payload", '"order": 1')
         await pilot.pause(0.2)
-        assert "500 messages" in shown(pilot, "#summary")
+        assert "500 messages" in widget_text(pilot, "#summary")
         for _ in range(16):
             await pilot.press("pagedown")
-        await until_shown(pilot, "#summary", "1,000 messages")
+        await wait_for_widget_text(pilot, "#summary", "1,000 messages")
         cursor = screen(pilot).panes.messages.cursor
         await pilot.press("space")
-        await until_shown(pilot, "#summary", "‖ paused")
+        await wait_for_widget_text(pilot, "#summary", "‖ paused")
         await pilot.press("space")
-        await until_shown(pilot, "#summary", "◂ history", "1,000 messages")
+        await wait_for_widget_text(pilot, "#summary", "◂ history", "1,000 messages")
         assert screen(pilot).panes.messages.cursor == cursor
         await pilot.press("G")
-        await until_shown(pilot, "#summary", "● live", "1,500 messages")
-        await until_shown(pilot, "#payload", '"order": 1500')
+        await wait_for_widget_text(pilot, "#summary", "● live", "1,500 messages")
+        await wait_for_widget_text(pilot, "#payload", '"order": 1500')
 
 
 async def test_a_time_is_a_place_too_and_nonsense_is_none() -> None:
@@ -190,89 +196,89 @@ async def test_a_time_is_a_place_too_and_nonsense_is_none() -> None:
     async with events(session) as pilot:
         await pilot.press("J")
         await typed(pilot, "10m", "enter")
-        await until_shown(pilot, "#summary", "◂ history")
-        since = session.bus.opened[-1][1]
+        await wait_for_widget_text(pilot, "#summary", "◂ history")
+        since = session.fake_events.opened[-1][1]
         assert isinstance(since, timedelta) and timedelta(minutes=10) <= since < timedelta(minutes=11)
         await pilot.press("J")
         await typed(pilot, "never", "enter")
-        await until(pilot, lambda: "not a sequence or a time" in toasts(pilot))
-        assert len(session.bus.opened) == 2
+        await wait_until(pilot, lambda: "not a sequence or a time" in toast_text(pilot))
+        assert len(session.fake_events.opened) == 2
 
 
 async def test_all_of_an_episode_from_one_of_its_messages() -> None:
     about = RawMessage(EPISODE_COMPLETED, {}, encode(completed(1, episode_id=ULID)), "S", 1, START)
     session = saying(order(1), about)
     async with events(session) as pilot:
-        await until_shown(pilot, "#messages", "Wordle success")
+        await wait_for_widget_text(pilot, "#messages", "Wordle success")
         await pilot.press("slash")
         await typed(pilot, "completed", "enter", "a")
-        await until_shown(pilot, "#summary", f"episode {ULID}", "● live")
-        assert "holds" not in shown(pilot, "#summary")
-        await until_shown(pilot, "#messages", "Wordle success")
-        assert "order" not in shown(pilot, "#messages")
-        since = session.bus.opened[-1][1]
+        await wait_for_widget_text(pilot, "#summary", f"episode {ULID}", "● live")
+        assert "holds" not in widget_text(pilot, "#summary")
+        await wait_for_widget_text(pilot, "#messages", "Wordle success")
+        assert "order" not in widget_text(pilot, "#messages")
+        since = session.fake_events.opened[-1][1]
         assert isinstance(since, timedelta) and since > timedelta(days=1)
-        session.bus.said = [order(1)]
+        session.fake_events.initial = [order(1)]
         await pilot.press("escape")
-        await until_shown(pilot, "#messages", '{"order": 1}')
+        await wait_for_widget_text(pilot, "#messages", '{"order": 1}')
         await pilot.press("a")
-        await until(pilot, lambda: "names no episode" in toasts(pilot))
+        await wait_until(pilot, lambda: "names no episode" in toast_text(pilot))
 
 
 async def test_all_of_an_episode_from_its_screen() -> None:
     about = RawMessage("x", {}, b'{"episode_id":"%s"}' % episode_id(1).encode(), "S", 1, START)
     session = saying(order(1), about)
-    async with console(session) as pilot:
+    async with console_pilot(session) as pilot:
         pilot.app.push_screen(EpisodeScreen(session, episode_id(1)))
-        await until_shown(pilot, "#heading", "Wordle")
+        await wait_for_widget_text(pilot, "#heading", "Wordle")
         await pilot.press("a")
-        await until_shown(pilot, "#summary", f"episode {episode_id(1)}")
-        await until_shown(pilot, "#payload", episode_id(1))
-        assert "order" not in shown(pilot, "#messages")
+        await wait_for_widget_text(pilot, "#summary", f"episode {episode_id(1)}")
+        await wait_for_widget_text(pilot, "#payload", episode_id(1))
+        assert "order" not in widget_text(pilot, "#messages")
 
 
 async def test_all_of_the_watched_episode_from_the_live_screen() -> None:
     session = busy_session()
-    session.bus.said = [order(1), RawMessage("x", {}, b'{"episode_id":"%s"}' % episode_id(3).encode(), "S", 1, START)]
-    async with console(session) as pilot:
-        await screens.shown(pilot, "task 3")
+    session.fake_events.initial = [order(1), RawMessage("x", {}, b'{"episode_id":"%s"}' % episode_id(3).encode(), "S", 1, START)]
+    async with console_pilot(session) as pilot:
+        await wait_for_text(pilot, "task 3")
         await pilot.press("a")
-        await until_shown(pilot, "#summary", f"episode {episode_id(3)}")
-        await until_shown(pilot, "#payload", episode_id(3))
-        assert "order" not in shown(pilot, "#messages")
+        await wait_for_widget_text(pilot, "#summary", f"episode {episode_id(3)}")
+        await wait_for_widget_text(pilot, "#payload", episode_id(3))
+        assert "order" not in widget_text(pilot, "#messages")
 
 
 async def test_without_an_episode_there_is_none_to_look_for() -> None:
-    async with console(empty_session()) as pilot:
-        await screens.shown(pilot, "Nothing is running yet")
+    async with console_pilot(empty_session()) as pilot:
+        await wait_for_text(pilot, "Nothing is running yet")
         await pilot.press("a")
-        await until(pilot, lambda: "no episode selected" in toasts(pilot))
+        await wait_until(pilot, lambda: "no episode selected" in toast_text(pilot))
 
 
 async def test_the_views_of_a_message_and_copies() -> None:
     session = saying(RawMessage("s", {"shop": "7"}, b'{"a":"\x1b[2J"}', "S", 4, START))
     async with events(session) as pilot:
-        await until_shown(pilot, "#payload", "␛[2J")
+        await wait_for_widget_text(pilot, "#payload", "␛[2J")
         for text in ('{"a":"␛[2J"}', "7b 22 61 22", "shop: 7"):
             await pilot.press("v")
-            await until_shown(pilot, "#payload", text)
+            await wait_for_widget_text(pilot, "#payload", text)
         await pilot.press("v", "v")
         await pilot.press("y")
-        await until(pilot, lambda: pilot.app.clipboard == '{"a":"␛[2J"}')
+        await wait_until(pilot, lambda: pilot.app.clipboard == '{"a":"␛[2J"}')
         await pilot.press("Y")
-        await until(pilot, lambda: pilot.app.clipboard == '{"a":"\x1b[2J"}')
+        await wait_until(pilot, lambda: pilot.app.clipboard == '{"a":"\x1b[2J"}')
         await pilot.click("#tabs", offset=(3, 0))
         await pilot.press("enter")
         assert screen(pilot).query_one("#payload", TextView).has_focus
         await pilot.press("X")
-        await until(pilot, lambda: isinstance(pilot.app.screen, HexDumpDialog))
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, HexDumpDialog))
 
 
 async def test_there_may_be_nothing_to_copy() -> None:
     async with events(saying()) as pilot:
-        await until_shown(pilot, "#nothing", "No messages yet on >")
+        await wait_for_widget_text(pilot, "#nothing", "No messages yet on >")
         await pilot.press("y")
-        await until(pilot, lambda: "nothing to copy" in toasts(pilot))
+        await wait_until(pilot, lambda: "nothing to copy" in toast_text(pilot))
 
 
 @pytest.mark.parametrize(
@@ -283,42 +289,42 @@ async def test_each_part_can_be_alone(keys: tuple[str, ...], part: str, size: tu
     if size[0] < 110 and keys == ("shift+tab",):
         keys = ("t",)
     async with events(saying(order(1)), size) as pilot:
-        await until_shown(pilot, "#messages", "orders")
+        await wait_for_widget_text(pilot, "#messages", "orders")
         await pilot.press(*keys, "z")
-        await until(pilot, lambda: screen(pilot).query_one(part).size.width > size[0] - 4)
+        await wait_until(pilot, lambda: screen(pilot).query_one(part).size.width > size[0] - 4)
         others = {"#messages", "#payload", "#subjects"} - {part}
         assert not any(screen(pilot).query_one(other).size for other in others)
         await pilot.press("z")
-        await until(pilot, lambda: bool(screen(pilot).query_one("#messages").size))
+        await wait_until(pilot, lambda: bool(screen(pilot).query_one("#messages").size))
 
 
 async def test_another_screen_leaves_the_bus_unread_and_comes_back_to_it() -> None:
     session = saying(order(1))
     async with events(session) as pilot:
-        await until_shown(pilot, "#messages", '{"order": 1}')
+        await wait_for_widget_text(pilot, "#messages", '{"order": 1}')
         reader = screen(pilot).reader
         await pilot.press("1")
-        await until(pilot, lambda: reader.suspended)
-        session.bus.say(order(2), order(3))
+        await wait_until(pilot, lambda: reader.suspended)
+        session.fake_events.publish(order(2), order(3))
         await pilot.pause(0.2)
         await pilot.press("3")
-        await until_shown(pilot, "#messages", '{"order": 2}', '{"order": 3}')
-        assert len(session.bus.opened) == 1
+        await wait_for_widget_text(pilot, "#messages", '{"order": 2}', '{"order": 3}')
+        assert len(session.fake_events.opened) == 1
 
 
 async def test_files_have_no_bus() -> None:
     session = files_session()
-    async with console(session) as pilot:
-        await until_shown(pilot, "#summary", "3 episodes")
+    async with console_pilot(session) as pilot:
+        await wait_for_widget_text(pilot, "#summary", "3 episodes")
         await pilot.press("3")
-        await until(pilot, lambda: "files have no bus" in toasts(pilot))
+        await wait_until(pilot, lambda: "files have no bus" in toast_text(pilot))
         known = {each.command.id for each in available_commands(pilot.app, without=hidden_commands(session))}
         assert "app.episodes" in known and "app.events" not in known
-        assert "Events" not in shown(pilot, "KeyBar")
+        assert "Events" not in widget_text(pilot, "KeyBar")
         await pilot.press("enter")
-        await until_shown(pilot, "#heading", "Wordle")
+        await wait_for_widget_text(pilot, "#heading", "Wordle")
         await pilot.press("a")
-        await until(pilot, lambda: "files have no bus" in toasts(pilot) and isinstance(pilot.app.screen, EpisodeScreen))
+        await wait_until(pilot, lambda: "files have no bus" in toast_text(pilot) and isinstance(pilot.app.screen, EpisodeScreen))
 
 
 async def test_help_knows_every_command_of_the_screen() -> None:
@@ -330,8 +336,8 @@ async def test_help_knows_every_command_of_the_screen() -> None:
 async def test_what_is_typed_or_said_is_never_markup() -> None:
     session = saying(RawMessage(HOSTILE.replace("\ud800", ""), {}, HOSTILE.encode("utf-8", "replace")))
     async with events(session) as pilot:
-        await until_shown(pilot, "#messages", "⚠")
+        await wait_for_widget_text(pilot, "#messages", "⚠")
         await pilot.press("J")
         await typed(pilot, "[/]", "enter")
-        await until(pilot, lambda: "not a sequence" in toasts(pilot))
+        await wait_until(pilot, lambda: "not a sequence" in toast_text(pilot))
         assert isinstance(pilot.app, Console)

@@ -19,9 +19,9 @@ from agentgym_tui.sessions.event_source import BusEventSource, EventFeed
 from agentgym_tui.sessions.node_launcher import LaunchOptions
 from runner.bus.connection import BusAddress, NatsConnection
 from runner.subscribe.buffer import RawMessage
-from tests.support.console.piloted import shown, until, until_shown
+from tests.support.console.pilot import wait_for_widget_text, wait_until, widget_text
 from tests.support.nats_server import NatsServer
-from tests.support.subscriptions import add_stream, surely
+from tests.support.subscriptions import add_stream, retry_until_success
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +45,8 @@ async def watching(server: NatsServer, data_dir: Path) -> AsyncIterator[Pilot[No
     app = Console(BusSession(LaunchOptions(data_dir=str(data_dir)), url=server.url))
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await pilot.press("3")
-        await until(pilot, lambda: isinstance(app.screen, EventsScreen))
-        await until_shown(pilot, "#summary", "● connected")
+        await wait_until(pilot, lambda: isinstance(app.screen, EventsScreen))
+        await wait_for_widget_text(pilot, "#summary", "● connected")
         yield pilot
 
 
@@ -65,29 +65,29 @@ async def test_what_is_none_of_ours_live_paused_and_from_its_history(server: Nat
         await add_stream(client, "ORDERS", subjects=["orders.*"])
         await orders(client, *range(1, 8))
         async with watching(server, tmp_path) as pilot:
-            await until_shown(pilot, "#messages", '{"order": 7}')
+            await wait_for_widget_text(pilot, "#messages", '{"order": 7}')
             await client.publish("kept.by.nobody", b"\xff\x00\x1b[2J")
             await client.publish("agentgym.episode.completed.v1", b'{"episode_id": 3}')
-            await until_shown(pilot, "#messages", "kept.by.nobody", "6 bytes, not text", "✗ malformed")
-            await until_shown(pilot, "#summary", "1 malformed")
-            await until_shown(pilot, "#subjects", "▾ orders", "eu", "▾ kept")
+            await wait_for_widget_text(pilot, "#messages", "kept.by.nobody", "6 bytes, not text", "✗ malformed")
+            await wait_for_widget_text(pilot, "#summary", "1 malformed")
+            await wait_for_widget_text(pilot, "#subjects", "▾ orders", "eu", "▾ kept")
             await pilot.press("space")
-            await until_shown(pilot, "#summary", "‖ paused")
+            await wait_for_widget_text(pilot, "#summary", "‖ paused")
             await orders(client, *range(8, 40))
-            await until_shown(pilot, "#summary", "32 waiting")
-            assert '{"order": 8}' not in shown(pilot, "#messages")
+            await wait_for_widget_text(pilot, "#summary", "32 waiting")
+            assert '{"order": 8}' not in widget_text(pilot, "#messages")
             await pilot.press("space")
-            await until_shown(pilot, "#messages", '{"order": 39}', '{"order": 30}')
-            await until_shown(pilot, "#summary", "41 messages", "0 in gaps", "0 skipped")
+            await wait_for_widget_text(pilot, "#messages", '{"order": 39}', '{"order": 30}')
+            await wait_for_widget_text(pilot, "#summary", "41 messages", "0 in gaps", "0 skipped")
             await pilot.press("s")
             await typed(pilot, "orders.us")
-            await until_shown(pilot, "#messages", '{"order": 1}', '{"order": 3}')
-            assert '{"order": 2}' not in shown(pilot, "#messages")
+            await wait_for_widget_text(pilot, "#messages", '{"order": 1}', '{"order": 3}')
+            assert '{"order": 2}' not in widget_text(pilot, "#messages")
             await pilot.press("escape", "J")
             await typed(pilot, "12")
-            await until_shown(pilot, "#summary", "◂ history", "from #12")
-            await until_shown(pilot, "#payload", '"order": 12')
-            assert '{"order": 11}' not in shown(pilot, "#messages")
+            await wait_for_widget_text(pilot, "#summary", "◂ history", "from #12")
+            await wait_for_widget_text(pilot, "#payload", '"order": 12')
+            assert '{"order": 11}' not in widget_text(pilot, "#messages")
 
 
 async def test_a_jump_shows_all_streams_as_one_history(server: NatsServer, tmp_path: Path) -> None:
@@ -101,14 +101,14 @@ async def test_a_jump_shows_all_streams_as_one_history(server: NatsServer, tmp_p
         async with watching(server, tmp_path) as pilot:
             await pilot.press("s")
             await typed(pilot, "mixed.>")
-            await until_shown(pilot, "#payload", '"n": 60')
+            await wait_for_widget_text(pilot, "#payload", '"n": 60')
             for start in ("all", "1", "10m"):
                 await pilot.press("J")
                 await typed(pilot, start)
-                await until_shown(pilot, "#summary", "◂ history")
-                await until_shown(pilot, "#payload", '"n": 0')
-                await until_shown(pilot, "#messages", '{"n": 1,')
-                assert '{"n": 60' not in shown(pilot, "#messages")
+                await wait_for_widget_text(pilot, "#summary", "◂ history")
+                await wait_for_widget_text(pilot, "#payload", '"n": 0')
+                await wait_for_widget_text(pilot, "#messages", '{"n": 1,')
+                assert '{"n": 60' not in widget_text(pilot, "#messages")
 
 
 async def test_all_of_an_episode_from_every_stream(server: NatsServer, tmp_path: Path) -> None:
@@ -120,13 +120,13 @@ async def test_all_of_an_episode_from_every_stream(server: NatsServer, tmp_path:
         async with watching(server, tmp_path) as pilot:
             await pilot.press("s")
             await typed(pilot, "theirs.>")
-            await until_shown(pilot, "#payload", '"step": 5')
+            await wait_for_widget_text(pilot, "#payload", '"step": 5')
             await pilot.press("a")
-            await until_shown(pilot, "#summary", "episode e1")
+            await wait_for_widget_text(pilot, "#summary", "episode e1")
             for step in (5, 3, 1):
-                await until_shown(pilot, "#payload", f'"step": {step}')
+                await wait_for_widget_text(pilot, "#payload", f'"step": {step}')
                 await pilot.press("k")
-            assert "e0" not in shown(pilot, "#messages")
+            assert "e0" not in widget_text(pilot, "#messages")
 
 
 async def test_what_waits_of_streams_that_began_later_is_counted_too(server: NatsServer) -> None:
@@ -211,7 +211,7 @@ async def test_what_waits_is_known_after_a_server_has_lost_it(tmp_path: Path, mo
                 server.stop()
                 server.empty_store()
                 server.start()
-                await surely(lambda: add_stream(client, "LOST", subjects=["lost"]))
+                await retry_until_success(lambda: add_stream(client, "LOST", subjects=["lost"]))
                 await say(client, "lost", *range(100, 130))
                 await until_behind(feed, 19 + 30)
                 assert await read(feed, 19 + 30) == [*range(1, 20), *range(100, 130)]

@@ -23,6 +23,7 @@ from tests.support.console.fake_session import (
     empty_session,
     error_session,
 )
+from tests.support.console.pilot import screen_text, wait_for_no_text, wait_for_text, wait_until
 from tests.support.console.samples import (
     HOSTILE,
     batch_id,
@@ -31,14 +32,13 @@ from tests.support.console.samples import (
     ended,
     env_health,
     episode_id,
+    episode_items,
     hostile_episode,
     live,
     started,
     timestep,
     token,
-    whole,
 )
-from tests.support.console.screens import gone, screen_text, shown, until
 
 SIZES = [(80, 24), (120, 40), (200, 50)]
 ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
@@ -95,7 +95,7 @@ def test_running_episodes_are_gone_through_in_a_circle() -> None:
 
 def test_the_same_batch_comes_first_and_lost_episodes_last() -> None:
     store, watch = empty_store(), EpisodePicker()
-    store.apply_events([live(*whole(0), started(1), started(2, batch_id=batch_id(9)))])
+    store.apply_events([live(*episode_items(0), started(1), started(2, batch_id=batch_id(9)))])
     watch.episode_id = episode_id(0)
     picked = watch.select_episode(store, following=True)
     assert picked is store.episodes[episode_id(1)]
@@ -107,7 +107,7 @@ def test_the_same_batch_comes_first_and_lost_episodes_last() -> None:
 
 def test_the_last_episode_of_a_batch_is_shown_when_it_is_over() -> None:
     store, watch = empty_store(), EpisodePicker()
-    store.apply_events([live(*whole(0), *whole(1), *whole(2))])
+    store.apply_events([live(*episode_items(0), *episode_items(1), *episode_items(2))])
     watch.episode_id = episode_id(0)  # others ended between two looks
     assert watch.select_episode(store, following=False) is store.episodes[episode_id(0)]
     assert watch.select_episode(store, following=True) is store.episodes[episode_id(2)]
@@ -120,25 +120,25 @@ def test_the_last_episode_of_a_batch_is_shown_when_it_is_over() -> None:
 async def test_the_running_episode_is_followed(size: tuple[int, int]) -> None:
     session = busy_session()
     async with Console(session).run_test(size=size, notifications=True) as pilot:
-        await shown(pilot, "task 3", "following", "the word may be", "3/10", "time left 3:21", "cpu 12%")
+        await wait_for_text(pilot, "task 3", "following", "the word may be", "3/10", "time left 3:21", "cpu 12%")
         session.store.apply_events([live(timestep(3, 2, seq=4, chats=[], observation=[]), token(3, 5, "and now ", 3))])
-        await shown(pilot, "round 3", "and now")
+        await wait_for_text(pilot, "round 3", "and now")
         session.store.apply_events([live(ended(3, 6), started(4), timestep(4, 0))])
-        await shown(pilot, "task 4", "round 1")
+        await wait_for_text(pilot, "task 4", "round 1")
         assert "not following" not in screen_text(pilot.app)
 
 
 async def test_scrolling_up_ends_following_and_says_so() -> None:
     session = busy_session()
     async with Console(session).run_test(size=(120, 40)) as pilot:
-        await shown(pilot, "task 3", "following")
+        await wait_for_text(pilot, "task 3", "following")
         await pilot.press("tab", "k")
-        await shown(pilot, "not following (G)", "Transcript · step 1")
+        await wait_for_text(pilot, "not following (G)", "Transcript · step 1")
         session.store.apply_events([live(ended(3, 4), started(4), timestep(4, 0))])
-        await shown(pilot, "✓ success", "task 3")
+        await wait_for_text(pilot, "✓ success", "task 3")
         assert "task 4" not in screen_text(pilot.app)
         await pilot.press("G")
-        await shown(pilot, "task 4", "Transcript · step 0")
+        await wait_for_text(pilot, "task 4", "Transcript · step 0")
         assert "not following" not in screen_text(pilot.app)
 
 
@@ -147,74 +147,74 @@ async def test_who_reads_the_transcript_does_not_get_the_next_step() -> None:
     long = "\n".join(f"line {n}" for n in range(100))
     session.store.apply_events([live(timestep(3, 2, seq=4, observation=[{"role": "user", "content": long}]))])
     async with Console(session).run_test(size=(120, 40)) as pilot:
-        await shown(pilot, "line 99")
+        await wait_for_text(pilot, "line 99")
         await pilot.press("tab", "tab", "tab", "k", "k")
-        await shown(pilot, "not following (G)")
-        await gone(pilot, "line 99")
+        await wait_for_text(pilot, "not following (G)")
+        await wait_for_no_text(pilot, "line 99")
         session.store.apply_events([live(timestep(3, 3, seq=5))])
-        await shown(pilot, "guess 3", "Transcript · step 2")
+        await wait_for_text(pilot, "guess 3", "Transcript · step 2")
         await pilot.press("G")
-        await shown(pilot, "Transcript · step 3")
+        await wait_for_text(pilot, "Transcript · step 3")
 
 
 async def test_an_empty_console_names_three_keys_and_what_is_missing() -> None:
     for size in SIZES:
         async with Console(empty_session()).run_test(size=size) as pilot:
-            await shown(pilot, "Nothing is running yet", "choose what to run and how", "not installed", "→ ")
+            await wait_for_text(pilot, "Nothing is running yet", "choose what to run and how", "not installed", "→ ")
 
 
 async def test_the_first_episode_takes_the_place_of_the_welcome() -> None:
     session = empty_session()
     async with Console(session).run_test(size=(80, 24)) as pilot:
-        await shown(pilot, "Welcome")
+        await wait_for_text(pilot, "Welcome")
         await pilot.press("tab", "z")
-        await gone(pilot, "Environments")
+        await wait_for_no_text(pilot, "Environments")
         session.store.apply_events([live(started(0), timestep(0, 0))])
-        await shown(pilot, "Environments", "task 0", "guess 0")
+        await wait_for_text(pilot, "Environments", "task 0", "guess 0")
         assert "Welcome" not in screen_text(pilot.app)
 
 
 async def test_the_focus_moves_on_when_its_pane_goes() -> None:
     session = empty_session()
     async with Console(session).run_test(size=(120, 40)) as pilot:
-        await shown(pilot, "▌Environments", "Welcome")
+        await wait_for_text(pilot, "▌Environments", "Welcome")
         await pilot.press("tab")
-        await shown(pilot, "▌Welcome")
+        await wait_for_text(pilot, "▌Welcome")
         session.store.apply_events([live(started(0), timestep(0, 0))])
-        await shown(pilot, "▌Wordle task 0")
+        await wait_for_text(pilot, "▌Wordle task 0")
 
 
 async def test_a_lost_node_is_said() -> None:
     async with Console(error_session()).run_test(size=(120, 40)) as pilot:
-        await shown(pilot, "✗ disconnected", "connection refused", "✗ node lost")
+        await wait_for_text(pilot, "✗ disconnected", "connection refused", "✗ node lost")
 
 
 async def test_notices_are_told_when_no_batch_runs() -> None:
     session = empty_session()
     async with Console(session).run_test(size=(80, 24)) as pilot:
-        await shown(pilot, "Welcome")
+        await wait_for_text(pilot, "Welcome")
         session.store.apply_events([Notice(kind="gap", text="a stream was deleted", count=3)])
-        await shown(pilot, "a stream was deleted (3)")
+        await wait_for_text(pilot, "a stream was deleted (3)")
 
 
 async def test_the_cause_of_the_selected_environment_is_in_the_title() -> None:
     async with Console(busy_session()).run_test(size=(120, 40)) as pilot:
-        await shown(pilot, "field-runner-4090")
+        await wait_for_text(pilot, "field-runner-4090")
         await pilot.press("G")
-        await shown(pilot, "WebShop: not installed")
+        await wait_for_text(pilot, "WebShop: not installed")
 
 
 async def test_rewards_are_those_of_the_watched_or_the_selected_environment() -> None:
     async with Console(busy_session()).run_test(size=(120, 40)) as pilot:
-        await shown(pilot, "Rewards · Wordle", "success 67% of last 3")
+        await wait_for_text(pilot, "Rewards · Wordle", "success 67% of last 3")
         await pilot.press("j")
-        await shown(pilot, "Rewards · TextCraft", "no scored episodes yet")
+        await wait_for_text(pilot, "Rewards · TextCraft", "no scored episodes yet")
 
 
 async def test_nothing_is_drawn_again_when_nothing_changed() -> None:
     session = busy_session()
     async with Console(session).run_test(size=(120, 40)) as pilot:
-        await shown(pilot, "task 3")
+        await wait_for_text(pilot, "task 3")
         screen = pilot.app.screen
         assert isinstance(screen, LiveScreen)
         sources: list[object] = []
@@ -227,17 +227,17 @@ async def test_nothing_is_drawn_again_when_nothing_changed() -> None:
             )
             return len(before) == len(sources) and all(a is b for a, b in zip(before, sources, strict=True))
 
-        await until(pilot, same_again, "a look that draws nothing")  # the cursor may still be on its way to the tail
+        await wait_until(pilot, same_again, "a look that draws nothing")  # the cursor may still be on its way to the tail
 
 
 async def test_what_a_file_fills_in_is_shown() -> None:
     session = busy_session()
     async with Console(session).run_test(size=(120, 40)) as pilot:
-        await shown(pilot, "task 3")
+        await wait_for_text(pilot, "task 3")
         episode = session.store.episodes[episode_id(3)]
         episode.steps[1] = replace(episode.steps[1], action=LiveAction("another"))
         session.store.set_link(BusLink("connected", address="other"))
-        await shown(pilot, "another")
+        await wait_for_text(pilot, "another")
 
 
 # Keys of the panes.
@@ -246,93 +246,93 @@ async def test_what_a_file_fills_in_is_shown() -> None:
 @pytest.mark.parametrize("size", SIZES, ids=str)
 async def test_views_and_zoom(size: tuple[int, int]) -> None:
     async with Console(busy_session()).run_test(size=size) as pilot:
-        await shown(pilot, "Transcript")
+        await wait_for_text(pilot, "Transcript")
         for name, title in (("trace", "Trace"), ("rewards", "Rewards"), ("transcript", "Transcript")):
             await pilot.press("v")
-            await until(pilot, lambda name=name: view(pilot, name).has_focus, name)  # type: ignore[misc]
-            await shown(pilot, title)
+            await wait_until(pilot, lambda name=name: view(pilot, name).has_focus, name)  # type: ignore[misc]
+            await wait_for_text(pilot, title)
             await pilot.press("z")
-            await gone(pilot, "Environments")
-            await shown(pilot, title)
+            await wait_for_no_text(pilot, "Environments")
+            await wait_for_text(pilot, title)
             pane = pilot.app.screen.query_one(f"#{name}-pane", Pane)
             assert pane.size.height == size[1] - (3 if size[0] == 200 else 4)
             await pilot.press("z")
-            await shown(pilot, "Environments")
+            await wait_for_text(pilot, "Environments")
 
 
 @pytest.mark.parametrize("name", ["transcript", "trace", "rewards"])
 async def test_the_pane_that_is_looked_at_stays_when_the_terminal_becomes_small(name: str) -> None:
     async with Console(busy_session()).run_test(size=(200, 50)) as pilot:
-        await shown(pilot, "Transcript")
+        await wait_for_text(pilot, "Transcript")
         view(pilot, name).focus()
-        await until(pilot, lambda: view(pilot, name).has_focus, "the pane has the keys")
+        await wait_until(pilot, lambda: view(pilot, name).has_focus, "the pane has the keys")
         await pilot.resize_terminal(80, 24)
-        await until(pilot, lambda: "-narrow" in pilot.app.screen.classes, "the screen is small")
+        await wait_until(pilot, lambda: "-narrow" in pilot.app.screen.classes, "the screen is small")
         await pilot.pause()
         assert view(pilot, name).has_focus
-        await until(pilot, lambda: view(pilot, name).region.height > 0, "the pane is there")
+        await wait_until(pilot, lambda: view(pilot, name).region.height > 0, "the pane is there")
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 async def test_zoom_of_an_empty_console(size: tuple[int, int]) -> None:
     async with Console(empty_session()).run_test(size=size) as pilot:
-        await shown(pilot, "▌Environments", "Welcome")
+        await wait_for_text(pilot, "▌Environments", "Welcome")
         await pilot.press("z")
-        await gone(pilot, "Welcome")
+        await wait_for_no_text(pilot, "Welcome")
         await pilot.press("z", "v")
-        await shown(pilot, "▌Environments", "Welcome")
+        await wait_for_text(pilot, "▌Environments", "Welcome")
         await pilot.press("tab", "z")
-        await gone(pilot, "Environments")
-        await shown(pilot, "▌Welcome")
+        await wait_for_no_text(pilot, "Environments")
+        await wait_for_text(pilot, "▌Welcome")
 
 
 async def test_every_pane_can_be_reached_and_shows_it() -> None:
     async with Console(busy_session()).run_test(size=(120, 40)) as pilot:
-        await shown(pilot, "▌Environments", "task 3")
+        await wait_for_text(pilot, "▌Environments", "task 3")
         for title in ("▌Wordle", "▌Trace", "▌Transcript", "▌Rewards", "▌Environments"):
             await pilot.press("tab")
-            await shown(pilot, title)
+            await wait_for_text(pilot, title)
 
 
 async def test_next_and_previous_run() -> None:
     session = busy_session()
     async with Console(session).run_test(size=(120, 40), notifications=True) as pilot:
-        await shown(pilot, "task 3")
+        await wait_for_text(pilot, "task 3")
         await pilot.press("right_square_bracket")
-        await shown(pilot, "no other episode is running")
+        await wait_for_text(pilot, "no other episode is running")
         session.store.apply_events([live(started(5, task_index=77), timestep(5, 0))])
         await pilot.press("right_square_bracket")
-        await shown(pilot, "task 77")
+        await wait_for_text(pilot, "task 77")
         await pilot.press("left_square_bracket")
-        await shown(pilot, "task 3")
+        await wait_for_text(pilot, "task 3")
 
 
 async def test_enter_and_double_click_open_the_watched_episode() -> None:
     from agentgym_tui.screens.episode.screen import EpisodeScreen
 
     async with Console(busy_session()).run_test(size=(120, 40)) as pilot:
-        await shown(pilot, "task 3")
+        await wait_for_text(pilot, "task 3")
         await pilot.press("tab", "enter")
-        await until(pilot, lambda: isinstance(pilot.app.screen, EpisodeScreen), "the episode")
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodeScreen), "the episode")
         await pilot.press("escape")
-        await until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen), "back")
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen), "back")
         await pilot.click("#steps", offset=(10, 2), times=2)
-        await until(pilot, lambda: isinstance(pilot.app.screen, EpisodeScreen), "the episode")
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodeScreen), "the episode")
 
 
 async def test_enter_on_an_environment_opens_the_form_for_it() -> None:
     async with Console(busy_session()).run_test(size=(120, 40)) as pilot:
-        await shown(pilot, "task 3")
+        await wait_for_text(pilot, "task 3")
         await pilot.press("j", "enter")
-        await shown(pilot, "╭─ Run", "[x] TextCraft")
+        await wait_for_text(pilot, "╭─ Run", "[x] TextCraft")
 
 
 async def test_nothing_to_open() -> None:
     async with Console(empty_session()).run_test(size=(120, 40), notifications=True) as pilot:
-        await shown(pilot, "Welcome")
+        await wait_for_text(pilot, "Welcome")
         screen = pilot.app.screen
         await screen.run_action("open")
-        await shown(pilot, "no episode selected")
+        await wait_for_text(pilot, "no episode selected")
 
 
 # Hostile text.
@@ -345,19 +345,19 @@ async def test_x_shows_the_bytes_of_a_hostile_step_and_environment() -> None:
     )
     store.apply_events([live(ended(3, 4), env_health("E\u202e", "down", cause="c"))])
     async with Console(FakeSession(store)).run_test(size=(120, 40), notifications=True) as pilot:
-        await shown(pilot, "go ␛[2J")
+        await wait_for_text(pilot, "go ␛[2J")
         await pilot.press("X")
-        await shown(pilot, "no unsafe bytes in the selection")
+        await wait_for_text(pilot, "no unsafe bytes in the selection")
         await pilot.press("G", "X")
-        await shown(pilot, "e2 80 ae")
+        await wait_for_text(pilot, "e2 80 ae")
         await pilot.press("escape", "tab", "X")
-        await shown(pilot, "67 6f 20 1b 5b 32 4a")
+        await wait_for_text(pilot, "67 6f 20 1b 5b 32 4a")
 
 
 async def test_a_hostile_episode_is_shown_in_every_pane() -> None:
     store = empty_store()
     store.merge_episode(hostile_episode())
     async with Console(FakeSession(store)).run_test(size=(200, 50)) as pilot:
-        await shown(pilot, "⚠ unsafe bytes", "␛")
+        await wait_for_text(pilot, "⚠ unsafe bytes", "␛")
         text = screen_text(pilot.app)
         assert not set(text) & set(HOSTILE) - set("\n") - {c for c in HOSTILE if c.isprintable()}

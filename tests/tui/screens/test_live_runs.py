@@ -19,6 +19,7 @@ from tests.support.console.fake_session import (
     empty_session,
     files_session,
 )
+from tests.support.console.pilot import screen_text, wait_for_no_text, wait_for_text, wait_until
 from tests.support.console.samples import (
     batch_id,
     batch_state,
@@ -27,15 +28,14 @@ from tests.support.console.samples import (
     ended,
     env_health,
     episode_id,
+    episode_items,
     live,
     node_list,
     started,
     streaming_store,
     timestep,
     token,
-    whole,
 )
-from tests.support.console.screens import gone, screen_text, shown, until
 
 SIZES = [(80, 24), (120, 40), (200, 50)]
 ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
@@ -50,47 +50,47 @@ def with_models() -> FakeSession:
 async def test_without_a_model_r_says_why_and_offers_the_oracle_by_name() -> None:
     session = empty_session()
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
-        await shown(pilot, "Welcome")
+        await wait_for_text(pilot, "Welcome")
         await pilot.press("j", "r")
-        await shown(pilot, "╭─ Run", "no agent that uses a model", "choose the oracle agent: no model needed")
-        assert session.orders.started == []
+        await wait_for_text(pilot, "╭─ Run", "no agent that uses a model", "choose the oracle agent: no model needed")
+        assert session.fake_control.started == []
         await pilot.press("enter")
-        await shown(pilot, "oracle started on TextCraft")
-        assert (session.orders.started[0].envs, session.orders.started[0].agent) == (["TextCraft"], "oracle")
-        await gone(pilot, "╭─ Run")
+        await wait_for_text(pilot, "oracle started on TextCraft")
+        assert (session.fake_control.started[0].envs, session.fake_control.started[0].agent) == (["TextCraft"], "oracle")
+        await wait_for_no_text(pilot, "╭─ Run")
         await pilot.press("r")
-        await until(pilot, lambda: len(session.orders.started) == 2, "who was chosen plays on")
+        await wait_until(pilot, lambda: len(session.fake_control.started) == 2, "who was chosen plays on")
 
 
 async def test_r_plays_the_selected_environment() -> None:
     session = with_models()
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
-        await shown(pilot, "Welcome")
+        await wait_for_text(pilot, "Welcome")
         await pilot.press("j", "r")
-        await shown(pilot, "react started on TextCraft")
-        (args,) = session.orders.started
+        await wait_for_text(pilot, "react started on TextCraft")
+        (args,) = session.fake_control.started
         assert ULID.fullmatch(args.batch_id)
         assert (args.envs, args.agent, args.repeat) == (["TextCraft"], "react", 1)
-        session.store.apply_events([live(*whole(0)), live(started(1, batch_id=args.batch_id, env="TextCraft"))])
-        await shown(pilot, "TextCraft task 1")
+        session.store.apply_events([live(*episode_items(0)), live(started(1, batch_id=args.batch_id, env="TextCraft"))])
+        await wait_for_text(pilot, "TextCraft task 1")
 
 
 async def test_r_says_when_there_is_nothing_to_play() -> None:
     async with Console(FakeSession(RunStore())).run_test(size=(80, 24), notifications=True) as pilot:
-        await shown(pilot, "Welcome")
+        await wait_for_text(pilot, "Welcome")
         await pilot.press("r")
-        await shown(pilot, "environments not loaded yet")
+        await wait_for_text(pilot, "environments not loaded yet")
 
 
 async def test_full_stop_repeats_the_last_run_under_a_new_id() -> None:
     session = with_models()
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
-        await shown(pilot, "Welcome")
+        await wait_for_text(pilot, "Welcome")
         await pilot.press("full_stop")
-        await shown(pilot, "nothing has been started")
+        await wait_for_text(pilot, "nothing has been started")
         await pilot.press("j", "r", "k", "full_stop")
-        await until(pilot, lambda: len(session.orders.started) == 2, "two runs")
-        first, second = session.orders.started
+        await wait_until(pilot, lambda: len(session.fake_control.started) == 2, "two runs")
+        first, second = session.fake_control.started
         assert (first.envs, first.agent) == (second.envs, second.agent)
         assert first.batch_id != second.batch_id
 
@@ -99,21 +99,21 @@ async def test_b_plays_a_tier() -> None:
     session = empty_session()
     session.store.apply_events([live(env_health("WebShop"), env_health("SQLGym", "wrong"))])
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
-        await shown(pilot, "Welcome")
+        await wait_for_text(pilot, "Welcome")
         await pilot.press("b")
-        await shown(pilot, "╭─ Battery", "lightweight", "moderate", "2 of 3", "everything")
+        await wait_for_text(pilot, "╭─ Battery", "lightweight", "moderate", "2 of 3", "everything")
         await pilot.press("j")
-        await shown(pilot, "2 environments: SQLGym, WebShop", "left out: ALFWorld (not installed)")
+        await wait_for_text(pilot, "2 environments: SQLGym, WebShop", "left out: ALFWorld (not installed)")
         await pilot.press("enter")
-        await shown(pilot, "╭─ Run", "choose the oracle agent: no model needed")
+        await wait_for_text(pilot, "╭─ Run", "choose the oracle agent: no model needed")
         await pilot.press("enter")
-        await shown(pilot, "oracle started on SQLGym, WebShop")
-        assert session.orders.started[0].envs == ["SQLGym", "WebShop"]
+        await wait_for_text(pilot, "oracle started on SQLGym, WebShop")
+        assert session.fake_control.started[0].envs == ["SQLGym", "WebShop"]
         await pilot.press("b")
-        await shown(pilot, "╭─ Battery")
+        await wait_for_text(pilot, "╭─ Battery")
         await pilot.press("escape")
-        await gone(pilot, "╭─ Battery")
-        assert len(session.orders.started) == 1
+        await wait_for_no_text(pilot, "╭─ Battery")
+        assert len(session.fake_control.started) == 1
 
 
 def test_tiers_are_those_of_the_profile() -> None:
@@ -130,15 +130,15 @@ def test_tiers_are_those_of_the_profile() -> None:
 async def test_space_pauses_and_goes_on() -> None:
     session = busy_session()
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
-        await shown(pilot, "task 3")
+        await wait_for_text(pilot, "task 3")
         await pilot.press("space")
-        await shown(pilot, "Wordle pauses after this step")
+        await wait_for_text(pilot, "Wordle pauses after this step")
         session.store.batches[batch_id(0)].status = "paused"
         await pilot.press("space")
-        await shown(pilot, "Wordle resumed")
+        await wait_for_text(pilot, "Wordle resumed")
         await pilot.press("s")
-        await until(pilot, lambda: len(session.orders.orders) == 3, "three orders")
-    assert session.orders.orders == [
+        await wait_until(pilot, lambda: len(session.fake_control.commands) == 3, "three orders")
+    assert session.fake_control.commands == [
         ("pause", batch_id(0), None),
         ("resume", batch_id(0), None),
         ("step", None, episode_id(3)),
@@ -149,19 +149,19 @@ async def test_space_pauses_between_two_episodes() -> None:
     session = busy_session()
     session.store.apply_events([live(ended(3, 5))])
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
-        await shown(pilot, "task 3")
+        await wait_for_text(pilot, "task 3")
         await pilot.press("space")
-        await shown(pilot, "Wordle pauses after this step")
-    assert session.orders.orders == [("pause", batch_id(0), None)]
+        await wait_for_text(pilot, "Wordle pauses after this step")
+    assert session.fake_control.commands == [("pause", batch_id(0), None)]
 
 
 async def test_x_cancels_the_batch_that_runs() -> None:
     session = busy_session()
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
-        await shown(pilot, "task 3")
+        await wait_for_text(pilot, "task 3")
         await pilot.press("x")
-        await shown(pilot, "Wordle cancelled")
-    assert session.orders.orders == [("cancel", batch_id(0), None)]
+        await wait_for_text(pilot, "Wordle cancelled")
+    assert session.fake_control.commands == [("cancel", batch_id(0), None)]
 
 
 @pytest.mark.parametrize(
@@ -173,27 +173,27 @@ async def test_x_asks_how_much_of_a_battery(key: str, cancelled: str | None) -> 
     store.apply_list(node_list(*battery))
     session = FakeSession(store)
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
-        await shown(pilot, "task 3")
+        await wait_for_text(pilot, "task 3")
         await pilot.press("x")
-        await shown(pilot, "Cancel what?", "is running; 1 more in this battery")
+        await wait_for_text(pilot, "Cancel what?", "is running; 1 more in this battery")
         await pilot.press(key)
-        await gone(pilot, "Cancel what?")
+        await wait_for_no_text(pilot, "Cancel what?")
         if cancelled:
-            await shown(pilot, " cancelled")
-    assert session.orders.orders == ([("cancel", cancelled, None)] if cancelled else [])
+            await wait_for_text(pilot, " cancelled")
+    assert session.fake_control.commands == ([("cancel", cancelled, None)] if cancelled else [])
 
 
 async def test_orders_without_anything_that_runs() -> None:
     session = empty_session()
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
-        await shown(pilot, "Welcome")
+        await wait_for_text(pilot, "Welcome")
         await pilot.press("x")
-        await shown(pilot, "no batch is running")
+        await wait_for_text(pilot, "no batch is running")
         await pilot.press("s", "s")
-        await shown(pilot, "no running episode selected")
+        await wait_for_text(pilot, "no running episode selected")
         assert "no batch is running" not in screen_text(pilot.app)  # one text at a time: they cover what is below
         assert screen_text(pilot.app).count("no running episode selected") == 1
-    assert session.orders.orders == []
+    assert session.fake_control.commands == []
 
 
 @pytest.mark.parametrize("session", [bus_session, files_session])
@@ -201,16 +201,16 @@ async def test_who_only_looks_is_offered_no_orders_and_told_why(session: Callabl
     looking = session()
     async with Console(looking).run_test(size=(120, 40), notifications=True) as pilot:
         await pilot.press("1")
-        await shown(pilot, "Environments", "? Help")
+        await wait_for_text(pilot, "Environments", "? Help")
         assert "Battery" not in screen_text(pilot.app)
         for key in ("r", "R", "b", "full_stop", "x", "space", "s"):
             pilot.app.clear_notifications()
             await pilot.press(key)
-            await shown(pilot, looking.read_only[:30])
+            await wait_for_text(pilot, looking.read_only[:30])
         await pilot.press("question_mark")
-        await shown(pilot, "╭─ Help")
+        await wait_for_text(pilot, "╭─ Help")
         assert "play the selected environment" not in screen_text(pilot.app)
-    assert looking.orders.started == []
+    assert looking.fake_control.started == []
 
 
 async def test_a_step_says_who_answered_and_what_went_otherwise_than_configured() -> None:
@@ -218,43 +218,43 @@ async def test_a_step_says_who_answered_and_what_went_otherwise_than_configured(
     told = {"endpoint": "ollama", "model": "qwen35_9b", "ttft_s": 0.25, "cost": 0.0021, "tokens_per_s": 41.6}
     session.store.apply_events([live(timestep(3, 2, seq=4, warnings=["tensorzero was passed over: HTTP 503"], **told))])
     async with Console(session).run_test(size=(120, 40)) as pilot:
-        await shown(pilot, "ollama · qwen35_9b · first token 250 ms · 42", "tokens/s · cost 0.0021")
-        await shown(pilot, "differs from configuration", "tensorzero was passed over: HTTP 503")
+        await wait_for_text(pilot, "ollama · qwen35_9b · first token 250 ms · 42", "tokens/s · cost 0.0021")
+        await wait_for_text(pilot, "differs from configuration", "tensorzero was passed over: HTTP 503")
 
 
 async def test_another_endpoint_is_told_of_while_it_answers_and_the_first_one_when_it_is_back() -> None:
     session = FakeSession(streaming_store())
     async with Console(session).run_test(size=(120, 40), notifications=True) as pilot:
-        await shown(pilot, "thought · streaming …", "I try one with an i.", "tool call guess · streaming …")
-        await shown(pilot, "model gateway up")
-        await shown(pilot, "gateway · ≈ 18 tokens/s", "first token 400 ms · qwen35_9b")
+        await wait_for_text(pilot, "thought · streaming …", "I try one with an i.", "tool call guess · streaming …")
+        await wait_for_text(pilot, "model gateway up")
+        await wait_for_text(pilot, "gateway · ≈ 18 tokens/s", "first token 400 ms · qwen35_9b")
         failure, now = "gateway: the connection broke", datetime.now(UTC)
         session.store.apply_events([live(token(3, 9, "", 2, failure=failure, restart=True, at=now))])
-        await shown(pilot, "↷ no endpoint has answered", "↷ no answer from", failure)
-        await gone(pilot, "I try one")
+        await wait_for_text(pilot, "↷ no endpoint has answered", "↷ no answer from", failure)
+        await wait_for_no_text(pilot, "I try one")
         session.store.apply_events([live(token(3, 10, "", 2, endpoint="ollama", model="qwen3:8b", at=now))])
-        await shown(pilot, "Wordle: gateway failed", "waiting for ollama", "↷ ollama instead of gateway")
-        await shown(pilot, "↷ model ollama up, gateway failed")
+        await wait_for_text(pilot, "Wordle: gateway failed", "waiting for ollama", "↷ ollama instead of gateway")
+        await wait_for_text(pilot, "↷ model ollama up, gateway failed")
         pilot.app.clear_notifications()
-        await gone(pilot, "did not answer (")
+        await wait_for_no_text(pilot, "did not answer (")
         session.store.apply_events([live(timestep(3, 2, seq=11, endpoint="gateway", at=now))])
-        await shown(pilot, "Wordle: gateway responds again", "model gateway up")
+        await wait_for_text(pilot, "Wordle: gateway responds again", "model gateway up")
 
 
 async def test_refusals_are_told_with_what_to_do() -> None:
     session = busy_session()
-    session.orders.refusal = ControlRequestError("pause: nobody answers [/] \x1b[2J", "press N [@click=app.quit]")
+    session.fake_control.refusal = ControlRequestError("pause: nobody answers [/] \x1b[2J", "press N [@click=app.quit]")
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
-        await shown(pilot, "task 3")
+        await wait_for_text(pilot, "task 3")
         await pilot.press("space")
-        await shown(pilot, "nobody answers [/] ␛[2J", "press N [@click=app.quit]")
+        await wait_for_text(pilot, "nobody answers [/] ␛[2J", "press N [@click=app.quit]")
 
 
 async def test_a_click_on_a_key_of_the_last_line_is_that_key() -> None:
     session = with_models()
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
-        await shown(pilot, "Welcome")
+        await wait_for_text(pilot, "Welcome")
         await pilot.click("KeyBar", offset=(screen_text(pilot.app).splitlines()[-1].index("r Run"), 0))
-        await shown(pilot, "react started on BabyAI")
+        await wait_for_text(pilot, "react started on BabyAI")
         await pilot.click("KeyBar", offset=(screen_text(pilot.app).splitlines()[-1].index("? Help") + 3, 0))
-        await shown(pilot, "╭─ Help")
+        await wait_for_text(pilot, "╭─ Help")

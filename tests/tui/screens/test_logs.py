@@ -14,8 +14,8 @@ from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.screens.logs.screen import LogScreen
 from agentgym_tui.widgets.payload_view import TextView
 from tests.support.console.fake_session import busy_session, files_session
-from tests.support.console.log_consoles import console_on, event, events, log_console, screen, until_read
-from tests.support.console.piloted import console, shown, toasts, until, until_shown
+from tests.support.console.log_consoles import log_line, log_lines, log_screen, logs_app, logs_pilot, wait_until_read
+from tests.support.console.pilot import console_pilot, toast_text, wait_for_widget_text, wait_until, widget_text
 from tests.support.console.samples import HOSTILE
 
 
@@ -30,7 +30,7 @@ def pane_sizes(pilot: Pilot[None]) -> dict[str, int]:
 
 def parts(pilot: Pilot[None]) -> tuple[Widget, Widget]:
     """The lines, and all of one of them."""
-    return screen(pilot).query_one("#lines"), screen(pilot).query_one("#message")
+    return log_screen(pilot).query_one("#lines"), log_screen(pilot).query_one("#message")
 
 
 def append(path: Path, data: bytes) -> None:
@@ -47,101 +47,101 @@ def put(path: Path, data: bytes) -> None:
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     path = tmp_path / "events.jsonl"
-    path.write_bytes(events(500))
+    path.write_bytes(log_lines(500))
     return path
 
 
 async def test_a_log_is_shown_from_its_beginning_with_all_of_the_selected_line(log: Path) -> None:
-    async with log_console(log) as pilot:
-        await until_read(pilot, 500)
-        await until_shown(
+    async with logs_pilot(log) as pilot:
+        await wait_until_read(pilot, 500)
+        await wait_for_widget_text(
             pilot, "#lines", '"number": 0', "token", "05:06:07.000" if os.environ.get("TZ") else ":07.000"
         )
-        await until_shown(pilot, "#payload", '"number": 0')
+        await wait_for_widget_text(pilot, "#payload", '"number": 0')
         await pilot.press("j")
-        await until_shown(pilot, "#payload", '"number": 1')
-        assert "G follows the end" in shown(pilot, "#summary")
+        await wait_for_widget_text(pilot, "#payload", '"number": 1')
+        assert "G follows the end" in widget_text(pilot, "#summary")
 
 
 @pytest.mark.parametrize("focused", ["lines", "payload"])
 async def test_each_part_grows_and_shrinks_and_is_kept_so(log: Path, focused: str) -> None:
-    async with log_console(log) as pilot:
+    async with logs_pilot(log) as pilot:
         lines, message = parts(pilot)
-        await until(pilot, lambda: 0 < message.size.height < lines.size.height)
-        screen(pilot).query_one(f"#{focused}").focus()
+        await wait_until(pilot, lambda: 0 < message.size.height < lines.size.height)
+        log_screen(pilot).query_one(f"#{focused}").focus()
         part = lines if focused == "lines" else message
-        await until(pilot, lambda: pilot.app.focused is not None and pilot.app.focused.id == focused)
+        await wait_until(pilot, lambda: pilot.app.focused is not None and pilot.app.focused.id == focused)
         before = part.size.height
         await pilot.press("plus")
-        await until(pilot, lambda: part.size.height > before)
+        await wait_until(pilot, lambda: part.size.height > before)
         await pilot.press("minus", "minus", "minus")
-        await until(pilot, lambda: part.size.height < before)
+        await wait_until(pilot, lambda: part.size.height < before)
         (share,) = pane_sizes(pilot).values()
         shown_alone = ("z", lambda: part.size.height > 30), ("z", lambda: part.size.height < before)
         for key, reached in shown_alone:
             await pilot.press(key)
-            await until(pilot, reached)
+            await wait_until(pilot, reached)
         await pilot.press("greater_than_sign")
-        await until(pilot, lambda: "this pane cannot be resized" in toasts(pilot))
+        await wait_until(pilot, lambda: "this pane cannot be resized" in toast_text(pilot))
         assert list(pane_sizes(pilot).values()) == [share]
         await pilot.press("equals_sign")
-        await until(pilot, lambda: part.size.height == before and not pane_sizes(pilot))
+        await wait_until(pilot, lambda: part.size.height == before and not pane_sizes(pilot))
 
 
 @pytest.mark.parametrize("share", [20, 80])
 async def test_both_parts_can_be_seen_with_the_sizes_that_were_left(log: Path, share: int) -> None:
-    app = console_on(log)
+    app = logs_app(log)
     app.ui_state.sizes["log.lines"] = share
     async with app.run_test(size=(60, 20)) as pilot:
-        await until(pilot, lambda: screen(pilot).is_ready)
+        await wait_until(pilot, lambda: log_screen(pilot).is_ready)
         lines, message = parts(pilot)
-        await until(pilot, lambda: message.size.height > 2 and lines.size.height > 2)
+        await wait_until(pilot, lambda: message.size.height > 2 and lines.size.height > 2)
         assert (lines.size.height > message.size.height) == (share > 50)
     for each in app.session.logs:
         each.close()
 
 
 async def test_the_end_of_a_growing_log_is_followed(log: Path) -> None:
-    async with log_console(log) as pilot:
-        await until_read(pilot, 500)
+    async with logs_pilot(log) as pilot:
+        await wait_until_read(pilot, 500)
         await pilot.press("G")
-        await until_shown(pilot, "#summary", "● following the end")
-        append(log, events(1, 500) + b'{"number": 501')
-        await until_shown(pilot, "#payload", '{"number": 501')
+        await wait_for_widget_text(pilot, "#summary", "● following the end")
+        append(log, log_lines(1, 500) + b'{"number": 501')
+        await wait_for_widget_text(pilot, "#payload", '{"number": 501')
         append(log, b"1}\n")
-        await until_shown(pilot, "#payload", '"number": 5011')
+        await wait_for_widget_text(pilot, "#payload", '"number": 5011')
         await pilot.press("k")
-        await until_shown(pilot, "#summary", "G follows the end")
-        append(log, events(1, 600))
-        await until_read(pilot, 503)
-        assert '"number": 600' not in shown(pilot, "#lines")
+        await wait_for_widget_text(pilot, "#summary", "G follows the end")
+        append(log, log_lines(1, 600))
+        await wait_until_read(pilot, 503)
+        assert '"number": 600' not in widget_text(pilot, "#lines")
         await pilot.press("g")
-        await until_shown(pilot, "#lines", '"number": 0')
+        await wait_for_widget_text(pilot, "#lines", '"number": 0')
 
 
 async def test_words_show_the_lines_that_hold_them_and_escape_all_others_around_the_same_one(log: Path) -> None:
-    async with log_console(log) as pilot:
+    async with logs_pilot(log) as pilot:
         await pilot.press("slash")
         await typed(pilot, "TOKEN 42}")
-        await until_shown(pilot, "#summary", "contains token 42}", "5 match")
-        await until_shown(pilot, "#lines", '"number": 42', '"number": 142')
-        append(log, events(1, 4_242))
-        await until_shown(pilot, "#summary", "6 match")
+        await wait_for_widget_text(pilot, "#summary", "contains token 42}", "5 match")
+        await wait_for_widget_text(pilot, "#lines", '"number": 42', '"number": 142')
+        append(log, log_lines(1, 4_242))
+        await wait_for_widget_text(pilot, "#summary", "6 match")
         await pilot.press("enter", "j")
-        await until_shown(pilot, "#payload", '"number": 142')
+        await wait_for_widget_text(pilot, "#payload", '"number": 142')
         await pilot.press("escape")
-        await until_shown(pilot, "#lines", '"number": 141', '"number": 142')
-        await until_shown(pilot, "#payload", '"number": 142')
-        assert not screen(pilot).has_class("-filtering")
+        await wait_for_widget_text(pilot, "#lines", '"number": 141', '"number": 142')
+        await wait_for_widget_text(pilot, "#payload", '"number": 142')
+        assert not log_screen(pilot).has_class("-filtering")
 
 
 async def test_words_that_no_line_holds_are_told(log: Path) -> None:
-    async with log_console(log) as pilot:
+    async with logs_pilot(log) as pilot:
         await pilot.press("slash")
         await typed(pilot, "none")
-        await until_shown(pilot, "#nothing", "No line contains none")
+        await wait_for_widget_text(pilot, "#nothing", "No line contains none")
         append(log, b"none such\n")
-        await until_shown(pilot, "#lines", "none such")
+        await wait_for_widget_text(pilot, "#lines", "none such")
 
 
 @pytest.mark.parametrize(
@@ -149,191 +149,191 @@ async def test_words_that_no_line_holds_are_told(log: Path) -> None:
     [("300", 299), ("2m", 379), ("2026-03-04T05:10:00+00:00", 233), ("all", 0), ("2026-03-04T09:10:00+00:00", 499)],
 )
 async def test_a_place_is_gone_to_by_line_or_time(log: Path, text: str, number: int) -> None:
-    async with log_console(log) as pilot:
-        await until_read(pilot, 500)
+    async with logs_pilot(log) as pilot:
+        await wait_until_read(pilot, 500)
         await pilot.press("j", "J")
         await typed(pilot, text, "enter")
-        await until_shown(pilot, "#payload", f'"number": {number}')
-        await until(pilot, lambda: screen(pilot).table.cursor == number and screen(pilot).table.has_focus)
+        await wait_for_widget_text(pilot, "#payload", f'"number": {number}')
+        await wait_until(pilot, lambda: log_screen(pilot).table.cursor == number and log_screen(pilot).table.has_focus)
 
 
 async def test_the_end_is_a_place_and_what_is_none_is_told(log: Path, tmp_path: Path) -> None:
     (tmp_path / "plain.log").write_bytes(b"a\nb\n")
-    async with log_console(log, tmp_path / "plain.log") as pilot:
-        await until_read(pilot, 500)
+    async with logs_pilot(log, tmp_path / "plain.log") as pilot:
+        await wait_until_read(pilot, 500)
         await pilot.press("J")
         await typed(pilot, "now", "enter")
-        await until_shown(pilot, "#summary", "● following the end")
+        await wait_for_widget_text(pilot, "#summary", "● following the end")
         await pilot.press("J")
         await typed(pilot, "900", "enter")
-        await until(pilot, lambda: "the log has 500 lines" in toasts(pilot))
+        await wait_until(pilot, lambda: "the log has 500 lines" in toast_text(pilot))
         await pilot.press("J")
         await typed(pilot, "x.y", "enter")
-        await until(pilot, lambda: "not a line number" in toasts(pilot))
+        await wait_until(pilot, lambda: "not a line number" in toast_text(pilot))
         await pilot.press("J", "x", "escape", "n", "J")
         await typed(pilot, "14:30", "enter")
-        await until(pilot, lambda: "no timestamps found" in toasts(pilot))
+        await wait_until(pilot, lambda: "no timestamps found" in toast_text(pilot))
 
 
 async def test_a_place_among_found_lines_is_the_next_of_them(log: Path) -> None:
-    async with log_console(log) as pilot:
+    async with logs_pilot(log) as pilot:
         await pilot.press("slash")
         await typed(pilot, "99", "enter")
-        await until_shown(pilot, "#summary", "5 match")
+        await wait_for_widget_text(pilot, "#summary", "5 match")
         await pilot.press("J")
         await typed(pilot, "150", "enter")
-        await until_shown(pilot, "#payload", '"number": 199')
+        await wait_for_widget_text(pilot, "#payload", '"number": 199')
 
 
 async def test_a_line_is_shown_formatted_raw_and_as_bytes_and_copied(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(log, event(0, said="\\u001b[2J").encode() + b"no json \x1b[2J\n")
-    async with log_console(log) as pilot:
+    put(log, log_line(0, said="\\u001b[2J").encode() + b"no json \x1b[2J\n")
+    async with logs_pilot(log) as pilot:
         copied: list[str] = []
         monkeypatch.setattr(pilot.app, "copy_to_clipboard", copied.append)
-        await until_shown(pilot, "#payload", '  "kind": "token"')
+        await wait_for_widget_text(pilot, "#payload", '  "kind": "token"')
         await pilot.press("v")
-        await until_shown(pilot, "#payload", '", "kind": "token"')
+        await wait_for_widget_text(pilot, "#payload", '", "kind": "token"')
         await pilot.press("v")
-        await until_shown(pilot, "#payload", "0000  7b 22 61 74")
+        await wait_for_widget_text(pilot, "#payload", "0000  7b 22 61 74")
         await pilot.press("v", "j")
-        await until_shown(pilot, "#payload", "no json ␛[2J")
-        await until_shown(pilot, "#summary", "⚠ unsafe bytes")
+        await wait_for_widget_text(pilot, "#payload", "no json ␛[2J")
+        await wait_for_widget_text(pilot, "#summary", "⚠ unsafe bytes")
         await pilot.press("y", "Y")
-        await until(pilot, lambda: copied == ["no json ␛[2J", "no json \x1b[2J"])
+        await wait_until(pilot, lambda: copied == ["no json ␛[2J", "no json \x1b[2J"])
         await pilot.press("X")
-        await until(pilot, lambda: isinstance(pilot.app.screen, HexDumpDialog))
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, HexDumpDialog))
         await pilot.press("escape")
 
 
 async def test_several_logs_are_gone_through_and_each_stays_as_it_was(log: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.log"
     other.write_text("first\nsecond\n")
-    async with log_console(log, other) as pilot:
-        await until_shown(pilot, "#summary", "1 of 2")
+    async with logs_pilot(log, other) as pilot:
+        await wait_for_widget_text(pilot, "#summary", "1 of 2")
         await pilot.press("slash")
         await typed(pilot, "99", "enter")
-        await until_shown(pilot, "#summary", "5 match")
+        await wait_for_widget_text(pilot, "#summary", "5 match")
         await pilot.press("j", "n")
-        await until_shown(pilot, "#summary", "2 of 2", "2 lines")
-        assert not screen(pilot).has_class("-filtering") and "holds" not in shown(pilot, "#summary")
+        await wait_for_widget_text(pilot, "#summary", "2 of 2", "2 lines")
+        assert not log_screen(pilot).has_class("-filtering") and "holds" not in widget_text(pilot, "#summary")
         await pilot.press("G")
-        await until_shown(pilot, "#payload", "second")
+        await wait_for_widget_text(pilot, "#payload", "second")
         await pilot.press("p")
-        await until_shown(pilot, "#summary", "1 of 2", "contains 99")
-        await until_shown(pilot, "#payload", '"number": 199')
+        await wait_for_widget_text(pilot, "#summary", "1 of 2", "contains 99")
+        await wait_for_widget_text(pilot, "#payload", '"number": 199')
         await pilot.press("n")
-        await until_shown(pilot, "#summary", "2 of 2", "● following the end")
+        await wait_for_widget_text(pilot, "#summary", "2 of 2", "● following the end")
         append(other, b"third\n")
-        await until_shown(pilot, "#payload", "third")
+        await wait_for_widget_text(pilot, "#payload", "third")
 
 
 async def test_one_log_has_no_next_one(log: Path) -> None:
-    async with log_console(log) as pilot:
+    async with logs_pilot(log) as pilot:
         await pilot.press("n")
-        await until(pilot, lambda: "no other log is open" in toasts(pilot))
+        await wait_until(pilot, lambda: "no other log is open" in toast_text(pilot))
 
 
 async def test_a_log_that_becomes_shorter_says_so_and_is_read_and_searched_anew(log: Path) -> None:
-    async with log_console(log) as pilot:
+    async with logs_pilot(log) as pilot:
         await pilot.press("slash")
         await typed(pilot, "99", "enter")
-        await until_shown(pilot, "#summary", "5 match")
-        os.truncate(log, len(events(150)))
-        await until_shown(pilot, "#summary", "150 lines", "1 match", "file shrank")
+        await wait_for_widget_text(pilot, "#summary", "5 match")
+        os.truncate(log, len(log_lines(150)))
+        await wait_for_widget_text(pilot, "#summary", "150 lines", "1 match", "file shrank")
 
 
 async def test_another_file_of_the_name_is_read_where_the_end_is_followed_or_on_request(log: Path) -> None:
-    async with log_console(log) as pilot:
-        await until_read(pilot, 500)
+    async with logs_pilot(log) as pilot:
+        await wait_until_read(pilot, 500)
         os.rename(log, log.with_name("old"))  # noqa: PTH104 - an async function
-        await until_shown(pilot, "#summary", "file was deleted")
+        await wait_for_widget_text(pilot, "#summary", "file was deleted")
         put(log, b"new\n")
-        await until_shown(pilot, "#summary", "replaced by another file: ^r", "500 lines")
+        await wait_for_widget_text(pilot, "#summary", "replaced by another file: ^r", "500 lines")
         await pilot.press("ctrl+r")
-        await until_shown(pilot, "#payload", "new")
+        await wait_for_widget_text(pilot, "#payload", "new")
         await pilot.press("G")
-        await until_shown(pilot, "#summary", "● following the end")
+        await wait_for_widget_text(pilot, "#summary", "● following the end")
         put(log, b"newer\n")
-        await until_shown(pilot, "#payload", "newer")
+        await wait_for_widget_text(pilot, "#payload", "newer")
 
 
 async def test_what_cannot_be_read_is_told_until_it_can(tmp_path: Path) -> None:
     path = tmp_path / "no\x1bne.jsonl"
-    async with log_console(path) as pilot:
-        await until_shown(pilot, "#nothing", "cannot be read", "no␛ne.jsonl", "No such file")
-        await until_shown(pilot, "#summary", "✗ cannot be read")
+    async with logs_pilot(path) as pilot:
+        await wait_for_widget_text(pilot, "#nothing", "cannot be read", "no␛ne.jsonl", "No such file")
+        await wait_for_widget_text(pilot, "#summary", "✗ cannot be read")
         path.write_bytes(b"")
-        await until_shown(pilot, "#nothing", "Empty so far")
+        await wait_for_widget_text(pilot, "#nothing", "Empty so far")
         append(path, b"here\n")
-        await until_shown(pilot, "#lines", "here")
+        await wait_for_widget_text(pilot, "#lines", "here")
 
 
 async def test_lines_of_any_kind_and_size_are_shown(tmp_path: Path) -> None:
     path = tmp_path / "any"
     lines = [b"", b"\xff\xfe\x00 no text", b"x" * 3_000_000, b'{"level": "ERROR", "msg": "[/]"}\r', b"\x9b" * 50]
     put(path, b"\n".join([*lines, HOSTILE.encode("utf-8", "replace"), b"end"]))
-    async with log_console(path) as pilot:
-        await until_read(pilot, len(lines) + len(HOSTILE.split("\n")) + 1)
-        await until_shown(pilot, "#lines", "␀ no text", "xxxx…", "ERROR", "⚠", "end")
+    async with logs_pilot(path) as pilot:
+        await wait_until_read(pilot, len(lines) + len(HOSTILE.split("\n")) + 1)
+        await wait_for_widget_text(pilot, "#lines", "␀ no text", "xxxx…", "ERROR", "⚠", "end")
         await pilot.press("j", "j")
-        await until_shown(pilot, "#tabs", "3,000,000 B, first 1,048,576 shown")
+        await wait_for_widget_text(pilot, "#tabs", "3,000,000 B, first 1,048,576 shown")
         await pilot.press("j")
-        await until_shown(pilot, "#payload", '"msg": "[/]"')
+        await wait_for_widget_text(pilot, "#payload", '"msg": "[/]"')
 
 
 async def test_enter_and_zoom_go_to_the_line_and_its_text(log: Path) -> None:
-    async with log_console(log) as pilot:
-        await until_read(pilot, 500)
+    async with logs_pilot(log) as pilot:
+        await wait_until_read(pilot, 500)
         await pilot.press("enter")
-        await until(pilot, lambda: screen(pilot).query_one(TextView).has_focus)
+        await wait_until(pilot, lambda: log_screen(pilot).query_one(TextView).has_focus)
         await pilot.press("z")
-        await until(pilot, lambda: not screen(pilot).table.display)
+        await wait_until(pilot, lambda: not log_screen(pilot).table.display)
         await pilot.press("z", "tab")
-        await until(pilot, lambda: screen(pilot).table.display and screen(pilot).table.has_focus)
+        await wait_until(pilot, lambda: log_screen(pilot).table.display and log_screen(pilot).table.has_focus)
         await pilot.press("z")
-        await until(pilot, lambda: not screen(pilot).payload.display)
+        await wait_until(pilot, lambda: not log_screen(pilot).payload.display)
 
 
 async def test_a_log_is_read_on_only_while_it_is_shown(log: Path) -> None:
-    async with log_console(log) as pilot:
-        await until_read(pilot, 500)
+    async with logs_pilot(log) as pilot:
+        await wait_until_read(pilot, 500)
         await pilot.press("2")
-        await until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen))
-        append(log, events(1, 500))
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen))
+        append(log, log_lines(1, 500))
         await pilot.press("4")
-        await until(pilot, lambda: isinstance(pilot.app.screen, LogScreen))
-        await until_read(pilot, 501)
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, LogScreen))
+        await wait_until_read(pilot, 501)
 
 
 async def test_a_million_lines_are_gone_through_at_once(tmp_path: Path) -> None:
     path = tmp_path / "large"
     path.write_bytes(b"line\n" * 1_000_000 + b"last")
-    async with log_console(path, size=(80, 24)) as pilot:
-        await until_read(pilot, 1_000_001)
+    async with logs_pilot(path, size=(80, 24)) as pilot:
+        await wait_until_read(pilot, 1_000_001)
         await pilot.press("G")
-        await until_shown(pilot, "#lines", "1,000,001", "last")
+        await wait_for_widget_text(pilot, "#lines", "1,000,001", "last")
         await pilot.press("slash")
         await typed(pilot, "last", "enter")
-        await until_shown(pilot, "#summary", "1 match")
+        await wait_for_widget_text(pilot, "#summary", "1 match")
         await pilot.press("escape")
-        await until_shown(pilot, "#lines", "1,000,000", "1,000,001")
+        await wait_for_widget_text(pilot, "#lines", "1,000,000", "1,000,001")
 
 
 async def test_keys_of_logs_are_offered_where_there_are_logs() -> None:
     for session in (busy_session(), files_session()):
-        async with console(session) as pilot:
+        async with console_pilot(session) as pilot:
             await pilot.press("4")
-            await until(pilot, lambda: "no log is open" in toasts(pilot))
+            await wait_until(pilot, lambda: "no log is open" in toast_text(pilot))
 
 
 async def test_a_console_that_ends_with_its_first_paint_ends_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "log.jsonl"
-    path.write_bytes(events(3))
-    app = console_on(path)
+    path.write_bytes(log_lines(3))
+    app = logs_app(path)
     as_usual = LogScreen.on_mount
 
     def leave(screen: LogScreen) -> None:

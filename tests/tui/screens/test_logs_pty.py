@@ -11,10 +11,10 @@ import pytest
 from tests.support.command import REPOSITORY
 from tests.support.console.hostile_console import TRAPS
 from tests.support.console.launch import CONSOLE
-from tests.support.console.log_consoles import events
+from tests.support.console.log_consoles import log_lines
 from tests.support.console.samples import ESCAPES, HOSTILE, HUGE
-from tests.support.escapes import CLIPBOARD, foreign
-from tests.support.terminal import ENTER, ESCAPE, TAB, Terminal, environ
+from tests.support.escapes import CLIPBOARD, foreign_escapes
+from tests.support.terminal import ENTER, ESCAPE, TAB, Terminal, terminal_environ
 from tests.tui.terminal.test_pty_safety import check, leave, walk
 
 pytestmark = pytest.mark.long
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(180)
 
 
 def console(*paths: Path, cwd: Path) -> Terminal:
-    return Terminal(CONSOLE, "open", *map(str, paths), cwd=cwd, env=environ(PYTHONPATH=str(REPOSITORY)))
+    return Terminal(CONSOLE, "open", *map(str, paths), cwd=cwd, env=terminal_environ(PYTHONPATH=str(REPOSITORY)))
 
 
 def hostile_lines() -> bytes:
@@ -44,11 +44,11 @@ def test_no_byte_of_a_log_or_its_name_reaches_the_terminal(tmp_path: Path) -> No
         terminal.wait_for(lambda: terminal.row_of("Hex v").endswith(" B"), 60)
         walk(terminal, "j", "j", "X", "v", "j", "v", "j", "G", "k", "v", "k", "X", TAB, "l", TAB, "z", "z")
         walk(terminal, "/")
-        terminal.wait_for("words that a line")
+        terminal.wait_for("words the line must contain")
         walk(terminal, "zw", ENTER)
         terminal.wait_for("contains zw")
         walk(terminal, ESCAPE, "J", "\x1b[200~\u202e\x9b\x1b[201~", ENTER)
-        terminal.wait_for("no line and no time")
+        terminal.wait_for("not a line number")
         walk(terminal, "n", "p", "2", "4", "?", "j", ESCAPE)
         leave(terminal)
     assert b"bytes of UTF-8" in terminal.raw
@@ -63,24 +63,24 @@ def test_a_copied_line_is_safe_unless_raw(tmp_path: Path) -> None:
         terminal.wait_for(lambda: len(CLIPBOARD.findall(terminal.raw)) == 1)
         terminal.send("Y")
         terminal.wait_for(lambda: len(CLIPBOARD.findall(terminal.raw)) == 2)
-        terminal.wait_quiet()
+        terminal.wait_until_quiet()
         terminal.send("q")
         assert terminal.wait_exit() == 0
     check(CLIPBOARD.sub(b"", terminal.raw))
     safe, raw = (base64.b64decode(copied) for copied in CLIPBOARD.findall(terminal.raw))
-    assert foreign(safe.replace(b"\t", b"")) == []
-    assert foreign(raw) != []
+    assert foreign_escapes(safe.replace(b"\t", b"")) == []
+    assert foreign_escapes(raw) != []
 
 
 def test_a_log_that_is_cut_off_and_grows_while_it_is_read_harms_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_bytes(events(20_000))
+    path.write_bytes(log_lines(20_000))
     with console(path, cwd=tmp_path) as terminal:
         terminal.wait_for("20,000 lines", 60)
         for number in range(5):
             terminal.send("Gk"[number % 2])
             os.truncate(path, number * 1_000)
-            path.write_bytes(events(1_000 * (number + 2)))
+            path.write_bytes(log_lines(1_000 * (number + 2)))
             terminal.wait_for(f"{1_000 * (number + 2):,} lines")
         os.truncate(path, 0)
         terminal.wait_for("0 lines")

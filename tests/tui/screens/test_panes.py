@@ -21,18 +21,17 @@ from agentgym_tui.widgets.pane_layouts import (
     RESIZE_STEPS,
     sizes_of,
 )
-from tests.support.console.fake_session import busy_session, files_session, talking_session
-from tests.support.console.piloted import SIZE, SMALL, app_of
+from tests.support.console.fake_session import busy_session, files_session, session_with_messages
+from tests.support.console.pilot import SIZE, SMALL, console_app, wait_for_text, wait_until
 from tests.support.console.samples import episode_id
-from tests.support.console.screens import shown, until
 
 
 @pytest.mark.parametrize("bound", ["minimum", "maximum"])
 @pytest.mark.parametrize("size", [SIZE, (60, 20)], ids=str)
 async def test_every_pane_can_be_seen_at_the_bounds_of_its_size(size: tuple[int, int], bound: str) -> None:
     sizes = {each.key: getattr(each, bound) for layout in (LIVE_WIDE, LIVE_NARROW) for each in sizes_of(layout)}
-    async with app_of(busy_session(), ui_state=UiState(sizes=sizes)).run_test(size=size) as pilot:
-        await until(pilot, lambda: len(visible_panes(pilot)) > 2, "an episode")
+    async with console_app(busy_session(), ui_state=UiState(sizes=sizes)).run_test(size=size) as pilot:
+        await wait_until(pilot, lambda: len(visible_panes(pilot)) > 2, "an episode")
         await pilot.pause()
         panes = visible_panes(pilot)
         assert all(pane.region.height > 1 and pane.region.width > 9 for pane in panes)
@@ -40,8 +39,8 @@ async def test_every_pane_can_be_seen_at_the_bounds_of_its_size(size: tuple[int,
 
 async def test_each_pane_grows_and_shrinks_and_all_are_as_they_were_again() -> None:
     ui_state = UiState()
-    async with app_of(busy_session(), ui_state=ui_state).run_test(size=SIZE) as pilot:
-        await shown(pilot, "task 3")
+    async with console_app(busy_session(), ui_state=ui_state).run_test(size=SIZE) as pilot:
+        await wait_for_text(pilot, "task 3")
         await pilot.pause()
         before = [pane.region for pane in visible_panes(pilot)]
         for pane in visible_panes(pilot):
@@ -50,11 +49,11 @@ async def test_each_pane_grows_and_shrinks_and_all_are_as_they_were_again() -> N
             for key, other, way in (("greater_than_sign", "less_than_sign", "width"), ("plus", "minus", "height")):
                 size = getattr(pane.size, way)
                 await pilot.press(key)
-                await until(pilot, lambda: getattr(pane.size, way) > size, "more room")  # noqa: B023
+                await wait_until(pilot, lambda: getattr(pane.size, way) > size, "more room")  # noqa: B023
                 await pilot.press(other, other)
-                await until(pilot, lambda: getattr(pane.size, way) < size, "less room")  # noqa: B023
+                await wait_until(pilot, lambda: getattr(pane.size, way) < size, "less room")  # noqa: B023
             await pilot.press("equals_sign")
-            await until(pilot, lambda: [pane.region for pane in visible_panes(pilot)] == before, "as before")
+            await wait_until(pilot, lambda: [pane.region for pane in visible_panes(pilot)] == before, "as before")
         assert ui_state.sizes == {}
 
 
@@ -63,52 +62,52 @@ def visible_panes(pilot: Pilot[None]) -> list[Pane]:
 
 
 async def test_the_focused_pane_takes_from_its_neighbour_and_zoom_is_above_it_all() -> None:
-    app = app_of(busy_session())
+    app = console_app(busy_session())
     async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await shown(pilot, "task 3")
+        await wait_for_text(pilot, "task 3")
         left = app.screen.query_one("#left")
         width = left.size.width
         await pilot.press("greater_than_sign")
-        await until(pilot, lambda: left.size.width > width, "a wider left side")
+        await wait_until(pilot, lambda: left.size.width > width, "a wider left side")
         await pilot.press("tab", "tab", "tab", "greater_than_sign", "greater_than_sign")
-        await until(pilot, lambda: left.size.width < width, "a wider right side")
+        await wait_until(pilot, lambda: left.size.width < width, "a wider right side")
         await pilot.press("z")
-        await until(pilot, lambda: app.screen.query_one("#transcript").size.width > 110, "all of the screen")
+        await wait_until(pilot, lambda: app.screen.query_one("#transcript").size.width > 110, "all of the screen")
         await pilot.press("plus")
-        await shown(pilot, "this pane cannot be resized")
+        await wait_for_text(pilot, "this pane cannot be resized")
         await pilot.press("z")
-        await until(pilot, lambda: left.size.width < width, "the sizes from before")
+        await wait_until(pilot, lambda: left.size.width < width, "the sizes from before")
         await pilot.press("2", "plus")
-        await shown(pilot, "this pane cannot be resized")
+        await wait_for_text(pilot, "this pane cannot be resized")
 
 
 @pytest.mark.parametrize(("size", "key", "way"), [(SIZE, "greater_than_sign", "width"), (SMALL, "plus", "height")])
 async def test_the_steps_of_an_episode_take_more_room(size: tuple[int, int], key: str, way: str) -> None:
     ui_state = UiState()
     session = files_session()
-    app = app_of(session, ui_state=ui_state)
+    app = console_app(session, ui_state=ui_state)
     async with app.run_test(size=size) as pilot:
         app.push_screen(EpisodeScreen(session, episode_id(1), ui_state=ui_state))
-        await until(pilot, lambda: bool(app.screen.query("#steps")) and app.focused is not None, "steps")
+        await wait_until(pilot, lambda: bool(app.screen.query("#steps")) and app.focused is not None, "steps")
         await pilot.pause()
         steps = app.screen.query_one("#steps")
         before = getattr(steps.size, way)
         await pilot.press(key)
-        await until(pilot, lambda: getattr(steps.size, way) > before, "more room")
+        await wait_until(pilot, lambda: getattr(steps.size, way) > before, "more room")
         await pilot.press("z", "z", "equals_sign")
-        await until(pilot, lambda: getattr(steps.size, way) == before, "as before")
+        await wait_until(pilot, lambda: getattr(steps.size, way) == before, "as before")
 
 
 async def test_the_border_between_the_sides_is_dragged() -> None:
     ui_state = UiState()
-    app = app_of(busy_session(), ui_state=ui_state)
+    app = console_app(busy_session(), ui_state=ui_state)
     async with app.run_test(size=SIZE) as pilot:
-        await shown(pilot, "task 3")
+        await wait_for_text(pilot, "task 3")
         right = app.screen.query_one("#right")
         x = right.region.x
         await pilot.mouse_down(offset=(x, 20))
         await pilot.hover(offset=(x - 20, 20))
-        await until(pilot, lambda: right.region.x < x - 15, "a border further left")
+        await wait_until(pilot, lambda: right.region.x < x - 15, "a border further left")
         await pilot.mouse_up(offset=(x - 20, 20))
         await pilot.hover(offset=(x, 20))
         await pilot.pause()
@@ -145,66 +144,66 @@ async def test_every_part_of_the_events_can_be_seen_at_the_bounds_of_its_size(
     size: tuple[int, int], bound: str
 ) -> None:
     sizes = {each.key: getattr(each, bound) for layout in (EVENTS_WIDE, EVENTS_NARROW) for each in sizes_of(layout)}
-    app = app_of(talking_session("orders.eu"), ui_state=UiState("events", sizes=sizes))
+    app = console_app(session_with_messages("orders.eu"), ui_state=UiState("events", sizes=sizes))
     async with app.run_test(size=size) as pilot:
-        await shown(pilot, "● Formatted", "orders")
+        await wait_for_text(pilot, "● Formatted", "orders")
         await pilot.press("t")
-        await until(pilot, lambda: all(region.height > 3 and region.width > 9 for region in regions(pilot)), "all")
+        await wait_until(pilot, lambda: all(region.height > 3 and region.width > 9 for region in regions(pilot)), "all")
 
 
 @pytest.mark.parametrize("size", [SIZE, SMALL], ids=str)
 @pytest.mark.parametrize("focused", WIDGETS)
 async def test_each_part_of_the_events_grows_and_shrinks(size: tuple[int, int], focused: str) -> None:
     ui_state = UiState("events")
-    app = app_of(talking_session("orders.eu"), ui_state=ui_state)
+    app = console_app(session_with_messages("orders.eu"), ui_state=ui_state)
     async with app.run_test(size=size, notifications=True) as pilot:
-        await shown(pilot, "● Formatted", "orders")
+        await wait_for_text(pilot, "● Formatted", "orders")
         await pilot.press("t")
-        await until(pilot, lambda: all(regions(pilot)), "the tree")
+        await wait_until(pilot, lambda: all(regions(pilot)), "the tree")
         app.screen.query_one(f"#{focused}").focus()
-        await until(pilot, lambda: app.focused is not None and app.focused.id == focused, "the focus")
+        await wait_until(pilot, lambda: app.focused is not None and app.focused.id == focused, "the focus")
         before, widget = regions(pilot), app.screen.query_one(WIDGETS[focused])
         for key, other, way in (("greater_than_sign", "less_than_sign", "width"), ("plus", "minus", "height")):
             size_before = getattr(widget.size, way)
             if (focused, way) == ("subjects", "height"):
                 await pilot.press(key)
-                await shown(pilot, "this pane cannot be resized")
+                await wait_for_text(pilot, "this pane cannot be resized")
                 continue
             await pilot.press(key)
-            await until(pilot, lambda: getattr(widget.size, way) > size_before, "more room")  # noqa: B023
+            await wait_until(pilot, lambda: getattr(widget.size, way) > size_before, "more room")  # noqa: B023
             await pilot.press(other, other, other)
-            await until(pilot, lambda: getattr(widget.size, way) < size_before, "less room")  # noqa: B023
+            await wait_until(pilot, lambda: getattr(widget.size, way) < size_before, "less room")  # noqa: B023
         assert ui_state.sizes
         await pilot.press("equals_sign")
-        await until(pilot, lambda: regions(pilot) == before, "as before")
+        await wait_until(pilot, lambda: regions(pilot) == before, "as before")
         assert ui_state.sizes == {}
 
 
 async def test_the_border_of_the_tree_is_dragged_and_one_part_alone_is_above_it_all() -> None:
     ui_state = UiState("events")
-    app = app_of(talking_session("orders.eu"), ui_state=ui_state)
+    app = console_app(session_with_messages("orders.eu"), ui_state=ui_state)
     async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await shown(pilot, "● Formatted", "orders")
+        await wait_for_text(pilot, "● Formatted", "orders")
         right = app.screen.query_one("#right")
         x = right.region.x
         await pilot.mouse_down(offset=(x, 20))
         await pilot.hover(offset=(x + 12, 20))
-        await until(pilot, lambda: right.region.x == x + 12, "a border further right")
+        await wait_until(pilot, lambda: right.region.x == x + 12, "a border further right")
         await pilot.mouse_up(offset=(x + 12, 20))
-        await until(pilot, lambda: ui_state.sizes == {"events.wide.tree": round(100 * (x + 12) / 120)}, "what is kept")
+        await wait_until(pilot, lambda: ui_state.sizes == {"events.wide.tree": round(100 * (x + 12) / 120)}, "what is kept")
         await pilot.press("plus", "z")
         messages = app.screen.query_one("#messages")
-        await until(pilot, lambda: messages.size.width > 110 and messages.size.height > 30, "all of the screen")
+        await wait_until(pilot, lambda: messages.size.width > 110 and messages.size.height > 30, "all of the screen")
         await pilot.press("minus")
-        await shown(pilot, "this pane cannot be resized")
+        await wait_for_text(pilot, "this pane cannot be resized")
         await pilot.press("z")
-        await until(pilot, lambda: right.region.x == x + 12 and messages.size.height < 30, "the sizes from before")
+        await wait_until(pilot, lambda: right.region.x == x + 12 and messages.size.height < 30, "the sizes from before")
 
 
 async def test_without_the_tree_its_width_cannot_change() -> None:
     ui_state = UiState("events")
-    async with app_of(talking_session("a"), ui_state=ui_state).run_test(size=SMALL, notifications=True) as pilot:
-        await shown(pilot, "● Formatted")
+    async with console_app(session_with_messages("a"), ui_state=ui_state).run_test(size=SMALL, notifications=True) as pilot:
+        await wait_for_text(pilot, "● Formatted")
         await pilot.press("greater_than_sign")
-        await shown(pilot, "this pane cannot be resized")
+        await wait_for_text(pilot, "this pane cannot be resized")
         assert ui_state.sizes == {}

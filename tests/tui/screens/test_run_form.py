@@ -18,8 +18,8 @@ from agentgym_tui.widgets.form_controls import CheckList, OptionStepper
 from agentgym_tui.widgets.pane import DialogFrame
 from runner.events.control import NodeList, StartArgs
 from tests.support.console.fake_session import FakeSession, empty_session
+from tests.support.console.pilot import screen_text, wait_for_text, wait_until
 from tests.support.console.samples import HOSTILE, empty_store, live, model_health
-from tests.support.console.screens import screen_text, shown, until
 
 SMALL = (80, 24)
 TEXTS: dict[FieldId, str] = {field.id: field.default for field in FORM_FIELDS}
@@ -127,9 +127,9 @@ def test_who_plays() -> None:
 
 async def test_the_form_says_why_no_model_plays_and_offers_the_oracle() -> None:
     async with Console(empty_session()).run_test(size=SMALL, notifications=True) as pilot:
-        await shown(pilot, "Welcome")
+        await wait_for_text(pilot, "Welcome")
         await pilot.press("R")
-        await shown(pilot, "no agent that uses a model is installed")
+        await wait_for_text(pilot, "no agent that uses a model is installed")
         assert "choose the oracle agent: no model needed" in screen_text(pilot.app)
         assert "not needed" in screen_text(pilot.app)
 
@@ -137,12 +137,12 @@ async def test_the_form_says_why_no_model_plays_and_offers_the_oracle() -> None:
 async def test_enter_starts_what_the_form_says() -> None:
     session = empty_session()
     async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
-        await shown(pilot, "Welcome")
+        await wait_for_text(pilot, "Welcome")
         await pilot.press("j", "R")
-        await until(pilot, lambda: isinstance(pilot.app.focused, CheckList), "the form")
+        await wait_until(pilot, lambda: isinstance(pilot.app.focused, CheckList), "the form")
         await pilot.press("down", "space", "tab", "right", "down", "down", "down", "2", "enter")
-        await shown(pilot, "random started on")
-    (args,) = session.orders.started
+        await wait_for_text(pilot, "random started on")
+    (args,) = session.fake_control.started
     assert len(args.batch_id) == 26
     assert (args.envs, args.agent, args.model) == (["TextCraft", "Maze"], "random", None)
     assert (args.repeat, args.attempts) == (1, 2)
@@ -155,47 +155,47 @@ async def test_the_form_has_its_size_from_the_first_time_it_is_drawn(
     sizes: list[Size] = []
     monkeypatch.setattr(DialogFrame, "on_resize", lambda _, event: sizes.append(event.size), raising=False)
     async with Console(empty_session()).run_test(size=size) as pilot:
-        await shown(pilot, "Welcome")
+        await wait_for_text(pilot, "Welcome")
         await pilot.press("R")
-        await shown(pilot, "╭─ Run", "Start")
+        await wait_for_text(pilot, "╭─ Run", "Start")
     assert len(set(sizes)) == 1
 
 
 async def test_what_is_wrong_is_said_beside_its_field_and_nothing_is_started() -> None:
     session = empty_session()
     async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
-        await shown(pilot, "Welcome")
+        await wait_for_text(pilot, "Welcome")
         await pilot.press("R")
-        await shown(pilot, "╭─ Run")
+        await wait_for_text(pilot, "╭─ Run")
         pilot.app.screen.query_one("#repeat", Input).value = "0"
-        await shown(pilot, "✗ at least 1")
+        await wait_for_text(pilot, "✗ at least 1")
         await pilot.press("ctrl+s")
         assert isinstance(pilot.app.screen, RunForm)
         pilot.app.screen.query_one("#repeat", Input).value = "3"
         await pilot.press("a", "a", "ctrl+s")
-        await shown(pilot, "✗ choose one")
+        await wait_for_text(pilot, "✗ choose one")
         await pilot.press("a", "ctrl+s")
-        await shown(pilot, "21 episodes")
-    assert [len(args.envs) for args in session.orders.started] == [7]
+        await wait_for_text(pilot, "21 episodes")
+    assert [len(args.envs) for args in session.fake_control.started] == [7]
 
 
 async def test_the_form_remembers_what_was_played() -> None:
     session = empty_session()
     async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
-        await shown(pilot, "Welcome")
+        await wait_for_text(pilot, "Welcome")
         await pilot.press("R", "tab", "right", "tab", "tab", "5", "enter")
-        await shown(pilot, "5 episodes")
+        await wait_for_text(pilot, "5 episodes")
         await pilot.press("R")
         await pilot.pause()
         assert pilot.app.screen.query_one("#repeat", Input).value == "5"
-        assert session.orders.started[0].agent == "random"
+        assert session.fake_control.started[0].agent == "random"
         assert pilot.app.screen.query_one("#agent", OptionStepper).index == 1
 
 
 async def test_every_key_of_the_form() -> None:
     store = with_agents("oracle", "react")
     async with Console(FakeSession(store)).run_test(size=SMALL, notifications=True) as pilot:
-        await shown(pilot, "Welcome")
+        await wait_for_text(pilot, "Welcome")
         await pilot.press("R")
         await pilot.pause()
         form = pilot.app.screen
@@ -227,7 +227,7 @@ async def test_every_key_of_the_form() -> None:
 
 async def test_a_click_chooses() -> None:
     async with Console(empty_session()).run_test(size=SMALL, notifications=True) as pilot:
-        await shown(pilot, "Welcome")
+        await wait_for_text(pilot, "Welcome")
         await pilot.press("R")
         await pilot.pause()
         envs, agent = pilot.app.screen.query_one(CheckList), pilot.app.screen.query_one("#agent", OptionStepper)
@@ -241,14 +241,14 @@ async def test_a_click_chooses() -> None:
 
 async def test_a_refusal_is_told_and_not_repeated_by_the_full_stop() -> None:
     session = empty_session()
-    session.orders.refusal = ControlRequestError("start: nobody answers")
+    session.fake_control.refusal = ControlRequestError("start: nobody answers")
     async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
-        await shown(pilot, "Welcome")
+        await wait_for_text(pilot, "Welcome")
         await pilot.press("R", "ctrl+s")
-        await shown(pilot, "start: nobody answers")
+        await wait_for_text(pilot, "start: nobody answers")
         await pilot.press("full_stop")
-        await shown(pilot, "nothing has been started")
-    assert session.orders.started == []
+        await wait_for_text(pilot, "nothing has been started")
+    assert session.fake_control.started == []
 
 
 CAUSE = "HTTP 503 from the gateway: no healthy upstream; start the model server with agentgym-runner serve-model"
@@ -260,7 +260,7 @@ async def test_the_whole_cause_of_a_missing_model_can_be_read(size: tuple[int, i
     store.apply_events([live(model_health("http://gpu-node-17.lab:3000/openai/v1", "down", CAUSE))])
     async with Console(FakeSession(store)).run_test(size=size) as pilot:
         await pilot.press("R")
-        await shown(pilot, "choose the oracle agent: no model needed")
+        await wait_for_text(pilot, "choose the oracle agent: no model needed")
         said = " ".join(row.split("│")[1] for row in screen_text(pilot.app).splitlines() if row.count("│") == 2)
         assert f"no model is reachable: gpu-node-17.lab:3000 down: {CAUSE}" in " ".join(said.split())
 
@@ -268,7 +268,7 @@ async def test_the_whole_cause_of_a_missing_model_can_be_read(size: tuple[int, i
 async def test_what_is_wrong_can_be_read_in_the_smallest_terminal() -> None:
     async with Console(empty_session()).run_test(size=(60, 20)) as pilot:
         await pilot.press("R", "tab", "tab", "tab", "0")
-        await shown(pilot, "✗ tasks: at least 1", "Start")
+        await wait_for_text(pilot, "✗ tasks: at least 1", "Start")
 
 
 async def test_names_that_begin_alike_can_be_told_apart() -> None:
@@ -277,9 +277,9 @@ async def test_names_that_begin_alike_can_be_told_apart() -> None:
     store.apply_list(NodeList(batches=[], envs=["Wordle"], agents=["react"], models=names))
     async with Console(FakeSession(store)).run_test(size=SMALL) as pilot:
         await pilot.press("R", "tab", "tab", "right")
-        await shown(pilot, "7b-awq ▸")
+        await wait_for_text(pilot, "7b-awq ▸")
         await pilot.press("right")
-        await shown(pilot, "70b-gguf ▸")
+        await wait_for_text(pilot, "70b-gguf ▸")
 
 
 async def test_hostile_names_are_made_visible() -> None:
@@ -288,5 +288,5 @@ async def test_hostile_names_are_made_visible() -> None:
     store.apply_list(NodeList(batches=[], envs=[HOSTILE], agents=["oracle", HOSTILE], models=[HOSTILE]))
     async with Console(FakeSession(store)).run_test(size=(120, 40), notifications=True) as pilot:
         await pilot.press("R", "tab", "right")
-        await shown(pilot, "␛[2J")
+        await wait_for_text(pilot, "␛[2J")
         assert "\x1b" not in screen_text(pilot.app)

@@ -9,7 +9,7 @@ from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.services.clipboard import MAX_CLIPBOARD_BYTES, clipboard_text, copy_summary
 from agentgym_tui.services.export import MAX_COPIES, ExportError, export_episode
 from tests.support.console.samples import HOSTILE, episode_id
-from tests.support.full_disk import Forbidden
+from tests.support.full_disk import FileSizeLimit
 
 ID = episode_id(7)
 
@@ -88,11 +88,11 @@ def test_a_person_is_told_how_much_was_sent() -> None:
 
 
 def test_a_file_that_finds_no_room_is_taken_away_again(tmp_path: Path) -> None:
-    disk = Forbidden(os.getpid())
+    disk = FileSizeLimit(os.getpid())
     disk.fill()
     try:
         with pytest.raises(ExportError, match="File too large"):
             export_episode(ID, b"x", tmp_path)
     finally:
-        disk.make_room()
+        disk.free_space()
     assert not list(tmp_path.iterdir())

@@ -29,7 +29,7 @@ from runner.events.decoded import LiveRow, raw_row
 from runner.events.live import EpisodePaused, LazyBatch, LazyItem
 from runner.events.subjects import DurableNames
 from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem
-from tests.support.console.bus_messages import HEARD
+from tests.support.console.bus_messages import LIVE_ITEMS
 from tests.support.console.live_items import (
     BOOT,
     NODE,
@@ -45,7 +45,7 @@ from tests.support.console.live_items import (
 
 TOKENS = st.builds(
     token,
-    of=st.integers(0, 1),
+    number=st.integers(0, 1),
     seq=st.integers(0, 9),
     text=st.sampled_from(["", "a ", "bc"]),
     step=st.integers(0, 2),
@@ -55,7 +55,7 @@ TOKENS = st.builds(
     failure=st.sampled_from([None, None, None, "local: refused"]),
     restart=st.sampled_from([False, False, True]),
 )
-ITEMS = st.one_of(HEARD, TOKENS, TOKENS)
+ITEMS = st.one_of(LIVE_ITEMS, TOKENS, TOKENS)
 
 
 def plausible(items: list[LazyItem]) -> list[LazyItem]:

@@ -12,14 +12,14 @@ from runner.errors import ConfigError, StoreError
 from runner.store import EpisodeRecord, EpisodeStore, open_index
 from runner.store.journal import JOURNAL_SUFFIX
 from runner.types import Action, Outcome
-from tests.support.episodes import Recording, new_id, step
+from tests.support.episodes import RecordedEpisode, make_step, new_id
 
 
 def played(data_dir: Path, count: int = 1, **fields: Any) -> list[EpisodeRecord]:  # noqa: ANN401
     store = EpisodeStore(data_dir)
     index = open_index(store)
     try:
-        return [Recording(store, index, **fields).record_episode(n_steps=2) for _ in range(count)]
+        return [RecordedEpisode(store, index, **fields).record_episode(n_steps=2) for _ in range(count)]
     finally:
         index.close()
 
@@ -55,9 +55,9 @@ def test_an_episode_is_shown_as_it_was_recorded(tmp_path: Path) -> None:
 def test_what_is_no_message_becomes_one(tmp_path: Path) -> None:
     store = EpisodeStore(tmp_path)
     index = open_index(store)
-    recording = Recording(store, index)
+    recording = RecordedEpisode(store, index)
     recording.start()
-    recording.play(step(0, chats=[["no message", 7]], action=Action(None, [])))
+    recording.play(make_step(0, chats=[["no message", 7]], action=Action(None, [])))
     recording.end()
     index.close()
     assert recording.recorder.record is not None
@@ -116,11 +116,11 @@ def test_a_place_that_cannot_be_found_is_an_error_of_the_store(tmp_path: Path) -
 def test_a_journal_gives_the_running_episode_with_all_its_steps(tmp_path: Path) -> None:
     store = EpisodeStore(tmp_path)
     index = open_index(store)
-    recording = Recording(store, index)
+    recording = RecordedEpisode(store, index)
     recording.start()
     recording.reset()
     for number in range(3):
-        recording.play(step(number))
+        recording.play(make_step(number))
     library = StateDirLibrary(lambda: tmp_path)
     [episode] = library.read_journals([recording.header.batch_id, "../..", new_id()])
     assert episode.running and episode.duration_s is None

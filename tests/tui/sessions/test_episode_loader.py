@@ -14,7 +14,7 @@ from runner.store.episode_file import finished_record
 from runner.types import Outcome
 from tests.support.console.fake_session import bus_session, busy_session, files_session
 from tests.support.console.samples import HOSTILE, START, ended, episode_id, hostile_episode, live, row, span
-from tests.support.episodes import header, step, trajectory
+from tests.support.episodes import episode_header, make_step, make_trajectory
 
 RUNNING = episode_id(3)
 
@@ -25,7 +25,7 @@ async def test_an_episode_that_runs_is_the_stores_own_and_has_no_file() -> None:
     assert loaded.episode is session.store.episodes[RUNNING]
     assert loaded.data is None
     assert not loaded.missing_reason
-    assert not session.files.loaded
+    assert not session.fake_library.loaded
 
 
 async def test_a_stored_one_comes_from_the_library_with_its_file() -> None:
@@ -33,13 +33,13 @@ async def test_a_stored_one_comes_from_the_library_with_its_file() -> None:
     loaded = await load_episode(session, row(1), episode_id(1))
     assert loaded.episode.episode_id == episode_id(1)
     assert loaded.data is not None
-    assert session.files.loaded == [episode_id(1)]
+    assert session.fake_library.loaded == [episode_id(1)]
 
 
 async def test_one_without_a_readable_file_is_shown_as_it_was_sent() -> None:
     session = busy_session()
     session.store.apply_events([live(ended(3, 4))])
-    session.files.damaged[RUNNING] = "it is damaged"
+    session.fake_library.damaged[RUNNING] = "it is damaged"
     loaded = await load_episode(session, None, RUNNING)
     assert loaded.episode is session.store.episodes[RUNNING]
     assert (loaded.data, loaded.missing_reason) == (None, "it is damaged")
@@ -47,7 +47,7 @@ async def test_one_without_a_readable_file_is_shown_as_it_was_sent() -> None:
 
 async def test_nothing_known_is_an_error_with_its_cause() -> None:
     session = files_session(1)
-    session.files.damaged[episode_id(0)] = "it is damaged"
+    session.fake_library.damaged[episode_id(0)] = "it is damaged"
     with pytest.raises(EpisodeLoadError, match="it is damaged"):
         await load_episode(session, row(0), episode_id(0))
     with pytest.raises(EpisodeLoadError, match=r"/x\nno JSON"):
@@ -56,10 +56,10 @@ async def test_nothing_known_is_an_error_with_its_cause() -> None:
 
 async def test_a_foreign_one_is_fetched_from_its_node() -> None:
     session = bus_session()
-    known = header(episode_id=episode_id(50), env="Maze")
-    played = trajectory(known, [step(0)], outcome=Outcome.FAILURE, success=False)
+    known = episode_header(episode_id=episode_id(50), env="Maze")
+    played = make_trajectory(known, [make_step(0)], outcome=Outcome.FAILURE, success=False)
     record = finished_record(known, played, ended_at=START, spans=[], flows=[])
-    session.orders.files[episode_id(50)] = data = msgspec.json.encode(record)
+    session.fake_control.files[episode_id(50)] = data = msgspec.json.encode(record)
     loaded = await load_episode(session, None, episode_id(50))
     assert (loaded.episode.env, loaded.episode.outcome, len(loaded.episode.steps)) == ("Maze", "failure", 1)
     assert loaded.data == data
@@ -69,10 +69,10 @@ async def test_a_node_that_refuses_or_sends_something_else_is_quoted() -> None:
     session = bus_session()
     with pytest.raises(EpisodeLoadError, match="episode"):
         await load_episode(session, None, episode_id(70))
-    session.orders.files[episode_id(71)] = b"[]"
+    session.fake_control.files[episode_id(71)] = b"[]"
     with pytest.raises(EpisodeLoadError, match="Expected `object`"):
         await load_episode(session, None, episode_id(71))
-    session.orders.refusal = ControlRequestError("nobody answers", "press N")
+    session.fake_control.refusal = ControlRequestError("nobody answers", "press N")
     with pytest.raises(EpisodeLoadError, match="nobody answers\npress N"):
         await load_episode(session, None, episode_id(72))
     session.control = None

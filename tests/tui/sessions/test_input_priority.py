@@ -5,7 +5,7 @@ import asyncio
 from agentgym_tui.app.console import Console
 from agentgym_tui.sessions.input_priority import InputPriority
 from tests.support.console.fake_session import busy_session
-from tests.support.console.screens import shown, until
+from tests.support.console.pilot import wait_for_text, wait_until
 
 
 class Counted(InputPriority):
@@ -64,13 +64,13 @@ async def test_a_key_is_a_question_and_the_next_drawing_its_answer() -> None:
     session = busy_session()
     session.input_priority = priority = Counted()
     async with Console(session).run_test(size=(120, 40)) as pilot:
-        await shown(pilot, "Transcript")
+        await wait_for_text(pilot, "Transcript")
         await pilot.pause()
         priority.said.clear()
         await pilot.press("j")
-        await until(pilot, lambda: "asked" in priority.said, "the question")
+        await wait_until(pilot, lambda: "asked" in priority.said, "the question")
         asked = priority.said.index("asked")
-        await until(pilot, lambda: "answered" in priority.said[asked:], "the answer")
+        await wait_until(pilot, lambda: "answered" in priority.said[asked:], "the answer")
         priority.said.clear()
         await pilot.hover("#steps")
         assert "asked" not in priority.said

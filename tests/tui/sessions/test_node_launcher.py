@@ -23,7 +23,7 @@ from agentgym_tui.sessions.node_launcher import (
 )
 from runner.errors import ConfigError, StoreError
 from runner.node.state_lock import StateLock, is_node_alive
-from tests.support.node_process import environ
+from tests.support.node_process import clean_environ
 
 TUI = str(Path(sys.executable).with_name("agentgym-tui"))
 
@@ -39,14 +39,14 @@ def data_dir(tmp_path: Path) -> Iterator[Path]:
             process.wait(20)
 
 
-def sink_key(data_dir: Path, **wanted: str) -> StateLocation:
+def state_location(data_dir: Path, **wanted: str) -> StateLocation:
     return StateLocator(LaunchOptions(data_dir=str(data_dir), **{"node": "n1", **wanted}), environ={}).find()
 
 
 def command(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [TUI, *arguments],
-        env=environ(**env),
+        env=clean_environ(**env),
         capture_output=True,
         text=True,
         timeout=60,
@@ -56,7 +56,7 @@ def command(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 async def test_two_consoles_at_once_share_one_node(data_dir: Path) -> None:
-    place = sink_key(data_dir)
+    place = state_location(data_dir)
     await asyncio.gather(ensure_node(place, None), ensure_node(place, None))
     known = read_node_file(data_dir)
     assert known is not None and known.node == "n1" and is_node_alive(data_dir)
@@ -71,14 +71,14 @@ async def test_a_package_named_runner_in_the_working_directory_is_not_started(
 ) -> None:
     (tmp_path / "runner").mkdir()
     (tmp_path / "runner" / "__init__.py").write_text("raise SystemExit('the wrong one')")
-    place = sink_key(data_dir)
+    place = state_location(data_dir)
     monkeypatch.chdir(tmp_path)
     await ensure_node(place, None)
     assert is_node_alive(data_dir)
 
 
 async def test_a_node_that_ends_at_once_says_its_last(data_dir: Path, tmp_path: Path) -> None:
-    place = sink_key(data_dir)
+    place = state_location(data_dir)
     with pytest.raises(NodeStartError, match="missing"):
         await ensure_node(place, str(tmp_path / "missing.yaml"))
 
@@ -86,7 +86,7 @@ async def test_a_node_that_ends_at_once_says_its_last(data_dir: Path, tmp_path: 
 async def test_a_locked_directory_is_attached_to(data_dir: Path) -> None:
     lock = StateLock(data_dir)
     try:
-        await ensure_node(sink_key(data_dir), None)
+        await ensure_node(state_location(data_dir), None)
         assert not (data_dir / "logs").exists()
     finally:
         lock.release()
@@ -95,7 +95,7 @@ async def test_a_locked_directory_is_attached_to(data_dir: Path) -> None:
 async def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="another folder with --data-dir"):
-        await ensure_node(sink_key(tmp_path / "file" / "state"), None)
+        await ensure_node(state_location(tmp_path / "file" / "state"), None)
 
 
 def test_the_place_is_found_as_the_runner_finds_it(tmp_path: Path) -> None:

@@ -16,14 +16,14 @@ from agentgym_tui.state.models import ReadProgress
 from runner.errors import StoreError
 from runner.store import EpisodeRecord, EpisodeStore, open_index
 from runner.store.index_schema import episode_row
-from tests.support.episodes import Recording
+from tests.support.episodes import RecordedEpisode
 
 
 def stored(data_dir: Path, **fields: Any) -> tuple[EpisodeRecord, bytes]:  # noqa: ANN401
     store = EpisodeStore(data_dir)
     index = open_index(store)
     try:
-        record = Recording(store, index, **fields).record_episode(n_steps=3)
+        record = RecordedEpisode(store, index, **fields).record_episode(n_steps=3)
     finally:
         index.close()
     return record, (store.runs / record.batch_id / f"{record.episode_id}.json").read_bytes()

@@ -25,7 +25,7 @@ from runner.events.subjects import LIVE_STREAM
 from runner.node.state_lock import is_node_alive
 from tests.support.episodes import new_id
 from tests.support.nats_server import NatsServer
-from tests.support.node_process import NodeProcess, environ
+from tests.support.node_process import NodeProcess, clean_environ
 from tests.tui.sessions.test_episode_library import played
 
 pytestmark = pytest.mark.timeout(120)
@@ -268,7 +268,7 @@ async def test_a_bus_is_watched_without_touching_it(
 ) -> None:
     with (
         NatsServer(tmp_path / "bus") as bus,
-        NodeProcess(data_dir, env=environ(NATS_URL=bus.url)) as node,
+        NodeProcess(data_dir, env=clean_environ(NATS_URL=bus.url)) as node,
     ):
         async with (
             running(node_session(data_dir)) as own,

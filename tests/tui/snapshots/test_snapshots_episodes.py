@@ -15,7 +15,7 @@ from agentgym_tui.state.models import Episode
 from runner.errors import StoreError
 from runner.types import Outcome
 from tests.support.console.fake_session import FakeSession, busy_session, empty_session, error_session, files_session
-from tests.support.console.piloted import until_shown
+from tests.support.console.pilot import wait_for_widget_text
 from tests.support.console.samples import HOSTILE, FakeClock, episode, episode_id, row, span, step, user
 
 pytestmark = pytest.mark.usefixtures("utc")
@@ -76,17 +76,17 @@ def with_history(session: FakeSession) -> FakeSession:
         agent, model = PLAYERS[n % 3]
         reward = 1.0 if outcome == Outcome.SUCCESS else -0.25
         known = {"env": ENVS[n % 4], "agent": agent, "model": model, "reward": reward}
-        session.files.stored.append(row(n, outcome=outcome, error_type=error, success=reward > 0, **known))
-    session.files.unreadable = [UnreadableFile(Path("/srv/runs/\x1b[2J.json"), "it is not JSON: \x1b]0;x\x07")]
-    session.files.damaged = {episode_id(43): "/srv/runs/x.json is damaged: JSON ends too early"}
-    session.files.load = lambda known: _load(session, known)  # type: ignore[method-assign, assignment]
+        session.fake_library.stored.append(row(n, outcome=outcome, error_type=error, success=reward > 0, **known))
+    session.fake_library.unreadable = [UnreadableFile(Path("/srv/runs/\x1b[2J.json"), "it is not JSON: \x1b]0;x\x07")]
+    session.fake_library.damaged = {episode_id(43): "/srv/runs/x.json is damaged: JSON ends too early"}
+    session.fake_library.load = lambda known: _load(session, known)  # type: ignore[method-assign, assignment]
     return session
 
 
 def _load(session: FakeSession, known: str) -> tuple[Episode, bytes]:
-    if (reason := session.files.damaged.get(known)) is not None:
+    if (reason := session.fake_library.damaged.get(known)) is not None:
         raise StoreError(reason)
-    stored = next(found for found in session.files.stored if found.episode_id == known)
+    stored = next(found for found in session.fake_library.stored if found.episode_id == known)
     data = b'{"schema": 1, "episode_id": "' + known.encode() + b'", "timesteps": [{"index": 0, "text": "\x1b[2J"}]}'
     return played(stored.task_index, str(stored.outcome)), data
 
@@ -96,7 +96,7 @@ def listed(*texts: str, keys: tuple[str, ...] = ()) -> Before:
         for blinking in pilot.app.screen.query(Input):
             blinking.cursor_blink = False
         await pilot.press("2")
-        await until_shown(pilot, "#summary", *texts)
+        await wait_for_widget_text(pilot, "#summary", *texts)
         await pilot.press(*keys)
         await pilot.pause()
 
@@ -106,9 +106,9 @@ def listed(*texts: str, keys: tuple[str, ...] = ()) -> Before:
 def opened(session: FakeSession, key: str, selector: str, text: str, *keys: str) -> Before:
     async def go(pilot: Pilot[None]) -> None:
         pilot.app.push_screen(EpisodeScreen(session, key))
-        await until_shown(pilot, "#steps", "guess")
+        await wait_for_widget_text(pilot, "#steps", "guess")
         await pilot.press(*keys)
-        await until_shown(pilot, selector, text)
+        await wait_for_widget_text(pilot, selector, text)
         await pilot.pause()
 
     return go
@@ -117,7 +117,7 @@ def opened(session: FakeSession, key: str, selector: str, text: str, *keys: str)
 @SIZES
 def test_a_list_of_stored_and_running_episodes(snap_compare: Compare, size: tuple[int, int]) -> None:
     session = with_history(FakeSession(busy_session().store))
-    session.files.stored = [found for found in session.files.stored if found.task_index > 20]
+    session.fake_library.stored = [found for found in session.fake_library.stored if found.task_index > 20]
     before = listed("episodes", "running", "1 file", keys=("j", "j"))
     assert snap_compare(app_of(session), terminal_size=size, run_before=before)
 
@@ -125,7 +125,7 @@ def test_a_list_of_stored_and_running_episodes(snap_compare: Compare, size: tupl
 @SIZES
 def test_an_empty_list(snap_compare: Compare, size: tuple[int, int]) -> None:
     session = empty_session()
-    session.files.stored = []
+    session.fake_library.stored = []
     assert snap_compare(app_of(session), terminal_size=size, run_before=listed("0 episodes"))
 
 
@@ -134,7 +134,7 @@ def test_a_list_that_cannot_be_read(
     snap_compare: Compare, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
 ) -> None:
     session = error_session()
-    monkeypatch.setattr(session.files, "rows", lambda: session.files.load(HOSTILE))
+    monkeypatch.setattr(session.fake_library, "rows", lambda: session.fake_library.load(HOSTILE))
     assert snap_compare(app_of(session), terminal_size=size, run_before=listed("✗ there is no episode"))
 
 
@@ -143,10 +143,10 @@ def test_a_filtered_list(snap_compare: Compare, size: tuple[int, int]) -> None:
     session = with_history(files_session(0))
 
     async def go(pilot: Pilot[None]) -> None:
-        await until_shown(pilot, "#summary", "44 episodes")
+        await wait_for_widget_text(pilot, "#summary", "44 episodes")
         pilot.app.screen.query_one(Input).cursor_blink = False
         await pilot.press("slash", *"textcraft success")
-        await until_shown(pilot, "#summary", "match textcraft success")
+        await wait_for_widget_text(pilot, "#summary", "match textcraft success")
 
     assert snap_compare(app_of(session), terminal_size=size, run_before=go)
 
@@ -161,7 +161,7 @@ def test_a_sorted_list(snap_compare: Compare, size: tuple[int, int]) -> None:
 def test_an_episode_with_its_transcript(snap_compare: Compare, size: tuple[int, int]) -> None:
     session = with_history(files_session(0))
     before = opened(session, episode_id(44), "#transcript", "Round 2", "j", "j")
-    session.files.stored = [row(44, outcome=Outcome.ERROR, error_type="EnvironmentFault")]
+    session.fake_library.stored = [row(44, outcome=Outcome.ERROR, error_type="EnvironmentFault")]
     assert snap_compare(app_of(session), terminal_size=size, run_before=before)
 
 
@@ -191,9 +191,9 @@ def test_an_episode_that_cannot_be_shown(snap_compare: Compare, size: tuple[int,
     session = with_history(files_session(0))
 
     async def go(pilot: Pilot[None]) -> None:
-        await until_shown(pilot, "#summary", "44 episodes")
+        await wait_for_widget_text(pilot, "#summary", "44 episodes")
         await pilot.press("j", "enter")
-        await until_shown(pilot, "#transcript", "cannot be shown")
-        await until_shown(pilot, "#heading", "✗ cannot be shown")
+        await wait_for_widget_text(pilot, "#transcript", "cannot be shown")
+        await wait_for_widget_text(pilot, "#heading", "✗ cannot be shown")
 
     assert snap_compare(app_of(session), terminal_size=size, run_before=go)

@@ -13,8 +13,8 @@ from runner.events.durable import LiveBatch, LiveItem
 from runner.events.subjects import BATCH_COMPLETED, EPISODE_COMPLETED, LIVE_STREAM
 from runner.subscribe.buffer import RawMessage
 from tests.support.console.fake_session import FakeSession, busy_session
-from tests.support.console.hostile_console import messages
-from tests.support.console.piloted import until_shown
+from tests.support.console.hostile_console import hostile_messages
+from tests.support.console.pilot import wait_for_widget_text
 from tests.support.console.samples import (
     BOOT,
     HOSTILE,
@@ -49,7 +49,7 @@ def busy() -> FakeSession:
     """An episode, and somebody else's orders."""
     session = busy_session()
     source = {"ce-source": NODE, "ce-time": (START + timedelta(seconds=42)).isoformat()}
-    session.bus.said = [
+    session.fake_events.initial = [
         live(1, "episode", started(3)),
         *(live(2 + n, "token", token(3), token(3)) for n in range(20)),
         *(
@@ -67,10 +67,10 @@ def busy() -> FakeSession:
 
 def hostile() -> FakeSession:
     session = busy_session()
-    found = [each for each in messages(HOSTILE) if isinstance(each, RawMessage)]
+    found = [each for each in hostile_messages(HOSTILE) if isinstance(each, RawMessage)]
     for each in found:
         each.time = START  # else it is the time of the test
-    session.bus.said = list(found)
+    session.fake_events.initial = list(found)
     return session
 
 
@@ -83,7 +83,7 @@ def after(selector: str, *texts: str, keys: tuple[str, ...] = ()) -> Before:
         await pilot.press("3")
         for blinking in pilot.app.screen.query(Input):
             blinking.cursor_blink = False
-        await until_shown(pilot, selector, *texts)
+        await wait_for_widget_text(pilot, selector, *texts)
         await pilot.press(*keys)
         await pilot.pause(0.25)
 
@@ -116,7 +116,7 @@ def test_bytes_of_hostile_messages(snap_compare: Compare, size: tuple[int, int])
 
 @SIZES
 def test_a_silent_bus(snap_compare: Compare, size: tuple[int, int]) -> None:
-    before = after("#nothing", "Nothing was said so far", keys=("J",))
+    before = after("#nothing", "No messages yet", keys=("J",))
     assert snap_compare(app_of(empty()), terminal_size=size, run_before=before)
 
 

@@ -11,6 +11,7 @@ from agentgym_tui.screens.dialogs.hex_dump import HexDumpDialog
 from agentgym_tui.state.run_store import RunStore
 from runner.types import Outcome
 from tests.support.console.fake_session import FakeSession, busy_session, empty_session, error_session
+from tests.support.console.pilot import wait_for_text, wait_until
 from tests.support.console.samples import (
     HOSTILE,
     FakeClock,
@@ -26,7 +27,6 @@ from tests.support.console.samples import (
     streaming_store,
     timestep,
 )
-from tests.support.console.screens import shown, until
 
 Compare = Callable[..., bool]
 Before = Callable[[Pilot[None]], Awaitable[None]]
@@ -66,7 +66,7 @@ def after(*keys: str, see: tuple[str, ...]) -> Before:
     """Press keys, once the screen and once what they lead to is there."""
 
     async def go(pilot: Pilot[None]) -> None:
-        await until(
+        await wait_until(
             pilot, lambda: bool(pilot.app.screen.query("#steps")) and pilot.app.focused is not None, "the panes"
         )
         await pilot.pause()
@@ -75,7 +75,7 @@ def after(*keys: str, see: tuple[str, ...]) -> Before:
             await pilot.pause()
         for blinking in pilot.app.screen.query(Input):
             blinking.cursor_blink = False
-        await shown(pilot, *see)
+        await wait_for_text(pilot, *see)
         await pilot.pause()
 
     return go
@@ -168,10 +168,10 @@ def test_the_form(snap_compare: Compare, size: tuple[int, int]) -> None:
     ("key", "see"),
     [
         ("b", "everything"),
-        ("q", "in all are still"),
-        ("x", "1 environment waits"),
+        ("q", "remaining"),
+        ("x", "1 more in this battery"),
         ("question_mark", "This screen"),
-        ("colon", "type a part"),
+        ("colon", "type part"),
     ],
     ids=["battery", "quit", "cancel", "help", "palette"],
 )
@@ -187,9 +187,9 @@ def test_bytes(snap_compare: Compare, size: tuple[int, int]) -> None:
     app = app_of(busy_session())
 
     async def go(pilot: Pilot[None]) -> None:
-        await shown(pilot, "task 3")
+        await wait_for_text(pilot, "task 3")
         app.push_screen(HexDumpDialog(HOSTILE))
-        await shown(pilot, "0000", "esc closes")
+        await wait_for_text(pilot, "0000", "esc closes")
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=size, run_before=go)

@@ -7,8 +7,8 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from tests.support.console.log_consoles import console_on, event
-from tests.support.console.piloted import until, until_shown
+from tests.support.console.log_consoles import log_line, logs_app
+from tests.support.console.pilot import wait_for_widget_text, wait_until
 from tests.support.console.samples import HOSTILE
 
 pytestmark = pytest.mark.usefixtures("utc")
@@ -26,18 +26,18 @@ def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def lines() -> bytes:
     kinds = ("episode.started", "timestep", "token", "token", "span", "token")
-    shown = [event(n, kinds[n % 6], episode_id=f"01KA{n // 50:022}", text="word " * (n % 17)) for n in range(400)]
+    shown = [log_line(n, kinds[n % 6], episode_id=f"01KA{n // 50:022}", text="word " * (n % 17)) for n in range(400)]
     return "".join(shown).encode() + b"2026-03-04 05:20:00,123 ERROR runner.node the broker is gone\n{}\n"
 
 
 def after(*texts: str, keys: tuple[str, ...] = (), then: str = "", more: tuple[str, ...] = ()) -> Before:
     async def go(pilot: Pilot[None]) -> None:
-        await until_shown(pilot, "#summary", *texts)
-        await until(pilot, lambda: len(pilot.app.screen.query("#filter, #entry, #nothing")) == 3)
+        await wait_for_widget_text(pilot, "#summary", *texts)
+        await wait_until(pilot, lambda: len(pilot.app.screen.query("#filter, #entry, #nothing")) == 3)
         for blinking in pilot.app.screen.query(Input):
             blinking.cursor_blink = False
         await pilot.press(*keys)
-        await until_shown(pilot, "#summary", then)
+        await wait_for_widget_text(pilot, "#summary", then)
         await pilot.press(*more)
         await pilot.pause(0.25)
 
@@ -47,7 +47,7 @@ def after(*texts: str, keys: tuple[str, ...] = (), then: str = "", more: tuple[s
 @SIZES
 def test_the_end_of_a_log(snap_compare: Compare, size: tuple[int, int]) -> None:
     Path("events.jsonl").write_bytes(lines())
-    app = console_on(Path("events.jsonl"), Path("other.log"))
+    app = logs_app(Path("events.jsonl"), Path("other.log"))
     assert snap_compare(app, terminal_size=size, run_before=after("402 lines", keys=("G", "k", "k")))
 
 
@@ -55,7 +55,7 @@ def test_the_end_of_a_log(snap_compare: Compare, size: tuple[int, int]) -> None:
 def test_found_lines_of_a_log(snap_compare: Compare, size: tuple[int, int]) -> None:
     Path("events.jsonl").write_bytes(lines())
     found = after("402 lines", keys=("slash", *"timestep", "enter"), then="67 match", more=("j", "v", "J"))
-    assert snap_compare(console_on(Path("events.jsonl")), terminal_size=size, run_before=found)
+    assert snap_compare(logs_app(Path("events.jsonl")), terminal_size=size, run_before=found)
 
 
 @SIZES
@@ -64,11 +64,11 @@ def test_hostile_lines_of_a_log(snap_compare: Compare, size: tuple[int, int]) ->
     Path("hostile.log").write_bytes(
         b"\n".join([text, b"x" * 3_000_000, b"", b'{"kind": "' + text + b'"}', b"\xff\x9b"])
     )
-    app = console_on(Path("hostile.log"))
+    app = logs_app(Path("hostile.log"))
     assert snap_compare(app, terminal_size=size, run_before=after("5 lines", keys=("v", "v")))
 
 
 @SIZES
 def test_a_log_that_cannot_be_read(snap_compare: Compare, size: tuple[int, int]) -> None:
-    app = console_on(Path("none.jsonl"))
+    app = logs_app(Path("none.jsonl"))
     assert snap_compare(app, terminal_size=size, run_before=after("cannot be read"))

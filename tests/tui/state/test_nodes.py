@@ -22,6 +22,7 @@ from tests.support.console.samples import (
     ended,
     episode,
     episode_id,
+    episode_items,
     field_status,
     heartbeat,
     live,
@@ -29,7 +30,6 @@ from tests.support.console.samples import (
     node_list,
     progress,
     started,
-    whole,
 )
 
 
@@ -126,7 +126,7 @@ def test_a_node_that_is_known_to_be_gone_is_lost_at_once(store: RunStore) -> Non
 
 
 def test_the_last_rounds_of_an_interrupted_episode_are_missing_until_its_file_is_read(store: RunStore) -> None:
-    first = whole(0, n_steps=3)[:-1]
+    first = episode_items(0, n_steps=3)[:-1]
     store.apply_events([live(*first), durable(completed(0, rounds=7, outcome="interrupted"))])
     interrupted = store.episodes[episode_id(0)]
     assert (interrupted.outcome, len(interrupted.steps), interrupted.n_missing) == ("interrupted", 3, 4)
@@ -149,7 +149,7 @@ def test_a_new_process_of_a_node_means_that_the_old_one_was_interrupted(store: R
 
 def test_what_an_old_process_said_does_not_end_what_the_new_one_plays(store: RunStore) -> None:
     store.apply_health(node_health(boot=NEXT_BOOT))
-    store.apply_events([live(started(1), boot=NEXT_BOOT), live(*whole(0), boot=BOOT), durable(field_status("stopped"))])
+    store.apply_events([live(started(1), boot=NEXT_BOOT), live(*episode_items(0), boot=BOOT), durable(field_status("stopped"))])
     assert [each.episode_id for each in store.running_episodes()] == [episode_id(1)]
     assert store.episodes[episode_id(0)].outcome == "success"
     assert store.nodes[NODE].status == "idle"

@@ -29,6 +29,7 @@ from tests.support.console.samples import (
     env_health,
     episode,
     episode_id,
+    episode_items,
     foreign,
     heartbeat,
     hostile_episode,
@@ -43,7 +44,6 @@ from tests.support.console.samples import (
     step,
     timestep,
     token,
-    whole,
 )
 
 
@@ -62,7 +62,7 @@ def streamed_text(played: Episode) -> str:
 
 
 def test_an_end_that_comes_before_its_steps_loses_none(store: RunStore) -> None:
-    first, *between, last = whole(0)
+    first, *between, last = episode_items(0)
     store.apply_events([live(first, last)])
     played = store.episodes[episode_id(0)]
     assert (played.outcome, played.n_missing, played.steps) == ("success", len(between), [])
@@ -72,7 +72,7 @@ def test_an_end_that_comes_before_its_steps_loses_none(store: RunStore) -> None:
 
 
 def test_an_episode_is_put_together_from_its_items(store: RunStore) -> None:
-    store.apply_events([live(*whole(0)[:-1], token(0, 4, "I thi", 3), token(0, 5, "nk", 3))])
+    store.apply_events([live(*episode_items(0)[:-1], token(0, 4, "I thi", 3), token(0, 5, "nk", 3))])
     played = store.episodes[episode_id(0)]
     assert (played.env, played.agent, played.node) == ("Wordle", "oracle", NODE)
     assert [s.index for s in played.steps] == [0, 1, 2]
@@ -84,7 +84,7 @@ def test_an_episode_is_put_together_from_its_items(store: RunStore) -> None:
 
 
 def test_what_came_before_is_left_out_and_a_gap_is_counted(store: RunStore) -> None:
-    items = whole(0, 5)
+    items = episode_items(0, 5)
     store.apply_events([live(*items[:2], *items[:3]), live(*items[4:])])
     played = store.episodes[episode_id(0)]
     assert [s.index for s in played.steps] == [0, 1, 3, 4]
@@ -224,7 +224,7 @@ def test_an_endpoint_that_rests_does_not_answer_until_its_health_says_so(store: 
 
 def test_what_a_batch_has_spent_is_what_is_over_and_what_runs(store: RunStore) -> None:
     took: dict[str, Any] = {"tokens": Tokens(100, 10), "cost": 0.5}
-    store.apply_events([live(*whole(0)), live(started(1), timestep(1, 0, **took), timestep(1, 1, **took))])
+    store.apply_events([live(*episode_items(0)), live(started(1), timestep(1, 0, **took), timestep(1, 1, **took))])
     batch = store.batches[batch_id(0)]
     assert store.usage_of(batch) == (Tokens(560, 110), 1.0)  # of a node that does not add up: all that is known
     store.apply_events([live(progress(0, tokens=Tokens(5_000, 500), cost=2.0))])
@@ -243,7 +243,7 @@ def test_text_for_a_step_that_was_played_is_not_shown(store: RunStore) -> None:
 def test_durable_and_live_may_come_in_any_order(store: RunStore) -> None:
     store.apply_events([durable(completed(0))])
     assert store.episodes[episode_id(0)].outcome == "success"
-    store.apply_events([live(*whole(0))])
+    store.apply_events([live(*episode_items(0))])
     assert len(store.episodes) == 1
     assert len(store.episodes[episode_id(0)].steps) == 3
     assert store.running_episodes() == []
@@ -267,7 +267,7 @@ def test_environments_come_in_the_order_of_the_profile(store: RunStore) -> None:
 
 
 def test_stored_rows_are_counted_once_and_end_what_seems_to_run(store: RunStore) -> None:
-    store.apply_events([live(*whole(0)), live(started(1))])
+    store.apply_events([live(*episode_items(0)), live(started(1))])
     rows = [row(n, success=n % 2 == 0, outcome=Outcome.SUCCESS) for n in range(5, -1, -1)]
     store.apply_stored([row(6, outcome=Outcome.CANCELLED, success=False), *rows])
     store.apply_stored(rows)
@@ -285,7 +285,7 @@ def test_models_are_not_mixed_with_baselines(store: RunStore) -> None:
 
 def test_the_oldest_that_are_over_make_room() -> None:
     store = RunStore(max_episodes=3)
-    store.apply_events([live(started(0)), *(live(*whole(n)) for n in range(1, 5))])
+    store.apply_events([live(started(0)), *(live(*episode_items(n)) for n in range(1, 5))])
     assert list(store.episodes) == [episode_id(n) for n in (0, 3, 4)]
     store.apply_events([live(timestep(1, 0)), durable(completed(2))])
     assert list(store.episodes) == [episode_id(n) for n in (0, 3, 4)]
@@ -294,7 +294,7 @@ def test_the_oldest_that_are_over_make_room() -> None:
 
 def test_texts_are_bounded_also_of_an_episode_that_goes_on() -> None:
     store = RunStore(max_bytes=100_000)
-    store.apply_events([live(*whole(0)), live(started(1))])
+    store.apply_events([live(*episode_items(0)), live(started(1))])
     for index in range(40):
         store.apply_events([live(timestep(1, index, observation=[{"role": "user", "content": "x" * 10_000}]))])
     assert list(store.episodes) == [episode_id(1)]
@@ -326,7 +326,7 @@ def test_what_was_given_to_the_store_is_not_changed_by_its_bounds() -> None:
 def test_it_calls_once_for_each_change_and_not_for_a_heartbeat(store: RunStore) -> None:
     calls: list[int] = []
     store.on_change = lambda: calls.append(store.version)
-    store.apply_events([live(heartbeat()), live(*whole(0))])
+    store.apply_events([live(heartbeat()), live(*episode_items(0))])
     store.apply_events([live(heartbeat())])
     store.apply_events([])
     store.set_link(BusLink(status="connected"))

@@ -27,7 +27,7 @@ from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.steps import episode_size
 from runner.events.control import NodeHealth, NodeList
 from runner.subscribe.messages import SubscriptionItem
-from tests.support.console.bus_messages import HEALTHS, LISTS, SEEN, TEXTS
+from tests.support.console.bus_messages import NODE_HEALTHS, NODE_LISTS, SUBSCRIPTION_ITEMS, TEXTS
 from tests.support.console.samples import FakeClock, episode, hostile_episode, row
 
 MAX_EPISODES = 3
@@ -36,9 +36,9 @@ WIDTHS = (0, 1, 20, 80, 200)
 
 StatusText = Sequence[SubscriptionItem] | NodeList | NodeHealth | Episode | float | str
 NEWS: st.SearchStrategy[StatusText] = st.one_of(
-    st.lists(SEEN, max_size=4),
-    LISTS,
-    HEALTHS,
+    st.lists(SUBSCRIPTION_ITEMS, max_size=4),
+    NODE_LISTS,
+    NODE_HEALTHS,
     st.builds(hostile_episode, st.integers(0, 3), TEXTS, outcome=st.sampled_from(["error", None])),
     st.builds(episode, st.integers(0, 3), st.integers(0, 3), outcome=st.sampled_from(["success", None])),
     st.floats(0, 20),

@@ -5,62 +5,69 @@ from __future__ import annotations
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.state.sorting import Sorting
 from agentgym_tui.widgets.table import SortableTable
-from tests.support.console.fake_session import busy_session, listed_session, talking_session
-from tests.support.console.piloted import SIZE, app_of, keys_in
+from tests.support.console.fake_session import busy_session, session_with_messages, sortable_session
+from tests.support.console.pilot import (
+    SIZE,
+    console_app,
+    row_keys,
+    screen_text,
+    wait_for_no_text,
+    wait_for_text,
+    wait_until,
+)
 from tests.support.console.samples import episode_id
-from tests.support.console.screens import gone, screen_text, shown, until
 
 
 async def test_a_click_on_a_title_sorts_reverses_and_gives_the_usual_order_back() -> None:
     ui_state = UiState()
-    app = app_of(listed_session(), ui_state=ui_state)
+    app = console_app(sortable_session(), ui_state=ui_state)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("2")
-        await shown(pilot, "4 episodes", "started ▼")
-        assert keys_in(app, "#episodes") == list(map(episode_id, [4, 3, 2, 1]))
+        await wait_for_text(pilot, "4 episodes", "started ▼")
+        assert row_keys(app, "#episodes") == list(map(episode_id, [4, 3, 2, 1]))
         at = screen_text(app).splitlines()[1].index("reward")
         for title, order in (("rewar▼", [3, 1, 2, 4]), ("rewar▲", [2, 3, 1, 4]), ("started ▼", [4, 3, 2, 1])):
             await pilot.click("#episodes", offset=(at, 0))
-            await shown(pilot, title)
-            assert keys_in(app, "#episodes") == list(map(episode_id, order))
+            await wait_for_text(pilot, title)
+            assert row_keys(app, "#episodes") == list(map(episode_id, order))
         await pilot.click("#episodes", offset=(15, 0))
-        await shown(pilot, "environment", "by environment ▲")
-        assert keys_in(app, "#episodes") == list(map(episode_id, [3, 4, 1, 2]))
+        await wait_for_text(pilot, "environment", "by environment ▲")
+        assert row_keys(app, "#episodes") == list(map(episode_id, [3, 4, 1, 2]))
         assert ui_state.sorting == {"episodes": Sorting("environment")}
 
 
 async def test_keys_sort_too_and_the_cursor_stays_on_its_row() -> None:
-    app = app_of(listed_session())
+    app = console_app(sortable_session())
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("2")
-        await shown(pilot, "4 episodes")
+        await wait_for_text(pilot, "4 episodes")
         await pilot.press("j", "j")
         table = app.screen.query_one(SortableTable)
-        await until(pilot, lambda: table.key == episode_id(2), "the third row")
+        await wait_until(pilot, lambda: table.key == episode_id(2), "the third row")
         await pilot.press("O")
-        await shown(pilot, "started ▲")
-        assert keys_in(app, "#episodes") == list(map(episode_id, [1, 2, 3, 4]))
+        await wait_for_text(pilot, "started ▲")
+        assert row_keys(app, "#episodes") == list(map(episode_id, [1, 2, 3, 4]))
         assert table.key == episode_id(2)
         await pilot.press("o")
-        await shown(pilot, "by environment ▲")
+        await wait_for_text(pilot, "by environment ▲")
         for _ in range(8):
             await pilot.press("o")
-        await gone(pilot, "by ")
+        await wait_for_no_text(pilot, "by ")
         assert table.sorting is None
 
 
 async def test_environments_are_sorted() -> None:
     ui_state = UiState()
-    app = app_of(busy_session(), ui_state=ui_state)
+    app = console_app(busy_session(), ui_state=ui_state)
     async with app.run_test(size=SIZE) as pilot:
-        await shown(pilot, "task 3")
+        await wait_for_text(pilot, "task 3")
         table = app.screen.query_one("#environments", SortableTable)
         usual = [table.source.key(n) for n in range(len(table.source))]
         await pilot.click("#environments", offset=(3, 0))
-        await shown(pilot, "environment▲")
+        await wait_for_text(pilot, "environment▲")
         assert [table.source.key(n) for n in range(len(table.source))] == sorted(usual, key=str.casefold)
         await pilot.press("O")
-        await shown(pilot, "environment▼")
+        await wait_for_text(pilot, "environment▼")
         assert ui_state.sorting == {"environments": Sorting("environment", True)}
         for _ in range(9):
             await pilot.press("o")
@@ -77,31 +84,31 @@ UP_BY_COUNT = ["zoo", "orders", "orders.eu", "orders.us", "bills"]
 
 async def test_the_subjects_of_a_bus_are_sorted_within_their_branches() -> None:
     ui_state = UiState()
-    app = app_of(talking_session(*SUBJECTS), ui_state=ui_state)
+    app = console_app(session_with_messages(*SUBJECTS), ui_state=ui_state)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("3")
-        await shown(pilot, "subject ▲", "zoo")
-        assert keys_in(app, "#subjects") == BY_SUBJECT
+        await wait_for_text(pilot, "subject ▲", "zoo")
+        assert row_keys(app, "#subjects") == BY_SUBJECT
         tree = app.screen.query_one("#subjects", SortableTable)
         at = screen_text(app).splitlines()[2].index("count")
         for title, keys in (("coun▼", BY_COUNT), ("coun▲", UP_BY_COUNT), ("subject ▲", BY_SUBJECT)):
             await pilot.click("#subjects", offset=(at, 0))
-            await shown(pilot, title)
-            await until(pilot, lambda: keys_in(app, "#subjects") == keys, title)  # noqa: B023
+            await wait_for_text(pilot, title)
+            await wait_until(pilot, lambda: row_keys(app, "#subjects") == keys, title)  # noqa: B023
         assert ui_state.sorting == {}
         await pilot.press("g", "O")
-        await shown(pilot, "subject ▼")
-        await until(pilot, lambda: keys_in(app, "#subjects")[0] == "zoo" and tree.key == "bills", "Z to A")
+        await wait_for_text(pilot, "subject ▼")
+        await wait_until(pilot, lambda: row_keys(app, "#subjects")[0] == "zoo" and tree.key == "bills", "Z to A")
         await pilot.press("o")
-        await shown(pilot, "coun▼")
+        await wait_for_text(pilot, "coun▼")
         await pilot.press("o")
-        await shown(pilot, "rate ▼")
-        await until(pilot, lambda: ui_state.sorting == {"subjects": Sorting("rate", True)}, "what is kept")
+        await wait_for_text(pilot, "rate ▼")
+        await wait_until(pilot, lambda: ui_state.sorting == {"subjects": Sorting("rate", True)}, "what is kept")
 
 
 async def test_the_tree_comes_in_the_order_it_was_left_in_and_in_its_usual_one_of_nonsense() -> None:
     for sorting, keys in ((Sorting("count"), UP_BY_COUNT), (Sorting("\x1b[2J", True), BY_SUBJECT)):
-        app = app_of(talking_session(*SUBJECTS), ui_state=UiState("events", sorting={"subjects": sorting}))
+        app = console_app(session_with_messages(*SUBJECTS), ui_state=UiState("events", sorting={"subjects": sorting}))
         async with app.run_test(size=SIZE) as pilot:
-            await shown(pilot, "zoo")
-            await until(pilot, lambda: keys_in(app, "#subjects") == keys, "the order")  # noqa: B023
+            await wait_for_text(pilot, "zoo")
+            await wait_until(pilot, lambda: row_keys(app, "#subjects") == keys, "the order")  # noqa: B023

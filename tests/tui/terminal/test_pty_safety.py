@@ -37,10 +37,10 @@ from tests.support.console.samples import (
     timestep,
     token,
 )
-from tests.support.episodes import Recording, as_json
-from tests.support.escapes import CLIPBOARD, foreign
+from tests.support.episodes import RecordedEpisode, as_json
+from tests.support.escapes import CLIPBOARD, foreign_escapes
 from tests.support.nats_server import NatsServer
-from tests.support.terminal import BACKSPACE, CTRL_P, ENTER, ESCAPE, TAB, Terminal, environ
+from tests.support.terminal import BACKSPACE, CTRL_P, ENTER, ESCAPE, TAB, Terminal, terminal_environ
 
 pytestmark = pytest.mark.long
 
@@ -56,7 +56,7 @@ SYNCHRONISED = "\x1b[?2026;2$y"
 DIALOG = "╰"
 """Part of the frame of each dialog, and of nothing else."""
 
-NOTHING = "nothing that is selected"
+NOTHING = "no unsafe bytes"
 """What is said where there are no bytes to look at."""
 
 OPENING = ("?", "b", "R", CTRL_P)
@@ -82,7 +82,9 @@ def console(text: str, cwd: Path, *size: int, **more: str) -> Terminal:
     """The console on a hostile session; ``text`` says which strings it is made of, ``more`` is of its environment."""
     columns, rows = size
     command = [sys.executable, "-m", "tests.support.console.hostile_console", *text.split()]
-    return Terminal(*command, columns=columns, rows=rows, cwd=cwd, env=environ(PYTHONPATH=str(REPOSITORY), **more))
+    return Terminal(
+        *command, columns=columns, rows=rows, cwd=cwd, env=terminal_environ(PYTHONPATH=str(REPOSITORY), **more)
+    )
 
 
 def pasted(text: str) -> str:
@@ -96,10 +98,10 @@ def walk(terminal: Terminal, *keys: str) -> None:
         before = terminal.text
         terminal.send(key)
         terminal.wait_for(partial(shows, terminal, key, before))
-        terminal.wait_quiet(0.06, 5)
+        terminal.wait_until_quiet(0.06, 5)
         assert terminal.process.poll() is None, f"ended after {key!r}\n{terminal.text}"
         if key == "X":
-            terminal.wait_quiet(0.2 * (NOTHING in before), 5)
+            terminal.wait_until_quiet(0.2 * (NOTHING in before), 5)
             walk(terminal, *[ESCAPE] * (DIALOG in terminal.text))
 
 
@@ -122,18 +124,18 @@ def visit(terminal: Terminal, walks: Mapping[str, Sequence[str]]) -> None:
     walk(terminal, "zwj")
     terminal.wait_for("match zwj")
     walk(terminal, ESCAPE)
-    terminal.wait_gone("match zwj")
+    terminal.wait_until_absent("match zwj")
     for line, keys in walks.items():
-        terminal.wait_for("✗ no episo")  # the last line
+        terminal.wait_for("✗ unreadable")  # the last line
         walk(terminal, line, ENTER)
         terminal.wait_for("● Transcript")
         walk(terminal, *keys, ESCAPE)
-        terminal.wait_gone("● Transcript")
+        terminal.wait_until_absent("● Transcript")
 
 
 def leave(terminal: Terminal, *, bells: bool = False) -> None:
     """End the console from outside, and see that it wrote nothing but its own, from its first to its last byte."""
-    terminal.wait_quiet()
+    terminal.wait_until_quiet()
     terminal.kill(signal.SIGTERM)
     assert terminal.process.returncode == 128 + signal.SIGTERM, terminal.text
     check(terminal.raw, bells=bells)
@@ -141,7 +143,7 @@ def leave(terminal: Terminal, *, bells: bool = False) -> None:
 
 def check(raw: bytes, *, bells: bool = False) -> None:
     """``bells`` may be rung by fields that do not take what is typed."""
-    assert [found for found in foreign(raw) if not (bells and found[1:5] == "\\x07")] == []
+    assert [found for found in foreign_escapes(raw) if not (bells and found[1:5] == "\\x07")] == []
     for once in (b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[<u"):  # in the payload as well, here from the end of the console
         assert raw.count(once) == 1
     assert b"\x1b[31m" not in raw
@@ -188,19 +190,19 @@ def test_a_copy_is_the_only_thing_on_the_clipboard_and_safe_unless_raw(tmp_path:
     with console("0", tmp_path, 120, 40) as terminal:
         terminal.wait_for("Live", 60)
         walk(terminal, "2")
-        terminal.wait_for("✗ no episo")
+        terminal.wait_for("✗ unreadable")
         walk(terminal, SECOND, ENTER)
         terminal.wait_for("■ chat 1 of 2")
         walk(terminal, "y")
         terminal.wait_for(lambda: CLIPBOARD.search(terminal.raw) is not None)
         walk(terminal, "Y")
         terminal.wait_for(lambda: len(CLIPBOARD.findall(terminal.raw)) == 2)
-        terminal.wait_quiet()
+        terminal.wait_until_quiet()
         terminal.kill(signal.SIGTERM)
     check(CLIPBOARD.sub(b"", terminal.raw))
     safe, raw = (base64.b64decode(copied) for copied in CLIPBOARD.findall(terminal.raw))
-    assert foreign(safe.replace(b"\t", b"")) == []
-    assert foreign(raw) != []
+    assert foreign_escapes(safe.replace(b"\t", b"")) == []
+    assert foreign_escapes(raw) != []
     assert max(len(safe), len(raw)) <= 100 * 1024
 
 
@@ -227,7 +229,7 @@ def test_hostile_settings_and_what_was_kept_and_a_picture_of_it_all(tmp_path: Pa
     own = {"XDG_CONFIG_HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
     with console("0 settings", tmp_path, 120, 40, **own) as terminal:
         terminal.wait_for("console.yaml, ignored settings", 60)
-        terminal.wait_for("holds")
+        terminal.wait_for("contains")
         terminal.send(SYNCHRONISED)
         walk(terminal, ESCAPE, ESCAPE)
         terminal.wait_for("foreign")
@@ -247,7 +249,10 @@ def test_hostile_settings_and_what_was_kept_and_a_picture_of_it_all(tmp_path: Pa
 async def test_hostile_messages_of_a_bus(tmp_path: Path) -> None:
     with NatsServer(tmp_path / "nats") as server:
         await publish(server.url, HOSTILE)
-        command, env = (CONSOLE, "watch", "--nats", server.url, "--since", "all"), environ(PYTHONPATH=str(REPOSITORY))
+        command, env = (
+            (CONSOLE, "watch", "--nats", server.url, "--since", "all"),
+            terminal_environ(PYTHONPATH=str(REPOSITORY)),
+        )
         with Terminal(*command, cwd=tmp_path, env=env) as terminal:
             terminal.wait_for("␛", 60)
             await publish(server.url, HOSTILE[::-1])
@@ -255,7 +260,7 @@ async def test_hostile_messages_of_a_bus(tmp_path: Path) -> None:
             walk(terminal, *EVENTS[:1])
             while "strange" not in terminal.text:  # not in a stream: what comes before the console listens is gone
                 await publish(server.url, HOSTILE)
-                terminal.wait_quiet(0.3, 5)
+                terminal.wait_until_quiet(0.3, 5)
             walk(terminal, *[key for key in EVENTS[1:] if key != "X"])
             leave(terminal)
 
@@ -285,7 +290,7 @@ def hostile_document(folder: Path) -> Any:  # noqa: ANN401
     """An episode file in which all is text that may be; lone surrogates cannot be written in JSON."""
     store = EpisodeStore(folder)
     index = open_index(store)
-    record = Recording(store, index).record_episode()
+    record = RecordedEpisode(store, index).record_episode()
     index.close()
     text = HOSTILE.replace("\ud800", "") * 2
     document = as_json(record)
@@ -343,7 +348,7 @@ async def _announce(client: Client, subject: str, event: msgspec.Struct, text: s
 def test_the_grammar_finds_what_it_is_there_for() -> None:
     bad: Sequence[str] = ["\x1b[2J", "\x1b]0;x\x07", "\x1b]8;;x\x1b\\", "\x9b2J", "\u202e", "\u200b", "\x1b[4:3m", "\0"]
     for text in bad:
-        assert foreign(f"a{text}b".encode()), repr(text)
-    assert foreign(b"\x80")
-    assert foreign("\x1b[38;2;1;2;3mé 漢字 😀\x1b[0m\x1b[1;1H\n".encode()) == []
-    assert foreign(b"\x1b\x1b[0m[2J")
+        assert foreign_escapes(f"a{text}b".encode()), repr(text)
+    assert foreign_escapes(b"\x80")
+    assert foreign_escapes("\x1b[38;2;1;2;3mé 漢字 😀\x1b[0m\x1b[1;1H\n".encode()) == []
+    assert foreign_escapes(b"\x1b\x1b[0m[2J")

@@ -17,10 +17,10 @@ from agentgym_tui.terminal.alternate_screen import SIGNALS
 from agentgym_tui.terminal.startup_preview import preview_lines
 from tests.support.command import REPOSITORY
 from tests.support.console.launch import CONSOLE
-from tests.support.console.log_consoles import console_on, events
+from tests.support.console.log_consoles import log_lines, logs_app
+from tests.support.console.pilot import screen_text, wait_for_text
 from tests.support.console.samples import HOSTILE
-from tests.support.console.screens import screen_text, shown
-from tests.support.terminal import AT_FIRST, Terminal, environ
+from tests.support.terminal import INITIAL_MODES, Terminal, terminal_environ
 
 pytestmark = pytest.mark.long
 
@@ -39,11 +39,11 @@ def glimpsed(path: Path, columns: int, lines: int) -> list[str]:
 @pytest.mark.parametrize("size", SIZES)
 async def test_lines_are_where_the_screen_shows_them_afterwards(size: tuple[int, int], tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_bytes(b"\n".join([*HOSTILE.replace("\n", "").encode("utf-8", "replace").split(), events(500)]))
+    path.write_bytes(b"\n".join([*HOSTILE.replace("\n", "").encode("utf-8", "replace").split(), log_lines(500)]))
     before = glimpsed(path, *size)
     assert len(before) == size[1]
-    async with console_on(path).run_test(size=size) as pilot:
-        await shown(pilot, "Hex v")
+    async with logs_app(path).run_test(size=size) as pilot:
+        await wait_for_text(pilot, "Hex v")
         after = screen_text(pilot.app).split("\n")
     assert after[0].startswith(before[0])
     n_same = next(row for row, text in enumerate(after) if "Hex v" in text)
@@ -70,15 +70,17 @@ def test_a_log_without_lines_or_that_is_not_there_has_none(tmp_path: Path) -> No
 
 def test_the_terminal_is_taken_once_and_given_back(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_bytes(events(500))
-    with Terminal(CONSOLE, "open", str(path), cwd=tmp_path, env=environ(PYTHONPATH=str(REPOSITORY))) as terminal:
+    path.write_bytes(log_lines(500))
+    with Terminal(
+        CONSOLE, "open", str(path), cwd=tmp_path, env=terminal_environ(PYTHONPATH=str(REPOSITORY))
+    ) as terminal:
         terminal.wait_for("Hex v", 60)
         first = terminal.raw.partition(ENTERED)[2]
         assert b"kind" in first[: first.index(b"\x1b[?1000h")]  # which the framework asks for at its start
         terminal.send("q")
         assert terminal.wait_exit() == 0
         assert terminal.raw.count(ENTERED) == terminal.raw.count(LEFT) == 1
-        assert terminal.modes == AT_FIRST
+        assert terminal.modes == INITIAL_MODES
 
 
 def loading(framework: str, tmp_path: Path) -> Terminal:
@@ -86,8 +88,8 @@ def loading(framework: str, tmp_path: Path) -> Terminal:
     folder, path = tmp_path / "other" / "textual", tmp_path / "a.jsonl"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text(framework)
-    path.write_bytes(events(500))
-    env = environ(PYTHONPATH=f"{folder.parent}:{REPOSITORY}")
+    path.write_bytes(log_lines(500))
+    env = terminal_environ(PYTHONPATH=f"{folder.parent}:{REPOSITORY}")
     return Terminal(CONSOLE, "open", str(path), cwd=tmp_path, env=env)
 
 
@@ -95,18 +97,18 @@ def loading(framework: str, tmp_path: Path) -> Terminal:
 def test_a_signal_before_the_framework_is_there_gives_the_terminal_back(number: signal.Signals, tmp_path: Path) -> None:
     with loading("import threading\nthreading.Event().wait(60)\n", tmp_path) as terminal:
         terminal.wait_for("kind", 60)
-        terminal.wait_quiet()
+        terminal.wait_until_quiet()
         before = terminal.lines
         terminal.send("jj")
-        terminal.wait_quiet()
+        terminal.wait_until_quiet()
         assert terminal.lines == before
         terminal.process.send_signal(number)
         assert terminal.wait_exit() == 128 + number
-        assert terminal.raw.count(LEFT) == 1 and terminal.modes == AT_FIRST
+        assert terminal.raw.count(LEFT) == 1 and terminal.modes == INITIAL_MODES
 
 
 def test_a_framework_that_cannot_be_loaded_gives_the_terminal_back(tmp_path: Path) -> None:
     with loading("raise ImportError('no framework')\n", tmp_path) as terminal:
         assert terminal.wait_exit() == 1
-        assert terminal.raw.count(LEFT) == 1 and terminal.modes == AT_FIRST
+        assert terminal.raw.count(LEFT) == 1 and terminal.modes == INITIAL_MODES
         assert "no framework" in terminal.text

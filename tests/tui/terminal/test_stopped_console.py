@@ -18,7 +18,7 @@ from runner.events.subjects import LIVE_STREAM, LIVE_SUBJECTS, channel_of, live_
 from tests.support.console.launch import CONSOLE
 from tests.support.console.live_items import BOOT, NODE, started, timestep, token
 from tests.support.nats_server import NatsServer
-from tests.support.publishing import client_of
+from tests.support.publishing import nats_client
 from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.long
@@ -36,7 +36,7 @@ TEXT = "thinking " * 300
 
 async def test_it_says_what_it_lacks_and_goes_on(tmp_path: Path) -> None:
     with NatsServer(tmp_path) as server:
-        async with client_of(server) as node:
+        async with nats_client(server) as node:
             await node.jetstream().add_stream(KEPT)
             command = (CONSOLE, "watch", "--nats", server.url)
             with Terminal(*command, columns=200, rows=50, cwd=tmp_path) as terminal:
@@ -60,7 +60,7 @@ async def test_it_says_what_it_lacks_and_goes_on(tmp_path: Path) -> None:
 def test_its_screen_is_whole_again(tmp_path: Path) -> None:
     with Terminal(CONSOLE, "open", str(tmp_path), cwd=tmp_path) as terminal:
         terminal.wait_for("Quit")
-        terminal.wait_quiet(0.5)
+        terminal.wait_until_quiet(0.5)
         before, n_raw = terminal.text, terminal.n_raw
         terminal.process.send_signal(signal.SIGSTOP)
         terminal.process.send_signal(signal.SIGCONT)
@@ -82,7 +82,7 @@ def test_it_comes_back_to_the_front_after_it_went_on_behind(tmp_path: Path) -> N
     with Terminal(*shell, cwd=tmp_path) as terminal:
         terminal.send(f"{CONSOLE} open {tmp_path}\n")
         terminal.wait_for("Quit")
-        terminal.wait_quiet(0.5)
+        terminal.wait_until_quiet(0.5)
         started_by = psutil.Process(terminal.process.pid).children(recursive=True)
         console = next(child for child in started_by if "open" in child.cmdline())
         console.send_signal(signal.SIGSTOP)

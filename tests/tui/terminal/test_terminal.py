@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from agentgym_tui.terminal.run import unsupported_reason
-from tests.support.terminal import AT_FIRST, Terminal, environ
+from tests.support.terminal import INITIAL_MODES, Terminal, terminal_environ
 
 pytestmark = pytest.mark.long
 
@@ -60,11 +60,11 @@ sys.exit(run_console(Small(), session))
 
 
 def small(*arguments: str, **env: str) -> Terminal:
-    return Terminal(sys.executable, "-c", APP, *arguments, env=environ(**env))
+    return Terminal(sys.executable, "-c", APP, *arguments, env=terminal_environ(**env))
 
 
 def as_it_was(terminal: Terminal) -> bool:
-    return terminal.attributes_after == terminal.attributes_before and terminal.modes == set(AT_FIRST)
+    return terminal.attributes_after == terminal.attributes_before and terminal.modes == set(INITIAL_MODES)
 
 
 def test_it_leaves_the_terminal_as_it_was() -> None:
@@ -161,7 +161,7 @@ def started(program: str) -> tuple[int, subprocess.Popen[bytes]]:
     controller, other = os.openpty()
     termios.tcsetwinsize(other, (40, 120))
     command = ["setsid", "--ctty", sys.executable, "-c", program]
-    process = subprocess.Popen(command, stdin=other, stdout=other, stderr=other, env=environ())
+    process = subprocess.Popen(command, stdin=other, stdout=other, stderr=other, env=terminal_environ())
     os.close(other)
     said = b""
     while b"ready" not in said:
@@ -202,7 +202,9 @@ def test_a_small_terminal_is_refused_with_its_size(columns: int, rows: int) -> N
 
 @pytest.mark.parametrize("term", ["", "dumb", "unknown"])
 def test_a_dumb_terminal_is_refused(term: str) -> None:
-    with Terminal(str(Path(sys.executable).with_name("agentgym-tui")), "launch", env=environ(TERM=term)) as terminal:
+    with Terminal(
+        str(Path(sys.executable).with_name("agentgym-tui")), "launch", env=terminal_environ(TERM=term)
+    ) as terminal:
         assert terminal.wait_exit() == 2
         assert "TERM" in terminal.raw.decode() and b"\x1b" not in terminal.raw
 
@@ -218,5 +220,7 @@ def test_the_next_drawing_may_come_at_once_unless_the_person_says_otherwise(
 ) -> None:
     code = "import agentgym_tui.app.console, textual.constants; print(textual.constants.MAX_FPS)"
     command = [sys.executable, "-c", code]
-    told = subprocess.run(command, env=environ(**set_by_person), capture_output=True, text=True, timeout=60, check=True)
+    told = subprocess.run(
+        command, env=terminal_environ(**set_by_person), capture_output=True, text=True, timeout=60, check=True
+    )
     assert told.stdout.strip() == per_second

@@ -9,8 +9,8 @@ from textual.geometry import Region
 from textual.scrollbar import ScrollBar
 
 from agentgym_tui.widgets.line_list import CursorType, LineList
-from tests.support.console.line_views import SIZE, Names, numbered, rows, shown, top
-from tests.support.console.screens import until
+from tests.support.console.line_views import SIZE, NamedRows, list_pilot, numbered_rows, scroll_top, visible_rows
+from tests.support.console.pilot import wait_until
 
 
 @pytest.mark.parametrize(
@@ -29,42 +29,42 @@ from tests.support.console.screens import until
     ],
 )
 async def test_keys_move_the_cursor_and_keep_it_in_view(keys: list[str], cursor: int) -> None:
-    view = LineList(numbered(100))
-    async with shown(view) as (app, pilot):
+    view = LineList(numbered_rows(100))
+    async with list_pilot(view) as (app, pilot):
         await pilot.press(*keys)
         assert view.cursor == cursor
         assert view.key == f"line {cursor}" == app.moved[-1]
-        assert top(view) <= cursor < top(view) + SIZE[1]
-        assert rows(view)[cursor - top(view)].startswith(f"line {cursor}second")
+        assert scroll_top(view) <= cursor < scroll_top(view) + SIZE[1]
+        assert visible_rows(view)[cursor - scroll_top(view)].startswith(f"line {cursor}second")
 
 
 async def test_what_a_lack_of_room_pushed_out_comes_back_with_the_room() -> None:
-    view = LineList(numbered(100))
-    async with shown(view) as (_, pilot):
-        before = rows(view)
+    view = LineList(numbered_rows(100))
+    async with list_pilot(view) as (_, pilot):
+        before = visible_rows(view)
         await pilot.resize_terminal(SIZE[0], 1)
-        await until(pilot, lambda: view.size.height == 1, "a single line")
+        await wait_until(pilot, lambda: view.size.height == 1, "a single line")
         await pilot.press("j", "j")
-        await until(pilot, lambda: top(view) == 2, "the third line alone")
+        await wait_until(pilot, lambda: scroll_top(view) == 2, "the third line alone")
         await pilot.resize_terminal(*SIZE)
-        await until(pilot, lambda: top(view) == 0, "the first line")
-        assert (view.cursor, rows(view)[3:]) == (2, before[3:])
+        await wait_until(pilot, lambda: scroll_top(view) == 0, "the first line")
+        assert (view.cursor, visible_rows(view)[3:]) == (2, before[3:])
 
 
 async def test_where_nothing_ever_scrolled_a_click_at_the_right_edge_is_one_on_a_line() -> None:
-    view = LineList(numbered(5))
-    async with shown(view) as (app, pilot):
+    view = LineList(numbered_rows(5))
+    async with list_pilot(view) as (app, pilot):
         await pilot.click(view, offset=(SIZE[0] - 1, 3))
-        await until(pilot, lambda: view.cursor == 3, "the cursor on the line")
+        await wait_until(pilot, lambda: view.cursor == 3, "the cursor on the line")
         assert not view.show_vertical_scrollbar
         await pilot.click(view, offset=(SIZE[0] - 1, 2), times=2)
-        await until(pilot, lambda: app.chosen == [(2, "line 2")], "the choice")
+        await wait_until(pilot, lambda: app.chosen == [(2, "line 2")], "the choice")
 
 
 @pytest.mark.parametrize("n_lines", [11, 23, 100, 3_000])
 async def test_a_scroll_bar_looks_as_the_framework_draws_it(n_lines: int) -> None:
-    view = LineList(numbered(n_lines))
-    async with shown(view) as (app, pilot):
+    view = LineList(numbered_rows(n_lines))
+    async with list_pilot(view) as (app, pilot):
         for key in ("j", "ctrl+d", "ctrl+d", "end", "k", "home"):
             await pilot.press(key)
             bar = view.vertical_scrollbar
@@ -73,36 +73,36 @@ async def test_a_scroll_bar_looks_as_the_framework_draws_it(n_lines: int) -> Non
             assert bar.render_lines(extent) == ScrollBar.render_lines(bar, extent)
         before = bar.render_lines(extent)
         app.theme = "textual-light"
-        await until(pilot, lambda: bar.render_lines(extent) != before, "the bar in other colours")
+        await wait_until(pilot, lambda: bar.render_lines(extent) != before, "the bar in other colours")
         assert bar.render_lines(extent) == ScrollBar.render_lines(bar, extent)
 
 
 async def test_a_scroll_bar_goes_with_the_lack_of_room() -> None:
-    view = LineList(numbered(8))
-    async with shown(view) as (_, pilot):
+    view = LineList(numbered_rows(8))
+    async with list_pilot(view) as (_, pilot):
         await pilot.resize_terminal(SIZE[0], 4)
-        await until(pilot, lambda: view.show_vertical_scrollbar, "a scroll bar")
-        view.show(numbered(9))
+        await wait_until(pilot, lambda: view.show_vertical_scrollbar, "a scroll bar")
+        view.show(numbered_rows(9))
         await pilot.resize_terminal(*SIZE)
-        await until(pilot, lambda: not view.show_vertical_scrollbar, "no scroll bar")
+        await wait_until(pilot, lambda: not view.show_vertical_scrollbar, "no scroll bar")
         await pilot.click(view, offset=(SIZE[0] - 1, 3))
-        await until(pilot, lambda: view.cursor == 3, "the cursor on the line")
+        await wait_until(pilot, lambda: view.cursor == 3, "the cursor on the line")
 
 
 async def test_a_scroll_bar_that_came_with_the_room_knows_how_much_there_is() -> None:
-    view = LineList(numbered(100))
-    async with shown(view) as (_, pilot):
-        await until(pilot, lambda: view.show_vertical_scrollbar, "the scroll bar")
+    view = LineList(numbered_rows(100))
+    async with list_pilot(view) as (_, pilot):
+        await wait_until(pilot, lambda: view.show_vertical_scrollbar, "the scroll bar")
         for number in (50, 5, 30):
-            view.show(numbered(number))
+            view.show(numbered_rows(number))
             await pilot.pause()
             assert view.vertical_scrollbar.window_virtual_size == number
             assert view.vertical_scrollbar.window_size == SIZE[1]
 
 
 async def test_enter_and_a_double_click_choose() -> None:
-    view = LineList(numbered(5))
-    async with shown(view) as (app, pilot):
+    view = LineList(numbered_rows(5))
+    async with list_pilot(view) as (app, pilot):
         await pilot.press("j", "enter")
         assert app.chosen == [(1, "line 1")]
         await pilot.click(view, offset=(3, 3))
@@ -114,27 +114,27 @@ async def test_enter_and_a_double_click_choose() -> None:
 
 
 async def test_the_cursor_stays_on_its_key_and_the_line_where_it_is() -> None:
-    view = LineList(numbered(100))
-    async with shown(view) as (app, pilot):
+    view = LineList(numbered_rows(100))
+    async with list_pilot(view) as (app, pilot):
         await pilot.press("pagedown", "pagedown")
-        seen, moved = rows(view), list(app.moved)
-        view.show(Names(["new", "newer", *(f"line {number}" for number in range(100))]))
+        seen, moved = visible_rows(view), list(app.moved)
+        view.show(NamedRows(["new", "newer", *(f"line {number}" for number in range(100))]))
         await pilot.pause()
         assert (view.cursor, view.key) == (22, "line 20")
-        assert [row.split("second")[0] for row in rows(view)] == [row.split("second")[0] for row in seen]
+        assert [row.split("second")[0] for row in visible_rows(view)] == [row.split("second")[0] for row in seen]
         assert app.moved == moved
 
 
 async def test_a_cursor_whose_line_goes_says_where_it_is_then() -> None:
-    source = numbered(5)
+    source = numbered_rows(5)
     view = LineList(source)
-    async with shown(view) as (app, pilot):
+    async with list_pilot(view) as (app, pilot):
         await pilot.press("end")
         del source.names[2:]
         view.refresh_lines()
         await pilot.pause()
         assert (view.cursor, app.moved[-1]) == (1, "line 1")
-        view.show(Names([]))
+        view.show(NamedRows([]))
         await pilot.pause()
         assert (view.cursor, view.key, app.moved[-1]) == (0, "", "")
         await pilot.press("enter", "j", "k", "G", "g", "ctrl+d", "l", "h")
@@ -142,17 +142,17 @@ async def test_a_cursor_whose_line_goes_says_where_it_is_then() -> None:
 
 
 async def test_a_source_that_shrinks_before_it_is_drawn_breaks_nothing() -> None:
-    source = numbered(100)
+    source = numbered_rows(100)
     view = LineList(source)
-    async with shown(view) as (_, pilot):
+    async with list_pilot(view) as (_, pilot):
         del source.names[3:]
         view.refresh()
         await pilot.pause()
-        assert rows(view)[2:4] == ["line 2second 2", ""]
+        assert visible_rows(view)[2:4] == ["line 2second 2", ""]
 
 
 async def test_a_line_that_says_something_else_all_the_time_is_drawn_alone() -> None:
-    source, drawn = numbered(5), set[Region]()
+    source, drawn = numbered_rows(5), set[Region]()
 
     class Noting(LineList):
         def refresh(self, *regions: Region, **options: bool) -> Self:
@@ -160,13 +160,13 @@ async def test_a_line_that_says_something_else_all_the_time_is_drawn_alone() -> 
             return super().refresh(*regions, **options)
 
     view = Noting(source)
-    async with shown(view):
+    async with list_pilot(view):
         view.render_lines(view.size.region)
         drawn.clear()
         for n in range(500):
             source.names[2] = f"line 2, {n}"
             view.refresh_changed()
-            assert rows(view)[1:3] == ["line 1second 1", f"line 2, {n}second 2"]
+            assert visible_rows(view)[1:3] == ["line 1second 1", f"line 2, {n}second 2"]
         assert drawn == {Region(0, 2, SIZE[0], 1)}
 
 
@@ -178,9 +178,9 @@ async def test_a_line_that_says_something_else_all_the_time_is_drawn_alone() -> 
 async def test_keys_go_on_from_the_line_one_sees_when_others_went_since_it_was_drawn(
     keys: list[str], cursor: str, n_new: int
 ) -> None:
-    names = numbered(61)
+    names = numbered_rows(61)
     view = LineList(names)
-    async with shown(view) as (_, pilot):
+    async with list_pilot(view) as (_, pilot):
         assert view.select("line 50")
         await pilot.pause()
         names.names[:45] = []
@@ -192,9 +192,9 @@ async def test_keys_go_on_from_the_line_one_sees_when_others_went_since_it_was_d
 @pytest.mark.parametrize("cursor_type", ["line", "none"])
 @pytest.mark.parametrize("seed", range(5))
 async def test_lines_may_come_and_go_between_any_keys(seed: int, cursor_type: CursorType) -> None:
-    dice, names = random.Random(seed), numbered(50)
+    dice, names = random.Random(seed), numbered_rows(50)
     view = LineList(names, cursor_type=cursor_type)
-    async with shown(view) as (_, pilot):
+    async with list_pilot(view) as (_, pilot):
         view.follow = seed == 0
         for n in range(80):
             for _ in range(dice.choice([1, 1, 3])):
@@ -211,32 +211,32 @@ async def test_lines_may_come_and_go_between_any_keys(seed: int, cursor_type: Cu
 
 
 async def test_a_line_is_looked_for_among_those_that_are_there_now() -> None:
-    names = numbered(100)
+    names = numbered_rows(100)
     view = LineList(names)
-    async with shown(view) as (_, pilot):
+    async with list_pilot(view) as (_, pilot):
         await pilot.press("G")
         del names.names[3:]
         assert not view.select("line 50")
         assert view.select("line 1")
-        await until(pilot, lambda: view.cursor == 1 and view.key == "line 1", "the cursor on the line")
+        await wait_until(pilot, lambda: view.cursor == 1 and view.key == "line 1", "the cursor on the line")
 
 
 async def test_following_stays_at_the_end_until_one_goes_up() -> None:
-    source = numbered(30)
+    source = numbered_rows(30)
     view = LineList()
-    async with shown(view) as (app, pilot):
+    async with list_pilot(view) as (app, pilot):
         view.show(source, follow=True)
         await pilot.pause()
-        assert (view.cursor, top(view), app.followed) == (29, 20, [True])
+        assert (view.cursor, scroll_top(view), app.followed) == (29, 20, [True])
         source.names.append("line 30")
         view.refresh_lines()
         await pilot.pause()
-        assert (view.cursor, top(view), app.moved[-1]) == (30, 21, "line 30")
+        assert (view.cursor, scroll_top(view), app.moved[-1]) == (30, 21, "line 30")
         await pilot.press("k")
         source.names.append("line 31")
         view.show(source)
         await pilot.pause()
-        assert (view.cursor, view.follow, top(view), app.followed) == (29, False, 21, [True, False])
+        assert (view.cursor, view.follow, scroll_top(view), app.followed) == (29, False, 21, [True, False])
         await pilot.press("G")
         assert (view.cursor, view.follow, app.followed) == (31, True, [True, False, True])
 
@@ -247,51 +247,51 @@ def wheel(view: LineList, kind: type[events.MouseEvent], *, shift: bool = False)
 
 async def test_the_wheel_leaves_the_end_without_moving_the_cursor() -> None:
     view = LineList()
-    async with shown(view) as (app, pilot):
-        view.show(numbered(30), follow=True)
+    async with list_pilot(view) as (app, pilot):
+        view.show(numbered_rows(30), follow=True)
         await pilot.pause()
         wheel(view, events.MouseScrollUp)
         await pilot.pause()
         await pilot.wait_for_scheduled_animations()
         assert (view.follow, view.cursor, app.followed) == (False, 29, [True, False])
-        assert top(view) < 20
+        assert scroll_top(view) < 20
 
 
 async def test_the_wheel_goes_sideways_with_shift() -> None:
-    view = LineList(Names(["a" * 30 + "b" * 30] * 30))
-    async with shown(view) as (_, pilot):
+    view = LineList(NamedRows(["a" * 30 + "b" * 30] * 30))
+    async with list_pilot(view) as (_, pilot):
         wheel(view, events.MouseScrollDown, shift=True)
         await pilot.pause()
-        assert (rows(view)[0], top(view)) == ("a" * 22 + "b" * 15, 0)
+        assert (visible_rows(view)[0], scroll_top(view)) == ("a" * 22 + "b" * 15, 0)
         wheel(view, events.MouseScrollUp, shift=True)
         await pilot.pause()
-        assert rows(view)[0].startswith("a" * 30)
+        assert visible_rows(view)[0].startswith("a" * 30)
 
 
 async def test_a_shorter_list_and_another_size_are_followed_too() -> None:
     view = LineList()
-    async with shown(view) as (app, pilot):
-        view.show(numbered(30), follow=True)
+    async with list_pilot(view) as (app, pilot):
+        view.show(numbered_rows(30), follow=True)
         await pilot.pause()
-        view.show(numbered(15))
+        view.show(numbered_rows(15))
         await pilot.pause()
-        assert (view.follow, view.cursor, top(view)) == (True, 14, 5)
+        assert (view.follow, view.cursor, scroll_top(view)) == (True, 14, 5)
         await pilot.resize_terminal(40, 5)
         await pilot.pause()
-        assert (view.follow, top(view)) == (True, 10)
+        assert (view.follow, scroll_top(view)) == (True, 10)
         assert app.followed == [True]
 
 
 async def test_the_end_of_a_list_that_has_nothing_to_follow_is_only_its_end() -> None:
-    view = LineList(numbered(30))
-    async with shown(view) as (app, pilot):
+    view = LineList(numbered_rows(30))
+    async with list_pilot(view) as (app, pilot):
         await pilot.press("G")
         assert (view.cursor, view.follow, app.followed) == (29, False, [])
 
 
 async def test_select_finds_a_key() -> None:
-    view = LineList(numbered(30))
-    async with shown(view):
+    view = LineList(numbered_rows(30))
+    async with list_pilot(view):
         assert view.select("line 20")
         assert view.cursor == 20
         assert not view.select("line 99")
@@ -299,23 +299,23 @@ async def test_select_finds_a_key() -> None:
 
 
 async def test_wide_lines_move_sideways_as_far_as_they_go() -> None:
-    view = LineList(Names(["a" * 30 + "b" * 30, "short"]))
-    async with shown(view) as (_, pilot):
+    view = LineList(NamedRows(["a" * 30 + "b" * 30, "short"]))
+    async with list_pilot(view) as (_, pilot):
         await pilot.press("l")
-        assert rows(view)[0] == "a" * 22 + "b" * 15
+        assert visible_rows(view)[0] == "a" * 22 + "b" * 15
         await pilot.press(*["l"] * 20)
-        assert rows(view)[0].endswith("second 0")
+        assert visible_rows(view)[0].endswith("second 0")
         await pilot.press(*["h"] * 20)
-        assert rows(view)[0].startswith("a" * 30)
+        assert visible_rows(view)[0].startswith("a" * 30)
 
 
 async def test_prose_scrolls_first_and_then_moves_the_cursor() -> None:
-    view = LineList(numbered(15), cursor_type="none")
-    async with shown(view) as (_, pilot):
+    view = LineList(numbered_rows(15), cursor_type="none")
+    async with list_pilot(view) as (_, pilot):
         await pilot.press("j", "j")
-        assert (top(view), view.cursor) == (2, 2)
+        assert (scroll_top(view), view.cursor) == (2, 2)
         await pilot.press("ctrl+d", "j")
-        assert (top(view), view.cursor) == (5, 6)
+        assert (scroll_top(view), view.cursor) == (5, 6)
         await pilot.press("k")
-        assert (top(view), view.cursor) == (4, 6)
+        assert (scroll_top(view), view.cursor) == (4, 6)
         assert "▸" not in "".join(strip.text for strip in view.render_lines(view.size.region))

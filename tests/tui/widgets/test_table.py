@@ -8,7 +8,7 @@ from agentgym_tui.safe_text import trusted
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.payload_view import TextView
 from agentgym_tui.widgets.table import Table
-from tests.support.console.line_views import Names, numbered, rows, shown, top
+from tests.support.console.line_views import NamedRows, list_pilot, numbered_rows, scroll_top, visible_rows
 
 HOSTILE = ["漢字" * 40, "🎲" * 40, "", "\x1b[2J\x9b\u202e\x00", "e\u0301" * 40, "\u0301", "❤\ufe0f" * 30, "x" * 10**6]
 
@@ -16,8 +16,8 @@ HOSTILE = ["漢字" * 40, "🎲" * 40, "", "\x1b[2J\x9b\u202e\x00", "e\u0301" * 
 @pytest.mark.parametrize("width", [1, 2, 3, 7, 20, 41])
 async def test_rows_are_as_wide_as_the_widget_whatever_they_hold(width: int) -> None:
     columns = [Column("a", 9), Column("title that is long", 5, True, 1), Column("rest", None, rank=2)]
-    for view in (LineList(Names(HOSTILE)), Table(columns, Names(HOSTILE)), TextView()):
-        async with shown(view, (width, 12)) as (_, pilot):
+    for view in (LineList(NamedRows(HOSTILE)), Table(columns, NamedRows(HOSTILE)), TextView()):
+        async with list_pilot(view, (width, 12)) as (_, pilot):
             if isinstance(view, TextView):
                 view.show_text("\n".join(HOSTILE))
                 await pilot.pause()
@@ -29,21 +29,21 @@ async def test_rows_are_as_wide_as_the_widget_whatever_they_hold(width: int) -> 
 
 
 async def test_a_click_counts_from_below_the_header() -> None:
-    view = Table([Column("name", None), Column("second", 9)], numbered(50))
-    async with shown(view) as (_, pilot):
+    view = Table([Column("name", None), Column("second", 9)], numbered_rows(50))
+    async with list_pilot(view) as (_, pilot):
         await pilot.press("end")
         await pilot.click(view, offset=(3, 0))
         assert view.cursor == 49
         await pilot.click(view, offset=(3, 1))
-        assert view.cursor == top(view) == 41
+        assert view.cursor == scroll_top(view) == 41
 
 
 async def test_text_is_numbered_and_says_which_lines_are_hostile() -> None:
     view = TextView()
-    async with shown(view) as (_, pilot):
+    async with list_pilot(view) as (_, pilot):
         view.show_text("one\n" * 8 + "t\x1bwo\nend")
         await pilot.pause()
-        assert rows(view)[7:] == [" 8 one", " ⚠ t␛wo", "10 end"]
+        assert visible_rows(view)[7:] == [" 8 one", " ⚠ t␛wo", "10 end"]
         assert view.unsafe_text() == "t\x1bwo"
         view.show_text("fine")
         await pilot.pause()
@@ -63,10 +63,10 @@ def test_columns_are_left_out_by_rank(width: int, kept: list[int]) -> None:
 
 
 async def test_a_table_aligns_its_cells_under_its_titles() -> None:
-    view = Table([Column("name", None), Column("second", 9, right=True)], Names(["a", "b" * 50]))
-    async with shown(view) as (_, pilot):
+    view = Table([Column("name", None), Column("second", 9, right=True)], NamedRows(["a", "b" * 50]))
+    async with list_pilot(view) as (_, pilot):
         await pilot.press("j")
-        assert rows(view)[:3] == [
+        assert visible_rows(view)[:3] == [
             "name" + " " * 24 + "   second",
             "a" + " " * 27 + " second 0",
             "b" * 25 + "…" + "   second 1",
@@ -83,9 +83,9 @@ def test_a_column_has_its_least_before_another_is_kept() -> None:
 async def test_the_last_cell_of_a_short_row_takes_the_rest_of_the_line(width: int) -> None:
     columns = [Column("a", 4), Column("b", None, min_width=6), Column("c", 8, True, 1), Column("d", 8, True, 2)]
     view = Table(columns, Short())
-    async with shown(view, (width, 5)):
+    async with list_pilot(view, (width, 5)):
         room = view.scrollable_content_region.width - LIST_MARGIN - len("abcd  ")
-        assert rows(view)[1].rstrip() == "abcd  " + TEXT[: room - 1] + "…"
+        assert visible_rows(view)[1].rstrip() == "abcd  " + TEXT[: room - 1] + "…"
 
 
 TEXT = "x" * 60

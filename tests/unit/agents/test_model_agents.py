@@ -16,7 +16,7 @@ from runner.serve.mock_llm import ModelServer, ScriptedCall, ScriptedReply, Scri
 from runner.tracing import SpanList, Tracer
 from runner.types import Action, Chat, EpisodeEvent, Limits, Outcome, StepResult, TokensStreamed, Trajectory
 from tests.support.fakes import Counter, user
-from tests.support.inference import header, settings_of
+from tests.support.inference import agent_settings, episode_header
 
 UP = "Thought: on.\nAction: up"
 CALL = ScriptedReply(tool_calls=(ScriptedCall("up", {}),))
@@ -26,19 +26,19 @@ class Answering(Counter):
     """Answers every tool call, as the embedded environments do."""
 
     def step(self, action: Action) -> StepResult:
-        (said,), reward, done = super().step(action)
-        texts = [said["content"], *["Not executed."] * (len(action.tool_calls) - 1)]
+        (message,), reward, done = super().step(action)
+        texts = [message["content"], *["Not executed."] * (len(action.tool_calls) - 1)]
         answers: Chat = [
             {"role": "tool", "content": text, "tool_call_id": call.id}
             for text, call in zip(texts, action.tool_calls, strict=False)
         ]
-        return answers or [said], reward, done
+        return answers or [message], reward, done
 
 
-class Played:
+class PlayedEpisode:
     """An episode of ``Counter`` with a scripted model: the requests and the result."""
 
-    asked: list[dict[str, Any]]
+    requests: list[dict[str, Any]]
     episode: Trajectory
 
     def __init__(self) -> None:
@@ -47,10 +47,10 @@ class Played:
 
     @property
     def chats(self) -> list[Chat]:
-        return [request["messages"] for request in self.asked]
+        return [request["messages"] for request in self.requests]
 
     @property
-    def seen(self) -> list[str | None]:
+    def observations(self) -> list[str | None]:
         return [step.observation[0]["content"] for step in self.episode.timesteps]
 
 
@@ -61,11 +61,11 @@ async def play(
     limits: Limits | None = None,
     stream: bool = False,
     goal: int = 3,
-) -> Played:
-    played = Played()
+) -> PlayedEpisode:
+    played = PlayedEpisode()
     with ModelServer(ScriptResponder(replies), models=["scripted"]) as server:
         endpoint = EndpointConfig(url=server.url, name="test", kind="openai")
-        settings = settings_of(endpoint, model="scripted", format=format, stream=stream)
+        settings = agent_settings(endpoint, model="scripted", format=format, stream=stream)
         runner = Runner(
             env_cfg={"_target_": env, "goal": goal},
             agent_cfg={"_target_": "runner.agents.model.ReactAgent", "settings": settings},
@@ -73,9 +73,9 @@ async def play(
             limits=limits or Limits(max_duration_s=30),
         )
         tracer = Tracer(collectors=[played.spans])
-        context = EpisodeContext(header=header(), tracer=tracer, emit=played.events.append)
+        context = EpisodeContext(header=episode_header(), tracer=tracer, emit=played.events.append)
         played.episode = await runner.play_episode(context=context)
-        played.asked = [json.loads(received.body) for received in server.received]
+        played.requests = [json.loads(received.body) for received in server.received]
     return played
 
 
@@ -119,20 +119,20 @@ async def test_replies_that_are_no_action_end_the_episode() -> None:
     assert played.episode.outcome is Outcome.FAILURE
     assert [step.valid for step in played.episode.timesteps] == [False, True, False, False]
     expected = 'Invalid action. Expected a line "Action: <action>".'
-    assert played.seen == [expected, "at 1", expected, expected]
+    assert played.observations == [expected, "at 1", expected, expected]
     assert played.chats[1][-2:] == [{"role": "assistant", "content": "hm"}, user(expected)]
 
 
 async def test_an_action_that_does_not_exist_goes_to_the_environment() -> None:
     played = await play("Action: jump", limits=Limits(max_rounds=4, max_unparsed=2, max_duration_s=30))
     assert played.episode.outcome is Outcome.TRUNCATED
-    assert played.seen == ["at 0"] * 4
+    assert played.observations == ["at 0"] * 4
     assert not any(step.valid for step in played.episode.timesteps)
 
 
 async def test_a_truncated_reply_is_reported_as_truncated() -> None:
     played = await play(ScriptedReply(content="<think>hm", finish_reason="length"), UP, UP, UP)
-    assert played.seen[0] == (
+    assert played.observations[0] == (
         'Invalid action. Expected a line "Action: <action>"; the answer was cut at its length limit.'
     )
     assert played.chats[1][-2] == {"role": "assistant", "content": "(no answer)"}
@@ -143,7 +143,7 @@ async def test_each_call_is_paired_with_its_answer(env: str) -> None:
     two = ScriptedReply(content="both", tool_calls=(ScriptedCall("up", {}, id="a"), ScriptedCall("up", {}, id="b")))
     played = await play(two, CALL, CALL, env=env, format="tools")
     assert played.episode.outcome is Outcome.SUCCESS
-    assert all(request["tools"] for request in played.asked)
+    assert all(request["tools"] for request in played.requests)
     reply, first, second = played.chats[1][2:]
     assert [call["id"] for call in reply["tool_calls"]] == ["a", "b"]
     assert reply["content"] == "both"
@@ -155,7 +155,7 @@ async def test_each_call_is_paired_with_its_answer(env: str) -> None:
 async def test_a_call_that_cannot_be_read_is_not_sent_again_as_one() -> None:
     broken = ScriptedReply(tool_calls=(ScriptedCall("up", "{to: 1"),))
     played = await play(broken, CALL, CALL, CALL, format="tools")
-    assert played.seen[0] == "Invalid action. Expected the arguments of up as a JSON object."
+    assert played.observations[0] == "Invalid action. Expected the arguments of up as a JSON object."
     assert played.chats[1][2:] == [
         {"role": "assistant", "content": "up({to: 1)"},
         user("Invalid action. Expected the arguments of up as a JSON object."),
@@ -177,9 +177,9 @@ async def test_an_endpoint_without_tools_gets_text_prompts() -> None:
     refusal = ScriptedReply(status=400, content="scripted does not support tools")
     played = await play(CALL, refusal, UP, UP, format="auto")
     assert played.episode.outcome is Outcome.SUCCESS
-    assert [bool(request.get("tools")) for request in played.asked] == [True, True, False, False]
-    assert "tool call" in played.asked[0]["messages"][0]["content"]
-    assert "tool call" not in played.asked[3]["messages"][0]["content"]
+    assert [bool(request.get("tools")) for request in played.requests] == [True, True, False, False]
+    assert "tool call" in played.requests[0]["messages"][0]["content"]
+    assert "tool call" not in played.requests[3]["messages"][0]["content"]
     assert played.chats[3][2:4] == [{"role": "assistant", "content": "up({})"}, user("at 1")]
     assert "retried without tools" in played.episode.timesteps[1].warnings[0]
 
@@ -189,11 +189,11 @@ async def test_an_inference_failure_keeps_the_steps_so_far() -> None:
     assert played.episode.outcome is Outcome.ERROR
     assert played.episode.error_info is not None
     assert played.episode.error_info.type == "inference_fault"
-    assert played.seen == ["at 1"]
+    assert played.observations == ["at 1"]
 
 
 async def test_an_agent_outside_an_episode_sends_no_request() -> None:
-    settings = settings_of()
+    settings = agent_settings()
     for kind in (ReactAgent, ToolsAgent):
         agent = kind(inference_mngr=InferenceManager(settings, {}), settings=settings)
         with pytest.raises(AgentFault, match="enter"):

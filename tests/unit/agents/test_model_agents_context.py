@@ -68,11 +68,11 @@ def test_the_oldest_turns_are_omitted_completely() -> None:
 def test_a_huge_observation_is_cut_in_its_middle() -> None:
     huge = "begin" + "x" * 1_000_000 + "end"
     chat = fit_chat("play", OPENING, [turn(1), [{"role": "assistant", "content": "look"}, user(huge)]], 4000)
-    told = chat[-1]["content"] or ""
+    text = chat[-1]["content"] or ""
     assert [message["role"] for message in chat] == ["system", "user", "assistant", "user"]
-    assert told.startswith("begin")
-    assert told.endswith("end")
-    assert "characters left out]" in told
+    assert text.startswith("begin")
+    assert text.endswith("end")
+    assert "characters left out]" in text
     assert 3000 < sum(len(message["content"] or "") for message in chat) <= 4000
 
 

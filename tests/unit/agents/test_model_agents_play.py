@@ -16,7 +16,7 @@ from runner.episode.runner import Runner
 from runner.inference import InferenceManager
 from runner.serve.mock_llm import ModelServer
 from runner.types import Limits, Outcome
-from tests.support.inference import settings_of
+from tests.support.inference import agent_settings
 
 Format: TypeAlias = Literal["auto", "react"]
 ENVIRONMENTS = ["ALFWorld", "BabyAI", "Maze", "SQLGym", "TextCraft", "WebShop", "Wordle"]
@@ -30,7 +30,7 @@ def server() -> Iterator[ModelServer]:
 
 def runner_of(env: str, agent: str, format: Format, server: ModelServer, context_tokens: int = 16_384) -> Runner:
     endpoint = EndpointConfig(url=server.url, name="test")
-    settings = settings_of(endpoint, model="test-oracle", format=format, context_tokens=context_tokens)
+    settings = agent_settings(endpoint, model="test-oracle", format=format, context_tokens=context_tokens)
     runner = Runner(
         env_cfg=plugins.build_target(plugins.ENVS, env),
         agent_cfg=plugins.build_target(plugins.AGENTS, agent, settings=settings),
@@ -47,13 +47,13 @@ async def test_tasks_are_solved(env: str, agent: str, format: Format, server: Mo
     runner = runner_of(env, agent, format, server)
     before = len(server.received)
     played = await asyncio.gather(*(runner.play_episode({"task_index": task}) for task in range(3)))
-    asked = [json.loads(received.body) for received in server.received[before:]]
+    requests = [json.loads(received.body) for received in server.received[before:]]
     for episode in played:
         assert episode.error_info is None
         assert (episode.outcome, episode.success) == (Outcome.SUCCESS, True)
         assert all(step.valid and step.endpoint == "test" and step.tokens for step in episode.timesteps)
-    assert len(asked) == sum(len(episode.timesteps) for episode in played)
-    assert {"tools" in request for request in asked} == {(agent, format) != ("react", "react")}
+    assert len(requests) == sum(len(episode.timesteps) for episode in played)
+    assert {"tools" in request for request in requests} == {(agent, format) != ("react", "react")}
 
 
 @pytest.mark.parametrize("agent", ["react", "tools"])

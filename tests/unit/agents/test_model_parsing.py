@@ -127,7 +127,9 @@ def test_a_text_where_all_of_it_is_the_action_is_not_searched_for_calls() -> Non
 
 def test_without_tools_there_are_no_calls() -> None:
     text = 'Action: {"name": "move", "arguments": {}}'
-    assert parse_reply(make_message(text), "last", [], as_calls=False) == Action(text='{"name": "move", "arguments": {}}')
+    assert parse_reply(make_message(text), "last", [], as_calls=False) == Action(
+        text='{"name": "move", "arguments": {}}'
+    )
 
 
 def test_native_calls_go_before_the_text() -> None:

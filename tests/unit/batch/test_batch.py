@@ -1,3 +1,5 @@
+"""Batches from spec to result: episodes, commands, deadlines and observers."""
+
 import json
 import queue
 import threading
@@ -38,15 +40,15 @@ FAKES |= {name: f"tests.support.fakes:{name}" for name in ("Panicking", "Interru
 @pytest.fixture
 def workspace(tmp_path: Path, install: Install) -> Iterator[Workspace]:
     install(envs=FAKES, agents={"up": "tests.support.fakes:UpAgent"})
-    opened = Workspace(tmp_path / "data", node="test", profile="p1")
-    Gated.fresh()
-    yield opened
-    Gated.fresh()
-    opened.close()
+    workspace = Workspace(tmp_path / "data", node="test", profile="p1")
+    Gated.reset_gate()
+    yield workspace
+    Gated.reset_gate()
+    workspace.close()
 
 
-class Running:
-    """A batch on a thread of its own, as a node plays it."""
+class BatchThread:
+    """A batch running on a thread of its own, as in a node."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
@@ -60,7 +62,7 @@ class Running:
         return self.results[0]
 
 
-def stored(workspace: Workspace, result: BatchResult) -> list[EpisodeRecord]:
+def load_episodes(workspace: Workspace, result: BatchResult) -> list[EpisodeRecord]:
     return [workspace.store.load(episode.episode_id) for episode in result.episodes]
 
 
@@ -68,9 +70,9 @@ def spec(env: str = "Counter", **rest: Any) -> BatchSpec:  # noqa: ANN401
     return BatchSpec(env=env, agent="up", **rest).validated()
 
 
-def test_repeat_and_attempts_play_each_task_that_often(workspace: Workspace) -> None:
+def test_each_of_repeat_tasks_is_played_attempts_times(workspace: Workspace) -> None:
     result = Batch(spec(repeat=3, attempts=2, task_index=5, seed=40), workspace).run()
-    records = stored(workspace, result)
+    records = load_episodes(workspace, result)
     played = [(record.task_index, record.attempt, record.seed) for record in records]
     assert played == [(5, 0, 40), (5, 1, 41), (6, 0, 40), (6, 1, 41), (7, 0, 40), (7, 1, 41)]
     assert result.status == "completed"
@@ -79,9 +81,9 @@ def test_repeat_and_attempts_play_each_task_that_often(workspace: Workspace) -> 
     assert 0.5 < result.success_interval[0] < result.success_interval[1] <= 1.0
 
 
-def test_episode_files_hold_what_was_played_and_where(workspace: Workspace) -> None:
+def test_episode_files_record_the_episode_and_its_origin(workspace: Workspace) -> None:
     result = Batch(spec(), workspace, battery_id="01JZZZZZZZZZZZZZZZZZZZZZZZ").run()
-    (record,) = stored(workspace, result)
+    (record,) = load_episodes(workspace, result)
     assert (record.env, record.agent, record.node, record.profile, record.transport) == (
         "Counter",
         "up",
@@ -99,96 +101,95 @@ def test_episode_files_hold_what_was_played_and_where(workspace: Workspace) -> N
     assert (workspace.data_dir / "traces" / f"{result.batch_id}.pftrace").stat().st_size > 0
 
 
-def test_an_error_is_data_and_the_batch_goes_on(workspace: Workspace) -> None:
+def test_an_error_is_recorded_and_the_batch_continues(workspace: Workspace) -> None:
     result = Batch(spec("FailingStep", repeat=3), workspace).run()
     assert result.outcomes == {"error": 3}
     assert result.has_errors
     assert result.success_rate == 0.0
-    assert {record.error.message for record in stored(workspace, result) if record.error} == {"broke at two [/]"}
+    assert {record.error.message for record in load_episodes(workspace, result) if record.error} == {"broke at two [/]"}
 
 
 def test_evaluation_details_are_stored(workspace: Workspace) -> None:
     result = Batch(spec("Evaluated"), workspace).run()
-    assert stored(workspace, result)[0].evaluation == {"count": 3, "notes": ["fine"]}
+    assert load_episodes(workspace, result)[0].evaluation == {"count": 3, "notes": ["fine"]}
 
 
-def test_episodes_play_at_the_same_time_in_slots_of_their_own(workspace: Workspace) -> None:
-    running = Running(Batch(spec("Gated", repeat=4, concurrency=3), workspace))
+def test_episodes_run_concurrently_on_separate_workers(workspace: Workspace) -> None:
+    batch_thread = BatchThread(Batch(spec("Gated", repeat=4, concurrency=3), workspace))
     for _ in range(3):
         assert Gated.entered.acquire(timeout=10)
-    assert not Gated.entered.acquire(timeout=0.1)  # the fourth has no slot yet
+    assert not Gated.entered.acquire(timeout=0.1)  # no worker is free for the fourth
     Gated.gate.release(12)
-    result = running.result()
+    result = batch_thread.result()
     assert result.outcomes == {"success": 4}
-    tracks = {span.track for record in stored(workspace, result) for span in record.spans}
+    tracks = {span.track for record in load_episodes(workspace, result) for span in record.spans}
     assert tracks == {"slot 0", "slot 1", "slot 2"}
 
 
-def test_a_slot_that_does_not_come_back_is_stored_as_timeout_from_its_journal(workspace: Workspace) -> None:
+def test_an_unresponsive_episode_is_stored_as_timeout_from_its_journal(workspace: Workspace) -> None:
     stuck = spec("Gated", repeat=2, limits=Limits(max_duration_s=0.3))
-    running = Running(Batch(stuck, workspace, grace_s=0.2))
+    batch_thread = BatchThread(Batch(stuck, workspace, grace_s=0.2))
     assert Gated.entered.acquire(timeout=10)
     Gated.gate.release()  # one step of the first episode
-    result = running.result()
-    first, second = stored(workspace, result)
+    result = batch_thread.result()
+    first, second = load_episodes(workspace, result)
     assert (first.outcome, first.rounds) == (Outcome.TIMEOUT, 1)
     assert (second.outcome, second.rounds) == (Outcome.TIMEOUT, 0)
     assert first.error is not None
     assert first.error.type == "slot_abandoned"
     before = (workspace.data_dir / "runs" / result.batch_id / f"{first.episode_id}.json").read_bytes()
-    Gated.gate.release(10)  # the abandoned threads wake up and must not touch anything
+    Gated.gate.release(10)  # the abandoned threads resume and must not write anything
     assert workspace.store.load(first.episode_id).rounds == 1
     assert (workspace.data_dir / "runs" / result.batch_id / f"{first.episode_id}.json").read_bytes() == before
 
 
-def test_cancel_keeps_what_ran_and_leaves_it_out_of_the_rates(workspace: Workspace) -> None:
-    running = Running(Batch(spec("Gated", repeat=5), workspace))
+def test_cancelled_episodes_are_stored_but_not_counted_in_rates(workspace: Workspace) -> None:
+    batch_thread = BatchThread(Batch(spec("Gated", repeat=5), workspace))
     for _ in range(3):
         assert Gated.entered.acquire(timeout=10)
         Gated.gate.release()
     assert Gated.entered.acquire(timeout=10)  # the second episode's first step
-    running.batch.command("cancel")
+    batch_thread.batch.command("cancel")
+    (episode,) = batch_thread.batch._running.values()
+    while episode.control.cancel_outcome is None:
+        time.sleep(0.001)
     Gated.gate.release()
-    result = running.result()
+    result = batch_thread.result()
     assert result.status == "cancelled"
     assert result.outcomes == {"success": 1, "cancelled": 1}
     assert (result.success_rate, result.n_episodes, result.n_planned) == (1.0, 2, 5)
 
 
-def test_cancel_reaches_an_await_that_never_returns(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.batch.running_episode.STEP_GRACE_S", 0.05)
-    running = Running(Batch(spec("AsyncHanging"), workspace))
+def test_cancel_ends_an_await_that_never_returns(workspace: Workspace) -> None:
+    batch_thread = BatchThread(Batch(spec("AsyncHanging"), workspace, step_grace_s=0.05))
     assert AsyncHanging.entered.acquire(timeout=10)
     Counter.closed.clear()
-    running.batch.command("cancel")
-    assert running.result().outcomes == {"cancelled": 1}
+    batch_thread.batch.command("cancel")
+    assert batch_thread.result().outcomes == {"cancelled": 1}
     assert Counter.closed == ["AsyncHanging"]
 
 
-def test_abort_gives_up_on_a_step_that_blocks(workspace: Workspace) -> None:
-    running = Running(Batch(spec("Gated", repeat=3), workspace))
+def test_abort_abandons_a_blocked_step_immediately(workspace: Workspace) -> None:
+    batch_thread = BatchThread(Batch(spec("Gated", repeat=3), workspace))
     assert Gated.entered.acquire(timeout=10)
-    running.batch.command("abort")
-    result = running.result()
+    batch_thread.batch.command("abort")
+    result = batch_thread.result()
     assert (result.status, result.outcomes) == ("cancelled", {"cancelled": 1})
     assert result.episodes[0].error == "slot_abandoned: The episode was abandoned immediately, in the middle of a step"
     Gated.gate.release(3)
 
 
-def test_a_step_that_blocks_is_given_up_some_time_after_a_cancel(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("runner.batch.running_episode.STEP_GRACE_S", 0.05)
-    running = Running(Batch(spec("Gated"), workspace, grace_s=0.05))
+def test_cancel_abandons_a_blocked_step_after_the_grace_period(workspace: Workspace) -> None:
+    batch_thread = BatchThread(Batch(spec("Gated"), workspace, grace_s=0.05, step_grace_s=0.05))
     assert Gated.entered.acquire(timeout=10)
-    running.batch.command("cancel")
-    (episode,) = running.result().episodes
+    batch_thread.batch.command("cancel")
+    (episode,) = batch_thread.result().episodes
     assert episode.error is not None
     assert "was cancelled and did not end within 0." in episode.error
     Gated.gate.release()
 
 
-def test_pause_holds_every_slot_and_resume_lets_go(workspace: Workspace) -> None:
+def test_pause_and_resume_apply_to_all_running_episodes(workspace: Workspace) -> None:
     paused: queue.Queue[Item] = queue.Queue()
     played: list[Item] = []
 
@@ -200,21 +201,21 @@ def test_pause_holds_every_slot_and_resume_lets_go(workspace: Workspace) -> None
 
     batch = Batch(spec("Gated", repeat=2, concurrency=2), workspace, observers=[observe])
     batch.command("pause")
-    running = Running(batch)
+    batch_thread = BatchThread(batch)
     for _ in range(2):
         paused.get(timeout=10)
     assert played == []
-    running.batch.command("step")
+    batch_thread.batch.command("step")
     Gated.gate.release(2)
     for _ in range(2):
         paused.get(timeout=10)
     assert len(played) == 2
-    running.batch.command("resume")
+    batch_thread.batch.command("resume")
     Gated.gate.release(4)
-    assert running.result().outcomes == {"success": 2}
+    assert batch_thread.result().outcomes == {"success": 2}
 
 
-def test_observers_receive_every_event_and_cannot_hurt(workspace: Workspace) -> None:
+def test_observers_receive_every_event_and_cannot_fail_the_batch(workspace: Workspace) -> None:
     items: list[Item] = []
 
     def raising(item: Item) -> None:
@@ -226,9 +227,9 @@ def test_observers_receive_every_event_and_cannot_hurt(workspace: Workspace) -> 
     one_episode = [EpisodeStarted, *[TimestepPlayed, SpansClosed] * 3, SpansClosed, EpisodeEnded]
     assert kinds == [*one_episode, BatchProgress, *one_episode, BatchProgress]
     first = [item for item in items if not isinstance(item, BatchProgress)][: len(one_episode)]
-    told = [span.name for item in first if isinstance(item, SpansClosed) for span in item.spans]
-    assert told[:3] == ["env.reset", "agent.init_after_reset", "get_tool_schemas"]
-    assert told[-2:] == ["cleanup", "episode"]
+    names = [span.name for item in first if isinstance(item, SpansClosed) for span in item.spans]
+    assert names[:3] == ["env.reset", "agent.init_after_reset", "get_tool_schemas"]
+    assert names[-2:] == ["cleanup", "episode"]
     numbers = [n for i in first for n in range(i.seq, i.seq + (len(i.spans) if isinstance(i, SpansClosed) else 1))]
     assert numbers == list(range(len(numbers)))
     last = items[-1]
@@ -237,7 +238,7 @@ def test_observers_receive_every_event_and_cannot_hurt(workspace: Workspace) -> 
     assert (last.tokens, last.cost) == (Tokens(), None)
 
 
-def test_a_result_that_cannot_be_stored_is_a_named_problem(workspace: Workspace) -> None:
+def test_an_episode_that_cannot_be_stored_is_reported_as_a_problem(workspace: Workspace) -> None:
     runs = workspace.data_dir / "runs"
     batch = Batch(spec(), workspace)
     runs.mkdir(exist_ok=True)
@@ -249,7 +250,7 @@ def test_a_result_that_cannot_be_stored_is_a_named_problem(workspace: Workspace)
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("fields", "message"),
     [
         ({"repeat": 0}, "repeat is 0; it must be at least 1"),
         ({"task_index": -1}, "task_index is -1"),
@@ -262,56 +263,56 @@ def test_a_result_that_cannot_be_stored_is_a_named_problem(workspace: Workspace)
         ({"env": "Contr"}, "Did you mean"),
     ],
 )
-def test_what_cannot_be_played_is_refused_before_it_starts(
-    workspace: Workspace, changed: dict[str, object], message: str
-) -> None:
-    values: dict[str, Any] = {"env": "Counter", "agent": "up", **changed}
+def test_invalid_specs_are_rejected(workspace: Workspace, fields: dict[str, object], message: str) -> None:
+    values: dict[str, Any] = {"env": "Counter", "agent": "up", **fields}
     with pytest.raises(ConfigError, match=message):
         BatchSpec(**values).validated()
 
 
-def test_scripts_are_outside_text_and_never_interpreted(workspace: Workspace) -> None:
+def test_script_texts_are_never_interpolated(workspace: Workspace) -> None:
     script = ("${oc.env:HOME}", "{_target_: os.system}", "up", "up", "up")
     result = Batch(BatchSpec(env="Counter", agent="scripted", script=script).validated(), workspace).run()
-    (record,) = stored(workspace, result)
+    (record,) = load_episodes(workspace, result)
     assert [step.action.text for step in record.timesteps] == list(script)
     assert [step.action.valid for step in record.timesteps] == [False, False, True, True, True]
     assert record.outcome is Outcome.SUCCESS
 
 
 @pytest.mark.parametrize(("env", "kind"), [("Panicking", "ForeignPanic"), ("Interrupting", "KeyboardInterrupt")])
-def test_no_exception_of_an_environment_ends_a_slot(workspace: Workspace, env: str, kind: str) -> None:
+def test_no_exception_of_an_environment_ends_a_worker(workspace: Workspace, env: str, kind: str) -> None:
     started = time.monotonic()
     result = Batch(spec(env, repeat=2), workspace).run()
     assert time.monotonic() - started < 5
     assert result.outcomes == {"error": 2}
-    assert {record.error.type for record in stored(workspace, result) if record.error} == {kind}
+    assert {record.error.type for record in load_episodes(workspace, result) if record.error} == {kind}
 
 
-def test_an_exit_in_a_task_of_the_environment_is_a_named_problem(workspace: Workspace) -> None:
+def test_an_exit_in_a_background_task_of_an_environment_is_reported_as_a_problem(workspace: Workspace) -> None:
     result = Batch(spec("StrayExit"), workspace).run()
     assert result.outcomes == {"success": 1}
     assert "SystemExit: 5" in result.problems[0]
 
 
-def test_observers_cannot_spoil_what_is_stored(workspace: Workspace) -> None:
-    def spoil(item: Item) -> None:
+def test_observers_cannot_modify_stored_episodes(workspace: Workspace) -> None:
+    def modify(item: Item) -> None:
         if isinstance(item, TimestepPlayed):
             for chat in (item.step.observation, item.reset_observation or [], *item.step.chats):
                 for message in chat:
-                    message["content"] = "spoilt"
+                    message["content"] = "modified"
                 chat.clear()
             item.step.available_tool_schemas.clear()
             item.step.reward = 7.0
         elif isinstance(item, EpisodeStarted):
-            item.header.env = "spoilt"
+            item.header.env = "modified"
         elif isinstance(item, EpisodeEnded):
             item.trajectory.timesteps.clear()
             item.trajectory.reset_observation.clear()
 
-    plain, spoilt = (stored(workspace, Batch(spec(), workspace, observers=by).run())[0] for by in ([], [spoil]))
-    assert spoilt.reset_observation == plain.reset_observation != []
-    assert spoilt.tool_schemas == plain.tool_schemas
-    assert (spoilt.env, spoilt.reward, spoilt.rounds) == ("Counter", 1.0, 3)
-    for ours, others in zip(plain.timesteps, spoilt.timesteps, strict=True):
-        assert (ours.chats, ours.observation) == (others.chats, others.observation)
+    plain, modified = (
+        load_episodes(workspace, Batch(spec(), workspace, observers=observers).run())[0] for observers in ([], [modify])
+    )
+    assert modified.reset_observation == plain.reset_observation != []
+    assert modified.tool_schemas == plain.tool_schemas
+    assert (modified.env, modified.reward, modified.rounds) == ("Counter", 1.0, 3)
+    for one, other in zip(plain.timesteps, modified.timesteps, strict=True):
+        assert (one.chats, one.observation) == (other.chats, other.observation)

@@ -1,3 +1,5 @@
+"""Delivery of items to observers."""
+
 import queue
 import threading
 from datetime import UTC, datetime
@@ -6,10 +8,10 @@ import pytest
 
 from runner.batch.observers import ObserverHub
 from runner.types import BatchProgress, Chat, Item, Message, TimestepPlayed
-from tests.support.episodes import step
+from tests.support.episodes import make_step
 
 
-def item(number: int) -> BatchProgress:
+def make_item(number: int) -> BatchProgress:
     return BatchProgress(
         at=datetime.now(UTC),
         batch_id="b",
@@ -22,75 +24,75 @@ def item(number: int) -> BatchProgress:
     )
 
 
-def test_every_observer_gets_every_item_in_order() -> None:
+def test_every_observer_receives_every_item_in_order() -> None:
     first: list[Item] = []
     second: list[Item] = []
     hub = ObserverHub([first.append, second.append])
-    sent = [item(number) for number in range(500)]
-    for each in sent:
-        hub.emit(each)
+    sent = [make_item(number) for number in range(500)]
+    for item in sent:
+        hub.emit(item)
     hub.close(timeout_s=10)
     assert first == sent
     assert second == sent
     assert hub.dropped == 0
 
 
-def test_what_comes_after_a_lull_is_handed_on_too() -> None:
-    seen: queue.SimpleQueue[int] = queue.SimpleQueue()
-    hub = ObserverHub([lambda each: seen.put(each.seq)])
+def test_items_after_an_idle_period_are_delivered() -> None:
+    received: queue.SimpleQueue[int] = queue.SimpleQueue()
+    hub = ObserverHub([lambda item: received.put(item.seq)])
     for number in range(3):
-        hub.emit(item(number))
-        assert seen.get(timeout=10) == number
+        hub.emit(make_item(number))
+        assert received.get(timeout=10) == number
     hub.close(timeout_s=10)
 
 
-def test_observers_see_messages_as_they_were() -> None:
-    seen: list[Item] = []
-    hub = ObserverHub([seen.append])
-    message: Message = {"role": "user", "content": "as it was"}
+def test_observers_receive_copies_of_messages() -> None:
+    received: list[Item] = []
+    hub = ObserverHub([received.append])
+    message: Message = {"role": "user", "content": "original"}
     chat: Chat = [message]
-    played = step(0)
-    played.observation, played.chats = chat, [chat]
-    hub.emit(TimestepPlayed(at=datetime.now(UTC), episode_id="e", seq=1, step=played, reset_observation=chat))
+    step = make_step(0)
+    step.observation, step.chats = chat, [chat]
+    hub.emit(TimestepPlayed(at=datetime.now(UTC), episode_id="e", seq=1, step=step, reset_observation=chat))
     message["content"] = "changed"
     chat.clear()
     hub.close(timeout_s=10)
-    (told,) = seen
-    assert isinstance(told, TimestepPlayed)
-    as_it_was = [{"role": "user", "content": "as it was"}]
-    assert (told.step.observation, told.step.chats, told.reset_observation) == (as_it_was, [as_it_was], as_it_was)
+    (copy,) = received
+    assert isinstance(copy, TimestepPlayed)
+    original = [{"role": "user", "content": "original"}]
+    assert (copy.step.observation, copy.step.chats, copy.reset_observation) == (original, [original], original)
 
 
-def test_a_raising_observer_is_logged_and_goes_on_receiving(caplog: pytest.LogCaptureFixture) -> None:
-    seen: list[int] = []
+def test_a_failing_observer_is_logged_and_still_receives_items(caplog: pytest.LogCaptureFixture) -> None:
+    received: list[int] = []
 
-    def observe(each: Item) -> None:
-        seen.append(each.seq)
+    def observe(item: Item) -> None:
+        received.append(item.seq)
         raise RuntimeError("bad observer")
 
     hub = ObserverHub([observe])
     for number in range(3):
-        hub.emit(item(number))
+        hub.emit(make_item(number))
     hub.close(timeout_s=10)
-    assert seen == [0, 1, 2]
+    assert received == [0, 1, 2]
     assert "bad observer" in caplog.text
 
 
-def test_a_stuck_observer_blocks_nobody_and_loses_the_oldest_counted() -> None:
+def test_a_blocked_observer_delays_nothing_and_its_oldest_items_are_dropped_and_counted() -> None:
     gate, entered = threading.Event(), threading.Event()
-    seen: list[int] = []
+    received: list[int] = []
 
-    def stuck(each: Item) -> None:
+    def block(item: Item) -> None:
         entered.set()
         gate.wait(30)
-        seen.append(each.seq)
+        received.append(item.seq)
 
-    hub = ObserverHub([stuck], capacity=10)
-    hub.emit(item(0))
+    hub = ObserverHub([block], capacity=10)
+    hub.emit(make_item(0))
     assert entered.wait(10)
     for number in range(1, 101):
-        hub.emit(item(number))
+        hub.emit(make_item(number))
     assert hub.dropped == 90
     gate.set()
     hub.close(timeout_s=10)
-    assert seen == [0, *range(91, 101)]
+    assert received == [0, *range(91, 101)]

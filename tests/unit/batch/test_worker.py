@@ -1,12 +1,23 @@
+"""The thread of an episode worker."""
+
 import asyncio
 import queue
 import threading
+from typing import TypeAlias
+
+import pytest
 
 from runner.batch.worker import EpisodeWorker
 
+Reports: TypeAlias = "queue.Queue[BaseException | None]"
 
-def test_work_runs_on_the_slots_own_thread_and_loop_again_and_again() -> None:
-    reports: queue.Queue[BaseException | None] = queue.Queue()
+
+@pytest.fixture
+def reports() -> Reports:
+    return queue.Queue()
+
+
+def test_all_work_runs_on_the_same_thread_and_loop(reports: Reports) -> None:
     threads: list[str] = []
     loops: list[asyncio.AbstractEventLoop] = []
 
@@ -23,8 +34,7 @@ def test_work_runs_on_the_slots_own_thread_and_loop_again_and_again() -> None:
     assert loops[0] is loops[1]
 
 
-def test_what_work_raises_is_reported_and_the_slot_lives_on() -> None:
-    reports: queue.Queue[BaseException | None] = queue.Queue()
+def test_an_exception_is_reported_and_the_worker_continues(reports: Reports) -> None:
 
     async def fail() -> None:
         raise SystemExit(4)
@@ -40,8 +50,7 @@ def test_what_work_raises_is_reported_and_the_slot_lives_on() -> None:
     worker.close()
 
 
-def test_interrupt_cancels_what_awaits() -> None:
-    reports: queue.Queue[BaseException | None] = queue.Queue()
+def test_interrupt_cancels_pending_awaits(reports: Reports) -> None:
     entered = threading.Event()
 
     async def hang() -> None:
@@ -56,8 +65,7 @@ def test_interrupt_cancels_what_awaits() -> None:
     worker.close()
 
 
-def test_whatever_ends_the_work_is_reported_and_the_slot_lives_on() -> None:
-    reports: queue.Queue[BaseException | None] = queue.Queue()
+def test_a_base_exception_is_reported_and_the_worker_continues(reports: Reports) -> None:
 
     class Panic(BaseException):
         pass
@@ -73,15 +81,14 @@ def test_whatever_ends_the_work_is_reported_and_the_slot_lives_on() -> None:
     worker.close()
 
 
-def test_what_a_stray_task_raises_does_not_end_the_work() -> None:
-    reports: queue.Queue[BaseException | None] = queue.Queue()
+def test_an_exit_in_a_background_task_does_not_end_the_work(reports: Reports) -> None:
     ended: list[str] = []
 
-    async def leave() -> None:
+    async def exit_program() -> None:
         raise SystemExit(5)
 
     async def work() -> None:
-        stray = asyncio.ensure_future(leave())
+        stray = asyncio.ensure_future(exit_program())
         await asyncio.sleep(0.01)
         assert isinstance(stray.exception(), SystemExit)
         ended.append("work")

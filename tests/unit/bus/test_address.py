@@ -30,7 +30,7 @@ def _secret_file(path: Path, mode: int = 0o600) -> str:
         ("nats://[::1]:7", ["nats://[::1]:7"]),
     ],
 )
-def test_servers(url: str, servers: list[str]) -> None:
+def test_server_urls_are_normalized(url: str, servers: list[str]) -> None:
     assert BusAddress(url).servers == servers
 
 
@@ -51,14 +51,14 @@ def test_servers(url: str, servers: list[str]) -> None:
         *(f"http://u:{CANARY}@h", f"nats://u:{CANARY},x@h", f"nats://u:{CANARY}@"),
     ],
 )
-def test_a_bad_url_is_refused_and_not_quoted(url: str) -> None:
+def test_an_invalid_url_is_rejected_and_not_quoted(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
         address_from_environ(url, {})
     assert CANARY not in str(caught.value)
     assert CANARY not in repr(BusAddress(url))
 
 
-def test_user_information_of_the_url_goes_before_the_environment() -> None:
+def test_url_credentials_take_precedence_over_the_environment() -> None:
     environ = {"NATS_USER": "other", "NATS_PASSWORD": "other"}
     address = address_from_environ("nats://me:p%40ss%2Fw@h1,nats://me:p%40ss%2Fw@h2:5", environ)
     assert address == BusAddress("nats://h1:4222,nats://h2:5", user="me", password="p@ss/w")
@@ -66,12 +66,12 @@ def test_user_information_of_the_url_goes_before_the_environment() -> None:
     assert address_from_environ("nats://me:un@es/caped@h", {}).password == "un@es/caped"
 
 
-def test_servers_of_one_bus_share_a_login() -> None:
+def test_all_servers_must_have_the_same_login() -> None:
     with pytest.raises(ConfigError, match="same user"):
         address_from_environ("nats://a:b@h1,nats://c:d@h2", {})
 
 
-def test_the_environment_names_login_and_tls(tmp_path: Path) -> None:
+def test_login_and_tls_are_read_from_the_environment(tmp_path: Path) -> None:
     nkey, creds, key = (_secret_file(tmp_path / name) for name in ("nkey", "creds", "key"))
     cert = _secret_file(tmp_path / "cert", 0o644)
     assert address_from_environ("h", {"NATS_USER": "u", "NATS_PASSWORD": "p"}).password == "p"
@@ -95,7 +95,7 @@ def test_the_environment_names_login_and_tls(tmp_path: Path) -> None:
         ({"NATS_TLS_FIRST": "perhaps"}, "1 or 0"),
     ],
 )
-def test_what_contradicts_itself_is_refused(environ: dict[str, str], message: str) -> None:
+def test_contradictory_settings_are_rejected(environ: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         address_from_environ("h", environ)
     assert CANARY not in str(caught.value)
@@ -103,14 +103,14 @@ def test_what_contradicts_itself_is_refused(environ: dict[str, str], message: st
 
 @pytest.mark.parametrize("name", ["NATS_NKEY", "NATS_CREDS", "NATS_KEY"])
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
-def test_a_key_file_open_to_others_is_refused(name: str, mode: int, tmp_path: Path) -> None:
+def test_a_key_file_readable_by_others_is_rejected(name: str, mode: int, tmp_path: Path) -> None:
     path = _secret_file(tmp_path / "key", mode)
     environ = {name: path} | ({"NATS_CERT": path} if name == "NATS_KEY" else {})
     with pytest.raises(ConfigError, match=f"chmod 600 {path}"):
         address_from_environ("h", environ)
 
 
-def test_an_odd_key_file_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_key_file_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "key"
     for content in (b"x" * 100_000, b"\xff\xfe"):
         path.write_bytes(content)
@@ -123,20 +123,20 @@ def test_an_odd_key_file_is_refused(tmp_path: Path) -> None:
         address_from_environ("h", {"NATS_NKEY": "/dev/null"})
 
 
-def test_tls_is_required_when_it_is_asked_for() -> None:
+def test_tls_is_required_when_configured() -> None:
     assert not BusAddress("nats://h").tls_required
     assert BusAddress("nats://h,tls://h2").tls_required
     assert BusAddress("nats://h", tls=TlsSettings()).tls_required
 
 
-def test_secrets_are_in_no_representation() -> None:
+def test_no_representation_contains_secrets() -> None:
     address = BusAddress(f"nats://u:{CANARY}@h,nats://{CANARY}@g", user="u", password=CANARY, token=CANARY)
     for text in (repr(address), str(address), f"{address}", pretty_repr(address), repr([address]), address.display_url):
         assert CANARY not in text
     assert "nats://h:4222" in repr(address)
 
 
-def test_the_address_of_a_node(tmp_path: Path) -> None:
+def test_the_address_of_a_node_is_read_from_its_files(tmp_path: Path) -> None:
     assert address_of_node(tmp_path) is None
     credential, node = tmp_path / "credential.json", tmp_path / "node.json"
     credential.write_text(json.dumps({"user": "u", "password": CANARY}))
@@ -155,6 +155,6 @@ def test_the_address_of_a_node(tmp_path: Path) -> None:
         address_of_node(tmp_path)
 
 
-def test_addresses_and_the_broker_do_without_the_client() -> None:
+def test_addresses_and_the_broker_do_not_import_the_nats_client() -> None:
     code = "import sys, runner.bus.address, runner.bus.broker.broker; sys.exit('nats' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

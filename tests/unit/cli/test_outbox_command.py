@@ -9,7 +9,7 @@ import pytest
 
 from runner.cli.outbox import main_outbox
 from runner.publish.outbox import LOCAL, Ack
-from tests.support.publishing import event, outbox_in
+from tests.support.publishing import open_outbox, outbox_event
 
 EGRESS = "egress nats://there:4222"
 FORMER = "egress nats://gone:4222"
@@ -21,9 +21,9 @@ def egress(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _filled(folder: Path) -> None:
-    with outbox_in(folder) as outbox:
+    with open_outbox(folder) as outbox:
         outbox.register_sinks(EGRESS, FORMER)
-        outbox.add(*map(event, range(4)))
+        outbox.add(*map(outbox_event, range(4)))
         outbox.ack(LOCAL, [Ack("event:0", "S", 1)])
         outbox.mark_dead(EGRESS, "event:1", "too \x1b[31mlarge")
         outbox.mark_dead(EGRESS, "event:2", "not allowed")

@@ -5,14 +5,14 @@ import pytest
 from runner.batch.spec import BatchSpec
 from runner.cli.progress import batch_progress
 from runner.types import BatchProgress, EpisodeEnded, Outcome
-from tests.support.episodes import END, header, trajectory
+from tests.support.episodes import END, episode_header, make_trajectory
 
 
 def test_the_live_rate_excludes_the_same_outcomes_as_the_summary(capsys: pytest.CaptureFixture[str]) -> None:
-    of = header()
+    of = episode_header()
     with batch_progress(BatchSpec(env="Maze", agent="oracle", repeat=4)) as show:
         for outcome in (Outcome.SUCCESS, Outcome.CANCELLED, Outcome.INTERRUPTED, Outcome.FAILURE):
-            ended = trajectory(of, [], outcome=outcome)
+            ended = make_trajectory(of, [], outcome=outcome)
             show(EpisodeEnded(at=END, episode_id=of.episode_id, seq=0, trajectory=ended))
         show(
             BatchProgress(

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,6 @@ from runner.config import (
     Profile,
     SkipEntry,
     load_profile,
-    resolve_data_dir,
-    resolve_node,
 )
 from runner.errors import ConfigError
 from runner.util.package_data import package_resource
@@ -297,61 +294,6 @@ def test_errors_show_no_secret_and_no_control_character(tmp_path: Path) -> None:
     assert "\\u{202e}evil" in message
 
 
-def test_a_name_is_searched_in_three_folders_in_order(tmp_path: Path) -> None:
-    user = tmp_path / "home" / "agentgym-console" / "configs"
-    local = tmp_path / "configs"
-    for folder in (user, local):
-        folder.mkdir(parents=True)
-    environ = {"XDG_CONFIG_HOME": str(tmp_path / "home")}
-
-    def found() -> str:
-        return load_profile(None, environ=environ, cwd=tmp_path).id
-
-    assert found() == "field-runner-4090"
-    (user / "field-runner-4090.yml").write_text("id: from-user")
-    assert found() == "from-user"
-    (local / "field-runner-4090.yaml").write_text("id: from-here")
-    assert found() == "from-here"
-    assert load_profile("field-runner-4090", environ={}, cwd=user, user_config=user).id == "from-user"
-
-
-def test_the_home_folder_is_the_default_place_of_the_user(tmp_path: Path) -> None:
-    folder = tmp_path / ".config" / "agentgym-console" / "configs"
-    folder.mkdir(parents=True)
-    (folder / "mine.yaml").write_text("id: mine")
-    environ = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": "relative"}
-    assert load_profile("mine", environ=environ, cwd=tmp_path).id == "mine"
-
-
-def test_a_path_is_a_path(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text("id: a")
-    (tmp_path / "b").write_text("id: b")
-    assert load_profile("a.yaml", environ={}, cwd=tmp_path).id == "a"
-    assert load_profile("./b", environ={}, cwd=tmp_path).id == "b"
-
-
-def test_an_unknown_profile_suggests_similar_names(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"Did you mean field-runner-4090\?") as by_name:
-        load_profile("field-runer-4090", environ={}, cwd=tmp_path, user_config=tmp_path / "mine")
-    assert str(tmp_path / "configs") in str(by_name.value)
-    assert str(tmp_path / "mine") in str(by_name.value)
-    with pytest.raises(ConfigError, match=r"Did you mean field-runner-4090\?"):
-        load_profile("field-runner-4090.yaml", environ={}, cwd=tmp_path)
-
-
-@pytest.mark.parametrize("name", ["..", ".", ".hidden", "a b", "a\x00b", "a\\b", "x" * 101, "~", "\u202e"])
-def test_a_name_cannot_leave_its_folder(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match="is not a valid profile name"):
-        load_profile(name, environ={}, cwd=tmp_path)
-
-
-def test_an_unreadable_path_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
-        load_profile(f"{tmp_path}/", environ={}, cwd=tmp_path)
-    with pytest.raises(ConfigError, match="cannot be read"):
-        load_profile("/" + "x" * 5000, environ={}, cwd=tmp_path)
-
-
 YAMLISH = st.text(st.sampled_from("id: x\n\t-?&*!|>'\"%@`{}[],#~<=$_0.1eE\\\x85\u2028\ufeffé😀"), max_size=60)
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8))
 KNOWN_KEYS = sorted(
@@ -397,36 +339,6 @@ def test_no_tree_crashes_the_loader(folder: Path, tree: dict[str, Any]) -> None:
     loads_or_is_refused(folder, yaml.safe_dump({"id": "x", **tree}, allow_unicode=True).encode("utf-8", "replace"))
 
 
-def test_the_first_given_state_directory_applies(tmp_path: Path) -> None:
-    profile = Profile(id="x", data_dir="from/profile")
-    environ = {"AGENTGYM_DATA_DIR": "/from/env", "HOME": "/home/me"}
-    assert resolve_data_dir("opt", environ, profile, tmp_path) == tmp_path / "opt"
-    assert resolve_data_dir(None, environ, profile, tmp_path) == Path("/from/env")
-    assert resolve_data_dir(None, {"AGENTGYM_DATA_DIR": ""}, profile, tmp_path) == tmp_path / "from" / "profile"
-    assert resolve_data_dir(None, {}, Profile(id="x"), tmp_path) == tmp_path / "data"
-    assert resolve_data_dir("~/gym", environ, profile, tmp_path) == Path("/home/me/gym")
-    assert resolve_data_dir("x", {}, profile, Path("sub")).is_absolute()
-
-
-def test_the_first_given_node_name_applies() -> None:
-    profile = Profile(id="x", hardware=runner.config.Hardware(node="from-profile"))
-    environ = {"AGENTGYM_NODE": "from-env"}
-    assert resolve_node("from-option", environ, profile, "host") == "from-option"
-    assert resolve_node(None, environ, profile, "host") == "from-env"
-    assert resolve_node(None, {}, profile, "host") == "from-profile"
-    assert resolve_node(None, {}, Profile(id="x"), "my.laptop.local") == "my-laptop-local"
-    assert resolve_node(None, {}, Profile(id="x"), "é" * 99) == "-" * 64
-    assert resolve_node(None, {}, Profile(id="x"), "") == "local"
-
-
-@pytest.mark.parametrize("name", ["a b", "a.b", "x" * 65, "a\n", "../x", "\x1b"])
-def test_an_invalid_node_name_is_rejected_not_changed(name: str) -> None:
-    with pytest.raises(ConfigError, match="--node: expected a name of 1 to 64"):
-        resolve_node(name, {}, Profile(id="x"), "host")
-    with pytest.raises(ConfigError, match="AGENTGYM_NODE: expected"):
-        resolve_node(None, {"AGENTGYM_NODE": name}, Profile(id="x"), "host")
-
-
 def test_every_exported_name_exists() -> None:
     assert all(hasattr(runner.config, name) for name in runner.config.__all__)
 
@@ -438,22 +350,6 @@ def test_the_documentation_names_every_key() -> None:
     keys = {field for section in sections for field in getattr(section, "__struct_fields__", ())}
     assert {"max_rounds", "monitor_url", "cached_per_mtok"} <= keys
     assert not [key for key in sorted(keys) if f"`{key}`" not in text and f".{key}`" not in text]
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")
-def test_an_unreadable_folder_is_skipped(tmp_path: Path) -> None:
-    closed = tmp_path / "configs"
-    closed.mkdir(mode=0)
-    assert load_profile(None, environ={}, cwd=tmp_path).id == "field-runner-4090"
-
-
-@pytest.mark.timeout(10)
-def test_a_pipe_or_folder_named_like_a_profile_is_rejected(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.yaml")
-    (tmp_path / "folder.yaml").mkdir()
-    for name in ("pipe.yaml", "folder.yaml"):
-        with pytest.raises(ConfigError, match=rf"{name}: cannot be read: it is not a regular file"):
-            load_profile(name, environ={}, cwd=tmp_path)
 
 
 def test_the_length_of_an_id_is_bounded(tmp_path: Path) -> None:

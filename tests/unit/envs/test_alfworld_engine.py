@@ -84,13 +84,15 @@ def test_hands_hold_one_thing() -> None:
     assert act_all(play, *GET, "inventory") == "You are carrying: a apple 1."
     assert play.act("take mug 1 from cabinet 1") == NOTHING_HAPPENS
     assert act_all(play, "move apple 1 to cabinet 1") == "You move the apple 1 to the cabinet 1."
-    assert act_all(play, "take mug 1 from cabinet 1", "examine mug 1") == "This is a normal mug 1. In it, you see nothing."
+    assert (
+        act_all(play, "take mug 1 from cabinet 1", "examine mug 1") == "This is a normal mug 1. In it, you see nothing."
+    )
     act_all(play, "go to sinkbasin 1")
     assert play.act("move mug 1 to sinkbasin 1") == NOTHING_HAPPENS
 
 
 @pytest.mark.parametrize(
-    ("done", "said"),
+    ("done", "description"),
     [
         ((), "There's nothing special about apple 2."),
         (HEAT, "This is a hot apple 2."),
@@ -102,19 +104,21 @@ def test_hands_hold_one_thing() -> None:
         ((*COOL, *CLEAN), "This is a cool and clean apple 2."),
     ],
 )
-def test_treatments_change_the_description_of_objects(done: tuple[str, ...], said: str) -> None:
+def test_treatments_change_the_description_of_objects(done: tuple[str, ...], description: str) -> None:
     commands = [command.format("apple 2") for command in done]
     play = game()
-    assert act_all(play, "go to desk 1", "take apple 2 from desk 1", *commands, "examine apple 2") == said
+    assert act_all(play, "go to desk 1", "take apple 2 from desk 1", *commands, "examine apple 2") == description
     play = game()
-    sliced = said.replace("There's nothing special about", "This is a").replace("cold", "cool")
+    sliced = description.replace("There's nothing special about", "This is a").replace("cold", "cool")
     sliced = sliced.replace("apple 2", "sliced apple 2")
     assert act_all(play, "go to desk 1", *CUT, *commands, "examine apple 2") == sliced
 
 
 def test_answers_to_treatments() -> None:
     play = game()
-    assert act_all(play, *GET, *(each.format("apple 1") for each in HEAT)) == "You heat the apple 1 using the microwave 1."
+    assert (
+        act_all(play, *GET, *(each.format("apple 1") for each in HEAT)) == "You heat the apple 1 using the microwave 1."
+    )
     assert act_all(play, *(each.format("apple 1") for each in COOL)) == "You cool the apple 1 using the fridge 1."
     assert act_all(play, *(each.format("apple 1") for each in CLEAN)) == "You clean the apple 1 using the sinkbasin 1."
     play = game()

@@ -104,17 +104,17 @@ def test_an_id_that_is_not_known_by_name_is_played_by_its_numbers() -> None:
 def test_every_known_id_fits_its_spaces() -> None:
     import gymnasium
 
-    for name, known in ENVIRONMENT_INFO.items():
+    for name, info in ENVIRONMENT_INFO.items():
         newest = max(env_id for env_id in gymnasium.registry if env_id.rpartition("-v")[0] == name)
         env = GymnasiumEnvironment(id=newest)
-        told = (env.reset(task_index=1)[0]["content"] or "").splitlines()[2]
-        assert [part.rpartition(" ")[0] for part in told.split(", ")] == list(known.fields)
-        env.step(Action(text=known.actions[-1]))
+        text = (env.reset(task_index=1)[0]["content"] or "").splitlines()[2]
+        assert [part.rpartition(" ")[0] for part in text.split(", ")] == list(info.fields)
+        env.step(Action(text=info.actions[-1]))
         env.cleanup()
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("gymnasium:CliffWalkin-v1", "Did you mean gymnasium:CliffWalking-v1?"),
         ("gymnasium:Zyzzyva-v1", "pprint_registry"),
@@ -126,10 +126,10 @@ def test_every_known_id_fits_its_spaces() -> None:
         ("other:FrozenLake-v1", "There is no environment "),
     ],
 )
-def test_unplayable_ids_are_rejected_with_a_hint(name: str, said: str) -> None:
+def test_unplayable_ids_are_rejected_with_a_hint(name: str, message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         BatchSpec(env=resolve_environment(Profile(id="p"), name), agent="random").validated()
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_an_old_version_is_played_without_a_word(recwarn: pytest.WarningsRecorder) -> None:

@@ -84,5 +84,5 @@ def test_servers_are_distinguished_by_their_greeting(env: str, payload: object, 
 
 
 def test_a_greeting_is_safe_to_show() -> None:
-    said = identify_server("maze", "AgentGym Console 0.1.0: Maze (strict, \x1b[2J\u202e)")
-    assert said.label == "␛[2J\\u{202e}"
+    identity = identify_server("maze", "AgentGym Console 0.1.0: Maze (strict, \x1b[2J\u202e)")
+    assert identity.label == "␛[2J\\u{202e}"

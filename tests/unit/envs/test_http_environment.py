@@ -16,20 +16,27 @@ from runner.errors import EnvironmentFault
 from runner.testing import check_env
 from runner.types import Action, StepResult, ToolCall
 from runner.types.maybe_async import maybe_await
-from tests.support.rude_env import Asked, RudeServer, Served, raw, rude_server, told
+from tests.support.rude_env_server import (
+    EnvironmentHandler,
+    ReceivedRequest,
+    RudeServer,
+    http_response,
+    json_response,
+    run_rude_server,
+)
 
 UP = Action(text="move up")
 
 
 @pytest.fixture(scope="module")
 def serving() -> Iterator[RudeServer]:
-    with rude_server() as server:
+    with run_rude_server() as server:
         yield server
 
 
 @pytest.fixture
 def server(serving: RudeServer) -> RudeServer:
-    serving.start_over(Served(Maze))
+    serving.reset(EnvironmentHandler(Maze))
     return serving
 
 
@@ -54,7 +61,7 @@ async def test_an_episode_is_the_embedded_one(server: RudeServer) -> None:
     assert env.get_episode_id() == "Maze-3@0"
     assert env.admissible_actions() == twin.admissible_actions()
     await env.cleanup()
-    assert [asked.path for asked in server.asked][-1] == "/maze/close"
+    assert [request.path for request in server.requests][-1] == "/maze/close"
 
 
 async def test_a_limit_of_the_server_is_a_truncation(server: RudeServer) -> None:
@@ -73,7 +80,7 @@ async def test_a_limit_of_the_server_is_a_truncation(server: RudeServer) -> None
 async def test_invalid_actions_are_answered_without_a_request(server: RudeServer) -> None:
     env = maze(server)
     await env.reset()
-    n_asked = len(server.asked)
+    n_requests = len(server.requests)
     calls = [ToolCall("a", "move", '{"direction": "sideways"}'), ToolCall("b", "move", '{"direction": "up"}')]
     chat, reward, done = await env.step(Action(tool_calls=calls))
     assert [message["role"] for message in chat] == ["tool", "tool"]
@@ -81,9 +88,9 @@ async def test_invalid_actions_are_answered_without_a_request(server: RudeServer
     assert (reward, done) == (0.0, False)
     chat, _, _ = await env.step(Action(text="x" * MAX_REQUEST_BYTES))
     assert chat[0]["content"] == "Invalid action. Expected a shorter text."
-    assert len(server.asked) == n_asked
+    assert len(server.requests) == n_requests
     chat, _, _ = await env.step(Action(tool_calls=calls[1:]))
-    assert server.asked[-1].sent == {"id": 0, "action": "move up"}
+    assert server.requests[-1].payload == {"id": 0, "action": "move up"}
     await env.cleanup()
 
 
@@ -93,11 +100,11 @@ async def test_outside_an_episode_nothing_is_sent(server: RudeServer) -> None:
         await env.step(UP)
     await env.reset(task_index=20)
     await env.cleanup()
-    n_asked = len(server.asked)
+    n_requests = len(server.requests)
     with pytest.raises(EnvironmentFault, match="call reset first"):
         await env.step(UP)
     await env.cleanup()
-    assert len(server.asked) == n_asked
+    assert len(server.requests) == n_requests
     await env.reset(task_index=20)
     assert env.get_episode_id() == "Maze-20@1"
     await env.cleanup()
@@ -106,15 +113,15 @@ async def test_outside_an_episode_nothing_is_sent(server: RudeServer) -> None:
 async def test_requests_of_one_instance_never_overlap(server: RudeServer) -> None:
     running, most = 0, 0
 
-    async def slowly(asked: Asked, writer: asyncio.StreamWriter) -> None:
+    async def slowly(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
         await asyncio.sleep(0.01)
         running -= 1
-        writer.write(told({"observation": "x", "reward": 0, "done": False}))
+        writer.write(json_response({"observation": "x", "reward": 0, "done": False}))
 
-    server.start_over(Served(Maze, slowly))
+    server.reset(EnvironmentHandler(Maze, slowly))
     env = maze(server)
     await env.reset()
     await asyncio.gather(*(env.step(UP) for _ in range(4)))
@@ -148,17 +155,17 @@ def test_each_thread_has_connections_of_its_own(server: RudeServer) -> None:
     for thread in threads:
         thread.join(20)
     assert server.n_connections == 3
-    assert len(server.asked) == 12
+    assert len(server.requests) == 12
 
 
 async def test_an_instance_that_is_in_use_is_not_played_twice(server: RudeServer) -> None:
     given = iter([1, 1, 2, *[1] * 100])
 
-    async def reissues(asked: Asked, writer: asyncio.StreamWriter) -> None:
-        create = asked.path.endswith("create")
-        writer.write(told({"id": next(given)} if create else {"observation": "x"}))
+    async def reissues(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        create = request.path.endswith("create")
+        writer.write(json_response({"id": next(given)} if create else {"observation": "x"}))
 
-    server.start_over(reissues)
+    server.reset(reissues)
     envs = [maze(server) for _ in range(3)]
     for env in envs[:2]:
         await env.reset()
@@ -175,10 +182,10 @@ async def test_an_instance_that_is_in_use_is_not_played_twice(server: RudeServer
 async def test_a_garbage_collected_instance_ends_its_lease(server: RudeServer) -> None:
     """An abandoned worker never cleans up its environment."""
 
-    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
-        writer.write(told({"id": 1}))
+    async def answer(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(json_response({"id": 1}))
 
-    server.start_over(answer)
+    server.reset(answer)
     row = dialect_for("maze")
     assert row is not None
     given_up, later = (RemoteInstance(row, ServerAddress(server.url, 10)) for _ in range(2))
@@ -193,13 +200,18 @@ async def test_a_garbage_collected_instance_ends_its_lease(server: RudeServer) -
     await later.disconnect()
 
 
-@pytest.mark.parametrize("reply", [raw("no", 404), told({"has_search_bar": 1, "clickables": []}), told("x")])
+@pytest.mark.parametrize(
+    "reply", [http_response("no", 404), json_response({"has_search_bar": 1, "clickables": []}), json_response("x")]
+)
 async def test_an_invalid_page_reply_is_an_error(server: RudeServer, reply: bytes) -> None:
-    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
-        answers = {"/create": told(3), "/reset": told(["WebShop [SEP] Instruction: [SEP] a hat [SEP] Search", None])}
-        writer.write(answers.get(asked.path, reply))
+    async def answer(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        answers = {
+            "/create": json_response(3),
+            "/reset": json_response(["WebShop [SEP] Instruction: [SEP] a hat [SEP] Search", None]),
+        }
+        writer.write(answers.get(request.path, reply))
 
-    server.start_over(answer)
+    server.reset(answer)
     env = HttpEnvironment(env="webshop", address=ServerAddress(server.url, 10))
     await env.reset()
     with pytest.raises(EnvironmentFault, match=r"WebShop: GET http://.*/available_actions\?env_idx=3 returned"):
@@ -208,13 +220,17 @@ async def test_an_invalid_page_reply_is_an_error(server: RudeServer, reply: byte
 
 
 async def test_a_random_agent_uses_the_clickables_of_a_page(server: RudeServer) -> None:
-    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
+    async def answer(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         page = {"has_search_bar": True, "clickables": ["search"]}
         opening = ["WebShop [SEP] Instruction: [SEP] a hat [SEP] Search", None]
-        answers = {"/create": told(3), "/reset": told(opening), "/available_actions?env_idx=3": told(page)}
-        writer.write(answers.get(asked.path, told({"state": "x", "reward": 1, "done": True})))
+        answers = {
+            "/create": json_response(3),
+            "/reset": json_response(opening),
+            "/available_actions?env_idx=3": json_response(page),
+        }
+        writer.write(answers.get(request.path, json_response({"state": "x", "reward": 1, "done": True})))
 
-    server.start_over(answer)
+    server.reset(answer)
     env, agent = HttpEnvironment(env="webshop", address=ServerAddress(server.url, 10)), RandomAgent()
     agent.bind(env, {})
     _, action = await maybe_await(agent.act(await env.reset(), []))
@@ -224,23 +240,23 @@ async def test_a_random_agent_uses_the_clickables_of_a_page(server: RudeServer) 
 
 
 async def test_a_login_is_sent_and_cookies_are_not(server: RudeServer) -> None:
-    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
-        writer.write(raw('{"id": 5, "observation": "x"}', set_cookie="a=b; Path=/"))
+    async def answer(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(http_response('{"id": 5, "observation": "x"}', set_cookie="a=b; Path=/"))
 
-    server.start_over(answer)
+    server.reset(answer)
     address = ServerAddress(server.url.replace("//", "//me:hidden@"), 10)
     env = HttpEnvironment(env="maze", address=address)
     await env.reset()
     await env.cleanup()
-    for asked in server.asked:
-        assert asked.headers["authorization"] == "Basic bWU6aGlkZGVu"
-        assert asked.headers["content-type"] == "application/json"
-        assert "cookie" not in asked.headers
+    for request in server.requests:
+        assert request.headers["authorization"] == "Basic bWU6aGlkZGVu"
+        assert request.headers["content-type"] == "application/json"
+        assert "cookie" not in request.headers
 
 
 async def test_half_of_a_surrogate_pair_becomes_a_question_mark(server: RudeServer) -> None:
     env = maze(server)
     await env.reset()
     await env.step(Action(text="\ud800"))
-    assert server.asked[-1].sent["action"] == "?"
+    assert server.requests[-1].payload["action"] == "?"
     await env.cleanup()

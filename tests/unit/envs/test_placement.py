@@ -23,30 +23,30 @@ from runner.envs.http.probe import ServerState, probe_servers
 from runner.envs.placement import Placement, choose_placement
 from runner.errors import ConfigError
 from tests.conftest import Install
-from tests.support.rude_env import Asked, RudeServer, raw, rude_server, told
-from tests.support.serving import serving
+from tests.support.rude_env_server import ReceivedRequest, RudeServer, http_response, json_response, run_rude_server
+from tests.support.serving import serve_environments
 
-AGENTGYM = {"/": told("This is environment lmrl-gym.")}
+AGENTGYM = {"/": json_response("This is environment lmrl-gym.")}
 
 
 @pytest.fixture(scope="module")
 def ours() -> Iterator[str]:
-    with serving(["Maze"]) as urls:
+    with serve_environments(["Maze"]) as urls:
         yield urls["Maze"]
 
 
 @pytest.fixture(scope="module")
 def rude() -> Iterator[RudeServer]:
-    with rude_server() as server:
+    with run_rude_server() as server:
         yield server
 
 
 def answering(server: RudeServer, answers: dict[str, bytes]) -> str:
-    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
-        writer.write(answers.get(asked.path, raw("no", 404)))
+    async def answer(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(answers.get(request.path, http_response("no", 404)))
         writer.write_eof()
 
-    server.start_over(answer)
+    server.reset(answer)
     return server.url
 
 
@@ -91,7 +91,9 @@ def test_requested_rules_are_enforced(ours: str) -> None:
         choose_placement(entry(ours, "http"), "Maze", "compat")
 
 
-@pytest.mark.parametrize("reply", [told("This is environment BabyAI."), told("hello"), raw("no", 404)])
+@pytest.mark.parametrize(
+    "reply", [json_response("This is environment BabyAI."), json_response("hello"), http_response("no", 404)]
+)
 def test_auto_reports_why_a_server_is_rejected(rude: RudeServer, reply: bytes) -> None:
     placement = choose_placement(entry(answering(rude, {"/": reply})), "Maze", "strict")
     assert placement.transport == "embedded"
@@ -106,13 +108,15 @@ def test_http_without_its_server_fails_with_advice(rude: RudeServer, closed_port
         f"agentgym-runner serve Maze --port {closed_port}; or set its transport to auto or embedded"
     )
     with pytest.raises(ConfigError, match=r"returned HTTP 200: .This is environment BabyAI"):
-        choose_placement(entry(answering(rude, {"/": told("This is environment BabyAI.")}), "http"), "Maze", "strict")
+        choose_placement(
+            entry(answering(rude, {"/": json_response("This is environment BabyAI.")}), "http"), "Maze", "strict"
+        )
     with pytest.raises(ConfigError, match="set its port or base_url"):
         choose_placement(EnvironmentEntry(name="Maze", transport="http"), "Maze", "strict")
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "advice"),
     [
         ("http://127.0.0.1:{port}", "agentgym-runner serve Maze --port {port}; or set its transport"),
         ("http://:hunter22-token@localhost:{port}/", "agentgym-runner serve Maze --port {port}; or set its transport"),
@@ -120,15 +124,15 @@ def test_http_without_its_server_fails_with_advice(rude: RudeServer, closed_port
         ("https://127.0.0.1:{port}", "Start its server; or set its transport"),
     ],
 )
-def test_the_error_suggests_a_start_command_for_local_addresses(closed_port: int, url: str, said: str) -> None:
+def test_the_error_suggests_a_start_command_for_local_addresses(closed_port: int, url: str, advice: str) -> None:
     with pytest.raises(ConfigError) as refused:
         choose_placement(entry(url.format(port=closed_port), "http"), "Maze", "strict")
-    assert said.format(port=closed_port) in str(refused.value)
+    assert advice.format(port=closed_port) in str(refused.value)
     assert "hunter22" not in str(refused.value)
 
 
 def test_a_wrong_token_is_answered_with_where_to_put_the_right_one(closed_port: int) -> None:
-    with serving(["Maze"], token="a-token-of-the-tests") as urls, pytest.raises(ConfigError) as refused:
+    with serve_environments(["Maze"], token="a-token-of-the-tests") as urls, pytest.raises(ConfigError) as refused:
         choose_placement(entry(urls["Maze"].replace("//", "//:wrong-hunter22@"), "http"), "Maze", "strict")
     assert "HTTP 401" in str(refused.value)
     assert "http://:TOKEN@HOST" in str(refused.value)
@@ -157,12 +161,12 @@ def test_missing_configured_data_is_reported_before_the_batch(
 
 
 def test_http_accepts_an_unidentified_server(rude: RudeServer) -> None:
-    placement = choose_placement(entry(answering(rude, {"/": told("hello")}), "http"), "Maze", "strict")
+    placement = choose_placement(entry(answering(rude, {"/": json_response("hello")}), "http"), "Maze", "strict")
     assert (placement.transport, placement.mode, placement.data_label) == ("http", "compat", "unknown server")
 
 
 def test_an_environment_that_only_servers_have(rude: RudeServer) -> None:
-    url = answering(rude, {"/": told("This is environment ScienceWorld.")})
+    url = answering(rude, {"/": json_response("This is environment ScienceWorld.")})
     profile = Profile(id="p", environments=Environments(moderate=(entry(url, name="SciWorld"),)))
     assert resolve_environment(profile, "sciworld") == "SciWorld"
     spec = BatchSpec(env="SciWorld", agent="scripted", script=("look",)).validated()
@@ -178,9 +182,9 @@ def test_an_environment_that_only_servers_have(rude: RudeServer) -> None:
 
 def test_credentials_are_never_shown(ours: str) -> None:
     address = ours.replace("//", "//user:hunter22@")
-    said = [choose_placement(entry(address), "Maze", mode) for mode in ("strict", "compat")]
-    assert said[0].transport == "http"
-    assert "hunter22" not in repr(said)
+    placements = [choose_placement(entry(address), "Maze", mode) for mode in ("strict", "compat")]
+    assert placements[0].transport == "http"
+    assert "hunter22" not in repr(placements)
 
 
 def test_episodes_tell_how_they_were_played(ours: str, tmp_path: Path) -> None:
@@ -225,7 +229,7 @@ def test_the_availability_matches_the_chosen_placement(
     ours: str, rude: RudeServer, closed_port: int, install: Install
 ) -> None:
     install(envs={"Theirs": "tests.support.fakes:Counter"})
-    wrong = answering(rude, {"/": told("This is environment BabyAI.")})
+    wrong = answering(rude, {"/": json_response("This is environment BabyAI.")})
     cases: list[tuple[EnvironmentEntry, tuple[object, ...]]] = [
         (entry(ours), ("up", "http", "", True)),
         (entry(ours, "http"), ("up", "http", "", True)),

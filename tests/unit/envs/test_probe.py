@@ -15,31 +15,38 @@ from hypothesis import strategies as st
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.probe import MAX_RESPONSE_BYTES, NOT_LISTENING, ServerState, probe_servers
 from runner.util.text import one_line
-from tests.support.rude_env import Answer, Asked, RudeServer, raw, rude_server, told
-from tests.support.serving import serving
+from tests.support.rude_env_server import (
+    Handler,
+    ReceivedRequest,
+    RudeServer,
+    http_response,
+    json_response,
+    run_rude_server,
+)
+from tests.support.serving import serve_environments
 
 OURS = "AgentGym Console 0.1.0: Maze (compat, as published)"
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RudeServer]:
-    with rude_server() as server:
+    with run_rude_server() as server:
         yield server
 
 
 def probe_replies(server: RudeServer, answers: dict[str, bytes], env: str = "Maze", url: str = "") -> ServerState:
     """Probe a server with these replies by path; other paths return 404."""
 
-    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
-        writer.write(answers.get(asked.path, raw('{"detail":"Not Found"}', 404)))
+    async def answer(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(answers.get(request.path, http_response('{"detail":"Not Found"}', 404)))
         writer.write_eof()
 
-    server.start_over(answer)
+    server.reset(answer)
     return probe_servers({env: ServerAddress(url or server.url)})[env]
 
 
 def test_our_server_reports_its_environment_and_open_instances() -> None:
-    with serving(["Maze"]) as urls:
+    with serve_environments(["Maze"]) as urls:
         state = probe_servers({"Maze": ServerAddress(urls["Maze"], 7.0)})["Maze"]
     assert (state.status, state.open, state.cause) == ("up", 0, None)
     assert state.address == ServerAddress(urls["Maze"], 7.0, n_tasks=25, lists_actions=True)
@@ -51,7 +58,7 @@ def test_our_server_reports_its_environment_and_open_instances() -> None:
 
 def test_a_server_with_a_token_requires_it() -> None:
     token = "a-token-of-sixteen-or-more"
-    with serving(["Maze"], token=token) as urls:
+    with serve_environments(["Maze"], token=token) as urls:
         known = probe_servers({"Maze": ServerAddress(urls["Maze"].replace("//", f"//:{token}@"))})["Maze"]
         stranger = probe_servers({"Maze": ServerAddress(urls["Maze"])})["Maze"]
     assert known.status == "up"
@@ -61,25 +68,25 @@ def test_a_server_with_a_token_requires_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "said"),
+    ("env", "greeting"),
     [("Maze", "This is environment lmrl-gym."), ("SQLGym", "ok"), ("BabyAI", "This is environment BabyAI.")],
 )
-def test_agentgym_servers_are_identified_by_their_greeting(server: RudeServer, env: str, said: str) -> None:
-    state = probe_replies(server, {"/": told(said)}, env)
+def test_agentgym_servers_are_identified_by_their_greeting(server: RudeServer, env: str, greeting: str) -> None:
+    state = probe_replies(server, {"/": json_response(greeting)}, env)
     assert (state.status, state.identity and state.identity.kind, state.open) == ("up", "agentgym", None)
 
 
 @pytest.mark.parametrize(
     ("reply", "shown"),
     [
-        (told("This is environment BabyAI."), 'HTTP 200: "This is environment BabyAI."'),
-        (told({"hello": 1}), 'HTTP 200: {"hello": 1}'),
-        (raw("<html>\x1b[2J</html>", kind="text/html"), "HTTP 200: <html>␛[2J</html>"),
-        (raw(b"\xff\xfe\x00", kind="text/plain"), "HTTP 200: "),
-        (raw("[" * 10_000), "HTTP 200: ["),
-        (raw("moved", 302, location="http://elsewhere/"), "HTTP 302: moved"),
-        (raw("no", 404), "HTTP 404: no"),
-        (raw("broken", 500), "HTTP 500: broken"),
+        (json_response("This is environment BabyAI."), 'HTTP 200: "This is environment BabyAI."'),
+        (json_response({"hello": 1}), 'HTTP 200: {"hello": 1}'),
+        (http_response("<html>\x1b[2J</html>", kind="text/html"), "HTTP 200: <html>␛[2J</html>"),
+        (http_response(b"\xff\xfe\x00", kind="text/plain"), "HTTP 200: "),
+        (http_response("[" * 10_000), "HTTP 200: ["),
+        (http_response("moved", 302, location="http://elsewhere/"), "HTTP 302: moved"),
+        (http_response("no", 404), "HTTP 404: no"),
+        (http_response("broken", 500), "HTTP 500: broken"),
     ],
 )
 def test_another_program_is_a_wrong_server_with_a_safe_cause(server: RudeServer, reply: bytes, shown: str) -> None:
@@ -90,13 +97,13 @@ def test_another_program_is_a_wrong_server_with_a_safe_cause(server: RudeServer,
 
 
 def test_an_unidentified_server_is_usable(server: RudeServer) -> None:
-    state = probe_replies(server, {"/": told("hello")})
+    state = probe_replies(server, {"/": json_response("hello")})
     assert (state.status, state.identity and state.identity.kind, state.address.dialect) == ("up", "unknown", "env")
 
 
-@pytest.mark.parametrize("greeting", [raw("no", 404), told("hello")])
+@pytest.mark.parametrize("greeting", [http_response("no", 404), json_response("hello")])
 def test_a_server_with_the_other_dialect_is_known_by_its_paths(server: RudeServer, greeting: bytes) -> None:
-    state = probe_replies(server, {"/": greeting, "/createEnv": raw('{"detail":"Method Not Allowed"}', 405)})
+    state = probe_replies(server, {"/": greeting, "/createEnv": http_response('{"detail":"Method Not Allowed"}', 405)})
     assert (state.status, state.identity and state.identity.kind, state.address.dialect) == (
         "up",
         "unknown",
@@ -104,26 +111,30 @@ def test_a_server_with_the_other_dialect_is_known_by_its_paths(server: RudeServe
     )
 
 
-@pytest.mark.parametrize("health", [raw("?"), told({"open": "many"}), raw("no", 500), b"", told([])])
+@pytest.mark.parametrize(
+    "health", [http_response("?"), json_response({"open": "many"}), http_response("no", 500), b"", json_response([])]
+)
 def test_health_that_cannot_be_read_changes_nothing(server: RudeServer, health: bytes) -> None:
-    state = probe_replies(server, {"/": told(OURS), "/health": health})
+    state = probe_replies(server, {"/": json_response(OURS), "/health": health})
     assert (state.status, state.open, state.address.n_tasks) == ("up", None, None)
 
 
 def test_a_path_in_the_address_comes_first(server: RudeServer) -> None:
     state = probe_replies(
-        server, {"/gym/": told(OURS), "/gym/health": told({"open": 3, "n_tasks": 25})}, url=server.url + "/gym/"
+        server,
+        {"/gym/": json_response(OURS), "/gym/health": json_response({"open": 3, "n_tasks": 25})},
+        url=server.url + "/gym/",
     )
     assert (state.status, state.open) == ("up", 3)
-    assert [asked.path for asked in server.asked] == ["/gym/", "/gym/health"]
+    assert [request.path for request in server.requests] == ["/gym/", "/gym/health"]
 
 
-def _rude(server: RudeServer, answer: Answer, within_s: float = 5.0) -> ServerState:
-    server.start_over(answer)
+def _rude(server: RudeServer, answer: Handler, within_s: float = 5.0) -> ServerState:
+    server.reset(answer)
     return probe_servers({"Maze": ServerAddress(server.url)}, within_s)["Maze"]
 
 
-async def _drip(asked: Asked, writer: asyncio.StreamWriter) -> None:
+async def _drip(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\nx: ")
     while True:
         writer.write(b"y")
@@ -131,7 +142,7 @@ async def _drip(asked: Asked, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.01)
 
 
-async def _endless(asked: Asked, writer: asyncio.StreamWriter) -> None:
+async def _endless(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
     while True:
         writer.write(b'"' + b"x" * 65_536)
@@ -177,18 +188,18 @@ def test_no_listener_and_no_address() -> None:
 def test_all_servers_are_probed_in_parallel(server: RudeServer) -> None:
     barrier = threading.Barrier(4)
 
-    async def together(asked: Asked, writer: asyncio.StreamWriter) -> None:
+    async def together(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         await asyncio.to_thread(barrier.wait, 10)
-        writer.write(told("This is environment lmrl-gym."))
+        writer.write(json_response("This is environment lmrl-gym."))
         writer.write_eof()
 
-    server.start_over(together)
+    server.reset(together)
     states = probe_servers({env: ServerAddress(server.url) for env in ("Maze", "maze", "MAZE", "Wordle")}, 20)
     assert [state.status for state in states.values()] == ["up"] * 4
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(reply=st.one_of(st.binary(max_size=200), st.text(max_size=60).map(lambda text: raw(json.dumps(text)))))
+@given(reply=st.one_of(st.binary(max_size=200), st.text(max_size=60).map(lambda text: http_response(json.dumps(text)))))
 def test_any_reply_yields_a_state(server: RudeServer, reply: bytes) -> None:
     state = probe_replies(server, {"/": reply})
     assert state.status in ("up", "slow", "wrong", "down")

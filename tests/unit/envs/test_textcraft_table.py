@@ -71,7 +71,7 @@ def test_a_generic_name_has_one_meaning_and_is_no_item() -> None:
     with pytest.raises(ValueError, match="both an item and a set of items"):
         derive(RECIPES, [*ITEMS, {"id": 99, "name": "planks"}])
     boards = [{"ingredients": [plank], "result": {"id": 6, "count": 1}} for plank in (0, 99)]
-    with pytest.raises(ValueError, match="planks means two sets of items"):
+    with pytest.raises(ValueError, match="planks names two sets of items"):
         derive({**RECIPES, "6": boards}, [*ITEMS, {"id": 99, "name": "birch_planks"}])
 
 

@@ -1,4 +1,4 @@
-"""Whatever agents and environments return becomes an episode file that can be read again."""
+"""Values of any shape from agents and environments become episode files that can be read again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runner.episode.loop import EpisodeContext, EpisodeLoop
 from runner.store import EpisodeRecord, EpisodeRecorder, EpisodeStore, open_index
 from runner.tracing import SpanList, Tracer
 from runner.types import Action, Agent, Chat, Environment, Limits, SpanLevel, ToolCall
-from tests.support.episodes import header
+from tests.support.episodes import episode_header
 from tests.support.fakes import Counter, UpAgent, user
 
 TEXTS = st.text(st.sampled_from("ab\ud800\x00\x1b"), max_size=4)
@@ -41,8 +41,8 @@ ACTIONS = st.builds(Action, text=VALUES | st.just("up"), tool_calls=st.lists(CAL
 SCHEMAS = st.lists(st.fixed_dictionaries({"function": st.fixed_dictionaries({"name": VALUES})}) | VALUES, max_size=2)
 
 
-class Given(Counter):
-    """Returns what it was given, and what ``Counter`` would where it was given nothing."""
+class ConfigurableEnvironment(Counter):
+    """Returns the configured values, and those of ``Counter`` where none is configured."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         super().__init__(goal=2)
@@ -68,7 +68,7 @@ class Given(Counter):
         return self._values.get("details", {})
 
 
-class GivenAgent(UpAgent):
+class ConfigurableAgent(UpAgent):
     def __init__(self, values: dict[str, Any]) -> None:
         super().__init__()
         self._values = values
@@ -86,25 +86,25 @@ class EpisodeFactory:
         self._values = values
 
     def build_environment(self) -> Environment:
-        return Given(self._values)
+        return ConfigurableEnvironment(self._values)
 
     def build_agent(self) -> Agent:
-        return GivenAgent(self._values)
+        return ConfigurableAgent(self._values)
 
 
-def stored(folder: Path, values: dict[str, Any]) -> EpisodeRecord:
-    store, spans, about = EpisodeStore(folder), SpanList(), header()
+def play_and_load(folder: Path, values: dict[str, Any]) -> EpisodeRecord:
+    store, spans, header = EpisodeStore(folder), SpanList(), episode_header()
     index = open_index(store)
     tracer = Tracer(collectors=[spans])
     recorder = EpisodeRecorder(store, index, EpisodeSpans(spans.spans, spans.flows, tracer.open_spans))
-    context = EpisodeContext(about, tracer=tracer, emit=recorder.on_event, on_reset=recorder.on_reset)
+    context = EpisodeContext(header, tracer=tracer, emit=recorder.on_event, on_reset=recorder.on_reset)
 
-    async def play() -> None:
+    async def run_episode() -> None:
         await EpisodeLoop(EpisodeFactory(values), {}, context).run()
 
-    asyncio.run(play())
+    asyncio.run(run_episode())
     index.close()
-    return store.load(about.episode_id)
+    return store.load(header.episode_id)
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
@@ -126,7 +126,7 @@ def stored(folder: Path, values: dict[str, Any]) -> EpisodeRecord:
 )
 def test_every_stored_episode_can_be_read_again(values: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        record = stored(Path(folder), values)
+        record = play_and_load(Path(folder), values)
         assert len(record.timesteps) == record.rounds <= 2
 
 
@@ -148,20 +148,20 @@ def test_every_stored_episode_can_be_read_again(values: dict[str, Any]) -> None:
         ({"parsed": "up"}, "environment_fault", "parse should return Action or InvalidAction; got 'up'"),
     ],
 )
-def test_a_broken_promise_is_told_by_whose_it_was(
+def test_an_invalid_value_is_attributed_to_the_component_that_returned_it(
     tmp_path: Path, values: dict[str, Any], kind: str, message: str
 ) -> None:
-    record = stored(tmp_path, values)
+    record = play_and_load(tmp_path, values)
     assert record.error is not None
     assert record.error.type == kind
     assert message in record.error.message
 
 
 @pytest.mark.parametrize("values", [{"details": [1]}, {"details": {"a": object()}}, {"flow": "abc"}, {"flow": 2**64}])
-def test_what_only_adds_to_an_episode_is_left_out_of_it(
+def test_invalid_optional_values_are_dropped_and_logged(
     tmp_path: Path, values: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    record = stored(tmp_path, values)
+    record = play_and_load(tmp_path, values)
     assert (record.error, record.rounds) == (None, 2)
     assert record.evaluation in (None, {})
     assert record.trace_last_response_flow_id is None
@@ -169,8 +169,8 @@ def test_what_only_adds_to_an_episode_is_left_out_of_it(
 
 
 @pytest.mark.parametrize("depth", [100, 500, 900, 960, 980, 2000])
-def test_deep_nesting_can_be_read_again(tmp_path: Path, depth: int) -> None:
+def test_deeply_nested_values_can_be_read_again(tmp_path: Path, depth: int) -> None:
     content: Any = "core"
     for _ in range(depth):
         content = [content]
-    assert stored(tmp_path, {"reset": [{"role": "user", "content": content}]}).rounds == 2
+    assert play_and_load(tmp_path, {"reset": [{"role": "user", "content": content}]}).rounds == 2

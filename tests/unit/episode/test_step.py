@@ -1,4 +1,4 @@
-"""Rounds in which the agent gave no action, told what its answer took, or streamed a text."""
+"""Steps whose agent returns no action, reports its usage or streams its reply."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from runner.types import (
 )
 from runner.util.clock import Clock
 from tests.support.fakes import Counter, UpAgent
-from tests.support.inference import EPOCH, header
+from tests.support.inference import EPOCH, episode_header
 
 UP = Action(text="up")
-NONE = InvalidAction("hm", "up")
+UNPARSED = InvalidAction("hm", "up")
 USAGE = Usage(
     endpoint="a",
     model="m",
@@ -50,42 +50,44 @@ USAGE = Usage(
 )
 
 
-class Hands:
-    """A clock that is moved by hand."""
+class ManualClock:
+    """A monotonic clock that the test advances through ``now``."""
 
     def __init__(self) -> None:
-        self.at = 100.0
+        self.now = 100.0
 
     def __call__(self) -> float:
-        return self.at
+        return self.now
 
 
 class Scripted(UpAgent):
-    """Gives these answers one after the other, and then the first ones again; each takes a second and some text."""
+    """Cycles through its answers; each takes a second, plus the time of three streamed deltas."""
 
-    def __init__(self, *answers: Action | InvalidAction, usage: object = None, hands: Hands | None = None) -> None:
+    def __init__(
+        self, *answers: Action | InvalidAction, usage: object = None, clock: ManualClock | None = None
+    ) -> None:
         super().__init__()
         self.last_usage = cast(Usage | None, usage)
         self._answers = answers
-        self._asked = 0
-        self._hands = hands or Hands()
-        self._scope: EpisodeInfo | None = None
+        self._n_acts = 0
+        self._clock = clock or ManualClock()
+        self._info: EpisodeInfo | None = None
 
-    def enter(self, scope: EpisodeInfo) -> None:
-        self._scope = scope
+    def enter(self, info: EpisodeInfo) -> None:
+        self._info = info
 
-    def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> Any:  # noqa: ANN401 - the protocol's own type
-        for piece in ("I ", "go ", "on") if self._scope else ():
-            self._scope.stream(piece)  # type: ignore[union-attr]
-            self._hands.at += 0.5 * EMIT_INTERVAL_S
-        self._hands.at += 1
-        answer = self._answers[self._asked % len(self._answers)]
-        self._asked += 1
+    def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> Any:  # noqa: ANN401 - as in the protocol
+        for delta in ("I ", "go ", "on") if self._info else ():
+            self._info.stream(delta)  # type: ignore[union-attr]
+            self._clock.now += 0.5 * EMIT_INTERVAL_S
+        self._clock.now += 1
+        answer = self._answers[self._n_acts % len(self._answers)]
+        self._n_acts += 1
         return [[*observation]], answer
 
 
 class EpisodeFactory:
-    """One agent and one environment, kept to be looked at."""
+    """Holds one agent and one environment, so that tests can inspect them."""
 
     tracing_level: SpanLevel = "off"
 
@@ -100,23 +102,27 @@ class EpisodeFactory:
         return self.agent
 
 
-def rounds_of(agent: Agent, hands: Hands | None = None) -> StepRunner:
-    now = hands or Hands()
+def make_step_runner(agent: Agent, clock: ManualClock | None = None) -> StepRunner:
+    clock = clock or ManualClock()
     environment = Counter()
     environment.reset()
-    return StepRunner(environment, agent, Tracer("off"), now, TokenStream(now, lambda step, text: None))
+    return StepRunner(environment, agent, Tracer("off"), clock, TokenStream(clock, lambda step, text: None))
 
 
-async def play(builds: EpisodeFactory, hands: Hands | None = None) -> tuple[Trajectory, list[EpisodeEvent]]:
+async def run_episode(
+    factory: EpisodeFactory, clock: ManualClock | None = None
+) -> tuple[Trajectory, list[EpisodeEvent]]:
     events: list[EpisodeEvent] = []
-    clock = Clock(monotonic=hands or Hands(), now=lambda: EPOCH)
-    played = await EpisodeLoop(builds, {}, EpisodeContext(header(), emit=events.append, clock=clock)).run()
-    return played, events
+    context = EpisodeContext(
+        episode_header(), emit=events.append, clock=Clock(monotonic=clock or ManualClock(), now=lambda: EPOCH)
+    )
+    trajectory = await EpisodeLoop(factory, {}, context).run()
+    return trajectory, events
 
 
-async def test_a_reply_that_is_no_action_never_reaches_the_environment() -> None:
-    hands = Hands()
-    step_runner = rounds_of(Scripted(NONE, hands=hands), hands)
+async def test_an_unparsed_reply_never_reaches_the_environment() -> None:
+    clock = ManualClock()
+    step_runner = make_step_runner(Scripted(UNPARSED, clock=clock), clock)
     step = await step_runner.run_step(0, [])
     assert step.observation == [{"role": "user", "content": "Invalid action. Expected up."}]
     assert (step.action, step.valid, step.reward, step.done) == (Action(text="hm"), False, 0.0, False)
@@ -125,8 +131,8 @@ async def test_a_reply_that_is_no_action_never_reaches_the_environment() -> None
     assert step_runner.environment.count == 0
 
 
-async def test_only_replies_in_a_row_are_counted() -> None:
-    step_runner = rounds_of(Scripted(NONE, NONE, UP, Action(text="jump"), NONE))
+async def test_consecutive_unparsed_replies_are_counted() -> None:
+    step_runner = make_step_runner(Scripted(UNPARSED, UNPARSED, UP, Action(text="jump"), UNPARSED))
     counted = []
     for index in range(5):
         await step_runner.run_step(index, [])
@@ -142,17 +148,19 @@ async def test_only_replies_in_a_row_are_counted() -> None:
         (Limits(max_unparsed=9, max_rounds=4), Outcome.TRUNCATED, 4),
     ],
 )
-async def test_a_streak_of_them_ends_the_episode(limits: Limits, outcome: Outcome, n_rounds: int) -> None:
-    played, _ = await play(EpisodeFactory(Scripted(NONE), limits))
-    assert (played.outcome, played.success, len(played.timesteps)) == (outcome, False, n_rounds)
-    assert played.error_info is None
+async def test_too_many_consecutive_unparsed_replies_end_the_episode(
+    limits: Limits, outcome: Outcome, n_rounds: int
+) -> None:
+    trajectory, _ = await run_episode(EpisodeFactory(Scripted(UNPARSED), limits))
+    assert (trajectory.outcome, trajectory.success, len(trajectory.timesteps)) == (outcome, False, n_rounds)
+    assert trajectory.error_info is None
 
 
 @pytest.mark.parametrize(
     ("called", "valid"),
     [(("move", "fly"), True), (("fly", "move"), False), (("move",), True)],
 )
-async def test_the_tool_call_that_is_played_has_to_fit(called: tuple[str, ...], valid: bool) -> None:
+async def test_an_action_is_valid_if_its_first_tool_call_fits_a_schema(called: tuple[str, ...], valid: bool) -> None:
     calls = [ToolCall(name, name, '{"direction": "up"}') for name in called]
     environment = Maze()
     environment.reset()
@@ -162,22 +170,22 @@ async def test_the_tool_call_that_is_played_has_to_fit(called: tuple[str, ...], 
     )
 
 
-async def test_an_action_in_between_lets_the_episode_go_on() -> None:
-    played, _ = await play(EpisodeFactory(Scripted(NONE, UP), Limits(max_unparsed=2)))
-    assert played.outcome is Outcome.SUCCESS
-    assert [step.valid for step in played.timesteps] == [False, True] * 3
+async def test_a_valid_action_resets_the_unparsed_count() -> None:
+    trajectory, _ = await run_episode(EpisodeFactory(Scripted(UNPARSED, UP), Limits(max_unparsed=2)))
+    assert trajectory.outcome is Outcome.SUCCESS
+    assert [step.valid for step in trajectory.timesteps] == [False, True] * 3
 
 
 @pytest.mark.parametrize("answer", [InvalidAction(cast(str, 1), "up"), InvalidAction("hm", cast(str, None))])
-async def test_what_was_said_has_to_be_a_text(answer: InvalidAction) -> None:
+async def test_the_fields_of_an_invalid_action_must_be_text(answer: InvalidAction) -> None:
     with pytest.raises(AgentFault, match="act should return"):
-        await rounds_of(Scripted(answer)).run_step(0, [])
+        await make_step_runner(Scripted(answer)).run_step(0, [])
 
 
-@pytest.mark.parametrize("answer", [UP, NONE])
-async def test_what_an_answer_took_is_on_its_step(answer: Action | InvalidAction) -> None:
-    step = await rounds_of(Scripted(answer, usage=USAGE)).run_step(0, [])
-    told = Usage(
+@pytest.mark.parametrize("answer", [UP, UNPARSED])
+async def test_a_step_records_the_usage_of_its_reply(answer: Action | InvalidAction) -> None:
+    step = await make_step_runner(Scripted(answer, usage=USAGE)).run_step(0, [])
+    recorded = Usage(
         endpoint=step.endpoint or "",
         model=step.model or "",
         ttft_s=step.ttft_s,
@@ -186,69 +194,69 @@ async def test_what_an_answer_took_is_on_its_step(answer: Action | InvalidAction
         cost=step.cost,
         warnings=step.warnings,
     )
-    assert told == USAGE
+    assert recorded == USAGE
 
 
 @pytest.mark.parametrize("agent", [Scripted(UP), UpAgent()])
-async def test_without_a_model_nothing_is_told(agent: Agent) -> None:
-    step = await rounds_of(agent).run_step(0, [])
+async def test_a_step_without_a_model_has_no_usage(agent: Agent) -> None:
+    step = await make_step_runner(agent).run_step(0, [])
     assert (step.endpoint, step.model, step.tokens, step.cost, step.warnings) == (None, None, None, None, ())
 
 
-async def test_what_an_answer_took_has_to_be_a_usage() -> None:
+async def test_last_usage_must_be_a_usage() -> None:
     with pytest.raises(AgentFault, match="last_usage should be"):
-        await rounds_of(Scripted(UP, usage={"endpoint": "a"})).run_step(0, [])
+        await make_step_runner(Scripted(UP, usage={"endpoint": "a"})).run_step(0, [])
 
 
-def test_pieces_are_told_together() -> None:
-    hands = Hands()
-    told: list[tuple[int, str]] = []
-    stream = TokenStream(hands, lambda step, piece: told.append((step, piece.text)))
+def test_deltas_within_an_interval_are_emitted_together() -> None:
+    clock = ManualClock()
+    emitted: list[tuple[int, str]] = []
+    stream = TokenStream(clock, lambda step, delta: emitted.append((step, delta.text)))
     stream.start_step(4)
     stream.add("a")
-    assert told == [(4, "a")]
-    for piece in "bcd":
-        hands.at += 0.4 * EMIT_INTERVAL_S
-        stream.add(piece)
-    assert told[1:] == [(4, "bcd")]
+    assert emitted == [(4, "a")]
+    for delta in "bcd":
+        clock.now += 0.4 * EMIT_INTERVAL_S
+        stream.add(delta)
+    assert emitted[1:] == [(4, "bcd")]
     stream.add("e")
-    assert told[2:] == []
+    assert emitted[2:] == []
     stream.flush()
     stream.flush()
-    assert told[2:] == [(4, "e")]
+    assert emitted[2:] == [(4, "e")]
 
 
-def test_what_a_round_did_not_tell_is_not_told_in_the_next() -> None:
-    hands = Hands()
-    told: list[tuple[int, str]] = []
-    stream = TokenStream(hands, lambda step, piece: told.append((step, piece.text)))
+def test_pending_deltas_are_discarded_when_the_next_step_starts() -> None:
+    clock = ManualClock()
+    emitted: list[tuple[int, str]] = []
+    stream = TokenStream(clock, lambda step, delta: emitted.append((step, delta.text)))
     stream.add("a")
     stream.add("lost")
     stream.start_step(1)
     stream.flush()
     stream.add("b")
     stream.flush()
-    assert told == [(0, "a"), (1, "b")]
+    assert emitted == [(0, "a"), (1, "b")]
 
 
-def test_a_restart_takes_back_what_was_told_and_drops_what_was_not() -> None:
-    hands = Hands()
-    told: list[tuple[int, str]] = []
-    stream = TokenStream(hands, lambda step, piece: told.append((step, piece.text)))
+def test_a_restart_is_emitted_and_discards_pending_deltas() -> None:
+    clock = ManualClock()
+    emitted: list[tuple[int, str]] = []
+    stream = TokenStream(clock, lambda step, delta: emitted.append((step, delta.text)))
     stream.start_step(2)
     stream.add("")
-    assert told == []
-    for piece in ("a", "lost", "", ""):
-        stream.add(piece)
-    hands.at += 2 * EMIT_INTERVAL_S
+    assert emitted == []
+    for delta in ("a", "lost", "", ""):
+        stream.add(delta)
+    clock.now += 2 * EMIT_INTERVAL_S
     stream.add("b")
-    assert told == [(2, "a"), (2, ""), (2, "b")]
+    assert emitted == [(2, "a"), (2, ""), (2, "b")]
 
 
-def test_each_part_of_an_answer_is_told_by_itself() -> None:
-    told: list[StreamDelta] = []
-    hands = Hands()
-    stream = TokenStream(hands, lambda step, piece: told.append(piece))
+def test_each_part_of_a_reply_is_emitted_separately() -> None:
+    emitted: list[StreamDelta] = []
+    clock = ManualClock()
+    stream = TokenStream(clock, lambda step, delta: emitted.append(delta))
     stream.add(StreamDelta(endpoint="a", model="m"))
     stream.add(StreamDelta(text="hm", part="reasoning", n=1, ttft_s=0.5))
     stream.add(StreamDelta(part="call", tool="move", n=1, ttft_s=0.5))
@@ -256,7 +264,7 @@ def test_each_part_of_an_answer_is_told_by_itself() -> None:
         stream.add(StreamDelta(text=text, n=1, ttft_s=0.5))
         stream.add(StreamDelta(text=text, part="call", n=1, ttft_s=0.5))
     stream.add(StreamDelta(failure="b: away"))
-    assert told == [
+    assert emitted == [
         StreamDelta(endpoint="a", model="m"),
         StreamDelta(text="hm", part="reasoning", n=1, ttft_s=0.5),
         StreamDelta(text="onetwo", part="call", tool="move", n=3, ttft_s=0.5),
@@ -265,18 +273,18 @@ def test_each_part_of_an_answer_is_told_by_itself() -> None:
     ]
 
 
-def test_a_failure_takes_back_only_what_was_told() -> None:
-    told: list[StreamDelta] = []
-    stream = TokenStream(Hands(), lambda step, piece: told.append(piece))
+def test_a_failure_restarts_only_emitted_text() -> None:
+    emitted: list[StreamDelta] = []
+    stream = TokenStream(ManualClock(), lambda step, delta: emitted.append(delta))
     failure = StreamDelta(failure="a: away", restart=True)
-    for piece in (failure, StreamDelta(text="x", n=1), failure, failure):
-        stream.add(piece)
-    assert [(piece.text, piece.restart) for piece in told] == [("", False), ("x", False), ("", True), ("", False)]
+    for delta in (failure, StreamDelta(text="x", n=1), failure, failure):
+        stream.add(delta)
+    assert [(delta.text, delta.restart) for delta in emitted] == [("", False), ("x", False), ("", True), ("", False)]
 
 
-async def test_tokens_are_items_of_the_round_that_is_played() -> None:
-    hands = Hands()
-    _, events = await play(EpisodeFactory(Scripted(UP, hands=hands), goal=2), hands)
+async def test_streamed_tokens_are_events_of_the_current_step() -> None:
+    clock = ManualClock()
+    _, events = await run_episode(EpisodeFactory(Scripted(UP, clock=clock), goal=2), clock)
     shown = [
         (event.step, event.delta.text) if isinstance(event, TokensStreamed) else event.step.index
         for event in events

@@ -70,14 +70,14 @@ FOREIGN = {"env": "Maze", "success": True, "score": 1.0, "rounds": 3, "duration_
 FIELDS: dict[str, Any] = msgspec.to_builtins(EPISODE)
 
 
-def decoded(
+def decode_payload(
     payload: bytes, subject: str = subjects.EPISODE_COMPLETED, headers: dict[str, str] | None = None
 ) -> Decoded:
     return decode(subject, headers, payload, NAMES)
 
 
-def reason(payload: bytes, subject: str = subjects.EPISODE_COMPLETED, headers: dict[str, str] | None = None) -> str:
-    row = decoded(payload, subject, headers)
+def rejection_reason(payload: bytes, subject: str = subjects.EPISODE_COMPLETED, headers: dict[str, str] | None = None) -> str:
+    row = decode_payload(payload, subject, headers)
     assert isinstance(row, RawRow), row
     assert row.size == len(payload)
     assert row.payload == payload[:MAX_RAW_BYTES]
@@ -92,16 +92,16 @@ def reason(payload: bytes, subject: str = subjects.EPISODE_COMPLETED, headers: d
         (STATUS, subjects.FIELD_STATUS, ""),
     ],
 )
-def test_durable_events_come_back_as_they_were(event: DurableEvent, subject: str, event_id: str) -> None:
+def test_durable_events_survive_encoding_and_decoding(event: DurableEvent, subject: str, event_id: str) -> None:
     payload = encode(event)
     validate(subject, payload)
-    assert decoded(payload, subject) == DurableRow(event=event, id=event_id, type=subject)
+    assert decode_payload(payload, subject) == DurableRow(event=event, id=event_id, type=subject)
     headers = headers_for(subject, "given", "n", AT)
-    assert decoded(payload, subject, headers) == DurableRow(event=event, id="given", type=subject)
-    assert decoded(payload, "any.other.subject", headers) == DurableRow(event=event, id="given", type=subject)
+    assert decode_payload(payload, subject, headers) == DurableRow(event=event, id="given", type=subject)
+    assert decode_payload(payload, "any.other.subject", headers) == DurableRow(event=event, id="given", type=subject)
 
 
-def test_headers_are_a_cloud_event() -> None:
+def test_headers_follow_cloudevents() -> None:
     assert headers_for("t", "i", "n", AT) == {
         "ce-specversion": "1.0",
         "ce-type": "t",
@@ -113,7 +113,7 @@ def test_headers_are_a_cloud_event() -> None:
     }
 
 
-def test_subjects_of_a_profile_are_known_by_their_names() -> None:
+def test_the_subject_names_of_a_profile_select_the_event_type() -> None:
     names = DurableNames(episode_completed="lab.episodes")
     assert names.subject_of(subjects.EPISODE_COMPLETED) == "lab.episodes"
     assert names.subject_of(subjects.FIELD_STATUS) == subjects.FIELD_STATUS
@@ -123,7 +123,7 @@ def test_subjects_of_a_profile_are_known_by_their_names() -> None:
     assert isinstance(decode("lab.episodes", None, encode(EPISODE), NAMES), RawRow)
 
 
-def test_the_id_comes_from_either_header_in_any_case() -> None:
+def test_the_message_id_is_read_from_either_header_in_any_case() -> None:
     assert message_id({"CE-Id": "a", "Nats-Msg-Id": "b"}) == "a"
     assert message_id({"nats-msg-id": "b"}) == "b"
     assert message_id({"ce-id": "x" * 1000}) == ""
@@ -131,27 +131,27 @@ def test_the_id_comes_from_either_header_in_any_case() -> None:
 
 
 def test_additional_fields_are_ignored() -> None:
-    row = decoded(json.dumps({**FIELDS, "more": [1, {"a": None}]}).encode())
+    row = decode_payload(json.dumps({**FIELDS, "more": [1, {"a": None}]}).encode())
     assert isinstance(row, DurableRow)
     assert row.event == EPISODE
 
 
-def test_episodes_of_others_have_no_ids() -> None:
-    row = decoded(json.dumps({**FOREIGN, "gpu": "4090"}).encode())
+def test_foreign_episodes_have_no_ids() -> None:
+    row = decode_payload(json.dumps({**FOREIGN, "gpu": "4090"}).encode())
     assert isinstance(row, ForeignRow)
     assert (row.event.env, row.event.score, row.event.model) == ("Maze", 1.0, "m")
-    assert isinstance(decoded(json.dumps({**FOREIGN, "model": None}).encode()), ForeignRow)
-    assert "score" in reason(json.dumps({**FOREIGN, "score": "high"}).encode())
+    assert isinstance(decode_payload(json.dumps({**FOREIGN, "model": None}).encode()), ForeignRow)
+    assert "score" in rejection_reason(json.dumps({**FOREIGN, "score": "high"}).encode())
 
 
-def test_numbers_of_others_may_be_written_otherwise() -> None:
-    row = decoded(json.dumps({**FOREIGN, "rounds": 3.0, "success": 1}).encode())
+def test_foreign_numbers_may_have_another_json_type() -> None:
+    row = decode_payload(json.dumps({**FOREIGN, "rounds": 3.0, "success": 1}).encode())
     assert isinstance(row, ForeignRow)
     assert (row.event.rounds, row.event.success) == (3, True)
 
 
-def test_an_episode_with_an_id_is_ours_and_has_to_be_complete() -> None:
-    assert "missing required field `reward`" in reason(json.dumps({**FOREIGN, "episode_id": "x"}).encode())
+def test_an_episode_with_an_id_must_be_complete() -> None:
+    assert "missing required field `reward`" in rejection_reason(json.dumps({**FOREIGN, "episode_id": "x"}).encode())
 
 
 @pytest.mark.parametrize(
@@ -172,27 +172,27 @@ def test_an_episode_with_an_id_is_ours_and_has_to_be_complete() -> None:
         (lambda text: "null", "Expected `object`"),
     ],
 )
-def test_what_is_wrong_is_kept_raw_with_the_reason(change: Callable[[str], str], expected: str) -> None:
+def test_an_invalid_payload_becomes_a_raw_row_with_the_reason(change: Callable[[str], str], expected: str) -> None:
     text = json.dumps(FIELDS)
     assert change(text) != text
-    assert expected in reason(change(text).encode())
+    assert expected in rejection_reason(change(text).encode())
 
 
-def test_bad_utf8_is_refused_also_in_ignored_fields() -> None:
-    assert reason(json.dumps(FIELDS).encode()[:-1] + b', "more": "\xff"}') == "not UTF-8"
+def test_invalid_utf8_is_rejected_even_in_ignored_fields() -> None:
+    assert rejection_reason(json.dumps(FIELDS).encode()[:-1] + b', "more": "\xff"}') == "not UTF-8"
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":', '[{"\\"[":'])
 @pytest.mark.parametrize("subject", [subjects.EPISODE_COMPLETED, HEALTH])
-def test_deep_nesting_is_refused(opening: str, subject: str) -> None:
+def test_deep_nesting_is_rejected(opening: str, subject: str) -> None:
     closing = "".join({"[": "]", "{": "}"}[c] for c in reversed(opening.replace('"\\"["', "")) if c in "[{")
     levels = len(closing)
     deep = opening * (MAX_DEPTH // levels + 1) + "1" + closing * (MAX_DEPTH // levels + 1)
-    assert reason(deep.encode(), subject) == f"nested deeper than {MAX_DEPTH}"
-    assert reason(opening.encode() * 100_000, subject) == f"nested deeper than {MAX_DEPTH}"
+    assert rejection_reason(deep.encode(), subject) == f"nested deeper than {MAX_DEPTH}"
+    assert rejection_reason(opening.encode() * 100_000, subject) == f"nested deeper than {MAX_DEPTH}"
 
 
-def test_what_is_nested_too_deep_in_a_step_is_refused() -> None:
+def test_deep_nesting_in_a_timestep_is_rejected() -> None:
     step = {
         **{"kind": "timestep", "at": AT.isoformat(), "episode_id": "e", "seq": 0, "index": 0, "actor": "agent"},
         **{"action": {}, "valid": True, "reward": 0, "done": False, "model_s": 0, "env_s": 0, "observation": []},
@@ -200,21 +200,21 @@ def test_what_is_nested_too_deep_in_a_step_is_refused() -> None:
     for n_levels, n_read in ((10, 1), (MAX_DEPTH, 0)):
         chats = json.loads('[[{"content": ' + "[" * n_levels + "]" * n_levels + "}]]")
         batch = {"node": "n", "boot": "b", "dropped": 0, "items": [{**step, "chats": chats}]}
-        row = decoded(json.dumps(batch).encode(), subjects.live_subject("timestep", "n"))
+        row = decode_payload(json.dumps(batch).encode(), subjects.live_subject("timestep", "n"))
         assert (len(row.batch.items) if isinstance(row, LiveRow) else 0) == n_read
 
 
-def test_as_deep_as_allowed_is_decoded() -> None:
+def test_the_maximum_depth_is_decoded() -> None:
     inner = "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1)
-    assert isinstance(decoded(json.dumps(FIELDS).encode()[:-1] + f', "more": {inner}}}'.encode()), DurableRow)
+    assert isinstance(decode_payload(json.dumps(FIELDS).encode()[:-1] + f', "more": {inner}}}'.encode()), DurableRow)
     wide = json.dumps({**FIELDS, "more": [[] for _ in range(1000)], "text": "[" * 500 + '\\"['}).encode()
-    assert isinstance(decoded(wide), DurableRow)
+    assert isinstance(decode_payload(wide), DurableRow)
 
 
-def test_size_is_bounded_and_what_is_kept_too() -> None:
+def test_the_payload_size_is_limited() -> None:
     padding = MAX_BYTES - len(json.dumps({**FIELDS, "more": ""}))
-    assert isinstance(decoded(json.dumps({**FIELDS, "more": "x" * padding}).encode()), DurableRow)
-    assert reason(json.dumps({**FIELDS, "more": "x" * (padding + 1)}).encode()) == f"larger than {MAX_BYTES} bytes"
+    assert isinstance(decode_payload(json.dumps({**FIELDS, "more": "x" * padding}).encode()), DurableRow)
+    assert rejection_reason(json.dumps({**FIELDS, "more": "x" * (padding + 1)}).encode()) == f"larger than {MAX_BYTES} bytes"
 
 
 @pytest.mark.parametrize(
@@ -228,43 +228,43 @@ def test_size_is_bounded_and_what_is_kept_too() -> None:
     ],
 )
 def test_unknown_versions_and_subjects_are_raw(subject: str, headers: dict[str, str] | None, expected: str) -> None:
-    assert reason(encode(EPISODE), subject, headers) == expected
+    assert rejection_reason(encode(EPISODE), subject, headers) == expected
 
 
-def test_live_batches_come_back_as_they_were() -> None:
+def test_live_batches_survive_encoding_and_decoding() -> None:
     batch = LiveBatch(node="n", boot="b", dropped=2, items=[Heartbeat(at=AT), Host(at=AT, cpu=1.0, ram=2.0, gpu=None)])
     payload = encode(batch)
     validate(HEALTH, payload)
-    row = decoded(payload, HEALTH)
+    row = decode_payload(payload, HEALTH)
     assert isinstance(row, LiveRow)
     assert (row.batch.node, row.batch.boot, row.batch.dropped, row.batch.items) == ("n", "b", 2, batch.items)
 
 
-def test_items_that_do_not_decode_leave_the_others() -> None:
+def test_undecodable_items_do_not_affect_the_others() -> None:
     payload = (
         b'{"node":"n","boot":"b","dropped":0,"items":['
         b'{"kind":"heartbeat","at":"2026-01-02T03:04:05Z"},'
         b'{"kind":"smell","at":"2026-01-02T03:04:05Z"},'
         b'{"kind":"heartbeat","at":"2026-01-02T03:04:05"}]}'
     )
-    row = decoded(payload, HEALTH)
+    row = decode_payload(payload, HEALTH)
     assert isinstance(row, LiveRow)
     assert row.batch.items == [Heartbeat(at=AT)]
     assert ["smell" in row.raw[0].reason, "timezone" in row.raw[1].reason] == [True, True]
     assert row.raw[0].payload == b'{"kind":"smell","at":"2026-01-02T03:04:05Z"}'
 
 
-def test_of_a_message_that_hardly_decodes_the_rest_is_not_looked_at() -> None:
+def test_decoding_stops_after_the_maximum_number_of_raw_items() -> None:
     items = b"0," * (2 * MAX_RAW_ITEMS) + b'{"kind":"heartbeat","at":"2026-01-02T03:04:05Z"}'
-    row = decoded(b'{"node":"n","boot":"b","dropped":0,"items":[%s]}' % items, HEALTH)
+    row = decode_payload(b'{"node":"n","boot":"b","dropped":0,"items":[%s]}' % items, HEALTH)
     assert isinstance(row, LiveRow)
     assert (len(row.raw), row.batch.items) == (MAX_RAW_ITEMS, [])
 
 
 def test_reasons_are_one_safe_line() -> None:
     text = json.dumps(FIELDS).replace('"outcome": "success"', '"outcome": "\\u001b[2J\\n"')
-    assert "\x1b" not in reason(text.encode())
-    assert "\n" not in reason(text.encode())
+    assert "\x1b" not in rejection_reason(text.encode())
+    assert "\n" not in rejection_reason(text.encode())
 
 
 JSON = st.recursive(
@@ -276,24 +276,25 @@ SUBJECT = st.sampled_from([*subjects.DURABLE, HEALTH, "agentgym.live.timestep.v1
 HEADERS = st.none() | st.dictionaries(st.sampled_from(["ce-type", "ce-id", "Nats-Msg-Id"]) | st.text(), st.text())
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(subject=SUBJECT, headers=HEADERS, payload=st.binary())
-def test_no_bytes_crash_it(subject: str, headers: dict[str, str] | None, payload: bytes) -> None:
-    assert decoded(payload, subject, headers) is not None
+def test_arbitrary_bytes_do_not_crash_the_decoder(subject: str, headers: dict[str, str] | None, payload: bytes) -> None:
+    assert decode_payload(payload, subject, headers) is not None
 
 
 @settings(max_examples=40, deadline=None)
 @given(
     subject=SUBJECT, headers=HEADERS, changes=st.dictionaries(st.sampled_from(list(FIELDS)), JSON), cut=st.integers()
 )
-def test_no_json_crashes_it(subject: str, headers: dict[str, str] | None, changes: dict[str, Any], cut: int) -> None:
+def test_arbitrary_json_does_not_crash_the_decoder(subject: str, headers: dict[str, str] | None, changes: dict[str, Any], cut: int) -> None:
     payload = json.dumps({**FIELDS, **changes}).encode()
     for part in (payload, payload[: cut % len(payload)]):
-        decoded(part, subject, headers)
+        decode_payload(part, subject, headers)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(alphabet='[]{}"\\a,:1'))
-def test_brackets_in_texts_do_not_count(text: str) -> None:
+def test_brackets_inside_strings_do_not_count_as_nesting(text: str) -> None:
     payload = json.dumps({**FIELDS, "more": text * 30}).encode()
-    assert isinstance(decoded(payload), DurableRow)
+    assert isinstance(decode_payload(payload), DurableRow)

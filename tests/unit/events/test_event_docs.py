@@ -17,11 +17,11 @@ from scripts.build_event_docs import DOCS, files, schemas
 from tests.support.schemas import validate
 
 
-def test_the_checked_in_files_are_current() -> None:
-    wanted = files()
-    there = {f"schemas/{path.name}" for path in (DOCS / "schemas").iterdir()} | {"events.md"}
-    assert there == set(wanted), "run: python -m scripts.build_event_docs"
-    for name, text in wanted.items():
+def test_the_generated_documents_are_current() -> None:
+    expected = files()
+    existing = {f"schemas/{path.name}" for path in (DOCS / "schemas").iterdir()} | {"events.md"}
+    assert existing == set(expected), "run: python -m scripts.build_event_docs"
+    for name, text in expected.items():
         assert (DOCS / name).read_text("utf-8") == text, f"docs/{name}: run python -m scripts.build_event_docs"
 
 
@@ -32,13 +32,13 @@ def test_every_subject_has_a_schema() -> None:
         Draft202012Validator.check_schema(schema)
 
 
-def test_the_document_names_every_operation() -> None:
+def test_events_md_names_every_operation() -> None:
     text = files()["events.md"]
     assert all(f"`{op}`" in text for op in ARGS)
     assert set(RESULTS) == set(ARGS)
 
 
-def test_a_channel_takes_only_its_own_items() -> None:
+def test_a_channel_schema_accepts_only_its_own_items() -> None:
     at = datetime.now(UTC)
     payload = encode(LiveBatch(node="n", boot="b", dropped=0, items=[Heartbeat(at=at)]))
     validate(subjects.live_subject("health", "n"), payload)
@@ -46,7 +46,7 @@ def test_a_channel_takes_only_its_own_items() -> None:
         validate(subjects.live_subject("span", "n"), payload)
 
 
-def test_additional_fields_are_allowed_and_missing_ones_not() -> None:
+def test_additional_fields_are_allowed_and_missing_fields_rejected() -> None:
     event = FieldStatus(node="n", config="p", status="idle", role="node", boot="b", pid=1)
     fields = msgspec.to_builtins(event)
     validate(subjects.FIELD_STATUS, json.dumps({**fields, "more": 1}).encode())
@@ -56,7 +56,7 @@ def test_additional_fields_are_allowed_and_missing_ones_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "fits"),
+    ("request_", "valid"),
     [
         ({"id": "1", "op": "list"}, True),
         ({"id": "1", "op": "start", "args": {"batch_id": "x", "envs": ["Maze"]}}, True),
@@ -66,15 +66,15 @@ def test_additional_fields_are_allowed_and_missing_ones_not() -> None:
         ({"id": "1", "op": "exec"}, False),
     ],
 )
-def test_requests_are_told_apart_by_their_operation(request_: dict[str, Any], fits: bool) -> None:
+def test_requests_are_validated_by_their_operation(request_: dict[str, Any], valid: bool) -> None:
     payload = json.dumps(request_).encode()
-    if fits:
+    if valid:
         validate("agentgym.control.request", payload)
     else:
         with pytest.raises(ValidationError):
             validate("agentgym.control.request", payload)
 
 
-def test_infinity_is_no_number() -> None:
+def test_infinity_is_not_valid_json() -> None:
     with pytest.raises(AssertionError):
         validate(subjects.EPISODE_COMPLETED, b'{"reward": Infinity}')

@@ -29,13 +29,13 @@ from runner.types import (
     ToolCall,
     Trajectory,
 )
-from runner.types import events as played
+from runner.types import events
 from tests.support.schemas import validate
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 
 
-def step(**changes: Any) -> TimeStep:  # noqa: ANN401
+def make_step(**changes: Any) -> TimeStep:  # noqa: ANN401
     fields: dict[str, Any] = {
         "index": 0,
         "chats": [[{"role": "user", "content": "hello"}]],
@@ -48,67 +48,67 @@ def step(**changes: Any) -> TimeStep:  # noqa: ANN401
     return TimeStep(**{**fields, **changes})
 
 
-def sent(item: Item, channel: subjects.LiveChannel) -> LiveItem:
-    """The item as a follower gets it, after its message was held against the schema."""
+def round_trip(item: Item, channel: subjects.LiveChannel) -> LiveItem:
+    """Return the item after encoding, validation against the schema, and decoding."""
     payload = b'{"node":"n","boot":"b","dropped":0,"items":[%b]}' % b",".join(map(bytes, live_items(item)))
     subject = subjects.live_subject(channel, "n")
     validate(subject, payload)
     row = decode(subject, None, payload, DurableNames())
     assert isinstance(row, LiveRow)
     assert row.raw == ()
-    again: LiveItem = msgspec.json.decode(msgspec.json.encode(row.batch.items[-1]), type=LiveItem)
-    return again
+    decoded: LiveItem = msgspec.json.decode(msgspec.json.encode(row.batch.items[-1]), type=LiveItem)
+    return decoded
 
 
-def timestep(**changes: Any) -> Timestep:  # noqa: ANN401
-    item = sent(TimestepPlayed(at=AT, episode_id="e", seq=1, step=step(**changes)), "timestep")
+def timestep_item(**changes: Any) -> Timestep:  # noqa: ANN401
+    item = round_trip(TimestepPlayed(at=AT, episode_id="e", seq=1, step=make_step(**changes)), "timestep")
     assert isinstance(item, Timestep)
     return item
 
 
-def test_each_span_is_an_item_of_its_own_with_the_next_number() -> None:
+def test_each_span_is_a_separate_item_with_its_own_sequence_number() -> None:
     spans = [Span(id=n, parent=None, name="env.step", category="environment", track="slot 0", start_ns=n, end_ns=n + 5)
              for n in (1, 2)]  # fmt: skip
-    last = sent(played.SpansClosed(at=AT, episode_id="e", seq=7, spans=spans), "span")
+    last = round_trip(events.SpansClosed(at=AT, episode_id="e", seq=7, spans=spans), "span")
     assert isinstance(last, SpanClosed)
     assert (last.seq, last.span) == (8, spans[1])
 
 
-def test_every_item_of_an_episode_has_its_live_form() -> None:
+def test_every_episode_event_has_a_live_item() -> None:
     header = EpisodeHeader(episode_id="e", batch_id="b", env="Maze", started_at=AT, agent="oracle", seed=1)
-    started = sent(played.EpisodeStarted(at=AT, episode_id="e", seq=0, header=header), "episode")
+    started = round_trip(events.EpisodeStarted(at=AT, episode_id="e", seq=0, header=header), "episode")
     assert isinstance(started, EpisodeStarted)
     assert (started.env, started.agent, started.seed, started.seq) == ("Maze", "oracle", 1, 0)
-    sent(played.EpisodePaused(at=AT, episode_id="e", seq=1), "episode")
-    sent(played.EpisodeResumed(at=AT, episode_id="e", seq=2), "episode")
+    round_trip(events.EpisodePaused(at=AT, episode_id="e", seq=1), "episode")
+    round_trip(events.EpisodeResumed(at=AT, episode_id="e", seq=2), "episode")
     trajectory = Trajectory(
         episode_id="e",
-        timesteps=[step(), step()],
+        timesteps=[make_step(), make_step()],
         outcome=Outcome.ERROR,
         error_info=ErrorInfo("ValueError", "x" * 100_000, "a traceback"),
     )
-    ended = sent(played.EpisodeEnded(at=AT, episode_id="e", seq=3, trajectory=trajectory), "episode")
+    ended = round_trip(events.EpisodeEnded(at=AT, episode_id="e", seq=3, trajectory=trajectory), "episode")
     assert isinstance(ended, EpisodeEnded)
     assert (ended.reward, ended.rounds, ended.outcome) == (1.0, 2, Outcome.ERROR)
     assert ended.error is not None
     assert len(ended.error["message"].encode()) == MAX_TEXT
-    progress = played.BatchProgress(
+    progress = events.BatchProgress(
         at=AT, batch_id="b", seq=0, n_done=1, n_planned=2, n_success=1, mean_reward=None, eta_s=None
     )
-    assert sent(progress, "batch") == BatchProgress(
+    assert round_trip(progress, "batch") == BatchProgress(
         at=AT, batch_id="b", seq=0, n_done=1, n_planned=2, n_success=1, mean_reward=None, eta_s=None
     )
 
 
-def test_rewards_beyond_all_numbers_stay_numbers() -> None:
-    trajectory = Trajectory(episode_id="e", timesteps=[step(reward=1.7e308), step(reward=1.7e308)])
-    ended = sent(played.EpisodeEnded(at=AT, episode_id="e", seq=3, trajectory=trajectory), "episode")
+def test_an_overflowing_reward_stays_finite() -> None:
+    trajectory = Trajectory(episode_id="e", timesteps=[make_step(reward=1.7e308), make_step(reward=1.7e308)])
+    ended = round_trip(events.EpisodeEnded(at=AT, episode_id="e", seq=3, trajectory=trajectory), "episode")
     assert isinstance(ended, EpisodeEnded)
     assert math.isfinite(ended.reward)
 
 
-def test_a_timestep_keeps_what_is_short() -> None:
-    item = timestep(
+def test_a_short_timestep_is_unchanged() -> None:
+    item = timestep_item(
         action=Action(None, [ToolCall("1", "move", '{"to": "wall"}')]), cost=math.nan, ttft_s=0.25, tokens_per_s=40.0
     )
     assert item.chats == [[{"role": "user", "content": "hello"}]]
@@ -124,7 +124,7 @@ def test_a_timestep_keeps_what_is_short() -> None:
 
 
 @pytest.mark.parametrize(
-    "piece",
+    "delta",
     [
         StreamDelta(text="up", n=3, ttft_s=0.5),
         StreamDelta(text='{"to"', part="call", call=1, tool="move", n=1),
@@ -132,52 +132,52 @@ def test_a_timestep_keeps_what_is_short() -> None:
         StreamDelta(failure="gateway: no connection", restart=True),
     ],
 )
-def test_what_is_told_of_an_answer_is_told_as_it_is(piece: StreamDelta) -> None:
-    item = sent(TokensStreamed(at=AT, episode_id="e", seq=1, step=2, delta=piece), "token")
+def test_a_stream_delta_is_published_unchanged(delta: StreamDelta) -> None:
+    item = round_trip(TokensStreamed(at=AT, episode_id="e", seq=1, step=2, delta=delta), "token")
     assert isinstance(item, TokenText)
     assert item.step == 2
-    assert {name: getattr(item, name) for name in StreamDelta.__struct_fields__} == msgspec.structs.asdict(piece)
+    assert {name: getattr(item, name) for name in StreamDelta.__struct_fields__} == msgspec.structs.asdict(delta)
 
 
-def test_what_is_told_of_an_answer_is_cut() -> None:
+def test_long_texts_of_a_stream_delta_are_truncated() -> None:
     long = "x" * 2 * MAX_TEXT
-    piece = StreamDelta(text=long, tool=long, endpoint=long, model=long, failure=long)
-    item = sent(TokensStreamed(at=AT, episode_id="e", seq=1, step=2, delta=piece), "token")
+    delta = StreamDelta(text=long, tool=long, endpoint=long, model=long, failure=long)
+    item = round_trip(TokensStreamed(at=AT, episode_id="e", seq=1, step=2, delta=delta), "token")
     assert isinstance(item, TokenText)
     texts = [item.text, item.tool, item.endpoint, item.model, item.failure]
     assert all(0 < len((text or "").encode()) <= MAX_TEXT for text in texts)
 
 
-def test_the_first_timestep_brings_the_reset() -> None:
+def test_the_first_timestep_contains_the_reset_observation() -> None:
     reset: Any = [{"role": "system", "content": "play"}]
-    item = sent(TimestepPlayed(at=AT, episode_id="e", seq=1, step=step(), reset_observation=reset), "timestep")
+    item = round_trip(TimestepPlayed(at=AT, episode_id="e", seq=1, step=make_step(), reset_observation=reset), "timestep")
     assert isinstance(item, Timestep)
     assert item.reset_observation == reset
 
 
-def test_a_message_among_others_goes_as_it_is_whatever_these_are() -> None:
+def test_a_valid_message_is_unchanged_beside_invalid_ones() -> None:
     plain: Any = {"role": "user", "content": "naïve \x1b \N{GRINNING FACE}", "name": None}
     calls: Any = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "move", "arguments": "{}"}}]}
-    odd: Any = {None: "no name", "role": "user", "content": "\ud800"}
-    assert timestep(chats=[[plain, plain]]).chats == [[plain, plain]]
-    assert timestep(chats=[[plain, calls]], observation=[plain]).chats == [[plain, calls]]
-    mixed = timestep(chats=[[plain, odd], [plain]], action=Action("\ud800", [ToolCall("1", "move", "{}")]))
+    invalid: Any = {None: "no name", "role": "user", "content": "\ud800"}
+    assert timestep_item(chats=[[plain, plain]]).chats == [[plain, plain]]
+    assert timestep_item(chats=[[plain, calls]], observation=[plain]).chats == [[plain, calls]]
+    mixed = timestep_item(chats=[[plain, invalid], [plain]], action=Action("\ud800", [ToolCall("1", "move", "{}")]))
     assert (mixed.chats[0][0], mixed.chats[1]) == (plain, [plain])
     assert mixed.chats[0][1]["role"] == "user"
     assert mixed.action.tool_calls == [ToolCall("1", "move", "{}")]
 
 
-def test_many_short_messages_are_bounded_too() -> None:
-    item = timestep(chats=[[{}] * 200_000, [{"role": "user", "content": "last"}]])
+def test_the_number_of_short_messages_is_limited() -> None:
+    item = timestep_item(chats=[[{}] * 200_000, [{"role": "user", "content": "last"}]])
     assert item.chats[1] == [{"role": "user", "content": "last"}]
     assert len(item.chats[0]) + item.left_out == 200_000
     assert item.left_out > 0
 
 
 @pytest.mark.parametrize("letter", ["a", "ä", "\N{GRINNING FACE}", "\ud800"])
-def test_long_texts_are_cut_with_their_full_length(letter: str) -> None:
+def test_long_texts_are_truncated_with_their_full_length(letter: str) -> None:
     text = letter * (MAX_TEXT + 1)
-    item = timestep(
+    item = timestep_item(
         observation=[{"role": "tool", "content": text, "tool_call_id": "1"}],
         action=Action(text, [ToolCall("1", "say", text), ToolCall("2", "say", "short")]),
     )
@@ -189,22 +189,22 @@ def test_long_texts_are_cut_with_their_full_length(letter: str) -> None:
         assert cut.endswith("…")
 
 
-def test_a_text_that_just_fits_is_whole() -> None:
-    item = timestep(observation=[{"role": "user", "content": "a" * MAX_TEXT}])
+def test_a_text_of_the_maximum_length_is_complete() -> None:
+    item = timestep_item(observation=[{"role": "user", "content": "a" * MAX_TEXT}])
     assert item.observation == [{"role": "user", "content": "a" * MAX_TEXT}]
 
 
 def test_a_long_chat_loses_its_oldest_messages() -> None:
     chat = [{"role": "user", "content": f"{number} " + "\x00" * 2000} for number in range(100)]
-    item = timestep(chats=[chat])
+    item = timestep_item(chats=[chat])
     assert item.left_out > 0
     assert len(item.chats[0]) + item.left_out == 100
     assert item.chats[0][-1] == chat[-1]
     assert len(encode(LiveBatch(node="n", boot="b", dropped=0, items=[item]))) < MAX_ITEM + 10_000
 
 
-def test_many_tool_calls_are_bounded() -> None:
-    item = timestep(action=Action(None, [ToolCall(str(n), "say", "\x01" * 3000) for n in range(200)]))
+def test_the_size_of_tool_calls_is_limited() -> None:
+    item = timestep_item(action=Action(None, [ToolCall(str(n), "say", "\x01" * 3000) for n in range(200)]))
     assert 0 < len(item.action.tool_calls) < 200
 
 
@@ -213,7 +213,7 @@ class Foreign:
         raise RuntimeError
 
 
-def test_what_is_no_json_becomes_text() -> None:
+def test_values_without_a_json_form_become_text() -> None:
     endless: list[Any] = []
     endless += [endless, endless]
     message = {
@@ -221,7 +221,7 @@ def test_what_is_no_json_becomes_text() -> None:
         "content": [1 << 80, math.inf, {1: "one", "\ud800": b"bytes"}, Foreign(), (1, 2), {3}],
         "x": endless,
     }
-    item = timestep(observation=[message, "a bare text"])
+    item = timestep_item(observation=[message, "a bare text"])
     content = item.observation[0]["content"]
     assert content[:2] == [hex(1 << 80), None]
     assert content[3:5] == ["<Foreign>", [1, 2]]
@@ -236,5 +236,5 @@ ANYTHING = st.recursive(
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(ANYTHING, max_size=3), max_size=3))
-def test_no_chat_breaks_it(chats: list[Any]) -> None:
-    timestep(chats=chats)
+def test_arbitrary_chats_can_be_encoded(chats: list[Any]) -> None:
+    timestep_item(chats=chats)

@@ -12,7 +12,7 @@ from runner.inference.errors import EndpointFailure, Reason, response_failure
 from runner.inference.providers import Target
 from runner.inference.sse import StreamAccumulator
 from runner.types import Chat, Tokens, ToolSchema
-from tests.support.rude_model import USAGE, completion
+from tests.support.rude_model import USAGE, chat_completion
 from tests.unit.inference.test_sse import JSON
 
 TARGET = Target(kind="openai", url="http://x/v1/chat/completions", model="m")
@@ -64,7 +64,7 @@ def test_lone_surrogates_can_be_sent() -> None:
 
 
 def parsed(message: dict[str, Any], **fields: Any) -> Any:  # noqa: ANN401
-    return parse_reply(json.dumps(completion(message, **fields)).encode())
+    return parse_reply(json.dumps(chat_completion(message, **fields)).encode())
 
 
 def test_a_reply() -> None:
@@ -190,5 +190,5 @@ def test_calls_get_ids_of_their_own(given: list[str], ids: list[str]) -> None:
     message = {"role": "assistant", "content": None, "tool_calls": calls}
     assembly = StreamAccumulator(lambda: 0.0)
     assembly.add(json.dumps({"choices": [{"delta": message, "finish_reason": "tool_calls"}]}).encode())
-    for reply in (parse_reply(json.dumps(completion(message)).encode()), assembly.result()):
+    for reply in (parse_reply(json.dumps(chat_completion(message)).encode()), assembly.result()):
         assert [call["id"] for call in reply.tool_calls] == ids

@@ -8,14 +8,21 @@ import pytest
 
 from runner.inference import InferenceManager
 from runner.types import Message, StreamDelta, Tokens
-from tests.support.inference import CHAT, TOOLS, header, infer, settings_of
-from tests.support.rude_model import RudeModel, answer, chunks, completion, reply, stream
+from tests.support.inference import CHAT, TOOLS, agent_settings, episode_header, infer
+from tests.support.rude_model import (
+    RudeModel,
+    chat_completion,
+    completion_response,
+    http_response,
+    stream_response,
+    streamed_answer,
+)
 from tests.support.tensorzero_gateway import Gateway
 
 
 @pytest.fixture(scope="module")
 def provider() -> Iterator[RudeModel]:
-    with RudeModel(answer("up")) as running:
+    with RudeModel(completion_response("up")) as running:
         yield running
 
 
@@ -33,27 +40,27 @@ def fresh(provider: RudeModel) -> None:
 
 def manager_of(gateway: Gateway, **agent: object) -> InferenceManager:
     """As the default profile: another path than the gateway's, and the model's bare name."""
-    return InferenceManager(settings_of(mode="api", api_endpoint=gateway.url, **agent), {})
+    return InferenceManager(agent_settings(mode="api", api_endpoint=gateway.url, **agent), {})
 
 
 async def test_the_default_profile_is_understood_and_the_episode_kept(gateway: Gateway, provider: RudeModel) -> None:
-    provider.script = [answer("up")]
+    provider.script = [completion_response("up")]
     manager = manager_of(gateway, temperature=0.5, max_tokens=100)
-    session = manager.session(header())
+    session = manager.session(episode_header())
     first, second = await infer(session), await infer(session)
     assert (first.message, first.usage.endpoint) == ({"role": "assistant", "content": "up"}, "gateway")
     assert second.usage.tokens == Tokens(1000, 200)
     assert manager.endpoints[0].kind == "tensorzero"
     assert len(session._gateway_ids) == 1  # and the gateway accepted it in the second request, which it checks
-    assert [request.json()["model"] for request in provider.asked] == ["qwen35_9b"] * 2
+    assert [request.json()["model"] for request in provider.chat_requests] == ["qwen35_9b"] * 2
 
 
 async def test_streams_tools_and_thoughts_come_through(gateway: Gateway, provider: RudeModel) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "up", "arguments": "{}"}}
     thinking = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [call]}
     provider.script = [
-        stream(chunks(["go ", "up"])),
-        reply(200, json.dumps(completion(thinking, "tool_calls")).encode()),
+        stream_response(streamed_answer(["go ", "up"])),
+        http_response(200, json.dumps(chat_completion(thinking, "tool_calls")).encode()),
     ]
     told: list[StreamDelta] = []
     streamed = await infer(manager_of(gateway, stream=True), on_delta=told.append)
@@ -67,9 +74,9 @@ async def test_streams_tools_and_thoughts_come_through(gateway: Gateway, provide
     assert called.message["tool_calls"] == [call]
     assert called.message["reasoning_content"] == "hm"
     result: Message = {"role": "tool", "tool_call_id": "c1", "content": "at 1"}
-    session = manager_of(gateway).session(header())
+    session = manager_of(gateway).session(episode_header())
     await session.infer([*CHAT, called.message, result], tools=TOOLS, time_left_s=20)
-    assert [message["role"] for message in provider.asked[-1].json()["messages"]] == ["user", "assistant", "tool"]
+    assert [message["role"] for message in provider.chat_requests[-1].json()["messages"]] == ["user", "assistant", "tool"]
 
 
 async def test_the_check_costs_no_inference(gateway: Gateway, provider: RudeModel) -> None:
@@ -78,21 +85,21 @@ async def test_the_check_costs_no_inference(gateway: Gateway, provider: RudeMode
     assert (known.status, unknown.status) == ("up", "misconfigured")
     assert unknown.cause is not None
     assert "unheard_of" in unknown.cause
-    assert provider.asked == []
+    assert provider.chat_requests == []
 
 
 async def test_a_model_without_tools_is_recognised_through_the_gateway(gateway: Gateway, provider: RudeModel) -> None:
-    provider.script = [reply(400, b'{"error": {"message": "m does not support tools"}}'), answer("up")]
+    provider.script = [http_response(400, b'{"error": {"message": "m does not support tools"}}'), completion_response("up")]
     inference = await infer(manager_of(gateway), tools=TOOLS)
     assert (inference.message["content"], inference.used_tools) == ("up", False)
 
 
 async def test_the_gateway_dies_and_the_fallback_says_so(provider: RudeModel, tmp_path: Path) -> None:
-    provider.script = [answer("up")]
+    provider.script = [completion_response("up")]
     base = provider.url.removesuffix("/chat/completions")
     with Gateway(tmp_path, base) as gateway:
-        settings = settings_of(mode="api", api_endpoint=gateway.url, local_fallback="qwen3:8b")
-        session = InferenceManager(settings, {"OLLAMA_HOST": provider.origin}).session(header())
+        settings = agent_settings(mode="api", api_endpoint=gateway.url, local_fallback="qwen3:8b")
+        session = InferenceManager(settings, {"OLLAMA_HOST": provider.origin}).session(episode_header())
         assert (await infer(session)).usage.endpoint == "gateway"
         gateway.kill()
         for _ in range(2):

@@ -8,19 +8,19 @@ import pytest
 
 from runner.config.profile import AgentSettings, EndpointConfig
 from runner.inference import EndpointHealth, InferenceManager
-from tests.support.inference import infer, manager_of, settings_of
-from tests.support.rude_model import Exchange, RudeModel, answer, hang, reply
+from tests.support.inference import agent_settings, infer, inference_manager
+from tests.support.rude_model import PendingRequest, RudeModel, completion_response, hang, http_response
 from tests.unit.inference.test_manager import TENSORZERO
 
 KEY = "sk-0123456789abcdef"
 
 
 def tags(*names: str) -> bytes:
-    return reply(200, json.dumps({"models": [{"name": name} for name in names]}).encode())
+    return http_response(200, json.dumps({"models": [{"name": name} for name in names]}).encode())
 
 
 def refused(said: str, status: int = 400) -> bytes:
-    return reply(status, json.dumps({"error": {"message": said}}).encode())
+    return http_response(status, json.dumps({"error": {"message": said}}).encode())
 
 
 async def health(settings: AgentSettings, environ: dict[str, str] | None = None) -> EndpointHealth:
@@ -30,8 +30,8 @@ async def health(settings: AgentSettings, environ: dict[str, str] | None = None)
 
 async def gateway_health(completions: bytes) -> EndpointHealth:
     routes = {"/health": TENSORZERO, "/openai/v1/chat/completions": completions}
-    with RudeModel(answer("up"), routes=routes) as gateway:
-        return await health(settings_of(mode="api", api_endpoint=gateway.url))
+    with RudeModel(completion_response("up"), routes=routes) as gateway:
+        return await health(agent_settings(mode="api", api_endpoint=gateway.url))
 
 
 async def test_a_gateway_that_knows_the_model_says_what_is_asked_there() -> None:
@@ -63,7 +63,7 @@ async def test_a_gateway_that_wants_a_key() -> None:
 
 
 async def test_a_gateway_that_is_not_there() -> None:
-    found = await health(settings_of(mode="api", api_endpoint="http://127.0.0.1:9/v1/chat/completions"))
+    found = await health(agent_settings(mode="api", api_endpoint="http://127.0.0.1:9/v1/chat/completions"))
     assert (found.status, found.latency_s, found.model) == ("down", None, "qwen35_9b")
     assert found.cause is not None
     assert found.cause.startswith("no connection")
@@ -76,17 +76,17 @@ async def test_a_gateway_that_is_not_there() -> None:
         (tags("qwen3:8b", "llama3:latest"), "up", None),
         (tags("llama3:latest"), "misconfigured", "pull it with: ollama pull qwen3:8b"),
         (tags(), "misconfigured", "pull it with: ollama pull qwen3:8b"),
-        (reply(500, b""), "down", "start it with: ollama serve"),
+        (http_response(500, b""), "down", "start it with: ollama serve"),
     ],
 )
 async def test_ollama(pulled: bytes, status: str, hint: str | None) -> None:
-    with RudeModel(answer("up"), routes={"/api/tags": pulled}) as ollama:
+    with RudeModel(completion_response("up"), routes={"/api/tags": pulled}) as ollama:
         found = await health(AgentSettings(mode="local"), {"OLLAMA_HOST": ollama.origin})
     assert (found.name, found.status, found.hint) == ("ollama", status, hint)
 
 
 async def test_a_model_without_a_tag_is_the_latest() -> None:
-    with RudeModel(answer("up"), routes={"/api/tags": tags("qwen3:latest")}) as ollama:
+    with RudeModel(completion_response("up"), routes={"/api/tags": tags("qwen3:latest")}) as ollama:
         settings = AgentSettings(mode="local", local_fallback="qwen3")
         assert (await health(settings, {"OLLAMA_HOST": ollama.origin})).status == "up"
 
@@ -94,17 +94,17 @@ async def test_a_model_without_a_tag_is_the_latest() -> None:
 @pytest.mark.parametrize(
     ("listed", "status"),
     [
-        (reply(200, b'{"data": [{"id": "qwen35_9b"}]}'), "up"),
-        (reply(200, b'{"data": [{"id": "other"}]}'), "misconfigured"),
-        (reply(200, b"<html>"), "up"),
-        (reply(404, b""), "up"),
-        (reply(401, b""), "misconfigured"),
-        (reply(503, b""), "down"),
+        (http_response(200, b'{"data": [{"id": "qwen35_9b"}]}'), "up"),
+        (http_response(200, b'{"data": [{"id": "other"}]}'), "misconfigured"),
+        (http_response(200, b"<html>"), "up"),
+        (http_response(404, b""), "up"),
+        (http_response(401, b""), "misconfigured"),
+        (http_response(503, b""), "down"),
     ],
 )
 async def test_an_openai_compatible_server(listed: bytes, status: str) -> None:
-    with RudeModel(answer("up"), routes={"/v1/models": listed}) as server:
-        settings = settings_of(EndpointConfig(url=server.url, kind="openai", api_key_env="MINE"))
+    with RudeModel(completion_response("up"), routes={"/v1/models": listed}) as server:
+        settings = agent_settings(EndpointConfig(url=server.url, kind="openai", api_key_env="MINE"))
         assert (await health(settings, {"MINE": KEY})).status == status
         assert server.requests[-1].headers["authorization"] == f"Bearer {KEY}"
         missing = await health(settings)
@@ -116,18 +116,18 @@ async def test_endpoints_that_hang_are_looked_at_together(monkeypatch: pytest.Mo
     silent = dict.fromkeys(("/health", "/openai/v1/chat/completions", "/api/tags", "/v1/models"), hang)
     with RudeModel(hang, routes=silent) as server:
         endpoints = (EndpointConfig(url=server.url), EndpointConfig(url=server.url, kind="openai", name="b"))
-        found = await InferenceManager(settings_of(*endpoints), {}).check()
+        found = await InferenceManager(agent_settings(*endpoints), {}).check()
     assert [(health.status, health.cause) for health in found] == [("down", "no answer within 0.2 s")] * 2
 
 
 @pytest.mark.parametrize("kind", ["openai", "ollama", "auto"])
-@pytest.mark.parametrize("missing", [reply(404, b'{"error": "not found"}'), reply(405, b""), reply(200, b"<html>")])
+@pytest.mark.parametrize("missing", [http_response(404, b'{"error": "not found"}'), http_response(405, b""), http_response(200, b"<html>")])
 async def test_a_wrong_path_is_a_mistake_whose_path_is_named(
     missing: bytes, kind: Literal["openai", "ollama", "auto"]
 ) -> None:
     routes = {"/v2/chat/completions": missing, "/api/tags": tags("qwen35_9b")}
-    with RudeModel(answer("wrong path"), routes=routes) as server:
-        found = await health(settings_of(EndpointConfig(url=f"{server.origin}/v2", kind=kind)))
+    with RudeModel(completion_response("wrong path"), routes=routes) as server:
+        found = await health(agent_settings(EndpointConfig(url=f"{server.origin}/v2", kind=kind)))
     assert found.kind == ("ollama" if kind == "auto" else kind)
     assert (found.status, found.hint) == (
         "misconfigured",
@@ -148,17 +148,17 @@ async def test_a_wrong_path_is_a_mistake_whose_path_is_named(
 )
 async def test_no_model_runs_for_a_look_at_its_path(said: bytes, status: str, hint: str | None) -> None:
     with RudeModel(said) as server:
-        found = await health(settings_of(EndpointConfig(url=server.url, kind="openai")))
-        assert server.asked[0].json() == {"model": "qwen35_9b", "messages": []}
+        found = await health(agent_settings(EndpointConfig(url=server.url, kind="openai")))
+        assert server.chat_requests[0].json() == {"model": "qwen35_9b", "messages": []}
     assert found.status == status
     assert (found.hint is None) if hint is None else (found.hint or "").startswith(hint)
 
 
 async def test_an_endpoint_that_failed_when_an_agent_asked_says_how_long_it_rests() -> None:
-    busy = reply(429, b"{}", Retry_After="30")
-    routes = {"/v1/models": reply(404, b""), "/v1/chat/completions": busy}
-    with RudeModel(busy, routes=routes) as failing, RudeModel(answer("up")) as whole:
-        manager = manager_of(failing.url, whole.url)
+    busy = http_response(429, b"{}", Retry_After="30")
+    routes = {"/v1/models": http_response(404, b""), "/v1/chat/completions": busy}
+    with RudeModel(busy, routes=routes) as failing, RudeModel(completion_response("up")) as whole:
+        manager = inference_manager(failing.url, whole.url)
         assert [found.rest_s for found in await manager.check()] == [None, None]
         assert (await infer(manager)).usage.endpoint == "b"
         rests, answers = await manager.check()
@@ -170,20 +170,20 @@ async def test_the_kind_is_asked_for_at_the_same_time(monkeypatch: pytest.Monkey
     monkeypatch.setattr("runner.inference.health.CHECK_TIMEOUT_S", 20.0)
     together = threading.Barrier(3, timeout=10)
 
-    def meet(exchange: Exchange) -> None:
+    def meet(exchange: PendingRequest) -> None:
         together.wait()
-        exchange.send(reply(404, b"{}", Connection="close"))
+        exchange.send(http_response(404, b"{}", Connection="close"))
 
     routes = dict.fromkeys(("/health", "/openai/v1/chat/completions", "/api/tags"), meet)
     with RudeModel(refused("no messages"), routes=routes) as server:
-        found = await health(settings_of(EndpointConfig(url=server.url)))
+        found = await health(agent_settings(EndpointConfig(url=server.url)))
     assert (found.kind, found.status) == ("openai", "up")
 
 
 async def test_a_server_that_answers_only_something_in_time_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.inference.health.CHECK_TIMEOUT_S", 1.0)
     with RudeModel(hang, routes={"/v1/models": hang}) as server:
-        manager = InferenceManager(settings_of(EndpointConfig(url=server.url)), {})
+        manager = InferenceManager(agent_settings(EndpointConfig(url=server.url)), {})
         (found,) = await manager.check()
         assert (found.status, found.cause) == ("slow", "it answers, but not to all requests within 1 s")
         monkeypatch.setattr("runner.inference.health.CHECK_TIMEOUT_S", 0.2)

@@ -16,29 +16,47 @@ from runner.errors import InferenceFault
 from runner.inference import InferenceManager
 from runner.tracing import SpanList, Tracer
 from runner.types import Span, StreamDelta, Tokens
-from tests.support.inference import TOOLS, Waits, brief, header, infer, manager_of, settings_of
-from tests.support.rude_model import Behaviour, Exchange, RudeModel, answer, chunks, delta, event, reply, stream
+from tests.support.inference import (
+    TOOLS,
+    VirtualTime,
+    agent_settings,
+    describe_delta,
+    episode_header,
+    infer,
+    inference_manager,
+)
+from tests.support.rude_model import (
+    Behavior,
+    PendingRequest,
+    RudeModel,
+    completion_response,
+    delta_chunk,
+    http_response,
+    sse_event,
+    stream_response,
+    streamed_answer,
+)
 
 KEY = "sk-0123456789abcdef"
 GATEWAY_ID = "01a1febd-adab-7631-81fc-0d45a7fed731"
-TENSORZERO = reply(200, b'{"gateway": "ok", "clickhouse": "ok"}')
+TENSORZERO = http_response(200, b'{"gateway": "ok", "clickhouse": "ok"}')
 
 
 @pytest.fixture
 def model() -> Iterator[RudeModel]:
-    with RudeModel(answer("up")) as running:
+    with RudeModel(completion_response("up")) as running:
         yield running
 
 
 def gateway(*script: bytes, **routes: bytes) -> RudeModel:
     """A server that looks like TensorZero's gateway."""
     told = {"/health": TENSORZERO, "/openai/v1/chat/completions": script[0]}
-    return RudeModel(answer("wrong path"), routes=told | {f"/{path}": body for path, body in routes.items()})
+    return RudeModel(completion_response("wrong path"), routes=told | {f"/{path}": body for path, body in routes.items()})
 
 
 async def test_an_answer_and_what_it_took(model: RudeModel) -> None:
     price = {"qwen35_9b": Price(prompt_per_mtok=1, completion_per_mtok=5)}
-    inference = await infer(manager_of(model.url, price=price))
+    inference = await infer(inference_manager(model.url, price=price))
     assert inference.message == {"role": "assistant", "content": "up"}
     usage = inference.usage
     assert (usage.endpoint, usage.model, usage.ttft_s, usage.warnings) == ("a", "qwen35_9b", None, ())
@@ -50,10 +68,10 @@ async def test_an_answer_and_what_it_took(model: RudeModel) -> None:
 
 async def test_a_stream_is_told_as_it_comes() -> None:
     told: list[StreamDelta] = []
-    with RudeModel(stream(chunks(["go ", "up"]))) as model:
-        inference = await infer(manager_of(model.url, stream=True), on_delta=told.append)
-        assert model.asked[0].json()["stream_options"] == {"include_usage": True}
-    assert (inference.message["content"], list(map(brief, told))) == ("go up", ["? a", "go ", "up"])
+    with RudeModel(stream_response(streamed_answer(["go ", "up"]))) as model:
+        inference = await infer(inference_manager(model.url, stream=True), on_delta=told.append)
+        assert model.chat_requests[0].json()["stream_options"] == {"include_usage": True}
+    assert (inference.message["content"], list(map(describe_delta, told))) == ("go up", ["? a", "go ", "up"])
     assert inference.usage.ttft_s is not None
     assert [piece.ttft_s for piece in told] == [None, *[inference.usage.ttft_s] * 2]
     assert told[0].model == inference.usage.model
@@ -61,7 +79,7 @@ async def test_a_stream_is_told_as_it_comes() -> None:
 
 
 async def test_plain_json_in_answer_to_a_request_for_a_stream_is_accepted(model: RudeModel) -> None:
-    inference = await infer(manager_of(model.url, stream=True))
+    inference = await infer(inference_manager(model.url, stream=True))
     assert (inference.message["content"], inference.usage.ttft_s) == ("up", None)
 
 
@@ -71,13 +89,13 @@ async def test_the_model_of_a_session_takes_the_place_of_the_profiles_alone(mode
         EndpointConfig(url=model.url, kind="openai", model="own"),
     )
     for endpoint, sent in zip(endpoints, ("other", "own"), strict=True):
-        manager = InferenceManager(settings_of(endpoint), {})
-        inference = await infer(manager.session(header(), model="other"))
-        assert (model.asked[-1].json()["model"], inference.usage.model) == (sent, sent)
+        manager = InferenceManager(agent_settings(endpoint), {})
+        inference = await infer(manager.session(episode_header(), model="other"))
+        assert (model.chat_requests[-1].json()["model"], inference.usage.model) == (sent, sent)
 
 
 async def test_connections_are_kept_and_closed_with_their_loop(model: RudeModel) -> None:
-    manager = manager_of(model.url)
+    manager = inference_manager(model.url)
 
     def play() -> None:
         async def both() -> None:
@@ -91,25 +109,25 @@ async def test_connections_are_kept_and_closed_with_their_loop(model: RudeModel)
         thread.start()
     for thread in threads:
         await asyncio.to_thread(thread.join, 20)
-    assert len(model.asked) == 8  # and a connection left open would be a warning, which fails the test
+    assert len(model.chat_requests) == 8  # and a connection left open would be a warning, which fails the test
 
 
 async def test_cookies_are_not_kept() -> None:
-    with RudeModel(reply(200, answer("up").partition(b"\r\n\r\n")[2], Set_Cookie="a=1; Path=/")) as model:
-        manager = manager_of(model.url)
+    with RudeModel(http_response(200, completion_response("up").partition(b"\r\n\r\n")[2], Set_Cookie="a=1; Path=/")) as model:
+        manager = inference_manager(model.url)
         await infer(manager)
         await infer(manager)
-        assert "cookie" not in model.asked[1].headers
+        assert "cookie" not in model.chat_requests[1].headers
 
 
 async def test_a_pickled_manager_holds_no_key(model: RudeModel, monkeypatch: pytest.MonkeyPatch) -> None:
     endpoint = EndpointConfig(url=model.url, kind="openai", api_key_env="MINE")
-    travelling = pickle.dumps(InferenceManager(settings_of(endpoint), {"MINE": KEY}))
+    travelling = pickle.dumps(InferenceManager(agent_settings(endpoint), {"MINE": KEY}))
     assert KEY.encode() not in travelling
     monkeypatch.setenv("MINE", KEY)
     arrived: InferenceManager = pickle.loads(travelling)
     await infer(arrived)
-    assert model.asked[0].headers["authorization"] == f"Bearer {KEY}"
+    assert model.chat_requests[0].headers["authorization"] == f"Bearer {KEY}"
 
 
 async def test_a_key_is_in_nothing_that_comes_back() -> None:
@@ -119,15 +137,15 @@ async def test_a_key_is_in_nothing_that_comes_back() -> None:
     spans, told = SpanList(), list[StreamDelta]()
     endpoint = {"kind": "openai", "api_key_env": "MINE"}
     with (
-        RudeModel(reply(500, f'{{"error": "bad key {KEY}"}}'.encode())) as failing,
-        RudeModel(stream(chunks(["I know ", KEY[:5], KEY[5:], "!"])), reply(200, body)) as quoting,
+        RudeModel(http_response(500, f'{{"error": "bad key {KEY}"}}'.encode())) as failing,
+        RudeModel(stream_response(streamed_answer(["I know ", KEY[:5], KEY[5:], "!"])), http_response(200, body)) as quoting,
     ):
         endpoints = [EndpointConfig(url=url, name=url[-30:-20], **endpoint) for url in (failing.url, quoting.url)]  # type: ignore[arg-type]
-        manager = InferenceManager(settings_of(*endpoints, stream=True), {"MINE": KEY})
-        session = manager.session(header())
+        manager = InferenceManager(agent_settings(*endpoints, stream=True), {"MINE": KEY})
+        session = manager.session(episode_header())
         tracer = Tracer(collectors=(spans,))
         inferences = [await infer(session, on_delta=told.append, tracer=tracer) for _ in range(2)]
-        assert quoting.asked[0].headers["authorization"] == f"Bearer {KEY}"
+        assert quoting.chat_requests[0].headers["authorization"] == f"Bearer {KEY}"
     assert KEY not in repr((inferences, spans.spans, told))
     assert "".join(piece.text for piece in told) == "I know ***!"
     assert any("bad key ***" in (piece.failure or "") for piece in told)
@@ -139,14 +157,14 @@ async def test_a_key_that_is_not_set_is_never_guessed(model: RudeModel) -> None:
         EndpointConfig(url=model.url, name="a", kind="openai", api_key_env="MINE"),
         EndpointConfig(url=model.url, name="b"),
     )
-    inference = await infer(InferenceManager(settings_of(*endpoints), {}))
+    inference = await infer(InferenceManager(agent_settings(*endpoints), {}))
     assert inference.usage.endpoint == "b"
     assert inference.usage.warnings == ("a: the variable MINE for its API key is not set",)
 
 
 async def test_spans_are_named_after_the_conventions(model: RudeModel) -> None:
     spans = SpanList()
-    inference = await infer(manager_of(model.url, temperature=0.5), tracer=Tracer(collectors=(spans,)))
+    inference = await infer(inference_manager(model.url, temperature=0.5), tracer=Tracer(collectors=(spans,)))
     request, outer = spans.spans
     assert (request.name, request.category, request.parent) == ("chat qwen35_9b", "inference", outer.id)
     port = int(model.origin.rpartition(":")[2])
@@ -181,30 +199,30 @@ async def test_spans_are_named_after_the_conventions(model: RudeModel) -> None:
 
 async def test_a_failed_request_is_a_span_with_its_error(model: RudeModel) -> None:
     spans = SpanList()
-    with RudeModel(reply(503, b"")) as failing:
-        await infer(manager_of(failing.url, model.url), tracer=Tracer(collectors=(spans,)))
+    with RudeModel(http_response(503, b"")) as failing:
+        await infer(inference_manager(failing.url, model.url), tracer=Tracer(collectors=(spans,)))
     requests: list[Span] = [span for span in spans.spans if span.category == "inference"]
     assert [span.attributes.get("error.type") for span in requests] == ["503", None]
 
 
 async def test_a_model_without_tools_is_asked_without_them_from_then_on(model: RudeModel) -> None:
-    with RudeModel(reply(400, b'{"error": "m does not support tools"}'), answer("up")) as toolless:
-        manager = manager_of(toolless.url)
-        session = manager.session(header())
+    with RudeModel(http_response(400, b'{"error": "m does not support tools"}'), completion_response("up")) as toolless:
+        manager = inference_manager(toolless.url)
+        session = manager.session(episode_header())
         assert manager.supports_tools(session)
         first, second = await infer(session, tools=TOOLS), await infer(session, tools=TOOLS)
-        assert [("tools" in request.json()) for request in toolless.asked] == [True, False, False]
+        assert [("tools" in request.json()) for request in toolless.chat_requests] == [True, False, False]
     assert not manager.supports_tools(session)
     assert (first.used_tools, second.used_tools) == (False, False)
     assert "retried without tools" in first.usage.warnings[0]
     assert second.usage.warnings == ()
-    assert (await infer(manager_of(model.url), tools=TOOLS)).used_tools
+    assert (await infer(inference_manager(model.url), tools=TOOLS)).used_tools
 
 
 async def test_a_gateway_is_recognised_once_and_keeps_the_episode() -> None:
-    with gateway(answer("up", episode_id=GATEWAY_ID)) as running:
-        manager = InferenceManager(settings_of(mode="api", api_endpoint=running.url), {"TENSORZERO_API_KEY": KEY})
-        first, second = manager.session(header()), manager.session(header("episode-2"))
+    with gateway(completion_response("up", episode_id=GATEWAY_ID)) as running:
+        manager = InferenceManager(agent_settings(mode="api", api_endpoint=running.url), {"TENSORZERO_API_KEY": KEY})
+        first, second = manager.session(episode_header()), manager.session(episode_header("episode-2"))
         for session in (first, first, second):
             assert (await infer(session)).usage.model == "qwen35_9b"
         asked = [r for r in running.requests if r.path.startswith("/openai") and r.json()["model"]]
@@ -217,12 +235,12 @@ async def test_a_gateway_is_recognised_once_and_keeps_the_episode() -> None:
 
 async def test_other_kinds_are_recognised_too(model: RudeModel) -> None:
     refusing = RudeModel(
-        answer(""), routes={"/openai/v1/chat/completions": reply(400, b'{"error": "say tensorzero::"}')}
+        completion_response(""), routes={"/openai/v1/chat/completions": http_response(400, b'{"error": "say tensorzero::"}')}
     )
-    ollama = RudeModel(answer("up"), routes={"/api/tags": reply(200, b'{"models": []}')})
+    ollama = RudeModel(completion_response("up"), routes={"/api/tags": http_response(200, b'{"models": []}')})
     with refusing, ollama:
         for server, kind in ((refusing, "tensorzero"), (ollama, "ollama"), (model, "openai")):
-            manager = InferenceManager(settings_of(EndpointConfig(url=server.url)), {})
+            manager = InferenceManager(agent_settings(EndpointConfig(url=server.url)), {})
             if kind == "tensorzero":
                 await manager.check()
             else:
@@ -233,36 +251,36 @@ async def test_other_kinds_are_recognised_too(model: RudeModel) -> None:
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 async def test_a_server_that_is_not_ready_to_say_what_it_is_is_asked_again(status: int, model: RudeModel) -> None:
-    waits = Waits()
-    starting = reply(status, b"starting", Retry_After="7")
+    virtual_time = VirtualTime()
+    starting = http_response(status, b"starting", Retry_After="7")
     routes: dict[str, bytes] = {"/health": starting, "/openai/v1/chat/completions": starting, "/api/tags": starting}
-    with RudeModel(answer("wrong"), routes=routes) as late:
+    with RudeModel(completion_response("wrong"), routes=routes) as late:
         endpoints = (
             EndpointConfig(url=late.url, name="late"),
             EndpointConfig(url=model.url, name="other", kind="openai"),
         )
-        manager = InferenceManager(settings_of(*endpoints), {}, waits.timing())
+        manager = InferenceManager(agent_settings(*endpoints), {}, virtual_time.timing())
         first = await infer(manager)
         assert (first.usage.endpoint, manager.endpoints[0].kind) == ("other", "auto")
         assert first.usage.warnings == (f"late: HTTP {status}: starting; the server asks to wait 7 s",)
-        routes |= {"/health": TENSORZERO, "/openai/v1/chat/completions": answer("up")}
-        waits.passed += 7
+        routes |= {"/health": TENSORZERO, "/openai/v1/chat/completions": completion_response("up")}
+        virtual_time.elapsed_s += 7
         assert (await infer(manager)).usage.endpoint == "late"
     assert manager.endpoints[0].kind == "tensorzero"
 
 
 @pytest.mark.parametrize("gone", [404, 405, None])
 async def test_another_server_in_the_place_of_one_that_was_known(gone: int | None, model: RudeModel) -> None:
-    waits = Waits()
-    routes: dict[str, Behaviour] = {"/health": TENSORZERO, "/openai/v1/chat/completions": answer("gateway")}
-    with RudeModel(answer("plain"), routes=routes) as server:
+    virtual_time = VirtualTime()
+    routes: dict[str, Behavior] = {"/health": TENSORZERO, "/openai/v1/chat/completions": completion_response("gateway")}
+    with RudeModel(completion_response("plain"), routes=routes) as server:
         endpoints = (EndpointConfig(url=server.url, name="a"), EndpointConfig(url=model.url, name="b", kind="openai"))
-        manager = InferenceManager(settings_of(*endpoints), {}, waits.timing())
+        manager = InferenceManager(agent_settings(*endpoints), {}, virtual_time.timing())
         assert (await infer(manager)).message["content"] == "gateway"
-        routes |= {"/health": reply(404, b""), "/openai/v1/chat/completions": reply(gone, b"") if gone else b""}
+        routes |= {"/health": http_response(404, b""), "/openai/v1/chat/completions": http_response(gone, b"") if gone else b""}
         assert (await infer(manager)).usage.endpoint == "b"
-        routes["/openai/v1/chat/completions"] = reply(404, b"")
-        waits.passed += 60
+        routes["/openai/v1/chat/completions"] = http_response(404, b"")
+        virtual_time.elapsed_s += 60
         assert (await infer(manager)).message["content"] == "plain"
     assert manager.endpoints[0].kind == "openai"
 
@@ -270,24 +288,24 @@ async def test_another_server_in_the_place_of_one_that_was_known(gone: int | Non
 async def test_the_half_of_a_stream_that_failed_is_taken_back(model: RudeModel) -> None:
     told: list[StreamDelta] = []
     with (
-        RudeModel(stream(event(delta(content="half an")))) as broken,
-        RudeModel(stream(chunks(["go ", "up"]))) as whole,
+        RudeModel(stream_response(sse_event(delta_chunk(content="half an")))) as broken,
+        RudeModel(stream_response(streamed_answer(["go ", "up"]))) as whole,
     ):
-        inference = await infer(manager_of(broken.url, whole.url, stream=True), on_delta=told.append)
+        inference = await infer(inference_manager(broken.url, whole.url, stream=True), on_delta=told.append)
     failed = "< a: the stream ended in the middle of the reply"
     assert inference.message["content"] == "go up"
-    assert list(map(brief, told)) == ["? a", "half an", failed, "? b", "go ", "up"]
+    assert list(map(describe_delta, told)) == ["? a", "half an", failed, "? b", "go ", "up"]
 
 
 async def test_that_an_endpoint_is_passed_over_is_told_before_another_one_answers() -> None:
     told: list[StreamDelta] = []
-    with RudeModel(answer("up")) as gone:
+    with RudeModel(completion_response("up")) as gone:
         pass
-    with RudeModel(answer("up")) as whole:
-        manager = manager_of(gone.url, whole.url)
+    with RudeModel(completion_response("up")) as whole:
+        manager = inference_manager(gone.url, whole.url)
         for _ in range(2):
             await infer(manager, on_delta=told.append)
-    first, second = list(map(brief, told))[:3], list(map(brief, told))[3:]
+    first, second = list(map(describe_delta, told))[:3], list(map(describe_delta, told))[3:]
     assert first[0] == "? a"
     assert first[1].startswith("< a: no connection")
     assert second[0].startswith("a: retry in ")
@@ -295,11 +313,11 @@ async def test_that_an_endpoint_is_passed_over_is_told_before_another_one_answer
 
 
 async def test_a_login_is_in_no_failure_in_the_form_it_is_sent() -> None:
-    def quote(exchange: Exchange) -> None:
-        exchange.send(reply(401, exchange.request.headers["authorization"].encode()))
+    def quote(exchange: PendingRequest) -> None:
+        exchange.send(http_response(401, exchange.request.headers["authorization"].encode()))
 
-    with RudeModel(quote, answer("up")) as quoting:
-        manager = manager_of(quoting.url.replace("://", "://me:pass%20word@"))
+    with RudeModel(quote, completion_response("up")) as quoting:
+        manager = inference_manager(quoting.url.replace("://", "://me:pass%20word@"))
         with pytest.raises(InferenceFault, match=r"HTTP 401: Basic \*\*\*"):
             await infer(manager)
 
@@ -310,24 +328,24 @@ async def test_a_login_and_a_key_are_not_both_taken(model: RudeModel) -> None:
     with pytest.raises(
         InferenceFault, match="its URL has a login and MINE has a key, but only one of them can be sent"
     ):
-        await infer(InferenceManager(settings_of(endpoint), {"MINE": KEY}))
+        await infer(InferenceManager(agent_settings(endpoint), {"MINE": KEY}))
     assert len(model.requests) == asked
 
 
 @pytest.mark.parametrize("id", ["", "../../etc", "x" * 36, 5])
 async def test_an_episode_id_that_is_none_is_not_sent_back(id: object) -> None:
-    with gateway(answer("up", episode_id=id)) as running:
-        session = InferenceManager(settings_of(mode="api", api_endpoint=running.url), {}).session(header())
+    with gateway(completion_response("up", episode_id=id)) as running:
+        session = InferenceManager(agent_settings(mode="api", api_endpoint=running.url), {}).session(episode_header())
         await infer(session)
         await infer(session)
         assert "tensorzero::episode_id" not in running.requests[-1].json()
 
 
 async def test_feedback_is_sent_once_the_episode_is_over() -> None:
-    with gateway(answer("up", episode_id=GATEWAY_ID), feedback=reply(200, b"{}")) as running:
-        settings = settings_of(mode="api", api_endpoint=running.url, feedback=FeedbackMetrics(reward="r", success="s"))
+    with gateway(completion_response("up", episode_id=GATEWAY_ID), feedback=http_response(200, b"{}")) as running:
+        settings = agent_settings(mode="api", api_endpoint=running.url, feedback=FeedbackMetrics(reward="r", success="s"))
         manager = InferenceManager(settings, {"TENSORZERO_API_KEY": KEY})
-        await infer(manager.session(header()))
+        await infer(manager.session(episode_header()))
         for episode_id in ("episode-1", "episode-1", "never played"):
             manager.feedback(episode_id, 0.5, True)
         manager.close()
@@ -340,11 +358,11 @@ async def test_feedback_is_sent_once_the_episode_is_over() -> None:
 
 
 async def test_feedback_that_is_refused_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    refused = reply(400, f'{{"error": "no database for {KEY}"}}'.encode())
-    with gateway(answer("up", episode_id=GATEWAY_ID), feedback=refused) as running, caplog.at_level(logging.WARNING):
-        settings = settings_of(mode="api", api_endpoint=running.url, feedback=FeedbackMetrics(reward="r", success="s"))
+    refused = http_response(400, f'{{"error": "no database for {KEY}"}}'.encode())
+    with gateway(completion_response("up", episode_id=GATEWAY_ID), feedback=refused) as running, caplog.at_level(logging.WARNING):
+        settings = agent_settings(mode="api", api_endpoint=running.url, feedback=FeedbackMetrics(reward="r", success="s"))
         manager = InferenceManager(settings, {"TENSORZERO_API_KEY": KEY})
-        await infer(manager.session(header()))
+        await infer(manager.session(episode_header()))
         manager.feedback("episode-1", 0.5, True)
         manager.close()
     assert [record.levelname for record in caplog.records if record.name.startswith("runner")] == ["WARNING"]
@@ -353,15 +371,15 @@ async def test_feedback_that_is_refused_is_one_warning(caplog: pytest.LogCapture
 
 async def test_a_profile_without_endpoints_says_so() -> None:
     with pytest.raises(InferenceFault, match=r"has no model endpoint; set agent\.api_endpoint"):
-        await infer(manager_of())
+        await infer(inference_manager())
 
 
 async def test_no_endpoint_is_waited_for_beyond_the_episode() -> None:
-    waits = Waits()
-    with RudeModel(reply(429, b"", Retry_After="30")) as busy:
+    virtual_time = VirtualTime()
+    with RudeModel(http_response(429, b"", Retry_After="30")) as busy:
         with pytest.raises(InferenceFault, match="429"):
-            await infer(manager_of(busy.url, waits=waits), time_left_s=20)
-        assert (len(busy.asked), waits.slept) == (1, [])
+            await infer(inference_manager(busy.url, virtual_time=virtual_time), time_left_s=20)
+        assert (len(busy.chat_requests), virtual_time.sleeps) == (1, [])
 
 
 def test_nothing_heavy_is_loaded_before_it_is_needed() -> None:

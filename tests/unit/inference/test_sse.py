@@ -13,7 +13,7 @@ from runner.inference.chat_format import MAX_TEXT, MAX_TOOL_CALLS
 from runner.inference.errors import EndpointFailure
 from runner.inference.sse import MAX_EVENT, EventParser, StreamAccumulator
 from runner.types import StreamDelta
-from tests.support.rude_model import FINISHED, USAGE, delta
+from tests.support.rude_model import FINISH_CHUNK, USAGE, delta_chunk
 
 LINES = st.sampled_from([b"data: a", b"data:b", b"data:", b": comment", b"event: x", b"", b"id: 1", "data: é".encode()])
 
@@ -63,12 +63,12 @@ def assembled(*data: object, told: list[StreamDelta] | None = None) -> StreamAcc
 def test_pieces_add_up_and_are_told_as_they_come() -> None:
     told: list[StreamDelta] = []
     pieces = [
-        delta(role="assistant", content=""),
-        delta(reasoning_content="hm"),
-        delta(content="go "),
-        delta(content="up"),
+        delta_chunk(role="assistant", content=""),
+        delta_chunk(reasoning_content="hm"),
+        delta_chunk(content="go "),
+        delta_chunk(content="up"),
     ]
-    reply = assembled(*pieces, FINISHED, {"choices": [], "usage": USAGE}, b"[DONE]", told=told).result()
+    reply = assembled(*pieces, FINISH_CHUNK, {"choices": [], "usage": USAGE}, b"[DONE]", told=told).result()
     assert (reply.content, reply.reasoning, reply.finish_reason, reply.model) == ("go up", "hm", "stop", "said-model")
     assert reply.ttft_s == 1.0
     assert [(piece.part, piece.text) for piece in told] == [("reasoning", "hm"), ("text", "go "), ("text", "up")]
@@ -78,7 +78,7 @@ def test_pieces_add_up_and_are_told_as_they_come() -> None:
 
 
 def call(index: object = 0, id: object = None, name: object = None, arguments: object = None) -> dict[str, Any]:
-    return delta(tool_calls=[{"index": index, "id": id, "function": {"name": name, "arguments": arguments}}])
+    return delta_chunk(tool_calls=[{"index": index, "id": id, "function": {"name": name, "arguments": arguments}}])
 
 
 def test_tool_calls_come_in_pieces() -> None:
@@ -88,7 +88,7 @@ def test_tool_calls_come_in_pieces() -> None:
         call(5, arguments='{"n"'),
         call(7, None, "down", {"n": 2}),
         call(5, arguments=": 1}"),
-        FINISHED,
+        FINISH_CHUNK,
         told=told,
     ).result()
     assert [(piece.part, piece.call, piece.tool, piece.text) for piece in told] == [
@@ -110,27 +110,27 @@ def test_calls_without_an_index_begin_with_a_name() -> None:
         call(None, arguments="{}"),
         call(None, "b", "down"),
         call(None, arguments="[]"),
-        FINISHED,
+        FINISH_CHUNK,
     ]
     calls = assembled(*pieces).result().tool_calls
     assert [c["function"] for c in calls] == [{"name": "up", "arguments": "{}"}, {"name": "down", "arguments": "[]"}]
 
 
 def test_calls_without_end_are_cut() -> None:
-    assembly = assembled(*(call(number, name="up") for number in range(MAX_TOOL_CALLS + 5)), FINISHED)
+    assembly = assembled(*(call(number, name="up") for number in range(MAX_TOOL_CALLS + 5)), FINISH_CHUNK)
     assert len(assembly.result().tool_calls) == MAX_TOOL_CALLS
 
 
 @pytest.mark.parametrize(
     ("data", "cause"),
     [
-        ([delta(content="go")], "in the middle"),
-        ([FINISHED], "empty"),
+        ([delta_chunk(content="go")], "in the middle"),
+        ([FINISH_CHUNK], "empty"),
         ([b"[DONE]"], "empty"),
-        ([delta(content="go"), b'{"choices": [{', FINISHED], "not a JSON object"),
-        ([delta(content="go"), b"null", FINISHED], "not a JSON object"),
-        ([delta(content="go"), {"error": {"message": "overloaded"}}], "overloaded"),
-        ([delta(content="x" * (MAX_TEXT // 2 + 1))] * 2, "longer than"),
+        ([delta_chunk(content="go"), b'{"choices": [{', FINISH_CHUNK], "not a JSON object"),
+        ([delta_chunk(content="go"), b"null", FINISH_CHUNK], "not a JSON object"),
+        ([delta_chunk(content="go"), {"error": {"message": "overloaded"}}], "overloaded"),
+        ([delta_chunk(content="x" * (MAX_TEXT // 2 + 1))] * 2, "longer than"),
     ],
 )
 def test_what_is_no_answer(data: list[object], cause: str) -> None:

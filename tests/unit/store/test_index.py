@@ -18,7 +18,15 @@ from runner.errors import StoreError
 from runner.store import EpisodeIndex, EpisodeRow, EpisodeStore, open_index
 from runner.store.episode_file import finished_record
 from runner.types import ErrorInfo, Outcome
-from tests.support.episodes import END, START, Recording, damaged, header, step, trajectory
+from tests.support.episodes import (
+    END,
+    START,
+    RecordedEpisode,
+    damaged_bytes,
+    episode_header,
+    make_step,
+    make_trajectory,
+)
 
 
 @pytest.fixture
@@ -41,8 +49,8 @@ def _rows(store: EpisodeStore) -> list[EpisodeRow]:
         index.close()
 
 
-def _play(store: EpisodeStore, index: EpisodeIndex, n: int = 3) -> list[Recording]:
-    recordings = [Recording(store, index, task_index=number, model="small") for number in range(n)]
+def _play(store: EpisodeStore, index: EpisodeIndex, n: int = 3) -> list[RecordedEpisode]:
+    recordings = [RecordedEpisode(store, index, task_index=number, model="small") for number in range(n)]
     for recording in recordings:
         recording.record_episode()
     return recordings
@@ -53,7 +61,7 @@ def _database(store: EpisodeStore) -> Path:
 
 
 def test_an_episode_is_listed_once_it_is_saved(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = Recording(store, index, battery_id=None, seed=5, attempt=2, model="small", task_index=7)
+    recording = RecordedEpisode(store, index, battery_id=None, seed=5, attempt=2, model="small", task_index=7)
     recording.record_episode(outcome=Outcome.ERROR, success=False, error_info=ErrorInfo("Boom", "", ""))
     (row,) = index.recent()
     assert (row.episode_id, row.batch_id) == (recording.header.episode_id, recording.header.batch_id)
@@ -77,10 +85,10 @@ def test_fallback_endpoints_are_listed(store: EpisodeStore, index: EpisodeIndex)
         ("gateway: away", "ollama: late"): "ollama",
     }
     for task, warnings in enumerate(fallback_by_warnings):
-        recording = Recording(store, index, task_index=task)
+        recording = RecordedEpisode(store, index, task_index=task)
         recording.start()
         for number in range(2):
-            recording.play(step(number, endpoint="ollama", model="m", warnings=warnings))
+            recording.play(make_step(number, endpoint="ollama", model="m", warnings=warnings))
         recording.end()
     rows = sorted(index.recent(), key=lambda row: row.task_index)
     assert [row.fallback for row in rows] == list(fallback_by_warnings.values())
@@ -151,8 +159,8 @@ def test_a_busy_database_is_not_deleted(
 
 def test_reconciling_follows_the_files(store: EpisodeStore, index: EpisodeIndex) -> None:
     first, second, third = _play(store, index)
-    about = header()
-    record = finished_record(about, trajectory(about, [step(0)]), ended_at=END, spans=[], flows=[])
+    about = episode_header()
+    record = finished_record(about, make_trajectory(about, [make_step(0)]), ended_at=END, spans=[], flows=[])
     store.save(record)
     first.file.unlink()
     changed = msgspec.structs.replace(store.load(second.file), outcome=Outcome.FAILURE, reward=12345.0)
@@ -213,7 +221,7 @@ def test_files_that_are_no_episodes_are_reported(store: EpisodeStore, index: Epi
 
 
 def test_numbers_beyond_64_bits_are_listed_at_the_limit(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = Recording(store, index, seed=2**70)
+    recording = RecordedEpisode(store, index, seed=2**70)
     recording.record_episode()
     assert index.recent()[0].seed == 2**63 - 1
 
@@ -231,12 +239,12 @@ WRITER = """
 import sys
 from pathlib import Path
 from runner.store import EpisodeStore, open_index
-from tests.support.episodes import Recording
+from tests.support.episodes import RecordedEpisode
 
 store = EpisodeStore(Path(sys.argv[1]))
 index = open_index(store)
 for number in range(60):
-    Recording(store, index, task_index=number).record_episode()
+    RecordedEpisode(store, index, task_index=number).record_episode()
 index.close()
 """
 
@@ -270,7 +278,7 @@ def test_no_bytes_in_the_database_crash_the_index(data: st.DataObject) -> None:
         recordings = _play(store, index, 2)
         index.close()
         path = _database(store)
-        path.write_bytes(data.draw(st.binary(max_size=200) | damaged(path.read_bytes())))
+        path.write_bytes(data.draw(st.binary(max_size=200) | damaged_bytes(path.read_bytes())))
         try:
             index = open_index(store)
         except StoreError as exc:

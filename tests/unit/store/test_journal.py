@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import resource
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,14 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.errors import StoreError
 from runner.store import EpisodeIndex, EpisodeStore, open_index
 from runner.store.episode_file import timestep_record
 from runner.store.journal import JournalExtras, JournalWriter, read_journal
 from runner.store.safe_json import encode
-from runner.types import ErrorInfo, Outcome, Tokens
+from runner.types import Outcome, Tokens
 from runner.util.clock import Clock
-from tests.support.episodes import Recording, damaged, header, new_id, step, tools
+from tests.support.episodes import RecordedEpisode, damaged_bytes, episode_header, make_step, new_id, tool_schemas
 
 
 @pytest.fixture
@@ -36,13 +34,13 @@ def index(store: EpisodeStore) -> Iterator[EpisodeIndex]:
 
 
 def _append(writer: JournalWriter, number: int) -> None:
-    extras = JournalExtras() if number else JournalExtras(tool_schemas=[tools("move")])
-    writer.append(encode(timestep_record(step(number), 0)), encode(extras))
+    extras = JournalExtras() if number else JournalExtras(tool_schemas=[tool_schemas("move")])
+    writer.append(encode(timestep_record(make_step(number), 0)), encode(extras))
 
 
 def _orphan(store: EpisodeStore, n_steps: int) -> Path:
     """Return a journal whose writer has died."""
-    about = header()
+    about = episode_header()
     writer = JournalWriter(store.journal_path(about.batch_id, about.episode_id), about)
     for number in range(n_steps):
         _append(writer, number)
@@ -51,29 +49,29 @@ def _orphan(store: EpisodeStore, n_steps: int) -> Path:
 
 
 def test_each_step_is_in_the_journal_once_it_is_over(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = Recording(store, index)
+    recording = RecordedEpisode(store, index)
     recording.start()
     for number in range(3):
-        recording.play(step(number))
+        recording.play(make_step(number))
         first, *lines = recording.journal.read_bytes().splitlines()
         assert msgspec.json.decode(first)["episode_id"] == recording.header.episode_id
         assert [msgspec.json.decode(line)["index"] for line in lines] == list(range(number + 1))
 
 
 def test_a_line_holds_tools_and_reset_only_where_they_are_new(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = Recording(store, index)
+    recording = RecordedEpisode(store, index)
     recording.start()
     recording.reset()
     for number, name in enumerate(["a", "a", "b"]):
-        recording.play(step(number, available_tool_schemas=tools(name)))
+        recording.play(make_step(number, available_tool_schemas=tool_schemas(name)))
     lines = [msgspec.json.decode(line) for line in recording.journal.read_bytes().splitlines()[1:]]
-    assert [line.get("tool_schemas") for line in lines] == [None, [tools("a")], None, [tools("b")]]
+    assert [line.get("tool_schemas") for line in lines] == [None, [tool_schemas("a")], None, [tool_schemas("b")]]
     assert ["reset_observation" in line for line in lines] == [True, False, False, False]
     assert ["index" in line for line in lines] == [False, True, True, True]
 
 
 def test_an_orphan_becomes_an_interrupted_episode(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = Recording(store, index)
+    recording = RecordedEpisode(store, index)
     tracer = recording.spans.tracer
     recording.start()
     with tracer.span("episode", "episode", task_id="Maze:0") as outer:
@@ -82,7 +80,7 @@ def test_an_orphan_becomes_an_interrupted_episode(store: EpisodeStore, index: Ep
         for number in range(2):
             with tracer.span("timestep", "timestep", index=number) as inner:
                 inner.end_flow(9)
-            recording.play(step(number, tokens=Tokens(5, 1), cost=0.5))
+            recording.play(make_step(number, tokens=Tokens(5, 1), cost=0.5))
         recording.recorder._journal.close()  # type: ignore[union-attr]  # as at the death of the process
         (record,) = store.recover()
     assert record == store.load(recording.file)
@@ -148,7 +146,7 @@ def test_a_journal_of_another_name_is_not_used(other: str, store: EpisodeStore) 
 
 
 def test_a_journal_in_use_is_left_alone(store: EpisodeStore) -> None:
-    about = header()
+    about = episode_header()
     writer = JournalWriter(store.journal_path(about.batch_id, about.episode_id), about)
     _append(writer, 0)
     assert EpisodeStore(store.data_dir).recover() == []
@@ -158,9 +156,9 @@ def test_a_journal_in_use_is_left_alone(store: EpisodeStore) -> None:
 
 
 def test_a_journal_beside_its_episode_file_is_only_removed(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = Recording(store, index)
+    recording = RecordedEpisode(store, index)
     recording.start()
-    recording.play(step(0))
+    recording.play(make_step(0))
     lines = recording.journal.read_bytes()
     recording.end()
     recording.journal.write_bytes(lines)
@@ -170,7 +168,7 @@ def test_a_journal_beside_its_episode_file_is_only_removed(store: EpisodeStore, 
 
 
 def test_abandoned_temporary_files_are_removed(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = Recording(store, index)
+    recording = RecordedEpisode(store, index)
     recording.record_episode()
     half = recording.file.with_name(recording.file.name + ".tmp")
     half.write_bytes(b"{")
@@ -183,7 +181,7 @@ def test_abandoned_temporary_files_are_removed(store: EpisodeStore, index: Episo
 
 
 def test_nothing_is_written_after_the_fence(store: EpisodeStore) -> None:
-    about = header()
+    about = episode_header()
     writer = JournalWriter(store.journal_path(about.batch_id, about.episode_id), about)
     _append(writer, 0)
     writer.fence()
@@ -206,96 +204,16 @@ def _files_limited_to(size: int) -> Iterator[None]:
 
 
 def test_a_full_disk_costs_the_journal_but_not_the_episode(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = Recording(store, index)
+    recording = RecordedEpisode(store, index)
     recording.start()
-    recording.play(step(0))
+    recording.play(make_step(0))
     with _files_limited_to(recording.journal.stat().st_size + 100):
-        recording.play(step(1))
+        recording.play(make_step(1))
     assert recording.recorder.journal_error is not None
-    recording.play(step(2))
+    recording.play(make_step(2))
     assert len(read_journal(recording.journal).steps) == 1
     recording.end()
     assert store.load(recording.file).rounds == 3
-
-
-def test_an_abandoned_episode_is_stored_from_its_journal(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = Recording(store, index)
-    tracer = recording.spans.tracer
-    recording.start()
-    with tracer.span("episode", "episode"):
-        recording.play(step(0))
-        with tracer.span("agent.act", "agent"):
-            record = recording.recorder.abandon(Outcome.TIMEOUT, ErrorInfo("late", "too late", ""))
-            recording.play(step(1))
-    recording.end()
-    assert recording.recorder.record is record
-    assert store.load(recording.file) == record
-    assert not recording.journal.exists()
-    assert (record.outcome, record.success, record.rounds) == (Outcome.TIMEOUT, False, 1)
-    assert record.error == ErrorInfo("late", "too late", "")
-    assert [span.name for span in record.spans] == ["agent.act", "episode"]
-    assert [row.outcome for row in index.recent()] == [Outcome.TIMEOUT]
-
-
-def test_an_ended_episode_cannot_be_abandoned(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = Recording(store, index)
-    record = recording.record_episode()
-    assert recording.recorder.abandon(Outcome.TIMEOUT) is record
-    assert store.load(recording.file).outcome is Outcome.SUCCESS
-
-
-def test_an_episode_that_settled_before_it_hung_keeps_its_success(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = Recording(store, index)
-    recording.start()
-    recording.play(step(0, done=True))
-    assert recording.recorder.abandon(Outcome.SUCCESS).success
-
-
-def test_an_abandoned_episode_without_a_journal_is_stored_without_steps(
-    store: EpisodeStore, index: EpisodeIndex
-) -> None:
-    recording = Recording(store, index)
-    obstacle = store.runs / recording.header.batch_id
-    obstacle.touch()
-    recording.start()
-    recording.play(step(0))
-    obstacle.unlink()
-    record = recording.recorder.abandon(Outcome.TIMEOUT)
-    assert (record.rounds, store.load(recording.file)) == (0, record)
-
-
-def test_an_episode_that_never_started_cannot_be_stored(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = Recording(store, index)
-    with pytest.raises(StoreError, match="before it started"):
-        recording.recorder.abandon(Outcome.TIMEOUT)
-    recording.start()
-    assert not recording.journal.exists()
-
-
-def test_abandoning_at_any_moment_stores_one_complete_episode(store: EpisodeStore, index: EpisodeIndex) -> None:
-    for n_before in range(8):
-        recording = Recording(store, index)
-        recording.start()
-        reached = threading.Event()
-
-        def play(recording: Recording = recording, reached: threading.Event = reached, n: int = n_before) -> None:
-            for number in range(12):
-                recording.play(step(number))
-                if number == n:
-                    reached.set()
-            recording.end()
-
-        slot = threading.Thread(target=play)
-        slot.start()
-        assert reached.wait(10)
-        record = recording.recorder.abandon(Outcome.TIMEOUT)
-        slot.join(10)
-        stored = store.load(recording.file)
-        assert stored == record == recording.recorder.record
-        assert [played.index for played in stored.timesteps] == list(range(stored.rounds))
-        assert n_before < stored.rounds <= 12
-        assert not recording.journal.exists()
-    assert len(index.recent()) == 8
 
 
 @settings(deadline=None, max_examples=80)
@@ -304,7 +222,7 @@ def test_no_bytes_in_a_journal_crash_the_recovery(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         store = EpisodeStore(Path(folder))
         path = _orphan(store, 2)
-        path.write_bytes(data.draw(st.binary(max_size=200) | damaged(path.read_bytes())))
+        path.write_bytes(data.draw(st.binary(max_size=200) | damaged_bytes(path.read_bytes())))
         recovered = store.recover()
         assert recovered or store.damaged
         for record in recovered:
@@ -313,7 +231,7 @@ def test_no_bytes_in_a_journal_crash_the_recovery(data: st.DataObject) -> None:
 
 
 def test_a_kill_in_the_first_step_keeps_the_reset_observation(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = Recording(store, index)
+    recording = RecordedEpisode(store, index)
     tracer = recording.spans.tracer
     recording.start()
     with tracer.span("episode", "episode"):
@@ -328,61 +246,3 @@ def test_a_kill_in_the_first_step_keeps_the_reset_observation(store: EpisodeStor
     assert record.env_episode_id == "episode 7 of its own"
     assert [span.name for span in record.spans] == ["env.reset", "episode"]
     assert store.damaged == []
-
-
-class Blocking:
-    """Content of a message whose ``__str__`` blocks."""
-
-    def __init__(self) -> None:
-        self.entered, self.released = threading.Event(), threading.Event()
-
-    def __str__(self) -> str:
-        self.entered.set()
-        self.released.wait(20)
-        return "late"
-
-
-def test_a_blocking_object_does_not_prevent_abandoning(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = Recording(store, index)
-    recording.start()
-    recording.reset()
-    recording.play(step(0))
-    content = Blocking()
-    stuck = threading.Thread(target=recording.play, args=[step(1, observation=[{"role": "user", "content": content}])])
-    stuck.start()
-    assert content.entered.wait(10)
-    record = recording.recorder.abandon(Outcome.TIMEOUT)
-    content.released.set()
-    stuck.join(10)
-    assert (record.outcome, record.rounds) == (Outcome.TIMEOUT, 1)
-    assert store.load(recording.file) == record
-    assert not recording.journal.exists()
-
-
-def test_a_disk_that_does_not_answer_costs_the_file_but_not_the_result(
-    store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recording = Recording(store, index)
-    recording.start()
-    recording.reset()
-    recording.play(step(0))
-    entered, released = threading.Event(), threading.Event()
-
-    def hang(descriptor: int, data: bytes) -> None:
-        entered.set()
-        released.wait(20)
-
-    monkeypatch.setattr("runner.store.journal.write_all", hang)
-    monkeypatch.setattr("runner.store.recorder.LOCK_TIMEOUT_S", 0.05)
-    stuck = threading.Thread(target=recording.play, args=[step(1)])
-    stuck.start()
-    assert entered.wait(10)
-    with pytest.raises(StoreError, match=f"write of episode {recording.header.episode_id} hangs"):
-        recording.recorder.abandon(Outcome.TIMEOUT)
-    released.set()
-    stuck.join(10)
-    record = recording.recorder.record
-    assert record is not None
-    assert (record.outcome, record.rounds, record.env_episode_id) == (Outcome.TIMEOUT, 2, "episode 7 of its own")
-    assert record.reset_observation == [{"role": "user", "content": "observation 0"}]
-    assert recording.journal.exists()

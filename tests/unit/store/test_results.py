@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from runner.store import EpisodeIndex, EpisodeStore, open_index, summarize_results, wilson_interval
 from runner.types import Outcome, Tokens
-from tests.support.episodes import Recording, step
+from tests.support.episodes import RecordedEpisode, make_step
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def index(tmp_path: Path) -> Iterator[EpisodeIndex]:
 
 
 def _played(index: EpisodeIndex, outcome: Outcome, rounds: int = 2, duration_s: float = 1.0, **fields: Any) -> None:  # noqa: ANN401
-    recording = Recording(index._store, index, **fields)
+    recording = RecordedEpisode(index._store, index, **fields)
     recording.record_episode(rounds, outcome=outcome, success=outcome is Outcome.SUCCESS, duration_s=duration_s)
 
 
@@ -43,9 +43,9 @@ def test_the_interval_holds_the_rate_and_stays_a_probability(n: int, data: st.Da
 
 def test_model_usage_is_summed_and_zero_for_baselines(index: EpisodeIndex) -> None:
     for model_s in (0.5, 1.5):
-        recording = Recording(index._store, index, model="small", agent="react")
+        recording = RecordedEpisode(index._store, index, model="small", agent="react")
         recording.start()
-        recording.play(step(0, endpoint="gateway", model_s=model_s, tokens=Tokens(10, 5, 2, 1)))
+        recording.play(make_step(0, endpoint="gateway", model_s=model_s, tokens=Tokens(10, 5, 2, 1)))
         recording.end()
     _played(index, Outcome.SUCCESS)
     by_model = {row.model: row for row in summarize_results(index)}

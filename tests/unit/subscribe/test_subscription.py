@@ -13,7 +13,7 @@ from runner.events.subjects import BATCH_COMPLETED, DurableNames
 from runner.subscribe.buffer import DedupBuffer, RawMessage
 from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem
 from runner.subscribe.subject_patterns import PATTERN, are_disjoint, covered_by_any, covers, intersection, intersections
-from tests.support.subscriptions import SUBJECT, number_of, status
+from tests.support.subscriptions import SUBJECT, event_number, status_event
 
 
 def message(
@@ -25,12 +25,12 @@ def message(
 
 def valid(number: int, event_id: str, source: str = "n") -> RawMessage:
     """An event that decodes, unlike a ``message``."""
-    return RawMessage(SUBJECT, {"ce-id": event_id, "ce-source": source} if event_id else {}, status(number))
+    return RawMessage(SUBJECT, {"ce-id": event_id, "ce-source": source} if event_id else {}, status_event(number))
 
 
 def number(seen: SubscriptionItem | None) -> int | str:
     if isinstance(seen, BusMessage):
-        return int(seen.decoded.payload) if isinstance(seen.decoded, RawRow) else number_of(seen)
+        return int(seen.decoded.payload) if isinstance(seen.decoded, RawRow) else event_number(seen)
     assert isinstance(seen, Notice)
     return f"{seen.kind} {seen.count}"
 

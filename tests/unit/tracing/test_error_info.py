@@ -8,10 +8,13 @@ import pkgutil
 from collections.abc import Iterator, Mapping
 
 import pytest
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
 
 import agentgym_tui
 import runner
-from runner.errors import RunnerError
+from runner.errors import OracleDiverged, RunnerError
+from runner.tracing import create_error_info
 from runner.tracing.error_info import create_error_info, error_attribute, error_type
 
 PUBLISHED = """
@@ -94,3 +97,71 @@ class _Derived(_Renamed):
 def test_an_explicit_value_wins(kind: type[BaseException], published: str, attribute: str) -> None:
     assert (error_type(kind), error_attribute(kind)) == (published, attribute)
     assert create_error_info(kind("x")).type == published
+
+
+def raised(exc: BaseException) -> BaseException:
+    try:
+        raise exc
+    except type(exc) as caught:
+        return caught
+
+
+class HTTPFault(RunnerError):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("exc", "kind"),
+    [(OracleDiverged("x"), "oracle_diverged"), (HTTPFault("x"), "http_fault"), (KeyError("x"), "KeyError")],
+)
+def test_an_error_has_a_kind_a_message_and_a_traceback(exc: BaseException, kind: str) -> None:
+    info = create_error_info(raised(exc))
+    assert info.type == kind
+    assert info.message == str(exc)
+    assert "raise exc" in info.traceback
+    assert info.traceback.rstrip().endswith(str(exc))
+
+
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not even now")
+
+    __repr__ = __str__
+
+
+class Blocking(Exception):
+    @property
+    def __notes__(self) -> list[str]:  # type: ignore[override]
+        raise SystemExit(3)
+
+
+def test_exceptions_without_a_readable_message_are_described() -> None:
+    info = create_error_info(raised(Silent()))
+    assert (info.type, info.message) == ("Silent", "<Silent without a readable message>")
+    assert "raise exc" in info.traceback
+    assert create_error_info(raised(Blocking("hm"))).message == "hm"
+    assert create_error_info(ValueError("never \udc80 raised")).message == "never \\udc80 raised"
+
+
+def test_long_errors_are_cut_and_keep_their_ends() -> None:
+    info = create_error_info(raised(ValueError("start " + "é" * 20_000 + " end")))
+    assert info.message.startswith("start é")
+    assert info.message.endswith("é…")
+    assert info.traceback.startswith("…")
+    assert info.traceback.endswith("é end\n")
+    assert max(len(info.message.encode()), len(info.traceback.encode())) <= 16 * 1024
+
+
+def test_secrets_are_masked_before_truncation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "hunter2-hunter2")
+    info = create_error_info(raised(ValueError("x" * (16 * 1024 - 10) + " hunter2-hunter2 https://me:pw@host/")))
+    assert "hunter2" not in info.message + info.traceback
+    assert "me:pw" not in info.message + info.traceback
+
+
+def test_exceptions_wrapped_by_hydra_are_unwrapped() -> None:
+    with pytest.raises(InstantiationException) as caught:
+        instantiate({"_target_": "fractions.Fraction", "numerator": 1, "denominator": 0})
+    info = create_error_info(caught.value)
+    assert (info.type, info.message) == ("ZeroDivisionError", "Fraction(1, 0)")
+    assert "InstantiationException" not in info.traceback

@@ -2,115 +2,26 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import math
 import stat
-import subprocess
-import sys
 import threading
 import time
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 
-from runner.errors import StoreError
 from runner.tracing import PerfettoFile, Tracer, create_flow_id
-from runner.tracing.perfetto_append import append_packets, complete_length
-
-MONOTONIC = 3
+from tests.support.perfetto import MONOTONIC, Slice, all_slices, read_packets, read_slices, write_episode
 
 
-@dataclass
-class Slice:
-    """A decoded slice with its nested slices."""
-
-    name: str
-    category: str
-    track: str
-    start_ns: int
-    end_ns: int = -1
-    attributes: dict[str, Any] = field(default_factory=dict)
-    flows_out: list[int] = field(default_factory=list)
-    flows_in: list[int] = field(default_factory=list)
-    children: list[Slice] = field(default_factory=list)
-
-
-def decode(path: Path) -> list[Any]:
-    """Decode the packets of a file with Perfetto's protobuf classes; invalid data raises."""
-    return list(Trace.FromString(path.read_bytes()).packet)
-
-
-def track_names(packets: list[Any]) -> dict[int, str]:
-    named = [packet.track_descriptor for packet in packets if packet.HasField("track_descriptor")]
-    assert len({descriptor.uuid for descriptor in named}) == len(named)
-    return {descriptor.uuid: descriptor.name for descriptor in named}
-
-
-def read_slices(path: Path) -> dict[int, list[Slice]]:
-    """Return the root slices of each track, after checks for nesting and time order."""
-    packets = decode(path)
-    names = track_names(packets)
-    roots: dict[int, list[Slice]] = {uuid: [] for uuid in names}
-    open_slices: dict[int, list[Slice]] = {uuid: [] for uuid in names}
-    last: dict[int, int] = dict.fromkeys(names, 0)
-    for packet in packets:
-        if not packet.HasField("track_event"):
-            continue
-        assert packet.timestamp_clock_id == MONOTONIC
-        assert packet.trusted_packet_sequence_id > 0
-        event = packet.track_event
-        assert packet.timestamp >= last[event.track_uuid]
-        last[event.track_uuid] = packet.timestamp
-        stack = open_slices[event.track_uuid]
-        if event.type == TrackEvent.TYPE_SLICE_END:
-            stack.pop().end_ns = packet.timestamp
-            continue
-        assert event.type == TrackEvent.TYPE_SLICE_BEGIN
-        (category,) = event.categories
-        found = Slice(event.name, category, names[event.track_uuid], packet.timestamp)
-        found.attributes = {a.name: getattr(a, a.WhichOneof("value")) for a in event.debug_annotations}
-        found.flows_out, found.flows_in = list(event.flow_ids), list(event.terminating_flow_ids)
-        (stack[-1].children if stack else roots[event.track_uuid]).append(found)
-        stack.append(found)
-    assert not any(open_slices.values())
-    return roots
-
-
-def flat(slices: list[Slice]) -> list[Slice]:
-    return [item for one in slices for item in (one, *flat(one.children))]
-
-
-def all_slices(path: Path) -> list[Slice]:
-    return [item for roots in read_slices(path).values() for item in flat(roots)]
-
-
-def play_episode(trace: PerfettoFile, track: str = "slot 0", steps: int = 2) -> None:
-    collector = trace.for_track(track)
-    tracer = Tracer("full", [collector], track=track)
-    with tracer.span("episode", "episode", track=track) as episode:
-        episode.end_flow(create_flow_id("task", "Maze:3"))
-        episode.start_flow(create_flow_id("episode_return", track))
-        for index in range(steps):
-            with tracer.span("timestep", "timestep", index=index), tracer.span("env.step", "environment") as span:
-                span.set_attribute("reward", 0.5)
-    collector.flush()
-
-
-@pytest.fixture
-def trace(tmp_path: Path) -> PerfettoFile:
-    return PerfettoFile(tmp_path / "traces" / "batch.pftrace")
-
-
-def test_an_episode_is_nested_slices_on_its_slots_track(trace: PerfettoFile) -> None:
+def test_an_episode_is_nested_slices_on_its_slots_track(trace_file: PerfettoFile) -> None:
     before = time.monotonic_ns()
-    play_episode(trace)
+    write_episode(trace_file)
     after = time.monotonic_ns()
-    ((episode,),) = read_slices(trace.path).values()
+    ((episode,),) = read_slices(trace_file.path).values()
     assert (episode.name, episode.category, episode.track) == ("episode", "episode", "slot 0")
     assert [step.attributes for step in episode.children] == [{"index": 0}, {"index": 1}]
     assert [[inner.name for inner in step.children] for step in episode.children] == [["env.step"], ["env.step"]]
@@ -121,47 +32,47 @@ def test_an_episode_is_nested_slices_on_its_slots_track(trace: PerfettoFile) -> 
     assert [*times, after] == sorted([*times, after])
 
 
-def test_times_keep_every_nanosecond(trace: PerfettoFile) -> None:
+def test_times_keep_every_nanosecond(trace_file: PerfettoFile) -> None:
     ticks = iter([2**60 + 1, 2**60 + 2])
-    collector = trace.for_track("slot 0")
+    collector = trace_file.for_track("slot 0")
     with Tracer("full", [collector], clock_ns=lambda: next(ticks)).span("a", "agent"):
         pass
     collector.flush()
-    (found,) = all_slices(trace.path)
+    (found,) = all_slices(trace_file.path)
     assert (found.start_ns, found.end_ns) == (2**60 + 1, 2**60 + 2)
 
 
-def test_the_file_names_its_clock(trace: PerfettoFile) -> None:
-    play_episode(trace)
-    play_episode(trace)
-    snapshots = [packet.clock_snapshot for packet in decode(trace.path) if packet.HasField("clock_snapshot")]
+def test_the_file_names_its_clock(trace_file: PerfettoFile) -> None:
+    write_episode(trace_file)
+    write_episode(trace_file)
+    snapshots = [packet.clock_snapshot for packet in read_packets(trace_file.path) if packet.HasField("clock_snapshot")]
     assert [snapshot.primary_trace_clock for snapshot in snapshots] == [MONOTONIC]
     assert [clock.clock_id for clock in snapshots[0].clocks] == [MONOTONIC, 1]
 
 
-def test_flows_connect_slices_of_two_tracks(trace: PerfettoFile) -> None:
+def test_flows_connect_slices_of_two_tracks(trace_file: PerfettoFile) -> None:
     flow_id = create_flow_id("response", "7")
     for track, phase in (("slot 0", "start_flow"), ("slot 1", "end_flow")):
-        collector = trace.for_track(track)
+        collector = trace_file.for_track(track)
         tracer = Tracer("full", [collector])
         with tracer.span(phase, "agent") as span:
             getattr(span, phase)(flow_id)
         with tracer.span("without", "agent"):
             pass
         collector.flush()
-    found = {item.name: item for item in all_slices(trace.path)}
+    found = {item.name: item for item in all_slices(trace_file.path)}
     assert (found["start_flow"].flows_out, found["start_flow"].flows_in) == ([flow_id], [])
     assert (found["end_flow"].flows_out, found["end_flow"].flows_in) == ([], [flow_id])
     assert (found["without"].flows_out, found["without"].flows_in) == ([], [])
 
 
-def test_attributes_keep_their_types(trace: PerfettoFile) -> None:
+def test_attributes_keep_their_types(trace_file: PerfettoFile) -> None:
     attributes = {"int": -(2**63), "float": math.inf, "bool": False, "text": "ü\x00\ud800", "none": None, "big": 2**64}
-    collector = trace.for_track("slot 0")
+    collector = trace_file.for_track("slot 0")
     with Tracer("full", [collector]).span("a", "agent", **attributes):
         pass
     collector.flush()
-    (packet,) = [packet for packet in decode(trace.path) if packet.track_event.name == "a"]
+    (packet,) = [packet for packet in read_packets(trace_file.path) if packet.track_event.name == "a"]
     kinds = {a.name: a.WhichOneof("value") for a in packet.track_event.debug_annotations}
     assert kinds == {
         "int": "int_value",
@@ -172,11 +83,11 @@ def test_attributes_keep_their_types(trace: PerfettoFile) -> None:
         "big": "string_value",
     }
     expected = attributes | {"text": "ü\x00\\ud800", "none": "None", "big": str(2**64)}
-    assert all_slices(trace.path)[0].attributes == expected
+    assert all_slices(trace_file.path)[0].attributes == expected
 
 
-async def test_siblings_that_overlap_get_lanes_of_their_own(trace: PerfettoFile) -> None:
-    collector = trace.for_track("slot 0")
+async def test_siblings_that_overlap_get_lanes_of_their_own(trace_file: PerfettoFile) -> None:
+    collector = trace_file.for_track("slot 0")
     tracer = Tracer("full", [collector])
 
     async def work(barrier: asyncio.Barrier) -> None:
@@ -190,7 +101,7 @@ async def test_siblings_that_overlap_get_lanes_of_their_own(trace: PerfettoFile)
         with tracer.span("gather", "agent"):
             await asyncio.gather(*(work(barrier) for _ in range(3)))
         collector.flush()
-    main, *lanes = read_slices(trace.path).values()
+    main, *lanes = read_slices(trace_file.path).values()
     outer = ["outer", [["inner", []]]]
     assert [slice_shape(item) for item in main] == [["gather", [outer]]] * 2
     assert [[slice_shape(item) for item in lane] for lane in lanes] == [[outer] * 2] * 2
@@ -202,8 +113,8 @@ def _overlap(tracer: Tracer, barrier: threading.Barrier) -> None:
         barrier.wait()
 
 
-def test_lanes_are_children_of_the_slots_track(trace: PerfettoFile) -> None:
-    collector = trace.for_track("slot 5")
+def test_lanes_are_children_of_the_slots_track(trace_file: PerfettoFile) -> None:
+    collector = trace_file.for_track("slot 5")
     tracer = Tracer("full", [collector])
     barrier = threading.Barrier(2)
     threads = [threading.Thread(target=_overlap, args=(tracer, barrier)) for _ in range(2)]
@@ -212,168 +123,47 @@ def test_lanes_are_children_of_the_slots_track(trace: PerfettoFile) -> None:
     for thread in threads:
         thread.join()
     collector.flush()
-    main, lane = [p.track_descriptor for p in decode(trace.path) if p.HasField("track_descriptor")]
+    main, lane = [p.track_descriptor for p in read_packets(trace_file.path) if p.HasField("track_descriptor")]
     assert (main.name, main.parent_uuid, lane.name, lane.parent_uuid) == ("slot 5", 0, "slot 5 (2)", main.uuid)
 
 
-def test_a_span_that_outlives_its_episode_goes_to_a_lane(trace: PerfettoFile) -> None:
-    collector = trace.for_track("slot 0")
+def test_a_span_that_outlives_its_episode_goes_to_a_lane(trace_file: PerfettoFile) -> None:
+    collector = trace_file.for_track("slot 0")
     tracer = Tracer("full", [collector])
     late = tracer.span("late", "agent")
     with tracer.span("episode", "episode"):
         late.__enter__()
     collector.flush()
-    play_episode(trace)
+    write_episode(trace_file)
     late.__exit__(None, None, None)
     collector.flush()
-    tracks = read_slices(trace.path)
+    tracks = read_slices(trace_file.path)
     assert [[item.name for item in roots] for roots in tracks.values()] == [["episode", "episode"], ["late"]]
 
 
-def test_several_slots_write_at_once(trace: PerfettoFile) -> None:
+def test_several_slots_write_at_once(trace_file: PerfettoFile) -> None:
     def play(slot: int) -> None:
         for _ in range(5):
-            play_episode(trace, f"slot {slot}")
+            write_episode(trace_file, f"slot {slot}")
 
     threads = [threading.Thread(target=play, args=(slot,)) for slot in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    tracks = read_slices(trace.path)
+    tracks = read_slices(trace_file.path)
     assert len(tracks) == 4
     for roots in tracks.values():
         assert [(item.name, item.attributes["track"]) for item in roots] == [("episode", roots[0].track)] * 5
     assert len({roots[0].track for roots in tracks.values()}) == 4
 
 
-def test_the_file_is_private_and_only_made_when_needed(trace: PerfettoFile) -> None:
-    trace.for_track("slot 0").flush()
-    assert not trace.path.parent.exists()
-    play_episode(trace)
-    assert stat.S_IMODE(trace.path.stat().st_mode) == 0o600
-    assert stat.S_IMODE(trace.path.parent.stat().st_mode) == 0o700
-
-
-def test_a_file_that_cannot_be_written_is_a_store_error(tmp_path: Path) -> None:
-    (tmp_path / "traces").write_text("in the way")
-    with pytest.raises(StoreError, match=r"traces/batch\.pftrace"):
-        play_episode(PerfettoFile(tmp_path / "traces" / "batch.pftrace"))
-
-
-def test_after_a_failed_flush_the_next_one_is_complete(trace: PerfettoFile) -> None:
-    trace.path.mkdir(parents=True)
-    with pytest.raises(StoreError):
-        play_episode(trace)
-    trace.path.rmdir()
-    play_episode(trace)
-    assert [item.name for item in all_slices(trace.path)][:1] == ["episode"]
-
-
-WRITER = """
-import sys
-from pathlib import Path
-from runner.tracing import PerfettoFile, Tracer
-
-trace = PerfettoFile(Path(sys.argv[1]))
-episode = 0
-while episode < int(sys.argv[2]):
-    collector = trace.for_track("slot 0")
-    tracer = Tracer("full", [collector])
-    with tracer.span("episode", "episode", number=episode):
-        for index in range(30):
-            with tracer.span("timestep", "timestep", index=index):
-                pass
-    collector.flush()
-    print(episode, flush=True)
-    episode += 1
-"""
-
-
-def write_in_another_process(path: Path, episodes: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", WRITER, str(path), str(episodes)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3])
-
-
-def episodes_in(path: Path) -> list[Slice]:
-    return [item for item in all_slices(path) if item.name == "episode"]
-
-
-def test_another_process_adds_tracks_of_its_own(trace: PerfettoFile) -> None:
-    play_episode(trace)
-    with write_in_another_process(trace.path, 2) as process:
-        process.communicate()
-    play_episode(trace)
-    tracks = read_slices(trace.path)
-    assert list(track_names(decode(trace.path)).values()) == ["slot 0", "slot 0"]
-    assert [[item.name for item in roots] for roots in tracks.values()] == [["episode"] * 2] * 2
-
-
-def test_flushed_spans_survive_a_kill(trace: PerfettoFile) -> None:
-    with write_in_another_process(trace.path, sys.maxsize) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if int(line) == 9:
-                break
-        process.kill()
-    n_complete = complete_length(trace.path.read_bytes())
-    assert len(Trace.FromString(trace.path.read_bytes()[:n_complete]).packet) >= 10 * 62
-    play_episode(trace)  # removes an incomplete packet, then appends
-    episodes = episodes_in(trace.path)
-    assert [item.attributes.get("number") for item in episodes[:-1]] == list(range(len(episodes) - 1))
-    assert len(episodes) >= 11
-
-
-@given(st.floats(0, 1))
-def test_a_torn_end_is_dropped(tmp_path_factory: pytest.TempPathFactory, kept: float) -> None:
-    path = tmp_path_factory.mktemp("torn") / "batch.pftrace"
-    play_episode(PerfettoFile(path))
-    first = path.stat().st_size
-    play_episode(PerfettoFile(path))
-    content = path.read_bytes()
-    torn = content[: first + int(kept * (len(content) - first))]
-    path.write_bytes(torn)
-    play_episode(PerfettoFile(path), steps=1)
-    n_whole = len(Trace.FromString(torn[: complete_length(torn)]).packet)
-    assert len(decode(path)) == n_whole + 2 + 6  # the clocks, a track, and three slices
-    assert n_whole >= 2 + 10
-
-
-def test_the_warning_names_the_file(trace: PerfettoFile, caplog: pytest.LogCaptureFixture) -> None:
-    play_episode(trace)
-    with trace.path.open("ab") as file:
-        file.write(b"\x0a\xff\x01half")
-    with caplog.at_level(logging.WARNING):
-        play_episode(PerfettoFile(trace.path))
-    assert "removed 7 bytes of an incomplete packet" in caplog.text
-    assert str(trace.path) in caplog.text
-    assert len(episodes_in(trace.path)) == 2
-
-
-def test_an_incomplete_packet_of_another_process_is_removed_at_any_time(trace: PerfettoFile) -> None:
-    play_episode(trace)
-    play_episode(PerfettoFile(trace.path))
-    with trace.path.open("ab") as file:
-        file.write(b"\x0a\x05torn")
-    play_episode(trace)
-    assert len(episodes_in(trace.path)) == 3
-
-
-def test_a_replaced_file_is_scanned_again(trace: PerfettoFile) -> None:
-    play_episode(trace)
-    size = trace.path.stat().st_size
-    trace.path.write_bytes(trace.path.read_bytes()[: size - 1])
-    play_episode(trace)
-    n_complete = complete_length(trace.path.read_bytes())
-    assert n_complete == trace.path.stat().st_size > size
-
-
-@given(st.binary(max_size=300))
-def test_complete_packets_are_found_in_any_bytes(data: bytes) -> None:
-    length = complete_length(data)
-    assert 0 <= length <= len(data)
-    assert complete_length(data[:length]) == length
-    assert complete_length(b"\x0a\x02ok" + data) == 4 + length
+def test_the_file_is_private_and_only_made_when_needed(trace_file: PerfettoFile) -> None:
+    trace_file.for_track("slot 0").flush()
+    assert not trace_file.path.parent.exists()
+    write_episode(trace_file)
+    assert stat.S_IMODE(trace_file.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(trace_file.path.parent.stat().st_mode) == 0o700
 
 
 @dataclass
@@ -454,23 +244,3 @@ def test_spans_in_any_order_are_well_nested_slices(
         n_closed += 1
     collector.flush()
     assert len(all_slices(trace.path) if n_closed else []) == n_closed
-
-
-def test_packets_that_do_not_fit_leave_the_file_as_it_was(tmp_path: Path) -> None:
-    code = f"""
-import resource, signal
-from pathlib import Path
-from runner.errors import StoreError
-from runner.tracing.perfetto_append import append_packets
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
-try:
-    append_packets(Path({str(tmp_path / "full.pftrace")!r}), bytes(200))
-except StoreError as exc:
-    print(exc)
-"""
-    append_packets(tmp_path / "full.pftrace", b"\x0a\x02ok")
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3])
-    assert "96 of 200 bytes" in done.stdout
-    assert (tmp_path / "full.pftrace").read_bytes() == b"\x0a\x02ok"

@@ -1,4 +1,4 @@
-"""A real HTTP server, in a thread of its own, that answers as each test wants: properly, rudely, or not at all."""
+"""An HTTP server in its own thread whose answers each test defines, including malformed and missing ones."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from runner.types import Action
 JSON = "application/json"
 
 
-class Asked(NamedTuple):
-    """A request as it came in."""
+class ReceivedRequest(NamedTuple):
+    """A request as received."""
 
     method: str
     path: str
@@ -24,50 +24,49 @@ class Asked(NamedTuple):
     body: bytes
 
     @property
-    def sent(self) -> Any:  # noqa: ANN401 - whatever the client sent
+    def payload(self) -> Any:  # noqa: ANN401 - any JSON value
         return json.loads(self.body) if self.body else None
 
 
-Answer: TypeAlias = Callable[[Asked, asyncio.StreamWriter], Awaitable[None]]
+Handler: TypeAlias = Callable[[ReceivedRequest, asyncio.StreamWriter], Awaitable[None]]
 
 
-async def _nothing(asked: Asked, writer: asyncio.StreamWriter) -> None:
-    """Close the connection without an answer."""
+async def _disconnect(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     writer.close()
 
 
 class RudeServer:
-    """``answer`` is called for each request; a connection stays open until the answer closes it.
+    """Calls ``handler`` for each request; a connection stays open until the handler closes it.
 
     Attributes:
-        asked: all requests, over all connections.
-        n_connections: how many connections there were.
-        n_closed: how many of them are over.
+        requests: all requests, over all connections.
+        n_connections: number of connections so far.
+        n_closed: number of closed connections.
     """
 
     def __init__(self) -> None:
         self.url = ""
-        self.answer: Answer = _nothing
-        self.asked: list[Asked] = []
+        self.handler: Handler = _disconnect
+        self.requests: list[ReceivedRequest] = []
         self.n_connections = 0
         self.n_closed = 0
         self._closed = threading.Condition()
 
-    def start_over(self, answer: Answer) -> None:
-        self.answer = answer
-        self.asked, self.n_connections = [], 0
+    def reset(self, handler: Handler) -> None:
+        self.handler = handler
+        self.requests, self.n_connections = [], 0
 
     def wait_closed(self, n_connections: int) -> None:
-        """Wait until so many connections are over."""
+        """Wait until ``n_connections`` are closed."""
         with self._closed:
             assert self._closed.wait_for(lambda: self.n_closed >= n_connections, 10)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.n_connections += 1
         try:
-            while not writer.is_closing() and (asked := await _request(reader)):
-                self.asked.append(asked)
-                await self.answer(asked, writer)
+            while not writer.is_closing() and (request := await _read_request(reader)):
+                self.requests.append(request)
+                await self.handler(request, writer)
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
@@ -78,7 +77,7 @@ class RudeServer:
                 self._closed.notify_all()
 
 
-async def _request(reader: asyncio.StreamReader) -> Asked | None:
+async def _read_request(reader: asyncio.StreamReader) -> ReceivedRequest | None:
     if not (line := await reader.readline()):
         return None
     method, path, _ = line.decode().split()
@@ -86,12 +85,12 @@ async def _request(reader: asyncio.StreamReader) -> Asked | None:
     while (line := await reader.readline()).strip():
         name, _, value = line.decode().partition(":")
         headers[name.strip().lower()] = value.strip()
-    return Asked(method, path, headers, await reader.readexactly(int(headers.get("content-length", "0"))))
+    return ReceivedRequest(method, path, headers, await reader.readexactly(int(headers.get("content-length", "0"))))
 
 
 @contextmanager
-def rude_server(port: int = 0) -> Iterator[RudeServer]:
-    """Serve on a port, by default one that is free, until the end."""
+def run_rude_server(port: int = 0) -> Iterator[RudeServer]:
+    """Run a server on ``port``, by default a free one."""
     server, ready = RudeServer(), threading.Event()
     loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
@@ -113,8 +112,8 @@ def rude_server(port: int = 0) -> Iterator[RudeServer]:
     thread.join(10)
 
 
-def raw(body: bytes | str, status: int = 200, kind: str = JSON, **headers: str) -> bytes:
-    """A whole reply as bytes; keyword arguments are further headers, with _ for -."""
+def http_response(body: bytes | str, status: int = 200, kind: str = JSON, **headers: str) -> bytes:
+    """Return a complete HTTP response; keyword arguments are further headers, with _ for -."""
     content = body.encode() if isinstance(body, str) else body
     fields = {"content-length": str(len(content)), "content-type": kind}
     fields |= {name.replace("_", "-"): value for name, value in headers.items()}
@@ -122,39 +121,39 @@ def raw(body: bytes | str, status: int = 200, kind: str = JSON, **headers: str) 
     return f"HTTP/1.1 {status} Whatever\r\n{head}\r\n".encode() + content
 
 
-class Served:
-    """Answers like AgentGym's server of an environment that embedded ones play; ``step`` is answered by ``rudely``.
+class EnvironmentHandler:
+    """Answers like AgentGym's server, with embedded environments; ``step_handler`` may answer ``step`` instead.
 
     Attributes:
-        envs: the instances by their ids, which count from 0.
-        rudely: what to do with a step instead of playing it, if anything.
+        envs: instances by id, from 0.
+        step_handler: handler of steps that replaces their execution, if any.
     """
 
-    def __init__(self, factory: Callable[[], EmbeddedEnvironment], rudely: Answer | None = None) -> None:
+    def __init__(self, factory: Callable[[], EmbeddedEnvironment], step_handler: Handler | None = None) -> None:
         self.envs: dict[int, EmbeddedEnvironment] = {}
-        self.rudely = rudely
+        self.step_handler = step_handler
         self._factory = factory
 
-    async def __call__(self, asked: Asked, writer: asyncio.StreamWriter) -> None:
-        what = asked.path.rpartition("/")[2]
-        if what == "step" and self.rudely is not None:
-            await self.rudely(asked, writer)
+    async def __call__(self, request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        operation = request.path.rpartition("/")[2]
+        if operation == "step" and self.step_handler is not None:
+            await self.step_handler(request, writer)
         else:
-            writer.write(told(self._reply(what, asked.sent)))
+            writer.write(json_response(self._reply(operation, request.payload)))
 
-    def _reply(self, what: str, sent: Any) -> Any:  # noqa: ANN401 - JSON
-        if what == "create":
+    def _reply(self, operation: str, sent: Any) -> Any:  # noqa: ANN401 - JSON
+        if operation == "create":
             self.envs[len(self.envs)] = self._factory()
             return {"id": len(self.envs) - 1}
         env = self.envs[sent["id"]]
-        if what == "reset":
+        if operation == "reset":
             return {"observation": env.reset(task_index=sent["game"])[0]["content"]}
-        if what == "close":
+        if operation == "close":
             return True
         chat, reward, done = env.step(Action(text=sent["action"]))
         return {"observation": chat[0]["content"], "reward": reward, "done": done, "truncated": env.truncated}
 
 
-def told(payload: object) -> bytes:
-    """A whole reply of JSON."""
-    return raw(json.dumps(payload))
+def json_response(payload: object) -> bytes:
+    """Return a complete HTTP response with a JSON body."""
+    return http_response(json.dumps(payload))

@@ -1,4 +1,4 @@
-"""Environments that misbehave towards the process they are played in."""
+"""Environments that misbehave towards their process."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import Any
 from runner.types import Action, Chat, StepResult
 from tests.support.fakes import Counter
 
-print("printed by an import")  # noqa: T201 - what it is there for
+print("printed by an import")  # noqa: T201 - the purpose of this environment
 
 
 class Printing(Counter):
-    """Says things on standard output in every way there is."""
+    """Writes to standard output in every possible way."""
 
     def step(self, action: Action) -> StepResult:
-        print("printed by a step")  # noqa: T201 - what it is there for
+        print("printed by a step")  # noqa: T201 - the purpose of this environment
         os.write(1, b"written by a step\n")
         subprocess.run(["echo", "echoed by a child"], check=True)
         return super().step(action)
 
 
 class Lingering(Counter):
-    """Leaves a thread of the executor busy."""
+    """Leaves an executor thread busy."""
 
     async def step(self, action: Action) -> StepResult:  # type: ignore[override]
         await asyncio.to_thread(time.sleep, 60)
@@ -34,7 +34,7 @@ class Lingering(Counter):
 
 
 class Blocking(Counter):
-    """Keeps its slot."""
+    """Blocks its worker."""
 
     def step(self, action: Action) -> StepResult:
         time.sleep(60)
@@ -47,7 +47,7 @@ class Hostile(Counter):
 
 
 class FullDisk(Counter):
-    """From its first step on no file can be written any more."""
+    """Prevents all file writes of the process from its first step on."""
 
     def step(self, action: Action) -> StepResult:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))

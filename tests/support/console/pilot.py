@@ -1,0 +1,97 @@
+"""Run a console under a Textual pilot, read its screen, and wait for what background work brings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from textual.app import App
+from textual.pilot import Pilot
+
+from agentgym_tui.app.console import Console
+from agentgym_tui.config.settings import Settings
+from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.line_renderer import LineRenderer
+from tests.support.console.fake_session import FakeSession
+from tests.support.console.samples import FakeClock
+
+SIZE, SMALL = (120, 40), (80, 24)
+WAIT_TIMEOUT_S: Final = 8.0
+
+
+def console_app(session: FakeSession, settings: Settings | None = None, ui_state: UiState | None = None) -> Console:
+    """Return a console whose clock stands still."""
+    app = Console(session, settings, ui_state, now=FakeClock())
+    app.animation_level = "none"
+    return app
+
+
+@asynccontextmanager
+async def console_pilot(session: FakeSession, size: tuple[int, int] = (120, 40)) -> AsyncIterator[Pilot[None]]:
+    """Run a console on the real clock and yield its pilot."""
+    app = Console(session)
+    app.animation_level = "none"
+    async with app.run_test(size=size, notifications=True) as pilot:
+        yield pilot
+
+
+async def wait_for_widget_text(pilot: Pilot[None], selector: str, *texts: str) -> None:
+    """Wait until a widget that draws lines shows all texts."""
+    await wait_until(
+        pilot, lambda: all(text in widget_text(pilot, selector) for text in texts), f"{texts} in {selector}"
+    )
+
+
+def widget_text(pilot: Pilot[None], selector: str) -> str:
+    """Return the text that a widget draws; "" until it is mounted."""
+    widgets = pilot.app.screen.query(selector)
+    if not widgets or not isinstance(widgets.first(), LineRenderer) or not widgets.first().size:
+        return ""
+    view = widgets.first(LineRenderer)
+    return "\n".join(view.render_line(y).text.rstrip() for y in range(view.size.height))
+
+
+def toast_text(pilot: Pilot[None]) -> str:
+    return "\n".join(str(toast.render()) for toast in pilot.app.screen.query("Toast"))
+
+
+def row_keys(app: Console, selector: str) -> list[str]:
+    """Return the keys of a list's rows in their order on the screen."""
+    rows = app.screen.query_one(selector, LineList).source
+    return [rows.key(index) for index in range(len(rows))]
+
+
+def screen_text(app: App[Any]) -> str:
+    """Return the rows of the terminal, toasts included."""
+    width, height = app.size
+    return "\n".join("".join(segment.text for segment in row) for row in _rows(app, width, height))
+
+
+def _rows(app: App[Any], width: int, height: int) -> list[Any]:
+    return list(app.screen._compositor.render_strips())  # Textual has no public access to the drawn strips
+
+
+async def wait_for_text(pilot: Pilot[Any], *texts: str) -> None:
+    """Wait until all texts are on the screen."""
+
+    def are_shown() -> bool:
+        screen = screen_text(pilot.app)
+        return all(text in screen for text in texts)
+
+    await wait_until(pilot, are_shown, " and ".join(texts))
+
+
+async def wait_for_no_text(pilot: Pilot[Any], text: str) -> None:
+    """Wait until a text is no longer on the screen."""
+    await wait_until(pilot, lambda: text not in screen_text(pilot.app), f"the end of {text}")
+
+
+async def wait_until(pilot: Pilot[Any], condition: Callable[[], bool], description: str = "the condition") -> None:
+    """Wait until a condition holds; it is checked whenever all messages are handled."""
+    deadline = time.monotonic() + WAIT_TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"timed out waiting for {description}\n{screen_text(pilot.app)}"
+        await pilot.pause(0.02)

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from runner.errors import StoreError
+from runner.store import EpisodeIndex, EpisodeStore
+from runner.types import ErrorInfo, Outcome
+from tests.support.episodes import RecordedEpisode, make_step
+
+
+def test_an_abandoned_episode_is_stored_from_its_journal(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(store, index)
+    tracer = recording.spans.tracer
+    recording.start()
+    with tracer.span("episode", "episode"):
+        recording.play(make_step(0))
+        with tracer.span("agent.act", "agent"):
+            record = recording.recorder.abandon(Outcome.TIMEOUT, ErrorInfo("late", "too late", ""))
+            recording.play(make_step(1))
+    recording.end()
+    assert recording.recorder.record is record
+    assert store.load(recording.file) == record
+    assert not recording.journal.exists()
+    assert (record.outcome, record.success, record.rounds) == (Outcome.TIMEOUT, False, 1)
+    assert record.error == ErrorInfo("late", "too late", "")
+    assert [span.name for span in record.spans] == ["agent.act", "episode"]
+    assert [row.outcome for row in index.recent()] == [Outcome.TIMEOUT]
+
+
+def test_an_ended_episode_cannot_be_abandoned(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(store, index)
+    record = recording.record_episode()
+    assert recording.recorder.abandon(Outcome.TIMEOUT) is record
+    assert store.load(recording.file).outcome is Outcome.SUCCESS
+
+
+def test_an_episode_that_settled_before_it_hung_keeps_its_success(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(store, index)
+    recording.start()
+    recording.play(make_step(0, done=True))
+    assert recording.recorder.abandon(Outcome.SUCCESS).success
+
+
+def test_an_abandoned_episode_without_a_journal_is_stored_without_steps(
+    store: EpisodeStore, index: EpisodeIndex
+) -> None:
+    recording = RecordedEpisode(store, index)
+    obstacle = store.runs / recording.header.batch_id
+    obstacle.touch()
+    recording.start()
+    recording.play(make_step(0))
+    obstacle.unlink()
+    record = recording.recorder.abandon(Outcome.TIMEOUT)
+    assert (record.rounds, store.load(recording.file)) == (0, record)
+
+
+def test_an_episode_that_never_started_cannot_be_stored(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(store, index)
+    with pytest.raises(StoreError, match="before it started"):
+        recording.recorder.abandon(Outcome.TIMEOUT)
+    recording.start()
+    assert not recording.journal.exists()
+
+
+def test_abandoning_at_any_moment_stores_one_complete_episode(store: EpisodeStore, index: EpisodeIndex) -> None:
+    for n_before in range(8):
+        recording = RecordedEpisode(store, index)
+        recording.start()
+        reached = threading.Event()
+
+        def play(recording: RecordedEpisode = recording, reached: threading.Event = reached, n: int = n_before) -> None:
+            for number in range(12):
+                recording.play(make_step(number))
+                if number == n:
+                    reached.set()
+            recording.end()
+
+        slot = threading.Thread(target=play)
+        slot.start()
+        assert reached.wait(10)
+        record = recording.recorder.abandon(Outcome.TIMEOUT)
+        slot.join(10)
+        stored = store.load(recording.file)
+        assert stored == record == recording.recorder.record
+        assert [played.index for played in stored.timesteps] == list(range(stored.rounds))
+        assert n_before < stored.rounds <= 12
+        assert not recording.journal.exists()
+    assert len(index.recent()) == 8
+
+
+class Blocking:
+    """Content of a message whose ``__str__`` blocks."""
+
+    def __init__(self) -> None:
+        self.entered, self.released = threading.Event(), threading.Event()
+
+    def __str__(self) -> str:
+        self.entered.set()
+        self.released.wait(20)
+        return "late"
+
+
+def test_a_blocking_object_does_not_prevent_abandoning(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(store, index)
+    recording.start()
+    recording.reset()
+    recording.play(make_step(0))
+    content = Blocking()
+    stuck = threading.Thread(
+        target=recording.play, args=[make_step(1, observation=[{"role": "user", "content": content}])]
+    )
+    stuck.start()
+    assert content.entered.wait(10)
+    record = recording.recorder.abandon(Outcome.TIMEOUT)
+    content.released.set()
+    stuck.join(10)
+    assert (record.outcome, record.rounds) == (Outcome.TIMEOUT, 1)
+    assert store.load(recording.file) == record
+    assert not recording.journal.exists()
+
+
+def test_a_disk_that_does_not_answer_costs_the_file_but_not_the_result(
+    store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = RecordedEpisode(store, index)
+    recording.start()
+    recording.reset()
+    recording.play(make_step(0))
+    entered, released = threading.Event(), threading.Event()
+
+    def hang(descriptor: int, data: bytes) -> None:
+        entered.set()
+        released.wait(20)
+
+    monkeypatch.setattr("runner.store.journal.write_all", hang)
+    monkeypatch.setattr("runner.store.recorder.LOCK_TIMEOUT_S", 0.05)
+    stuck = threading.Thread(target=recording.play, args=[make_step(1)])
+    stuck.start()
+    assert entered.wait(10)
+    with pytest.raises(StoreError, match=f"write of episode {recording.header.episode_id} hangs"):
+        recording.recorder.abandon(Outcome.TIMEOUT)
+    released.set()
+    stuck.join(10)
+    record = recording.recorder.record
+    assert record is not None
+    assert (record.outcome, record.rounds, record.env_episode_id) == (Outcome.TIMEOUT, 2, "episode 7 of its own")
+    assert record.reset_observation == [{"role": "user", "content": "observation 0"}]
+    assert recording.journal.exists()
